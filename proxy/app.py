@@ -21,12 +21,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.browsers import Guard
-from proxy.endpoints.table import PATHS
+from proxy.endpoints.table import COUNT_PATHS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.log import LINE
 from proxy.quoting import printable
 from proxy.routes.admin import admin
 from proxy.routes.condensed import Condensed
+from proxy.routes.counting import Counting
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.routes.passthrough import PassThrough
 from proxy.runtime.drain import Drain
@@ -81,6 +82,7 @@ def create_app(
     app.router.routes.extend(
         [
             *(Route(path, condensed, methods=["POST"]) for path, condensed in _CONDENSED.items()),
+            *(Route(path, Counting(endpoint), methods=["POST"]) for path, endpoint in COUNT_PATHS.items()),
             Route("/v1/{path:path}", PassThrough()),
             Route("/_condenser/{path:path}", _AnyMethod(admin)),
             Route("/", _AnyMethod(root)),

@@ -14,7 +14,6 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from random import getrandbits
-from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -147,12 +146,9 @@ def _error_event(path: str, error: ShuttingDown, newest: bytes) -> bytes:
     if path in PATHS:
         return PATHS[path].error_event(error, newest)
     match path.rstrip("/"):
-        case "/v1/messages":
-            members: dict[str, Any] = {"error": {"type": "overloaded_error", "message": error.message}}
         case "/v1/responses":
             numbers = _SEQUENCE.findall(newest)
             number = int(numbers[-1]) + 1 if numbers else 0
             members = {"code": error.code, "message": error.message, "param": None, "sequence_number": number}
-        case _:
-            return event(error.to_json())
-    return b"event: error\n" + event(json.dumps({"type": "error", **members}).encode())
+            return b"event: error\n" + event(json.dumps({"type": "error", **members}).encode())
+    return event(error.to_json())

@@ -168,8 +168,9 @@ class _Files:
 def _by_result(view: View, each: Round) -> dict[int, list[ToolCall | None]]:
     """By item, the calls that a message of a round answers: the n-th result with an id answers its n-th call."""
     waiting: dict[str, list[ToolCall]] = {}
-    for call in view.items[each.start].calls:
-        waiting.setdefault(call.id, []).append(call)
+    for item in view.items[each.start : each.end]:
+        for call in item.calls:
+            waiting.setdefault(call.id, []).append(call)
     return {
         i: [calls.pop(0) if (calls := waiting.get(answered)) else None for answered in view.items[i].answers or ("",)]
         for i in range(each.start + 1, each.end)

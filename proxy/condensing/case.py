@@ -72,6 +72,23 @@ class Case(NamedTuple):
         return self.full_transcript or self.measured.transcript
 
     @property
+    def loses_reasoning(self) -> bool:
+        """Whether reasoning that was bound to other messages must be left out of views."""
+        body = self.request.body
+        return self.counter.dialect.binds_reasoning and not body.endpoint.keeps_reasoning(body.values)
+
+    def transcript_under(self, condensation: Condensation | None) -> Transcript:
+        """The transcript for a view with a condensation.
+
+        In it, messages from before the condensation was first applied lose the reasoning that was bound to others.
+        """
+        transcript, branch = self.measured.transcript, self.branch
+        if condensation is None or not self.loses_reasoning:
+            return transcript
+        known = branch.applied_at if branch is not None and branch.applied == condensation.id else 0
+        return transcript.with_bound_until(known or len(transcript.chain))
+
+    @property
     def is_aligned(self) -> bool:
         """Whether the view is made from more than the client sent: from dropped messages too, or what replaces them."""
         return self.full_transcript is self.measured.transcript

@@ -235,6 +235,8 @@ def _replayed(decision: Decision, case: Case) -> Decision:
         case.policy.budget,
         case.recognised.last_applied(case.branch),
     )
+    if applied is not None and case.loses_reasoning:
+        view = fold_view(case, applied)
     decision = decision._replace(view=view, applied=applied, tokens_after=view.tokens)
     return decision if applied is None else decision._replace(action=Action.REPLAYED, metadata=applied.metadata)
 
@@ -260,8 +262,10 @@ def _with_floor(decision: Decision) -> Decision:
 
 def view_without_store(case: Case, budget: Budget) -> View:
     """The view without a store; what it condenses is in no record."""
-    policy, measured = case.policy, case.measured
-    return walk(measured.transcript, policy.stages, policy.ladder, budget, measured.overhead, case.counter)
+    policy, measured, transcript = case.policy, case.measured, case.measured.transcript
+    if case.loses_reasoning:
+        transcript = transcript.with_bound_until(len(transcript.chain))
+    return walk(transcript, policy.stages, policy.ladder, budget, measured.overhead, case.counter)
 
 
 def is_first_of_a_truncated_window(decision: Decision, case: Case) -> bool:

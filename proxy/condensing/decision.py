@@ -183,8 +183,9 @@ def _warnings(case: Case) -> tuple[str, ...]:
 
 def fold_view(case: Case, condensation: Condensation | None) -> View:
     """The view of a case with a condensation, or with none."""
-    overlays = () if condensation is None else (condensation.overlay,)
-    return fold(case.measured.transcript, overlays, case.overhead, case.counter)
+    if condensation is None:
+        return fold(case.measured.transcript, (), case.overhead, case.counter)
+    return fold(case.transcript_under(condensation), (condensation.overlay,), case.overhead, case.counter)
 
 
 def as_it_came(request: ClientRequest) -> Decision:

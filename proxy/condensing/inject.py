@@ -69,7 +69,8 @@ class Injector:
             return decision._replace(memory_block=NO_MEMORY_BLOCK)
         heads = (decision.applied.overlay,) if decision.applied else ()
         inserted = (overlay_of(block, case),) if block else ()
-        view = fold(case.measured.transcript, (*heads, *inserted), case.framing, case.counter)
+        transcript = case.transcript_under(decision.applied)
+        view = fold(transcript, (*heads, *inserted), case.framing, case.counter)
         shown = block if block and any(map(_is_memory, view.lead)) else NO_MEMORY_BLOCK
         return decision._replace(view=view, tokens_after=view.tokens, memory_block=shown)
 

@@ -124,6 +124,8 @@ class Endpoint:
     """The members that bound the length of the reply, in tokens; the first one that is set counts."""
     offers_tools: Callable[[Values, Transcript], bool]
     """Whether a request offers tools to its model, in its members or in its list."""
+    keeps_reasoning: Callable[[Values], bool] = lambda _values: False
+    """Whether a request wants its reasoning kept in any view, in a dialect that binds it (`Dialect.unbound`)."""
     has_one_choice: Callable[[Values], bool]
     """Whether a request asks for one reply, and not for several to choose from."""
     usage_probe: Callable[[Values], Mapping[str, str]]
@@ -166,6 +168,13 @@ class Endpoint:
     """A sign of life that changes nothing, in a stream of this model, at a time in seconds since the epoch."""
     as_events: AsEvents
     """The events of a stream that say the same as a reply in one piece; None if the data is no such reply."""
+
+    # -- counting
+
+    count_path: str = ""
+    """The path at which clients ask what a request would cost; "" for none."""
+    counted: Callable[[int], Mapping[str, object]] = lambda tokens: {"input_tokens": tokens}
+    """The answer at that path, where the upstream has none."""
 
     # -- the proxy's own calls
 

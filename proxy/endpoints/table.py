@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
 
-ENDPOINTS = {endpoint.dialect.name: endpoint for endpoint in (CHAT_ENDPOINT,)}
+ENDPOINTS = {endpoint.dialect.name: endpoint for endpoint in (CHAT_ENDPOINT, MESSAGES_ENDPOINT)}
 PATHS = {path: endpoint for endpoint in ENDPOINTS.values() for path in (endpoint.path, f"{endpoint.path}/")}
 """The paths at which requests come in."""
+COUNT_PATHS = {endpoint.count_path: endpoint for endpoint in ENDPOINTS.values() if endpoint.count_path}
+"""The paths at which clients ask what a request would cost."""
 
 
 def endpoint_at(path: str) -> Endpoint:
-    """The endpoint at a path; at any other path that of chat, whose errors all of OpenAI's API has."""
-    return PATHS.get(path, CHAT_ENDPOINT)
+    """The endpoint at a path or above it; at any other that of chat, whose errors all of OpenAI's API has."""
+    above = (endpoint for endpoint in ENDPOINTS.values() if path.startswith(f"{endpoint.path}/"))
+    return PATHS.get(path) or next(above, CHAT_ENDPOINT)
 
 
 def endpoint_named(name: str) -> Endpoint:

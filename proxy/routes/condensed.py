@@ -91,7 +91,7 @@ class _Serving:
         services = self.services
         services.telemetry.in_flight += 1
         try:
-            self.request = await _read(self.endpoint, self.scope, services, self.incoming, owner, place)
+            self.request = await read_request(self.endpoint, self.scope, services, self.incoming, owner, place)
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Unread as unread:
@@ -250,7 +250,7 @@ def _dry_run(exchange: Exchange) -> Response:
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-async def _read(
+async def read_request(
     endpoint: Endpoint, scope: Scope, services: Services, incoming: Incoming, owner: Owner, place: Place
 ) -> ClientRequest:
     """Reads a request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""

@@ -108,7 +108,7 @@ def _upstream_request(
 ) -> UpstreamRequest:
     """The request to forward. A body that was not read is streamed, with its content length if the client sent one."""
     received = scope["headers"]
-    headers = to_upstream(received, services.own_key)
+    headers = to_upstream(received, services.own_key, endpoint_at(scope["path"]).key_header)
     length = first(received, b"content-length")
     has_body = length not in (None, "0") or first(received, b"transfer-encoding") is not None
     if has_body and length is not None and body is None:

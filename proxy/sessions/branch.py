@@ -66,6 +66,8 @@ class Branch:
     """Where its newest turn begins; several places, newest last, where that is not known."""
     may_be_side: bool = False
     """Whether it may be a side call, such as for a title: one request without tools, which none has continued."""
+    applied_at: int = 0
+    """The chain length when that condensation was first applied, in a dialect that binds reasoning; 0 if unknown."""
 
     @property
     def turn(self) -> int | None:

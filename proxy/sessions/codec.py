@@ -112,6 +112,7 @@ def _branch_row(branch: Branch) -> list[Any]:
         *(branch.seen, branch.block, anchors.row(branch.anchor) if branch.anchor else None, branch.reply),
         *(branch.last.hex(), [(place, node.hex()) for place, node in branch.openings]),
         branch.may_be_side,
+        *([branch.applied_at] if branch.applied_at else ()),
     ]
 
 
@@ -123,9 +124,13 @@ def _branch(row: Sequence[Any]) -> Branch:
     reply = later[3] if len(later) > 3 else ""
     last, openings = later[4:6] if len(later) > 5 else ("", ())
     side = len(later) > 6 and bool(later[6])
+    applied_at = later[7] if len(later) > 7 else 0
     nodes = bytes.fromhex(head), bytes.fromhex(before)
     opens = tuple(Opening(at, bytes.fromhex(node)) for at, node in openings)
-    return Branch(name, *nodes, count, last_used, applied, seen, block, anchor, reply, bytes.fromhex(last), opens, side)
+    known = Branch(
+        name, *nodes, count, last_used, applied, seen, block, anchor, reply, bytes.fromhex(last), opens, side
+    )
+    return replace(known, applied_at=applied_at) if applied_at else known
 
 
 def _patch_row(patch: Overlay) -> list[Any]:

@@ -178,7 +178,8 @@ class Session(NamedTuple):
         before = digests[-2] if len(digests) > 1 else ROOT
         head, last = (digests[-1], before, len(digests)), transcript.chain[-1].digest
         alone = not has_tools and (old is None or (old.may_be_side and old.head == digests[-1]))
-        branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, openings(transcript), alone)
+        at = _applied_at(old, applied, transcript) if applied else 0
+        branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, openings(transcript), alone, at)
         if old is None:
             others = [replace(each, name=branch_name(opened)) if each.name == name else each for each in self.branches]
         else:
@@ -258,6 +259,13 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
         # More of them are turns that the client had with another model, and not what belongs to one question.
         return len(digests) - users[0 if len(users) <= MAX_OPENINGS else -1]
     return len(digests) - branch.turn if branch.turn is not None and branch.turn <= shared else 0
+
+
+def _applied_at(old: Branch | None, applied: str, transcript: Transcript) -> int:
+    """`Branch.applied_at` after a request whose view applied a condensation."""
+    if not transcript.chain[-1].dialect.binds_reasoning:
+        return 0
+    return (old.applied_at if old is not None and old.applied == applied else 0) or len(transcript.chain)
 
 
 def _size(patch: Overlay) -> int:

@@ -238,7 +238,6 @@ class SessionSettings(Table):
         "helicone-session-id",
         "x-litellm-session-id",
         "x-opencode-session",
-        "x-claude-code-session-id",
         "thread-id",
         "session-id",
         "x-openwebui-chat-id",

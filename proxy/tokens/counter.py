@@ -77,12 +77,19 @@ class Counter(Prompt):
     owner: str
     """The tenant whose texts it counts."""
 
-    def __init__(self, name: str, text: Callable[[str], int], family: images.Family, owner: str = "") -> None:
-        super().__init__(text, family)
+    def __init__(
+        self, name: str, text: Callable[[str], int], family: images.Family, owner: str = "", factor: float = 1.0
+    ) -> None:
+        super().__init__(text if factor == 1 else partial(_scaled, text, factor), family)
         self.name = name
         self.owner = owner
         self.exact = name != ESTIMATE
-        self.cache_key = f"{self.protocol}{name}/{family.key}"
+        self.cache_key = f"{self.protocol}{name}/{family.key}" + (f"/{factor:g}" if factor != 1 else "")
+
+    @classmethod
+    def factor_of(cls, plain: str) -> float:  # noqa: ARG003
+        """Tokens of a model, by its plain name, for each token of its encoding: a first guess, before calibration."""
+        return 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +126,8 @@ class Tokenizers:
                 self._counters.clear()
             plain = plain_name(model)
             name, count_for = self._encoder(encoding_name(plain))
-            counter = self._counters[key] = kind(name, count_for(owner), images.family_of(plain), owner)
+            family, factor = images.family_of(plain), kind.factor_of(plain)
+            counter = self._counters[key] = kind(name, count_for(owner), family, owner, factor)
         return counter
 
     def warm(self) -> None:
@@ -209,6 +217,10 @@ def cached_count(count: Callable[[str], int]) -> CountFor:
         return tokens
 
     return lambda owner: partial(counted, owner=owner.encode())
+
+
+def _scaled(count: Callable[[str], int], factor: float, text: str) -> int:
+    return round(count(text) * factor)
 
 
 def plain_name(model: str) -> str:

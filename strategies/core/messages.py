@@ -71,6 +71,21 @@ class Dialect(Protocol):
         """What the wire calls the roles of messages outside the chain."""
         ...
 
+    @property
+    def has_steps(self) -> bool:
+        """Whether neighbouring messages of the assistant's are parts of one reply."""
+        ...
+
+    @property
+    def systems_follow_users(self) -> bool:
+        """Whether a system message may stand only behind a user's, or behind results."""
+        ...
+
+    @property
+    def binds_reasoning(self) -> bool:
+        """Whether reasoning is refused where something before it has changed (`unbound`)."""
+        ...
+
     def read(self, value: Value) -> Reading:
         """Reads a value, also one that breaks the rules of the protocol."""
         ...
@@ -115,6 +130,13 @@ class Dialect(Protocol):
         """The value with the arguments that `rewrite` gives for a call, which keeps its own where that is None.
 
         The same object if no call changes. Only calls whose arguments are a JSON object are rewritten.
+        """
+        ...
+
+    def unbound(self, value: Value) -> Value:
+        """The value without reasoning that is refused where something before it has changed.
+
+        The same object if it has none, or none that is refused.
         """
         ...
 
@@ -177,6 +199,11 @@ class Message:
     def has_text(self) -> bool:
         """Whether the text is stored. A message of which only the digest is left cannot be shown in any view."""
         return bool(self.data)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the message, if it is the assistant's, belongs to the reply that the message before it is part of."""
+        return self.dialect.has_steps
 
     @property
     def raw(self) -> str:

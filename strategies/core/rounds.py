@@ -1,9 +1,10 @@
 """Turns, rounds and legal cuts.
 
 A *turn* is a user message and all that follows up to the next one. A *round* is one assistant message and the
-results that answer it. A *cut* is an index where the list may be split: never between a call and one of its
-results. A result answers the newest call with its id, so ids may be reused; a result without an id answers the
-assistant message before it.
+results that answer it; in protocols where a model's reply is several messages, all of them and their results. A *cut*
+is an index where the list may be split: never between a call and one of its results, nor inside of a reply. A result
+answers the newest call with its id, so ids may be reused; a result without an id answers the assistant message before
+it.
 
 `structure` finds all of them in one pass over any list, even one that a client has broken.
 """
@@ -27,6 +28,8 @@ class Rounded(Protocol):
     def calls(self) -> tuple[ToolCall, ...]: ...
     @property
     def answers(self) -> tuple[str, ...]: ...
+    @property
+    def goes_on(self) -> bool: ...
 
 
 class Round(NamedTuple):
@@ -73,10 +76,14 @@ def structure(items: Sequence[Rounded]) -> Structure:
                 _close(turns, i)
                 turns.append(Turn(i, i + 1, i))
             case Role.ASSISTANT:
-                _current(turns, i).rounds.append(Round(i, i + 1))
+                if i and item.goes_on and items[i - 1].role is Role.ASSISTANT:
+                    _extend_round(turns[-1], i)
+                    ties.tie(i - 1, i)
+                else:
+                    _current(turns, i).rounds.append(Round(i, i + 1))
                 ties.calls(i, item.calls)
             case Role.TOOL:
-                _add_result(_current(turns, i), i)
+                _extend_round(_current(turns, i), i)
                 ties.result(i, item.answers)
     _close(turns, len(items))
     return Structure(turns, ties.cuts())
@@ -89,6 +96,8 @@ def newest_round(items: Sequence[Rounded]) -> Round | None:
         return None
     start = end - 1
     while start > 0 and items[start].role is not Role.ASSISTANT and items[start - 1].role is not Role.USER:
+        start -= 1
+    while start > 0 and items[start].goes_on and items[start - 1].role is items[start].role is Role.ASSISTANT:
         start -= 1
     return Round(start, end)
 
@@ -104,7 +113,7 @@ def _close(turns: list[Turn], end: int) -> None:
         turns[-1].end = end
 
 
-def _add_result(turn: Turn, i: int) -> None:
+def _extend_round(turn: Turn, i: int) -> None:
     if turn.rounds:
         turn.rounds[-1] = Round(turn.rounds[-1].start, i + 1)
     else:
@@ -128,8 +137,11 @@ class _Ties:
         for answered in answers or ("",):
             caller = self._callers.get(answered, self._last_caller) if answered else self._last_caller
             if caller is not None:
-                self._steps[caller + 1] += 1
-                self._steps[i + 1] -= 1
+                self.tie(caller, i)
+
+    def tie(self, i: int, other: int) -> None:
+        self._steps[i + 1] += 1
+        self._steps[other + 1] -= 1
 
     def cuts(self) -> list[bool]:
         return [open_ties == 0 for open_ties in accumulate(self._steps)][:-1]

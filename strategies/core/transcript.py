@@ -36,6 +36,11 @@ class Transcript:
     """Hidden memory rounds, in order. A view shows those that no head covers."""
     form: Form | None = None
     """What the upstream accepts, by which views are written out; None if it accepts anything."""
+    bound_until: int = 0
+    """How many chain messages there were when the view's head was first sent.
+
+    What a model reasoned in these was bound to messages that the view does not have.
+    """
     newest_turn: int = 0
     """How many of the last chain messages are the newest turn; 0 where it is not known what the last request had."""
 
@@ -80,6 +85,10 @@ class Transcript:
     def with_patches(self, patches: tuple[Overlay, ...]) -> Transcript:
         """The same messages with these hidden memory rounds."""
         return self._with(patches=patches)
+
+    def with_bound_until(self, length: int) -> Transcript:
+        """The same messages, of which the first `length` are sent without reasoning that is bound to its prefix."""
+        return self._with(bound_until=length)
 
     def with_newest_turn(self, length: int) -> Transcript:
         """The same messages, of which the last `length` are the newest turn."""

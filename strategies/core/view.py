@@ -54,6 +54,11 @@ class Item:
         return self.message.answers
 
     @property
+    def goes_on(self) -> bool:
+        """Whether an assistant message belongs to the reply of the one before it."""
+        return self.message.goes_on
+
+    @property
     def source(self) -> int | None:
         """The chain index of the message that this item is or stands for."""
         return self.piece.index if isinstance(self.piece, Keep) else self.piece.origin
@@ -239,16 +244,27 @@ class View:
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
             waiting[place if place == 0 or place > self.covered else behind].append(system)
-        placed = waiting.pop(0, [])
+        placed, at = waiting.pop(0, []), self._end_of_turn_in_head
         for i, item in enumerate(self.lead):
-            if i == self.head:
+            if i == at:
                 placed += waiting.pop(self.covered, ())
             placed.append(item.message)
             if i >= self.head and isinstance(item.piece, Keep):
                 placed += waiting.pop(item.piece.index + 1, ())
-        if len(self.lead) == self.head:
+        if len(self.lead) == at:
             placed += waiting.pop(self.covered, ())
         return [*placed, *self._woven(waiting)]
+
+    @property
+    def _end_of_turn_in_head(self) -> int:
+        """The item before which the system messages of the covered span go: the first behind the head.
+
+        Where they may only follow a user, the first behind the last message of the head that is not the assistant's.
+        """
+        if not self.counter.dialect.systems_follow_users:
+            return self.head
+        ends = (i for i in range(self.head, 0, -1) if self.lead[i - 1].message.role is not Role.ASSISTANT)
+        return next(ends, self.head)
 
     def _woven(self, waiting: dict[int, list[Message]]) -> list[Message]:
         """The messages after the lead, with the system messages in `waiting` at their places (chain indices)."""
@@ -274,13 +290,17 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     """The view of a transcript. The overlay that covers most becomes the head; the others insert their pieces.
 
     A patch belongs to the message before it: a head that covers that message was made with the patch in place, so the
-    patch is not inserted again.
+    patch is not inserted again. Messages from before the head was first sent are kept without the reasoning that was
+    bound to what the head replaces (`Transcript.bound_until`), and so is a reply that hidden rounds have led to: the
+    client has it in one with what was said before them.
     """
     if not (overlays or transcript.patches or transcript.unknown):
         return View(transcript, (), 0, 0, fixed + transcript.system_tokens, counter, 0)
     head = max(overlays, key=lambda overlay: overlay.covered, default=None)
     if head is not None and head.covered == 0:
         head = None
+    if head is None and transcript.bound_until:
+        transcript = transcript.with_bound_until(0)
     covered = head.covered if head else 0
     inserted: dict[int, list[Piece]] = defaultdict(list)
     for patch in transcript.patches:
@@ -291,23 +311,40 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
             inserted[overlay.at].extend(overlay.pieces)
     lead = list(_resolve(head.pieces if head else (), transcript, counter))
     length = len(lead)
-    rest = max([covered, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
+    bound_until = min(transcript.bound_until, len(transcript.chain))
+    rest = max([covered, bound_until, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
     for i in range(covered, rest):
         lead.extend(_resolve(inserted.get(i, ()), transcript, counter))
-        if transcript.chain[i].has_text:
-            lead.append(Item(transcript.chain[i], Keep(i)))
+        is_joined = any(isinstance(piece, Literal) and piece.kind is PieceKind.PATCH for piece in inserted.get(i, ()))
+        lead.extend(_resolve((Keep(i),), transcript, counter, i + 1 if is_joined else transcript.bound_until))
     return View(transcript, tuple(lead), length, covered, fixed + transcript.system_tokens, counter, rest)
 
 
-def _resolve(pieces: Iterable[Piece], transcript: Transcript, counter: TokenCounter) -> Iterator[Item]:
-    """The items of pieces. A kept message of which only the digest is stored is left out."""
+def _resolve(
+    pieces: Iterable[Piece], transcript: Transcript, counter: TokenCounter, bound_until: int | None = None
+) -> Iterator[Item]:
+    """The items of pieces. A kept message of which only the digest is stored is left out.
+
+    Those before `bound_until`, which is the transcript's own if it is not given, are kept without bound reasoning.
+    """
+    bound_until = transcript.bound_until if bound_until is None else bound_until
     for piece in pieces:
         if isinstance(piece, Literal) and not _is_here(piece, transcript):
             yield Item(_message(piece, transcript, counter), piece)
             continue
         index = piece.index if isinstance(piece, Keep) else piece.origin
         if index is not None and transcript.chain[index].has_text:
-            yield Item(transcript.chain[index], Keep(index))
+            yield Item(_kept(index, transcript, counter, bound_until), Keep(index))
+
+
+def _kept(index: int, transcript: Transcript, counter: TokenCounter, bound_until: int) -> Message:
+    """A message of the transcript, without reasoning that is bound to messages which this view does not have."""
+    message = transcript.chain[index]
+    if index >= bound_until:
+        return message
+    body = message.body
+    value = message.dialect.unbound(body)
+    return message if value is body else literal(value, counter, message.role)
 
 
 def _is_here(piece: Literal, transcript: Transcript) -> bool:

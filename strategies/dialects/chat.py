@@ -37,6 +37,9 @@ class Chat:
 
     name = "chat"
     system_roles = SYSTEM_ROLES
+    has_steps = False
+    systems_follow_users = False
+    binds_reasoning = False
 
     # -- reading
 
@@ -107,6 +110,10 @@ class Chat:
             return value
         calls = [_with_arguments(call, rewrite) if isinstance(call, Mapping) else call for call in written]
         return value if calls == written else {**value, "tool_calls": calls}
+
+    def unbound(self, value: Value) -> Value:
+        """The same object: what a message reasoned is not bound to anything."""
+        return value
 
     # -- forms
 

@@ -26,9 +26,15 @@ def faults(view: View, budget: Budget | None, *, shortened: bool = False) -> lis
 
     Without a `budget` caps are not looked at: a record keeps those of the window that it was made for.
     """
-    sent = json.loads(view.to_json())
     return [
-        *_pairs(sent, view.transcript),
+        *_pairs(json.loads(view.to_json()), view.transcript),
+        *faults_beside_pairs(view, budget, shortened=shortened),
+    ]
+
+
+def faults_beside_pairs(view: View, budget: Budget | None, *, shortened: bool = False) -> list[str]:
+    """The same in any dialect, without the rule that calls have results, which each protocol has in its own form."""
+    return [
         *_systems(view),
         *_task(view, budget),
         *_users(view),

@@ -1,0 +1,163 @@
+"""Messages: how the memory tool is offered, and one reply with the calls of it that the client must not see. Pure.
+
+In the last request the tool stays and no tool may be called, not even the client's: a shorter list of tools would
+change the prompt before everything else, so that the cache were lost and thinking invalid that is bound to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from proxy.endpoints.endpoint import Values
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, ToolUse
+from proxy.endpoints.messages.replies import Json, blocks_of, text_of
+from proxy.endpoints.replies import Items
+from proxy.values import count_at, json_or_none
+from strategies.core.messages import dump
+from strategies.dialects.messages import THINKING
+
+_COMPLETE = (None, "end_turn", "stop_sequence", "tool_use")
+"""Reasons to stop after which calls are complete; some servers give none, or the wrong one."""
+_FREE_CHOICES = (None, "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class SaidMessage:
+    """What a model said in one reply: the blocks, why they end, and the usage."""
+
+    blocks: Sequence[Mapping[str, Any]]
+    stop_reason: str | None = None
+    usage: Mapping[str, Any] | None = field(default=None)
+
+    @property
+    def text(self) -> str:
+        """The text of the reply."""
+        return text_of({"content": self.blocks})
+
+    @property
+    def memory_calls(self) -> list[Mapping[str, Any]]:
+        """The calls of the memory tool, which are hidden from the client."""
+        return [block for block in self.blocks if is_hidden(block)]
+
+    @property
+    def has_client_calls(self) -> bool:
+        """Whether the client's own tools are called."""
+        return any(block.get("type") == "tool_use" and not is_hidden(block) for block in self.blocks)
+
+    @property
+    def calls_memory(self) -> bool:
+        """Whether the memory tool is called, and the reply did not end within a call."""
+        return bool(self.memory_calls) and self.stop_reason in _COMPLETE
+
+    def hidden_round(self, prefix: str) -> HiddenRound:
+        """The message of a hidden round: as the model gave it, or only its thinking and memory calls.
+
+        The latter if the client's tools are called too: what else was said stands in the client's own message.
+        """
+        names = iter(f"{prefix}_{place}" for place in range(len(self.blocks)))
+        sent = [_sendable(block, next(names)) if is_hidden(block) else block for block in self.blocks]
+        calls = [HiddenCall(block["id"], block["input"]) for block in sent if is_hidden(block)]
+        if self.has_client_calls:
+            kept = [block for block in sent if is_hidden(block) or block.get("type") in THINKING]
+            return HiddenRound([{"role": "assistant", "content": kept}], "", calls)
+        kept = [block for block in sent if not is_empty_text(block)]
+        return HiddenRound([{"role": "assistant", "content": kept}], self.text, calls)
+
+
+def results(found: Sequence[tuple[str, str]]) -> Items:
+    """The user message that answers calls, given by their ids, with these texts."""
+    return [{"role": "user", "content": [_result(id, text) for id, text in found]}]
+
+
+def _result(id: str, text: str) -> Json:
+    return {"type": "tool_result", "tool_use_id": id, "content": text}
+
+
+def _sendable(call: Mapping[str, Any], name: str) -> Json:
+    """A call in the form that an upstream accepts back: with an id and an input that is an object."""
+    given = call.get("input")
+    return {**call, "id": call.get("id") or name, "input": given if isinstance(given, dict) else {}}
+
+
+def is_hidden(block: Mapping[str, Any]) -> bool:
+    """Whether a block is a call of the memory tool."""
+    return block.get("type") == "tool_use" and block.get("name") == NAME
+
+
+def is_empty_text(block: Mapping[str, Any]) -> bool:
+    """Whether a block is a text without any, which servers do not take back."""
+    return block.get("type") == "text" and not str(block.get("text") or "").strip()
+
+
+def stop_for_client(reason: object, *, has_calls: bool) -> object:
+    """The reason to stop without the hidden calls; `has_calls` says that the client still sees other calls."""
+    return "end_turn" if reason == "tool_use" and not has_calls else reason
+
+
+def usage_for_client(usage: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]]) -> Json:
+    """The usage of the last reply with the output tokens of the `earlier` ones added; the prompt is the last's."""
+    added = sum(count_at(each, "output_tokens") for each in earlier)
+    return {**usage, "output_tokens": count_at(usage, "output_tokens") + added} if added else dict(usage)
+
+
+# -- a reply in one piece ----------------------------------------------------------------------------------------
+
+
+def said_in(data: bytes) -> SaidMessage | None:
+    """What the model said in a JSON reply; None where the reply is no message."""
+    body = json_or_none(data)
+    if not isinstance(body, dict) or not isinstance(body.get("content"), list):
+        return None
+    reason, usage = body.get("stop_reason"), body.get("usage")
+    return SaidMessage(
+        blocks_of(body), reason if isinstance(reason, str) else None, usage if isinstance(usage, dict) else None
+    )
+
+
+def reply_for_client(data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
+    """The JSON reply as the client gets it, as `JoinReplies` says."""
+    body = json_or_none(data)
+    said = SaidMessage(blocks_of(body))
+    if not (earlier or said.memory_calls):
+        return data
+    text = "".join(each.text for each in earlier) if keeps_text else ""
+    before = [{"type": "text", "text": text}] if text.strip() else []
+    content = [*before, *(block for block in said.blocks if not is_hidden(block))]
+    if all(is_empty_text(block) or block.get("type") in THINKING for block in content):
+        content.append({"type": "text", "text": NO_ANSWER})
+    body["content"] = content
+    body["stop_reason"] = stop_for_client(body.get("stop_reason"), has_calls=said.has_client_calls)
+    usages = [each.usage for each in earlier if each.usage]
+    if isinstance(body.get("usage"), dict) and usages:
+        body["usage"] = usage_for_client(body["usage"], usages)
+    return dump(body).encode()
+
+
+# -- the tool ----------------------------------------------------------------------------------------------------
+
+
+def tool(name: str, description: str, parameters: Mapping[str, Any]) -> str:
+    """A tool as JSON text."""
+    return dump({"name": name, "description": description, "input_schema": parameters})
+
+
+def tool_use(values: Values) -> ToolUse | None:
+    """What a request says of tools; None if they are in no known form.
+
+    A request without tools that wants a reply by a schema is a side call, such as for a title, and gets none.
+    """
+    tools, choice = values.get("tools"), values.get("tool_choice")
+    if not (tools is None or isinstance(tools, list)):
+        return None
+    names = frozenset(str(each.get("name")) for each in tools or () if isinstance(each, Mapping))
+    runs_calls = (choice.get("type") if isinstance(choice, Mapping) else choice) in _FREE_CHOICES
+    output = values.get("output_config")
+    is_side = not tools and isinstance(output, Mapping) and bool(output.get("format"))
+    return ToolUse(names, bool(tools), not is_side, runs_calls)
+
+
+def tool_members(tools: str, *, has_client_tools: bool, is_last: bool) -> dict[str, str]:  # noqa: ARG001
+    """The members that offer `tools`; in the last request none of them may be called."""
+    return {"tools": tools, "tool_choice": '{"type":"none"}'} if is_last else {"tools": tools}

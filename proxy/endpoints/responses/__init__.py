@@ -1,0 +1,1 @@
+"""`POST /v1/responses`, OpenAI's protocol of items."""

@@ -1,0 +1,77 @@
+"""What a request would cost: the upstream counts the view that would be sent. Nothing is stored, and no model asked.
+
+Clients compact their history by this count, so it must agree with the usage that they are shown. An upstream that
+cannot count is no reason to fail: then the answer is the proxy's own count, as calibrated.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from proxy.condenser import Exchange
+from proxy.endpoints.endpoint import Endpoint
+from proxy.http.admission import Place
+from proxy.http.headers import encode_headers
+from proxy.log import LINE
+from proxy.reasons import Reason
+from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
+from proxy.request.callers import ALWAYS, Owner
+from proxy.request.client_request import ClientRequest
+from proxy.routes.condensed import read_request
+from proxy.routes.passthrough import Unread, pass_unread
+from proxy.services import Services
+from proxy.upstream import UpstreamRequest
+
+_CANNOT_COUNT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What is served where an endpoint's requests are counted, as an ASGI app."""
+
+    endpoint: Endpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Has the upstream count the view of a request, or the request itself if clients are shown what that costs."""
+        services: Services = scope["app"].state.services
+        client = scope.get("client")
+        owner = services.tenants.owner(scope["headers"], client[0] if client else None)
+        place = await services.admission.enter(owner.tenant)
+        try:
+            count = await self._count(services, scope, Incoming(receive), owner, place)
+            await count(scope, receive, send)
+        finally:
+            place.leave()
+
+    async def _count(self, services: Services, scope: Scope, incoming: Incoming, owner: Owner, place: Place) -> ASGIApp:
+        if services.settings.report_usage == "original":
+            return await pass_unread(scope, services, incoming, Unread(Reason.NOT_CONDENSED_ENDPOINT))
+        try:
+            asked = await read_request(self.endpoint, scope, services, incoming, owner, place)
+            scope[LINE].model = asked.model
+            return await incoming.unless_gone(_counted(asked, services, incoming))
+        except ClientGone:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
+        except Unread as unread:
+            return await pass_unread(scope, services, incoming, unread)
+
+
+async def _counted(asked: ClientRequest, services: Services, incoming: Incoming) -> ASGIApp:
+    endpoint = asked.body.endpoint
+    # A dry run stores nothing and asks no model. The caller sees none of the view, so it need not prove who it is.
+    asked = asked._replace(controls=replace(asked.controls, dry_run=True), trust=ALWAYS)
+    exchange: Exchange = await services.condenser.exchange(asked)
+    own_headers = encode_headers(exchange.headers(accepted=False))
+    sent = UpstreamRequest("POST", endpoint.count_path.encode(), asked.query, asked.headers, exchange.decision.body)
+    reply = await services.upstream.send(sent)
+    if reply.status not in _CANNOT_COUNT:
+        return Relay(endpoint, incoming, reply, own_headers)
+    await reply.close()
+    response = Response(json.dumps(endpoint.counted(exchange.decision.expected_tokens)), media_type="application/json")
+    response.raw_headers.extend(own_headers)
+    return response

@@ -1,0 +1,227 @@
+"""The dialect of Anthropic's Messages API: `{"role": …, "content": […]}`, calls and results as blocks.
+
+A message has content blocks, or a text in place of one text block. Calls are blocks of an assistant message; their
+results are the first blocks of the user message that follows, all of them, and the user's words may stand behind them.
+What a server tool did stands in one assistant message, call and result, and is never touched. Thinking blocks are
+signed and bound to what stood before them: they are kept byte for byte or left out (`unbound`), never rewritten.
+
+Some clients leave out the thinking of older turns, and markers of the cache move with every request. So neither is
+part of a digest, and a message that is rewritten loses its markers: it is stored, and the request that it is sent with
+has its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from strategies.core.digest import canonical_arguments, canonical_json
+from strategies.core.form import Form
+from strategies.core.messages import Dialect, Reading, Role, ToolCall, Value
+
+ACKNOWLEDGED = "Understood."
+"""What an assistant message of ours says that has nothing to say: none may be empty."""
+THINKING = ("thinking", "redacted_thinking")
+_UNSEEN = ("cache_control", "citations", "caller")
+_ROLES = {"system": Role.SYSTEM, "assistant": Role.ASSISTANT}
+
+
+class Messages:
+    """Reads and writes messages of Anthropic's API."""
+
+    name = "messages"
+    system_roles: Sequence[str] = ("system",)
+    has_steps = True
+    systems_follow_users = True
+    binds_reasoning = True
+
+    # -- reading
+
+    def read(self, value: Value) -> Reading:
+        """A user message that begins with results is the tools', whatever follows them."""
+        written = _word(value.get("role"))
+        found = _blocks(value)
+        if written == "assistant":
+            return Reading(Role.ASSISTANT, written, tuple(_call(each) for each in found if _is(each, "tool_use")))
+        answers = tuple(_word(each.get("tool_use_id")) for each in found if _is(each, "tool_result"))
+        role = _ROLES.get(written) or (Role.TOOL if answers else Role.USER)
+        return Reading(role, written, (), answers, bool(answers))
+
+    def text(self, value: Value) -> str:
+        """Texts and results; other blocks appear as their type in brackets, calls and thinking not at all."""
+        return _text(_blocks(value))
+
+    def media(self, value: Value) -> int:
+        """Pictures and documents, also inside of results."""
+        return _media(_blocks(value))
+
+    def digest_fields(self, value: Value) -> Iterable[str]:
+        """Role and blocks, without thinking, markers, and members that SDKs add."""
+        yield _word(value.get("role"))
+        yield from _fields(_blocks(value))
+
+    # -- writing
+
+    def user(self, text: str) -> Value:
+        """A user message with one text block."""
+        return {"role": "user", "content": [{"type": "text", "text": text}]}
+
+    def assistant(self, text: str, name: str = "") -> Value:
+        """An assistant message, or with a name a user message: there are no names."""
+        if name:
+            return self.user(text)
+        return {"role": "assistant", "content": [{"type": "text", "text": text or ACKNOWLEDGED}]}
+
+    def empty(self, written: str) -> Value:
+        """A message of a role as it is written, without content."""
+        return {"role": written, "content": ""}
+
+    # -- rewriting
+
+    def texts(self, value: Value) -> Sequence[str]:
+        """The text of each result, or of all blocks."""
+        found = _blocks(value)
+        results = [_text(_parts(each.get("content"))) for each in found if _is(each, "tool_result")]
+        return results or [_text(found)]
+
+    def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
+        """Results whose text changes hold nothing else any more; a message without results is one text block."""
+        found = _blocks(value)
+        if not any(_is(each, "tool_result") for each in found):
+            return {**value, "content": [{"type": "text", "text": texts[0]}] if texts[0] else ""}
+        given = iter(texts)
+        return _with_blocks(value, [_retold(each, next(given)) if _is(each, "tool_result") else each for each in found])
+
+    def is_plain(self, value: Value) -> bool:
+        """Whether the only block is a text, or a result that is one."""
+        found = _blocks(value)
+        if len(found) == 1 and _is(found[0], "tool_result"):
+            found = _parts(found[0].get("content"))
+        return len(found) == 1 and _is(found[0], "text")
+
+    def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
+        """The calls with other inputs; a server tool's are never rewritten."""
+        found = _blocks(value)
+        inputs = [rewrite(_call(each)) if _is(each, "tool_use") else None for each in found]
+        if all(each is None for each in inputs):
+            return value
+        pairs = zip(found, inputs, strict=True)
+        return _with_blocks(value, [each if given is None else {**each, "input": given} for each, given in pairs])
+
+    def unbound(self, value: Value) -> Value:
+        """Without thinking; a message that is nothing else says that it has understood."""
+        found = _blocks(value)
+        left = [each for each in found if each.get("type") not in THINKING]
+        if len(left) == len(found):
+            return value
+        return {**value, "content": left} if left else self.assistant("")
+
+    # -- forms
+
+    def fitted(self, value: Value, form: Form) -> Value | None:
+        """All forms accept what is written here; only a message without content is left out."""
+        return value if value.get("content") else None
+
+    def as_user(self, value: Value) -> Value:
+        """The content as the user's message."""
+        return {"role": "user", "content": value.get("content")}
+
+    def merged(self, first: Value, second: Value) -> Value:
+        """The blocks of both, results first."""
+        both = [*_blocks(first), *_blocks(second)]
+        return {**first, **second, "content": sorted(both, key=lambda each: not _is(each, "tool_result"))}
+
+
+MESSAGES: Dialect = Messages()
+
+
+def _blocks(value: Value) -> Sequence[Value]:
+    return _parts(value.get("content"))
+
+
+def _parts(content: object) -> Sequence[Value]:
+    """The blocks of a content; a text is one block."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return [each for each in content if isinstance(each, Mapping)] if isinstance(content, list) else []
+
+
+def _is(block: Value, kind: str) -> bool:
+    return block.get("type") == kind
+
+
+def _call(block: Value) -> ToolCall:
+    return ToolCall(_word(block.get("id")), _word(block.get("name")), _arguments(block.get("input")))
+
+
+def _arguments(given: object) -> str:
+    return json.dumps(given, ensure_ascii=False) if given else "{}"
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _text(parts: Iterable[Value]) -> str:
+    return "\n".join(_texts(parts))
+
+
+def _texts(parts: Iterable[Value]) -> Iterator[str]:
+    for part in parts:
+        match part.get("type"):
+            case "text":
+                yield _word(part.get("text"))
+            case "tool_result":
+                yield from _texts(_parts(part.get("content")))
+            case "thinking" | "redacted_thinking" | "tool_use":
+                pass
+            case kind:
+                yield f"[{kind or 'part'}]"
+
+
+def _media(parts: Iterable[Value]) -> int:
+    return sum(
+        _media(_parts(part.get("content"))) if _is(part, "tool_result") else part.get("type") in ("image", "document")
+        for part in parts
+    )
+
+
+def _fields(parts: Iterable[Value]) -> Iterator[str]:
+    for part in parts:
+        match part.get("type"):
+            case "text":
+                if part.get("text"):
+                    yield from ("text", _word(part["text"]))
+            case "thinking" | "redacted_thinking":
+                pass
+            case "tool_use":
+                call = _call(part)
+                yield from ("call", call.id, call.name, canonical_arguments(call.arguments))
+            case "tool_result":
+                yield from ("result", _word(part.get("tool_use_id")), "error" if part.get("is_error") else "")
+                yield from _fields(_parts(part.get("content")))
+                yield "end"
+            case _:
+                yield from ("block", canonical_json(_seen(part)))
+
+
+def _seen(part: Value) -> object:
+    return {key: member for key, member in part.items() if key not in _UNSEEN and member is not None}
+
+
+def _retold(result: Value, text: str) -> Value:
+    """A result with another text; as it is where it has that text, with all of its pictures."""
+    return result if text == _text(_parts(result.get("content"))) else {**result, "content": text}
+
+
+def _with_blocks(value: Value, written: Sequence[Value]) -> Value:
+    """A message with these blocks, without thinking, which stands behind other messages when such a message is sent."""
+    return {**value, "content": [_unmarked(each) for each in written if each.get("type") not in THINKING]}
+
+
+def _unmarked(block: Value) -> Value:
+    """A block without markers of the cache, also inside of a result."""
+    bare = {key: member for key, member in block.items() if key != "cache_control"}
+    if isinstance(content := bare.get("content"), list):
+        bare["content"] = [_unmarked(each) if isinstance(each, Mapping) else each for each in content]
+    return bare

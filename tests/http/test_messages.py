@@ -1,0 +1,406 @@
+"""The Messages API through the real proxy, before an upstream that refuses what the vendor refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from strategies.prompts import prompt
+from tests.support import replies, wire
+from tests.support.messages_upstream import (
+    COUNT,
+    MESSAGES,
+    Script,
+    StrictMessages,
+    count,
+    text,
+    thinking,
+    tool_use,
+    web_search,
+)
+from tests.support.prefixes import event
+from tests.support.proxy import assert_relayed, proxying
+from tests.support.recording import Exchange
+from tests.support.replies import Reply, json_reply
+from tests.support.signals import Signal
+from tests.support.strict_messages import Body, blocks
+
+Json = dict[str, Any]
+
+MODEL = "claude-opus-4-8"
+WINDOW = 32_000
+HEADERS = [("x-api-key", "k"), ("anthropic-version", "2023-06-01")]
+TOOLS: list[Json] = [
+    {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}
+]
+RULE = "Fix the parser. Never touch main.py."
+SUMMARY = "Goal: fix the parser. Rules: never touch main.py. Done: files were read."
+
+
+VOTE = "<reasoning>Much was read.</reasoning>\n<decision>YES</decision>"
+PING = b'event: ping\ndata: {"type": "ping"}\n\n'
+
+
+def is_own(body: Body) -> bool:
+    """Whether the proxy asks here on its own account: no tool may be called."""
+    return not body.get("tools") or (body.get("tool_choice") or {}).get("type") == "none"
+
+
+def reader(body: Body) -> Sequence[Json] | str:
+    """An agent that thinks and reads a file or two in every reply, and summarizes when it is asked to."""
+    if is_own(body):
+        is_vote = str(body.get("system", "")).startswith(prompt("judge")[:60])
+        return VOTE if is_vote else f"<summary>{SUMMARY}</summary>"
+    step = len(json.dumps(body["messages"]))
+    calls = [tool_use("read", {"path": f"src/{step}-{place}.py"}) for place in range(1 + step // 7 % 3)]
+    searched = web_search(f"part {step}", "https://moss.example") if step % 3 == 0 else []
+    return [thinking(f"I need {step}."), *searched, text("I look."), *calls]
+
+
+@dataclass
+class Agent:
+    """A client that keeps its whole history and answers each call with a long result."""
+
+    url: str
+    stream: bool = True
+    more: Json = field(default_factory=dict)
+    messages: list[Json] = field(default_factory=lambda: [{"role": "user", "content": RULE}])
+
+    def body(self) -> Json:
+        asked = {"model": MODEL, "max_tokens": 1_000, "system": "Be careful.", "tools": TOOLS, **self.more}
+        return {**asked, "stream": self.stream, "messages": self.messages}
+
+    def turn(self) -> wire.Answer:
+        answer = wire.post_json(self.url, MESSAGES, self.body(), HEADERS)
+        assert answer.status == 200, answer.body
+        content = said_in(answer)
+        self.messages.append({"role": "assistant", "content": content})
+        calls = [block for block in content if block["type"] == "tool_use"]
+        results = [result(call["id"], f"line {len(self.messages)} of a file. " * 150) for call in calls]
+        number = len(self.messages) // 2
+        said = [text(f"And mind part {number}.")] if number % 5 == 0 or not calls else []
+        self.messages.append({"role": "user", "content": [*results, *said]})
+        if number % 7 == 0:
+            self.messages.append({"role": "system", "content": f"Reminder {number}."})
+        return answer
+
+
+def result(id: str, content: str) -> Json:
+    return {"type": "tool_result", "tool_use_id": id, "content": content}
+
+
+def said_in(answer: wire.Answer) -> list[Json]:
+    """The blocks of a reply, streamed or not."""
+    if not (answer.header("content-type") or "").startswith("text/event-stream"):
+        return list(answer.json()["content"])
+    written: dict[int, Json] = {}
+    inputs: dict[int, str] = {}
+    for told in map(json.loads, wire.events(answer.body)):
+        if told["type"] == "content_block_start":
+            written[told["index"]] = dict(told["content_block"])
+        elif told["type"] == "content_block_delta":
+            block, delta = written[told["index"]], told["delta"]
+            if delta["type"] == "input_json_delta":
+                inputs[told["index"]] = inputs.get(told["index"], "") + delta["partial_json"]
+                continue
+            member = {"text_delta": "text", "thinking_delta": "thinking"}.get(delta["type"], "signature")
+            block[member] = block.get(member, "") + delta[member]
+    for index, given in inputs.items():
+        written[index]["input"] = json.loads(given)
+    assert list(written) == list(range(len(written)))
+    return list(written.values())
+
+
+def sent(upstream: StrictMessages) -> list[Json]:
+    """The client's requests as the upstream got them, without the proxy's own."""
+    return [body for exchange in upstream.journal.to(MESSAGES) if not is_own(body := exchange.json())]
+
+
+def views(upstream: StrictMessages) -> Iterator[tuple[list[Json], list[Json]]]:
+    """Each view that the upstream got, after the one before it."""
+    bodies = [body["messages"] for body in sent(upstream)]
+    return pairwise(bodies)
+
+
+# -- transparency ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("strategy", ["off", "half-window"])
+def test_below_the_marks_bytes_cross_unchanged_both_ways(strategy: str, stream: bool) -> None:
+    action = "passed"
+    with StrictMessages(reader) as upstream, proxying(upstream.url, strategy=strategy, window=200_000) as proxy:
+        agent = Agent(proxy.url, stream=stream)
+        for _ in range(3):
+            agent.turn()
+        assert_relayed(proxy, upstream, MESSAGES, action=action)
+
+
+def test_unknown_blocks_odd_numbers_and_key_order_survive() -> None:
+    block = '{"zeta": 1e400, "type": "from-next-year", "a": 12345678901234567890123, "lone": "\\ud800"}'
+    body = f'{{"max_tokens":9,"messages":[{{"role":"user","content":[{block}]}}],"model":"claude-x","z":0}}'.encode()
+    with StrictMessages() as upstream, proxying(upstream.url, strategy="half-window", window=200_000) as proxy:
+        wire.request(proxy.url, "POST", f"{MESSAGES}?beta=true", body, [*wire.JSON, *HEADERS])
+        assert upstream.journal.only(MESSAGES).body == body
+        assert upstream.journal.only(MESSAGES).target == f"{MESSAGES}?beta=true"
+
+
+def test_the_operators_key_is_sent_in_the_vendors_header() -> None:
+    with (
+        StrictMessages() as upstream,
+        proxying(upstream.url, strategy="off", upstream={"api_key": "secret"}) as proxy,
+    ):
+        Agent(proxy.url).turn()
+        exchange = upstream.journal.only(MESSAGES)
+        assert (exchange.header("x-api-key"), exchange.header("authorization")) == ("secret", None)
+
+
+# -- condensing --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("strategy", ["half-window", "mask", "shorten", "extract", "recent", "rolling", "dynacontext"])
+def test_forty_rounds_of_a_thinking_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
+    with (
+        StrictMessages(reader, window=WINDOW) as upstream,
+        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+    ):
+        agent = Agent(proxy.url, stream=stream)
+        for _ in range(40):
+            agent.turn()
+            proxy.quiet()
+        assert upstream.refusals == []
+        actions = [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(MESSAGES)]
+        assert "condensed" in actions
+        for exchange, (before, after) in zip(proxy.journal.to(MESSAGES)[1:], views(upstream), strict=True):
+            assert after[0]["content"] == RULE
+            if exchange.response_header("x-condenser-action") != "condensed":
+                assert after[: len(before)] == before
+
+
+@pytest.mark.parametrize("strategy", ["half-window", "mask", "shorten", "recent"])
+def test_in_manual_mode_a_turn_that_goes_on_keeps_the_thinking_that_it_began_with(strategy: str) -> None:
+    with (
+        StrictMessages(reader, window=WINDOW, bound=False) as upstream,
+        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+    ):
+        manual = {"thinking": {"type": "enabled", "budget_tokens": 1_024}}
+        agent = Agent(proxy.url, more=manual)
+        for _ in range(40):
+            agent.turn()
+            proxy.quiet()
+        actions = [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(MESSAGES)]
+        assert "condensed" in actions
+        assert upstream.refusals == []
+
+
+def test_thinking_from_after_a_condensation_is_kept_and_from_before_it_is_not() -> None:
+    with (
+        StrictMessages(reader, window=WINDOW) as upstream,
+        proxying(upstream.url, strategy="mask", window=WINDOW) as proxy,
+    ):
+        agent = Agent(proxy.url)
+        while agent.turn().header("x-condenser-action") != "condensed":
+            pass
+        condensed = len(sent(upstream)[-1]["messages"])
+        for _ in range(3):
+            agent.turn()
+        thoughts = [
+            place
+            for place, message in enumerate(sent(upstream)[-1]["messages"])
+            if any(block["type"] == "thinking" for block in blocks(message["content"]))
+        ]
+        assert len(thoughts) == 3
+        assert min(thoughts) >= condensed
+
+
+@pytest.mark.parametrize("overflow", ["status", "event", "late"])
+def test_an_overflow_is_mended_before_the_client_sees_it(overflow: Any) -> None:
+    with (
+        StrictMessages(reader, window=12_000, overflow=overflow) as upstream,
+        proxying(upstream.url, strategy="half-window") as proxy,
+    ):
+        agent = Agent(proxy.url)
+        agent.messages += talk(12)
+        answer = agent.turn()
+        assert upstream.refusals
+        assert b"error" not in answer.body
+        assert answer.header("x-condenser-trigger") == "overflow"
+
+
+def talk(turns: int) -> list[Json]:
+    """Turns that have a long answer, and a last question."""
+    return [
+        message
+        for turn in range(turns)
+        for message in (
+            {"role": "assistant", "content": [text(f"Part {turn} needs care. " + "water " * 800)]},
+            {"role": "user", "content": f"What of part {turn}?"},
+        )
+    ]
+
+
+# -- errors ------------------------------------------------------------------------------------------------
+
+
+def test_an_error_of_the_proxy_has_the_vendors_form() -> None:
+    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+        answer = wire.request(proxy.url, "POST", MESSAGES, b"{", [*wire.JSON, *HEADERS])
+    assert answer.status == 400
+    assert answer.json()["type"] == "error"
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+# -- sessions ----------------------------------------------------------------------------------------------
+
+
+def asked(url: str, headers: Mapping[str, str], **members: Any) -> wire.Answer:
+    body = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], **members}
+    return wire.post_json(url, MESSAGES, body, [*HEADERS, *headers.items()])
+
+
+def test_a_subagent_is_another_session_than_its_parent() -> None:
+    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+        main = asked(proxy.url, {"x-claude-code-session-id": "one"})
+        sub = asked(proxy.url, {"x-claude-code-session-id": "one", "x-claude-code-agent-id": "a2"})
+    assert main.header("x-condenser-session") == "one"
+    assert sub.header("x-condenser-session") == "one/a2"
+
+
+def test_the_session_inside_of_the_users_id_names_the_session() -> None:
+    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+        user = json.dumps({"device_id": "d", "session_id": "two"})
+        answer = asked(proxy.url, {}, metadata={"user_id": user})
+    assert answer.header("x-condenser-session") == "two"
+    assert answer.header("x-condenser-session-source") == "metadata.user_id"
+
+
+# -- counting ----------------------------------------------------------------------------------------------
+
+
+def test_a_count_is_that_of_the_view_that_would_be_sent_and_changes_nothing() -> None:
+    with (
+        StrictMessages(reader, window=WINDOW) as upstream,
+        proxying(upstream.url, strategy="mask", window=WINDOW) as proxy,
+    ):
+        agent = Agent(proxy.url)
+        while agent.turn().header("x-condenser-action") != "condensed":
+            pass
+        counted = {key: value for key, value in agent.body().items() if key not in ("stream", "max_tokens")}
+        answers = [wire.post_json(proxy.url, COUNT, counted, HEADERS) for _ in range(2)]
+        view = sent_count(upstream)["messages"]
+        agent.turn()
+        assert [answer.status for answer in answers] == [200, 200]
+        assert answers[0].json() == answers[1].json()
+        assert view == sent(upstream)[-1]["messages"]
+        assert answers[0].json()["input_tokens"] == upstream_usage(proxy.journal.to(MESSAGES)[-1])
+
+
+def sent_count(upstream: StrictMessages) -> Json:
+    body: Json = upstream.journal.to(COUNT)[-1].json()
+    return body
+
+
+def upstream_usage(exchange: Exchange) -> int:
+    """The prompt tokens that the upstream reported in a stream."""
+    start = next(event for event in map(json.loads, wire.events(exchange.sent)) if event["type"] == "message_start")
+    usage = start["message"]["usage"]
+    return int(usage["input_tokens"] + usage["cache_creation_input_tokens"] + usage["cache_read_input_tokens"])
+
+
+def test_an_upstream_that_cannot_count_leaves_it_to_the_proxy() -> None:
+    script: Script = lambda body: "Done."  # noqa: E731
+    with StrictMessages(script) as upstream, proxying(upstream.url, window=WINDOW) as proxy:
+        upstream.answer(lambda exchange: json_reply({"error": "no"}, status=404))
+        answer = wire.post_json(proxy.url, COUNT, {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]})
+    assert answer.status == 200
+    assert 0 < answer.json()["input_tokens"] < 50
+
+
+# -- replies -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_append_mode_sends_the_stored_history_with_the_models_own_blocks(stream: bool) -> None:
+    append = [("x-condenser-history", "append"), ("x-condenser-session", "s")]
+    with StrictMessages(reader) as upstream, proxying(upstream.url, strategy="half-window") as proxy:
+        agent = Agent(proxy.url, stream=stream)
+        first = wire.post_json(proxy.url, MESSAGES, agent.body(), [*HEADERS, *append])
+        said = said_in(first)
+        results = [result(block["id"], "ok") for block in said if block["type"] == "tool_use"]
+        agent.messages = [{"role": "user", "content": results}]
+        second = wire.post_json(proxy.url, MESSAGES, agent.body(), [*HEADERS, *append])
+        assert (first.status, second.status, upstream.refusals) == (200, 200, [])
+        assert sent(upstream)[-1]["messages"] == [
+            {"role": "user", "content": RULE},
+            {"role": "assistant", "content": said},
+            {"role": "user", "content": results},
+        ]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_may_be_shown_what_its_own_list_would_have_cost(stream: bool) -> None:
+    settings: Any = {"strategy": "mask", "window": WINDOW, "report_usage": "original"}
+    with StrictMessages(reader) as upstream, proxying(upstream.url, **settings) as proxy:
+        agent = Agent(proxy.url, stream=stream)
+        while agent.turn().header("x-condenser-action") != "condensed":
+            pass
+        shown = input_tokens(proxy.journal.to(MESSAGES)[-1].sent)
+        assert input_tokens(upstream.journal.to(MESSAGES)[-1].sent) < 0.7 * shown
+        assert shown == pytest.approx(count(proxy.journal.to(MESSAGES)[-1].json()), rel=0.03)
+
+
+def input_tokens(body: bytes) -> int:
+    documents = [json.loads(body)] if body.startswith(b"{") else list(map(json.loads, wire.events(body)))
+    usage = documents[0].get("usage") or documents[0]["message"]["usage"]
+    return int(usage["input_tokens"])
+
+
+def test_while_it_is_condensed_pings_flow_and_a_package_reads_past_them() -> None:
+    settings: Any = {"strategy": "half-window", "window": WINDOW, "keepalive": "chunk", "keepalive_interval": 0.01}
+    gate = Signal("the summarizer may answer")
+
+    def summarizing(exchange: Exchange) -> Reply | None:
+        return json_reply(SUMMARIZED).after(gate) if is_own(exchange.json()) else None
+
+    with StrictMessages(reader) as upstream, proxying(upstream.url, **settings) as proxy:
+        agent = Agent(proxy.url)
+        agent.messages += talk(12)
+        upstream.answer(lambda exchange: summarizing(exchange) or upstream._answering(exchange))
+        body = json.dumps(agent.body()).encode()
+        headers = [*wire.JSON, *HEADERS, ("x-condenser-force", "true")]
+        with wire.opened(proxy.url, "POST", MESSAGES, body, headers) as response:
+            assert response.getheader("x-condenser-action") == "pending"
+            assert response.read(len(PING)) == PING
+            gate.set()
+            rest = response.read()
+        told = [json.loads(each)["type"] for each in wire.events(rest)]
+        assert next(kind for kind in told if kind != "ping") == "message_start"
+        assert told[-1] == "message_stop"
+        assert upstream.refusals == []
+
+
+SUMMARIZED = {
+    "id": "m",
+    "type": "message",
+    "role": "assistant",
+    "model": MODEL,
+    "content": [text(SUMMARY)],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 9, "output_tokens": 9},
+}
+
+
+def test_a_stream_that_breaks_off_ends_with_an_error_in_the_vendors_form() -> None:
+    start = event({"type": "message_start", "message": {**SUMMARIZED, "content": []}})
+    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+        upstream.answer(lambda exchange: replace(replies.stream(start, done=False), cut=True))
+        answer = asked(proxy.url, {}, stream=True)
+    assert answer.body.startswith(start)
+    assert json.loads(wire.events(answer.body)[-1])["error"]["type"] == "api_error"
+    assert answer.body[len(start) :].lstrip().startswith(b"event: error\n")

@@ -1,0 +1,100 @@
+"""The formula of the Messages API counts what the model sees, prices media, and takes whatever a client sends."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.endpoints.messages.counter import (
+    PER_CALL,
+    PER_MESSAGE,
+    REPLY_PRIMING,
+    TOOLS_PROMPT,
+    UNKNOWN_PICTURE,
+    MessagesCounter,
+)
+from proxy.tokens import images
+from proxy.tokens.prompt import UNSEEN_FILE_TOKENS
+from tests.support.messages_drafts import messages_conversations
+
+BY_WORD = MessagesCounter("any", lambda text: len(text.split()), images.DEFAULT)
+PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
+
+
+def picture(width: int, height: int) -> dict[str, Any]:
+    data = base64.b64encode(PNG + width.to_bytes(4, "big") + height.to_bytes(4, "big")).decode()
+    return {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": data}}
+
+
+def tokens(*content: Any) -> int:
+    return BY_WORD.message({"role": "user", "content": list(content)}) - PER_MESSAGE
+
+
+def test_a_text_costs_the_same_as_one_block_of_it() -> None:
+    assert BY_WORD.message({"role": "user", "content": "one two"}) == PER_MESSAGE + 2
+    assert tokens({"type": "text", "text": "one two", "cache_control": {"type": "ephemeral"}}) == 2
+
+
+def test_calls_and_results_cost_their_texts_and_a_frame() -> None:
+    assert tokens({"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"a": "b c"}}) == PER_CALL + 3
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "one two"}]}
+    assert tokens(result) == PER_CALL + 2
+
+
+def test_thinking_costs_its_text_or_what_its_signature_tells() -> None:
+    assert tokens({"type": "thinking", "thinking": "one two", "signature": "x" * 600}) == 2
+    assert tokens({"type": "thinking", "thinking": "", "signature": "x" * 600}) == 100
+    assert tokens({"type": "redacted_thinking", "data": "x" * 600}) == 100
+
+
+@pytest.mark.parametrize(("size", "cost"), [((750, 100), 100), ((4_000, 400), 328), ((3_000, 3_000), UNKNOWN_PICTURE)])
+def test_pictures_are_priced_by_their_size(size: tuple[int, int], cost: int) -> None:
+    assert tokens(picture(*size)) == cost
+
+
+def test_media_are_priced_and_never_tokenized() -> None:
+    far = {"type": "image", "source": {"type": "url", "url": "https://moss.example"}}
+    assert tokens(far) == UNKNOWN_PICTURE
+    page = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "A" * 64_000}}
+    assert tokens(page) == 1_501
+    assert tokens({"type": "document", "source": {"type": "file", "file_id": "f"}}) == UNSEEN_FILE_TOKENS
+    plain = {"type": "document", "title": "a title", "source": {"type": "text", "data": "one two"}}
+    assert tokens(plain) == 4
+
+
+def test_the_system_prompt_and_tools_cost_what_stands_outside_of_the_list() -> None:
+    system = [{"type": "text", "text": "Be brief."}]
+    assert BY_WORD.overhead({}) == REPLY_PRIMING
+    assert BY_WORD.overhead({"system": "Be brief."}) == BY_WORD.overhead({"system": system}) == REPLY_PRIMING + 2
+    tool = {"name": "read", "description": "Reads a file", "input_schema": {"type": "object"}}
+    assert BY_WORD.overhead({"tools": [tool]}) == REPLY_PRIMING + TOOLS_PROMPT + 3
+    marked = {**tool, "cache_control": {"type": "ephemeral"}}
+    assert BY_WORD.overhead({"tools": [marked]}) == BY_WORD.overhead({"tools": [tool]})
+
+
+KEYS = st.sampled_from(["type", "text", "source", "x"])
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(JSON)
+def test_nothing_that_a_client_sends_raises(content: Any) -> None:
+    body = {"role": "user", "content": content}
+    assert BY_WORD.message(body) >= PER_MESSAGE
+    assert BY_WORD.chars(body) > 0
+    assert BY_WORD.overhead({"system": content, "tools": content, "output_config": content}) >= REPLY_PRIMING
+
+
+@given(messages_conversations(at_most=8))
+def test_a_message_of_a_conversation_costs_about_its_text(messages: list[dict[str, Any]]) -> None:
+    by_letter = MessagesCounter("any", len, images.DEFAULT)
+    for message in messages:
+        assert by_letter.chars(message) > 0
+        assert by_letter.message(message) > PER_MESSAGE

@@ -1,0 +1,109 @@
+"""All strategies over conversations of the Messages API: the strict upstream takes every view."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from proxy.endpoints.messages.counter import MessagesCounter
+from proxy.tokens import images
+from strategies.core.budget import Budget
+from strategies.core.errors import StrategyError
+from strategies.core.messages import dump
+from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
+from strategies.core.plan import head_pieces, newest_is_shortened
+from strategies.core.requirement import Requirement
+from strategies.core.rounds import Round
+from strategies.core.transcript import Transcript
+from strategies.core.view import View, fold
+from strategies.dialects.messages import MESSAGES
+from strategies.pipeline import Outcome
+from tests.strategies.driving import Reply, attempted
+from tests.strategies.invariants import faults_beside_pairs
+from tests.strategies.test_invariants import PIPELINES, STABLE, VIOLENT, replies, requests
+from tests.support.messages_drafts import asked, messages_conversations
+from tests.support.strict_messages import refused
+from tests.support.transcripts import READER, WORDS
+
+Body = dict[str, Any]
+
+COUNTER = MessagesCounter("words", WORDS.text, images.DEFAULT)
+Request = tuple[Requirement, int, int]
+
+
+def view_of(messages: Sequence[Body], fixed: int) -> View:
+    read = [
+        READER.read(json.dumps(each, ensure_ascii=False), each, COUNTER.message(each), MESSAGES) for each in messages
+    ]
+    return fold(Transcript.of(read), (), fixed, COUNTER)
+
+
+def judged(pipeline: str, messages: Sequence[Body], request: Request, reply: Reply) -> Outcome | None:
+    """The outcome of a pipeline; the upstream takes it with all thinking left out that is bound to what was there."""
+    requirement, window, fixed = request
+    view, budget = view_of(messages, fixed), Budget.of(window)
+    outcome: Outcome | None = None
+    with suppress(StrategyError):
+        outcome = attempted(requirement, pipeline, view, budget, reply)
+    if outcome is None:
+        return None
+    again = attempted(requirement, pipeline, view, budget, reply)
+    assert head_pieces(again.view) == head_pieces(outcome.view)
+    assert outcome.view.tokens < view.tokens
+    assert faults_beside_pairs(outcome.view, budget, shortened=newest_is_shortened(outcome.view)) == []
+    assert refusals(json.loads(outcome.view.to_json())) == []
+    return outcome
+
+
+def refusals(sent: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the upstream refuses of a list: as it is where nothing is bound, and without thinking where it is."""
+    bare = [MESSAGES.unbound(each) for each in sent]
+    return [said for said in (refused(asked(sent), bound=False), refused(asked(bare))) if said]
+
+
+def test_system_messages_of_a_condensed_span_follow_the_last_user_message_of_the_head() -> None:
+    said: list[Body] = [
+        {"role": "user", "content": "Mend the parser."},
+        {"role": "assistant", "content": "I look."},
+        {"role": "user", "content": "And the tests."},
+        {"role": "system", "content": "Be brief."},
+        {"role": "assistant", "content": "I see."},
+        {"role": "user", "content": "Go on."},
+    ]
+    transcript = view_of(said, 0).transcript
+    record = Literal(dump(MESSAGES.user("A record.")), PieceKind.REPLACEMENT)
+    head = Overlay(transcript.digests[2], 3, 3, (Keep(0), record, Keep(1)))
+    sent = json.loads(fold(transcript, (head,), 0, COUNTER).to_json())
+    assert sent == [said[0], MESSAGES.user("A record."), said[3], said[1], *said[4:]]
+    assert refused(asked(sent)) == ""
+
+
+def test_neighbouring_replies_are_one_round() -> None:
+    paused = [{"role": "assistant", "content": "I search."}, {"role": "assistant", "content": "Found."}]
+    view = view_of([{"role": "user", "content": "Search."}, *paused, {"role": "user", "content": "Go on."}], 0)
+    assert view.structure.rounds == [Round(1, 3)]
+    assert view.structure.cuts == [True, True, False, True, True]
+
+
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@given(messages=messages_conversations(), request=requests, reply=replies)
+@STABLE
+def test_the_upstream_takes_every_view(pipeline: str, messages: list[Body], request: Request, reply: Reply) -> None:
+    judged(pipeline, messages, request, reply)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("pipeline", PIPELINES)
+def test_the_upstream_takes_every_view_of_many_conversations(pipeline: str) -> None:
+    @given(messages=messages_conversations(at_most=60), request=requests, reply=replies)
+    @VIOLENT
+    def check(messages: list[Body], request: Request, reply: Reply) -> None:
+        judged(pipeline, messages, request, reply)
+
+    check()
