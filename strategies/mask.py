@@ -107,9 +107,9 @@ class Mask(Strategy):
         return result_line(call, file, len(text), tokens, chinese=files.chinese)
 
     def _calls(self, i: int, item: Item, files: _Files) -> Iterator[Replace]:
-        message = item.message
-        body = message.dialect.with_arguments(message.body, lambda call: self._arguments(call, files))
-        if body is not message.body:
+        written = item.message.body  # once: a message from the cache is parsed again each time
+        body = item.message.dialect.with_arguments(written, lambda call: self._arguments(call, files))
+        if body is not written:
             yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
     def _arguments(self, call: ToolCall, files: _Files) -> Mapping[str, object] | None:

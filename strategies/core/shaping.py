@@ -31,12 +31,13 @@ def _adapt(placed: Placed, form: Form, counter: TokenCounter) -> Placed | None:
     message, piece = placed
     if not isinstance(piece, Literal):
         return placed
-    dialect, body = message.dialect, message.body
+    dialect, written = message.dialect, message.body
+    body = written
     if form.alternate_roles and piece.kind in _OURS:
         # As user messages they merge with the task before them, or with the message that they belong to.
         body = dialect.as_user(body)
     fits = dialect.fitted(body, form)
-    if fits is None or fits is message.body:
+    if fits is None or fits is written:
         return None if fits is None else placed
     return Placed(literal(fits, counter, message.role), piece)
 

@@ -21,6 +21,7 @@ from tests.support.transcripts import (
     Body,
     Recorded,
     conversations,
+    from_cache,
     largest_of_each_kind,
     recorded,
     tiktoken_counter,
@@ -42,13 +43,13 @@ VIOLENT = settings(STABLE, derandomize=False, max_examples=3_000)
 
 
 def judged(requirement: Requirement, pipeline: str, view: View, window: int, reply: Reply = good) -> Outcome | None:
-    """PipelineRunner twice; both outcomes are one, and what comes out keeps the invariants."""
+    """Runs a pipeline twice, the second time on messages from the cache: both outcomes are the same and sound."""
     budget = Budget.of(window)
     outcome: Outcome | None = None
     with suppress(StrategyError):
         outcome = attempted(requirement, pipeline, view, budget, reply)
     if outcome is not None:
-        again = attempted(requirement, pipeline, view, budget, reply)
+        again = attempted(requirement, pipeline, from_cache(view), budget, reply)
         assert head_pieces(again.view) == head_pieces(outcome.view)
         assert outcome.view.tokens < view.tokens
         assert faults(outcome.view, budget, shortened=newest_is_shortened(outcome.view)) == []

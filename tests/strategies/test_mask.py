@@ -9,7 +9,8 @@ import pytest
 
 from strategies.core.budget import Budget
 from strategies.core.errors import Declined
-from strategies.core.plan import apply
+from strategies.core.pieces import Keep
+from strategies.core.plan import apply, head_pieces
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 from tests.strategies.driving import condensed, later, plan_of, staged, texts
@@ -19,6 +20,7 @@ from tests.support.transcripts import (
     assistant,
     bodies_of,
     call,
+    from_cache,
     step,
     tool,
     transcript_of,
@@ -163,6 +165,12 @@ def test_large_arguments_of_old_calls_are_masked_and_stay_valid_json() -> None:
     assert old == {"path": "a.py", "content": "[1,500 characters left out; read a.py again if you need it]"}
     assert new["content"] == text + "x"
     assert sent[2]["content"] == "written"
+
+
+def test_a_message_whose_arguments_stay_is_not_written_again() -> None:
+    bodies = [user("go"), *write(0, "a.py", "short"), *agent(6, size=100)[2:]]
+    view = condensed("mask", from_cache(view_of(bodies)), BUDGET, keep=2)
+    assert head_pieces(view)[:2] == (Keep(0), Keep(1))
 
 
 def test_arguments_that_are_no_json_object_stay() -> None:
