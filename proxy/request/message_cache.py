@@ -148,13 +148,14 @@ class MessageCache:
         self.size = 0
         """About the bytes of memory that the kept messages take."""
         self._max_bytes = max_bytes
-        self._kept: dict[tuple[str, bytes], Element] = {}
+        self.kept: dict[tuple[str, bytes], Element] = {}
+        """The elements by their tenant and bytes."""
         self._units: OrderedDict[Element | Span, None] = OrderedDict()
         """What is dropped as a whole, the least recently used first: spans, and elements in none."""
         self._first: Lru[str, ref[Element]] = Lru(MAX_TENANTS)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self.kept)
 
     async def read_array(self, data: bytes, at: int, tally: Tally, owner: str) -> ElementArray:
         """Reads an owner's array of messages, whose first element begins at `at`; gives the event loop its turns.
@@ -232,7 +233,7 @@ class MessageCache:
     def _element(self, value: Any, data: bytes, tally: Tally, owner: str) -> Element:
         """The element of a parsed message: the one in the cache if it has the same bytes."""
         tally.add(value, data)
-        return self._kept.get((owner, data)) or Element(data, value, tally.endpoint, owner)
+        return self.kept.get((owner, data)) or Element(data, value, tally.endpoint, owner)
 
     def _match_successors(self, data: bytes, at: int, joint: bytes, array: ElementArray) -> int:
         """Adds to the array the expected successors of its last element, as long as their bytes are in `data`.
@@ -279,7 +280,7 @@ class MessageCache:
             if isinstance(unit, Span):
                 if unit in self._units:
                     self._units.move_to_end(unit)
-            elif kept := unit if unit.cost else self._kept.get((unit.owner, unit.data)):
+            elif kept := unit if unit.cost else self.kept.get((unit.owner, unit.data)):
                 self._units.move_to_end(kept.span or kept)
             else:
                 self._add(unit)
@@ -289,7 +290,7 @@ class MessageCache:
     def _add(self, element: Element) -> None:
         cost = _cost(element)
         if cost <= self._max_bytes // LARGEST_SHARE:
-            self._kept[element.owner, element.data] = element
+            self.kept[element.owner, element.data] = element
             self._units[element] = None
             element.cost = cost
             self.size += cost
@@ -297,7 +298,7 @@ class MessageCache:
     def _drop_oldest(self) -> None:
         unit, _ = self._units.popitem(last=False)
         for element in unit.elements if isinstance(unit, Span) else [unit]:
-            self._kept.pop((element.owner, element.data), None)
+            self.kept.pop((element.owner, element.data), None)
             self.size -= element.cost
             element.cost, element.span = 0, None
 

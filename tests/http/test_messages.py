@@ -371,7 +371,7 @@ def test_while_it_is_condensed_pings_flow_and_a_package_reads_past_them() -> Non
     with StrictMessages(reader) as upstream, proxying(upstream.url, **settings) as proxy:
         agent = Agent(proxy.url)
         agent.messages += talk(12)
-        upstream.answer(lambda exchange: summarizing(exchange) or upstream._answering(exchange))
+        upstream.answer(lambda exchange: summarizing(exchange) or upstream.answering(exchange))
         body = json.dumps(agent.body()).encode()
         headers = [*wire.JSON, *HEADERS, ("x-condenser-force", "true")]
         with wire.opened(proxy.url, "POST", MESSAGES, body, headers) as response:

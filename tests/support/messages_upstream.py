@@ -93,9 +93,9 @@ class StrictMessages(ScriptedUpstream):
         self.systems = systems
         self.refusals: list[str] = []
         self.cache = Cache()
-        self.answer(self._answering)
+        self.answer(self.answering)
 
-    def _answering(self, exchange: Exchange) -> Reply | None:
+    def answering(self, exchange: Exchange) -> Reply | None:
         if exchange.method != "POST" or not exchange.path.endswith((MESSAGES, COUNT)):
             return None
         if wrong := _unfit_headers(exchange):

@@ -23,7 +23,6 @@ from proxy.endpoints.chat.counter import ChatCounter
 from proxy.resources import tool_output_patterns
 from proxy.tokens.counter import ESTIMATE, Tokenizers
 from strategies.core.messages import Message, Reader, TokenCounter
-from strategies.core.plan import head_pieces
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.dialects.chat import CHAT, call_fields, content_text
@@ -163,12 +162,12 @@ def view_of(bodies: Iterable[Body], fixed: int = 0, counter: TokenCounter = WORD
 
 
 def from_cache(view: View) -> View:
-    """The view of the same messages, as a later request has them: without their parsed JSON."""
+    """A view to which nothing was done yet, of messages as a later request has them: without their parsed JSON."""
     transcript = view.transcript
     chain = tuple(message.lean() for message in transcript.chain)
     systems = tuple((place, message.lean()) for place, message in transcript.systems)
     lean = replace(transcript, chain=chain, systems=systems)
-    return fold(lean, head_pieces(view), view.fixed - transcript.system_tokens, view.counter)
+    return fold(lean, (), view.fixed - transcript.system_tokens, view.counter)
 
 
 def bodies_of(view: View) -> list[Body]:

@@ -137,10 +137,10 @@ def test_the_message_unused_for_longest_is_evicted_first() -> None:
     for text in texts:
         read_and_kept(body_bytes([user("rules"), user(text)]), cache)
         assert cache.size <= 40 * (ENTRY_BYTES + 40)
-    kept = [text for text in texts if ("chat ", json.dumps(user(text)).encode()) in cache._kept]
+    kept = [text for text in texts if ("chat ", json.dumps(user(text)).encode()) in cache.kept]
     assert kept == texts[-len(kept) :]
     assert len(kept) > 20
-    assert ("chat ", json.dumps(user("rules")).encode()) in cache._kept
+    assert ("chat ", json.dumps(user("rules")).encode()) in cache.kept
 
 
 def test_no_tenant_is_served_a_message_that_another_has_sent() -> None:
@@ -203,7 +203,7 @@ def assert_whole(cache: MessageCache, elements: Sequence[Element]) -> None:
     for span in [each.span for each in elements if each.span]:
         assert len(span.elements) == SPAN_LENGTH
         assert [each.data for each in span.elements] == list(span.texts)
-        assert all(each.span is span and cache._kept.get((each.owner, each.data)) is each for each in span.elements)
+        assert all(each.span is span and cache.kept.get((each.owner, each.data)) is each for each in span.elements)
 
 
 @st.composite
@@ -242,7 +242,7 @@ def test_a_long_conversation_is_read_alike_with_any_spans_and_a_cache_of_any_siz
             body = read_and_kept(data, cache)
             assert_same(body, read(data))
             assert_whole(cache, body.elements)
-            assert cache.size == sum(each.cost for each in cache._kept.values()) <= most_bytes
+            assert cache.size == sum(each.cost for each in cache.kept.values()) <= most_bytes
 
 
 def test_messages_that_stood_side_by_side_twice_form_spans() -> None:

@@ -17,9 +17,10 @@ from proxy.endpoints.chat.hidden_calls import FirstChoice, first_choice_in, repl
 from proxy.endpoints.hidden_calls import NAME
 from proxy.endpoints.replies import Items
 from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
-from proxy.searching.rounds import ALL_SHOWN, FAILED, MIN_TOKENS, NO_ROOM, HiddenRounds
+from proxy.searching.rounds import ALL_SHOWN, FAILED, MIN_TOKENS, NO_ROOM, HiddenRounds, Search
 from proxy.searching.tool import MAX_PASSAGES, BadArguments, ToolState, offer, offer_members, parse_arguments
 from strategies.core.budget import Budget
+from strategies.core.messages import TokenCounter
 from strategies.dialects.chat import CHAT
 from strategies.memory.passages import message_entries
 from strategies.memory.ranking import Hit, Index
@@ -32,8 +33,18 @@ from tests.support.transcripts import WORDS, assistant, transcript_of, user, vie
 SAID = [user("where is the key of the greenhouse?"), assistant(f"behind the blue barrel {words(300)}"), user("and?")]
 
 
-def rounds(budget: Budget | None = None, *, shows: Sequence[Any] = (user("find it"),), most: int = 3) -> HiddenRounds:
-    """HiddenRounds behind a view that shows these messages, which search what was SAID."""
+ASKED = (user("find it"),)
+
+
+def rounds(
+    budget: Budget | None = None,
+    *,
+    shows: Sequence[Any] = ASKED,
+    most: int = 3,
+    find: Search | None = None,
+    counter: TokenCounter = WORDS,
+) -> HiddenRounds:
+    """The rounds after a view that shows these messages; a search finds what was SAID, or what `find` finds."""
     index, transcript = Index(), transcript_of(SAID)
     for place, message in enumerate(transcript.chain):
         index.add(message_entries(transcript.digests[place].hex(), message, place))
@@ -44,7 +55,8 @@ def rounds(budget: Budget | None = None, *, shows: Sequence[Any] = (user("find i
     def body(hidden: Sequence[str], tool_state: ToolState) -> bytes:
         return json.dumps([list(hidden), tool_state.name]).encode()
 
-    return HiddenRounds(CHAT_ENDPOINT, view_of(shows), budget, found, body, max_rounds=most, top_k=5, runs_calls=True)
+    view = view_of(shows, counter=counter)
+    return HiddenRounds(CHAT_ENDPOINT, view, budget, find or found, body, max_rounds=most, top_k=5, runs_calls=True)
 
 
 def heard(*calls: replies.ToolCall, usage: dict[str, int] | None = None) -> FirstChoice:
@@ -84,13 +96,10 @@ def test_where_there_is_no_room_the_model_is_told_so() -> None:
 
 
 def test_a_search_that_fails_is_answered_so() -> None:
-    made = rounds()
-
     async def defect(query: str) -> list[Hit]:
         raise ValueError(query)
 
-    made._search = defect
-    assert result(made, search("barrel")) == FAILED
+    assert result(rounds(find=defect), search("barrel")) == FAILED
 
 
 def test_results_are_cut_once_to_the_room_that_there_is_and_nothing_is_searched_after_that() -> None:
@@ -125,7 +134,7 @@ def test_rounds_that_are_given_up_leave_nothing_behind() -> None:
     made = rounds()
     asyncio.run(made.run(heard(search("barrel"))))
     made.give_up()
-    assert (made.patch, made.runs_calls, made.tokens) == (None, False, made._view.tokens)
+    assert (made.patch, made.runs_calls, made.tokens) == (None, False, rounds().tokens)
 
 
 def test_the_last_request_says_that_it_is_the_last() -> None:
@@ -140,7 +149,7 @@ def test_a_patch_is_anchored_at_the_last_message_and_has_what_was_sent() -> None
     asyncio.run(made.run(heard(search(), search(id="call_m2"))))
     patch = made.patch
     assert patch is not None
-    assert (patch.anchor, patch.at, patch.covered) == (made._view.transcript.digests[0], 1, 0)
+    assert (patch.anchor, patch.at, patch.covered) == (transcript_of(ASKED).digests[0], 1, 0)
     assert [piece.raw for piece in patch.pieces if hasattr(piece, "raw")] == json.loads(made.body())[0]
 
 
@@ -191,8 +200,9 @@ class Watching:
 
 @pytest.mark.parametrize(("size", "stays"), [(30, True), (LARGE * MESSAGE_TOKENS + 1, False)], ids=["small", "large"])
 def test_a_result_beside_a_long_view_is_written_in_a_thread(size: int, stays: bool) -> None:
-    made, watching = rounds(shows=[user(words(size))]), Watching()
-    made._view = replace(made._view, counter=watching)
+    watching = Watching()
+    made = rounds(shows=[user(words(size))], counter=watching)
+    watching.threads.clear()
     assert "blue barrel" in result(made, search("barrel"))
     assert (watching.threads == {threading.get_ident()}) is stays
 
@@ -202,7 +212,7 @@ def test_what_the_hidden_replies_cost_is_what_they_say_or_what_we_count() -> Non
     made.add_cost(heard(search(), usage=replies.usage(100, 10)))
     assert made.spent_tokens == 110
     made.add_cost(heard(search()))
-    assert made.spent_tokens == 110 + made._view.tokens
+    assert made.spent_tokens == 110 + made.tokens
 
 
 # -- the tool ------------------------------------------------------------------------------------------------
