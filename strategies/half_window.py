@@ -131,7 +131,7 @@ def decide(view: View, cursors: list[RoundCursor], options: HalfWindowOptions) -
 
 def _too_few(view: View, cursors: list[RoundCursor]) -> SplitDecision:
     if view.replacement is not None:
-        raise Declined("summary-boundary", "too few rounds behind the earlier summary")
+        raise Declined("summary-boundary", "too few rounds after the earlier summary")
     if len(cursors) < 2:
         raise NothingToSummarize("no round before the newest one")
     index = len(cursors) - 1

@@ -214,9 +214,7 @@ def _pieces(view: View, budget: Budget, selection: Selection, text: str) -> Iter
     """The pieces for the items before the selection's end: the task, the record, then all items that stay."""
     forgotten = set(selection.forgotten)
     stays = [i for i in range(selection.end) if i not in forgotten]
-    behind = next((item.source for item in view.items[selection.end :] if item.source is not None), None)
-    before = len(view.transcript.chain) if behind is None else behind
-    count = before - sum(view.items[i].source is not None for i in stays)
+    count = view.messages_before(selection.end) - sum(view.items[i].source is not None for i in stays)
     record = replacement(text, count, view.counter.dialect, chinese=is_chinese(view.transcript))
     if view.task not in stays:
         yield record

@@ -1,11 +1,11 @@
 """Lanes decide when a model call that no client waits for may be made; there is one lane for each server.
 
 Clients come first. A lane lets a few calls through at the same time, and none while a crowd of clients arrives. When
-the server answers 429 or 503, to a client's request or to a call of ours, the lane closes for as long as the server
-asks and a moment longer, in which the clients that got the same answer come back. Then it reopens the way TCP recovers
-from packet loss: one call, once no client's request is under way, and one more for each call that succeeds, so that
-their number doubles from round to round. So a server that limits its rate refuses clients about as often as it would
-without us.
+the server answers 429 or 503, to a client's request or to one of the proxy's own, the lane closes for as long as the
+server asks and a moment longer, in which the clients that got the same answer come back. Then it reopens the way TCP
+recovers from packet loss: one call, once no client's request is under way, and one more for each call that succeeds, so
+that their number doubles from round to round. So a server that limits its rate refuses clients about as often as it
+would without the proxy.
 
 In the mode `idle`, and for a server that is known to do one thing at a time, calls are made only while no client's
 request is under way there, and a call that is running when one arrives is broken off. The mode comes from the

@@ -36,7 +36,7 @@ from proxy.store.base import SessionStore, StoreError
 from proxy.version import LOGGER
 
 REFUSAL = """condenser: refusing to start on {host} with {keys}:
-whoever reaches the port could use your key. Ways out, one of them:
+anyone who reaches the port could use your key. Ways out, one of them:
   - listen on this machine only: --host 127.0.0.1
   - leave the key out, so that only the credentials of the callers are used
   - put a proxy that authenticates in front, and name tenants by it: tenant.from = "header:NAME"
@@ -149,12 +149,12 @@ def warnings(settings: Settings) -> list[str]:
     found = []
     if settings.store.url.lower().startswith("redis") and not is_keyed:
         found.append(
-            "tenant.pepper is not set: whoever can read the Redis can test guesses of the callers' credentials;"
+            "tenant.pepper is not set: anyone who can read the Redis can test guesses of the callers' credentials;"
             " set it to one secret on all replicas"
         )
     if settings.open_to_all and (keys := keys_of(settings)) and not is_loopback(settings.host):
         place = f"{settings.host}:{settings.port}"
-        found.append(f"whoever reaches {place} can use {' and '.join(keys)}: open_to_all is true")
+        found.append(f"anyone who reaches {place} can use {' and '.join(keys)}: open_to_all is true")
     return found
 
 

@@ -79,7 +79,7 @@ class Intake:
         timing.count = (perf_counter() - started) * 1000
         started = perf_counter()
         if len(measured.transcript.chain) > MAX_ESTIMATED:
-            await asyncio.sleep(0)  # to recognise so many messages takes long enough
+            await asyncio.sleep(0)  # to recognise this many messages takes long
         recognised = await self._recogniser.recognise(request.tenant, identity, measured.transcript, patience)
         recognised = recognised._replace(trust=request.trust)
         if request.controls.dry_run and (recognised.session or recognised.condensations):

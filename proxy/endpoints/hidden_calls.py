@@ -27,7 +27,7 @@ class ToolUse(NamedTuple):
     has_tools: bool
     """Whether the client has tools."""
     takes_another: bool
-    """Whether another tool may stand beside them."""
+    """Whether another tool may be called along with them."""
     runs_calls: bool
     """Whether the model may choose freely to call it, and one answer is wanted that could follow the call."""
 

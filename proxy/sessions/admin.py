@@ -194,7 +194,7 @@ def _messages(line: Iterable[StoredMessage]) -> Iterator[Any]:
 
 
 def _condensation(condensation: Condensation) -> Document:
-    """A condensation as it is stored: a piece `[from, to]` is a run of kept messages, any other a message of ours."""
+    """A condensation as it is stored: a piece `[from, to]` is a run of kept messages, any other is the proxy's text."""
     document: Document = json.loads(encode_condensation(condensation))
     del document["v"]
     return {**document, "standing": condensation.standing}

@@ -225,7 +225,7 @@ class TenantSettings(Table):
 
 
 class AdminSettings(Table):
-    """Who may see and delete sessions: whoever has the token. If unset, one is made where only this machine can ask."""
+    """Who may see and delete sessions: holders of the token. If unset, one is made where only this machine can ask."""
 
     token: Secret | None = None
 

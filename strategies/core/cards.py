@@ -118,8 +118,8 @@ def read_text(text: str, origin: Origin = UNKNOWN) -> AnswerParts:
         listed, end = _DECODER.raw_decode(text, opened.end())
     except (ValueError, RecursionError):
         listed, end = None, opened.end()
-    behind = _CLOSED.split(text[end:], maxsplit=1)[1:]
-    return AnswerParts("".join((text[: opened.start()], *behind)), _cards(listed, origin), has_card_list=True)
+    after = _CLOSED.split(text[end:], maxsplit=1)[1:]
+    return AnswerParts("".join((text[: opened.start()], *after)), _cards(listed, origin), has_card_list=True)
 
 
 def read_answer(text: str, origin: Origin = UNKNOWN) -> AnswerParts:

@@ -78,7 +78,7 @@ class Dialect(Protocol):
 
     @property
     def systems_follow_users(self) -> bool:
-        """Whether a system message may stand only behind a user's, or behind results."""
+        """Whether a system message may only follow a user's message, or results."""
         ...
 
     @property
@@ -141,11 +141,11 @@ class Dialect(Protocol):
         ...
 
     def fitted(self, value: Value, form: Form) -> Value | None:
-        """A value of ours as the form wants it: the same object if it is accepted, None if it must be left out."""
+        """What the proxy wrote, as the form wants it: the same object if that is accepted, None to leave it out."""
         ...
 
     def as_user(self, value: Value) -> Value:
-        """A value of ours as the user's."""
+        """A value that the proxy wrote, as the user's."""
         ...
 
     def merged(self, first: Value, second: Value) -> Value:
@@ -280,7 +280,7 @@ def unknown(digest: bytes, role: Role, dialect: Dialect) -> Message:
 
 
 def literal(value: Value, counter: TokenCounter, role: Role | None = None, raw: str | None = None) -> Message:
-    """A message of ours, with its tokens counted. It belongs to no chain and has no digest.
+    """A message that the proxy wrote, with its tokens counted. It belongs to no chain and has no digest.
 
     `role` is the part that it plays, if the value does not tell; `raw` is its JSON text, if that already exists.
     """
@@ -301,7 +301,7 @@ def literal(value: Value, counter: TokenCounter, role: Role | None = None, raw: 
 
 
 def dump(value: Value) -> str:
-    """The JSON text of a message of ours. Lone surrogates stay escaped, so that the text can always be encoded."""
+    """The JSON text of a message that the proxy wrote, with lone surrogates escaped: it can always be encoded."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()

@@ -54,11 +54,11 @@ def tag_contents(text: str, name: str) -> Iterator[str]:
 
 def without_tags(text: str, name: str) -> str:
     """The text without its pairs of tags and the text inside them."""
-    kept, behind = [], 0
+    kept, read_to = [], 0
     for start, end in _pairs(text, name):
-        kept.append(text[behind:start])
-        behind = end
-    return "".join((*kept, text[behind:]))
+        kept.append(text[read_to:start])
+        read_to = end
+    return "".join((*kept, text[read_to:]))
 
 
 def _pairs(text: str, name: str) -> Iterator[tuple[int, int]]:

@@ -76,7 +76,6 @@ def previous_text(view: View) -> str:
 
 def stands_for(view: View, end: int) -> int:
     """How many messages before item `end` a replacement stands for: all but the first user message and the question."""
-    behind = next((item.source for item in view.items[end:] if item.source is not None), None)
-    before = len(view.transcript.chain) if behind is None else behind
+    before = view.messages_before(end)
     kept = {view.transcript.task, *view.transcript.question}
     return before - sum(1 for index in kept if index is not None and index < before)

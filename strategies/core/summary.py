@@ -152,7 +152,7 @@ class Span:
             room = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)
             if room >= MIN_RECORD:
                 return ledger, room
-        raise Declined("no-room", f"{room} tokens for a summary behind the ledger")
+        raise Declined("no-room", f"{room} tokens for a summary after the ledger")
 
 
 class Record(NamedTuple):
@@ -277,8 +277,7 @@ def _prefix(view: View, end: int) -> str:
 
     Later messages are left out: a client may go back and branch off from there, and the record must still apply.
     """
-    behind = next((item.source for item in view.items[end:] if item.source is not None), len(view.transcript.chain))
-    reach = behind if end >= view.head else 0
+    reach = view.messages_before(end) if end >= view.head else 0
     systems = tuple((place, message) for place, message in view.transcript.systems if place <= reach)
     transcript = Transcript(view.transcript.chain, systems, form=view.transcript.form)
     head = min(view.head, end)

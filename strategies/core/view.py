@@ -111,6 +111,11 @@ class View:
         index = self._start + place - len(self.lead)
         return Item(self.transcript.chain[index], Keep(index))
 
+    def messages_before(self, place: int) -> int:
+        """How many chain messages come before the item at `place`, shown or covered."""
+        sources = (item.source for item in self.items[place:])
+        return next((source for source in sources if source is not None), len(self.transcript.chain))
+
     @cached_property
     def item_messages(self) -> tuple[Message, ...]:
         return (*[item.message for item in self.lead], *self._own)
@@ -257,9 +262,9 @@ class View:
 
     @property
     def _end_of_turn_in_head(self) -> int:
-        """The item before which the system messages of the covered span go: the first behind the head.
+        """The item before which the system messages of the covered span go: the first after the head.
 
-        Where they may only follow a user, the first behind the last message of the head that is not the assistant's.
+        Where they may only follow a user, the first after the last message of the head that is not the assistant's.
         """
         if not self.counter.dialect.systems_follow_users:
             return self.head

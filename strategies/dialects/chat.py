@@ -20,7 +20,7 @@ SYSTEM_ROLES = ("system", "developer")
 RESULT_ROLES = ("tool", "function")
 """Values of the `role` member of messages that answer a call."""
 CALLING = "(tool call)"
-"""The content of a message of ours that only calls tools, where an empty content is refused."""
+"""The content of a message that the proxy wrote and that only calls tools, where an empty content is refused."""
 
 _UNSEEN_PART_MEMBERS = frozenset({"cache_control", "annotations", "logprobs"})
 _ROLES = {

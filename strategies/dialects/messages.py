@@ -1,7 +1,7 @@
 """The dialect of Anthropic's Messages API: `{"role": …, "content": […]}`, calls and results as blocks.
 
 A message has content blocks, or a text in place of one text block. Calls are blocks of an assistant message; their
-results are the first blocks of the user message that follows, all of them, and the user's words may stand behind them.
+results are the first blocks of the user message that follows, all of them, and the user's words may follow them.
 What a server tool did stands in one assistant message, call and result, and is never touched. Thinking blocks are
 signed and bound to what stood before them: they are kept byte for byte or left out (`unbound`), never rewritten.
 
@@ -20,7 +20,7 @@ from strategies.core.form import Form
 from strategies.core.messages import Dialect, Reading, Role, ToolCall, Value
 
 ACKNOWLEDGED = "Understood."
-"""What an assistant message of ours says that has nothing to say: none may be empty."""
+"""The text of an assistant message that would be empty, which none may be."""
 THINKING = ("thinking", "redacted_thinking")
 _UNSEEN = ("cache_control", "citations", "caller")
 _ROLES = {"system": Role.SYSTEM, "assistant": Role.ASSISTANT}
@@ -215,7 +215,7 @@ def _retold(result: Value, text: str) -> Value:
 
 
 def _with_blocks(value: Value, written: Sequence[Value]) -> Value:
-    """A message with these blocks, without thinking, which stands behind other messages when such a message is sent."""
+    """A message with these blocks, without thinking, which follows other messages when such a message is sent."""
     return {**value, "content": [_unmarked(each) for each in written if each.get("type") not in THINKING]}
 
 

@@ -20,7 +20,7 @@ from strategies.core.form import Form
 from strategies.core.messages import Dialect, Reading, Role, ToolCall, Value
 
 ACKNOWLEDGED = "Understood."
-"""What an assistant message of ours says that has nothing to say: none may be empty."""
+"""The text of an assistant message that would be empty, which none may be."""
 REASONING = "reasoning"
 PINNED = ("additional_tools", "configuration_update", "mcp_list_tools", "tool_search_call", "tool_search_output")
 """Types of items that hold tools or settings, which stay valid whatever becomes of their neighbours."""

@@ -40,17 +40,17 @@ def tagged(text: str) -> ParsedAnswer:
 def _with_headings(text: str) -> str:
     """The text with headings in place of the tags of its sections, each on a line of its own; an open tag stays."""
     parts: list[str] = []
-    behind = 0
+    read_to = 0
     last = {name: text.rfind(f"</{name}>") for name in _SECTIONS}
     for opened in _OPENED.finditer(text):
         name = opened[1]
-        if opened.start() < behind or last[name] < opened.end():
+        if opened.start() < read_to or last[name] < opened.end():
             continue
         closed = text.find(f"</{name}>", opened.end())
         heading = f"{name.replace('_', ' ').capitalize()}:"
-        parts += [text[behind : opened.start()], heading, text[opened.end() : closed]]
-        behind = closed + len(f"</{name}>")
-    return "\n".join(filter(None, map(str.strip, (*parts, text[behind:]))))
+        parts += [text[read_to : opened.start()], heading, text[opened.end() : closed]]
+        read_to = closed + len(f"</{name}>")
+    return "\n".join(filter(None, map(str.strip, (*parts, text[read_to:]))))
 
 
 FORMS = {

@@ -105,8 +105,8 @@ def _lead(view: View, keep_first: int) -> int:
     """
     if view.task is None:
         return 0
-    behind = range(view.task + 1, len(view.items))
-    end = next((i for i in behind if view.items[i].source is None), len(view.items))
+    later = range(view.task + 1, len(view.items))
+    end = next((i for i in later if view.items[i].source is None), len(view.items))
     wanted = min(view.task + max(keep_first, 1), end)
     return next((i for i in range(wanted, end) if view.structure.cuts[i]), end)
 

@@ -65,10 +65,10 @@ def turns_since_reset(view: View) -> int:
     chain = view.transcript.chain
     if view.replacement is None:
         return sum(message.role is Role.USER for message in chain)
-    behind = [message.role for message in chain[view.covered :]]
-    users = behind.count(Role.USER)
-    first = behind.index(Role.USER) if users else len(behind)
-    was_waiting = users > 0 and behind[:first].count(Role.ASSISTANT) <= 1
+    later = [message.role for message in chain[view.covered :]]
+    users = later.count(Role.USER)
+    first = later.index(Role.USER) if users else len(later)
+    was_waiting = users > 0 and later[:first].count(Role.ASSISTANT) <= 1
     return users - 1 if was_waiting else users + 1
 
 

@@ -4,7 +4,7 @@ Theory of operation. Anthropic publishes no tokenizer, so texts are counted by o
 family of the model: two tokenizers are known, by what others have measured. What comes of it is right to a fifth or so
 until calibration has seen some replies. Nothing was published about framing either: three tokens
 a message, as chat has them, and the closing and opening of a block for each call and each result. Tools are shown to
-the model as JSON, behind a system prompt of the vendor's own that every request with tools has.
+the model as JSON, after a system prompt of the vendor's own that every request with tools has.
 
 Thinking costs what was thought, which the client may never see: where a block has no text, the length of its signature
 tells. Pictures cost a token for each 750 pixels after fitting, by the vendor's own documentation.

@@ -3,7 +3,7 @@
 A model that searches answers in several replies; the client sees one message. Events pass as they come, byte for byte
 where nothing in them must change. The blocks of hidden calls are taken out, and so is the end of a reply that another
 one follows: its reason to stop, its usage, its `message_stop`. The next reply goes on without a `message_start`, its
-blocks numbered behind those that the client has; the last usage counts the output tokens of all of them.
+blocks numbered after those that the client has; the last usage counts the output tokens of all of them.
 
 How the driver uses a splicer is told in `proxy.endpoints.hidden_calls`.
 """

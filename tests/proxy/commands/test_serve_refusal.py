@@ -1,4 +1,4 @@
-"""`serve` does not lend the operator's key to whoever reaches the port."""
+"""`serve` does not lend the operator's key to anyone who reaches the port."""
 
 from __future__ import annotations
 

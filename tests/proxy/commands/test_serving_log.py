@@ -45,7 +45,7 @@ def test_a_reply_that_the_upstream_cuts_is_one_warning_and_no_error(
                 "CONDENSER_OPEN_TO_ALL": "true",
                 "CONDENSER_UPSTREAM__API_KEY": "sk-hunter2",
             },
-            ["whoever reaches 0.0.0.0:"],
+            ["anyone who reaches 0.0.0.0:"],
         ),
     ],
     ids=["no store, no pepper", "no store", "open to all"],
