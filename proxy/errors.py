@@ -7,6 +7,7 @@
      ├── CredentialRefused         401     invalid_request_error   credential_refused
      ├── HeadMismatch              409     conflict_error          head_mismatch
      ├── BodyTooLarge              413     invalid_request_error   body_too_large
+     ├── UpgradeRefused            426     invalid_request_error   upgrade_refused
      ├── HistoryUnavailable        503     server_error            history_unavailable
      ├── Overloaded                503     server_error            overloaded
      ├── ShuttingDown              503     server_error            shutting_down
@@ -123,6 +124,17 @@ class BodyTooLarge(ProxyError):
     status = 413
     type = "invalid_request_error"
     code = "body_too_large"
+
+
+class UpgradeRefused(ProxyError):
+    """The request asks for another protocol on its connection, such as WebSocket; clients fall back to HTTP."""
+
+    status = 426
+    type = "invalid_request_error"
+    code = "upgrade_refused"
+
+    def __init__(self) -> None:
+        super().__init__("This proxy serves HTTP only; send the request without an upgrade.", param="Upgrade")
 
 
 class HistoryUnavailable(ProxyError):

@@ -70,6 +70,8 @@ class Reason(StrEnum):
     STORE_TIMEOUT = "store-timeout"
     STORE_UNAVAILABLE = "store-unavailable"
     NOT_CONDENSED_ENDPOINT = "not-condensed-endpoint"
+    SERVER_STATE = "server-state"
+    UNRESOLVED_REFERENCE = "unresolved-reference"
     ENCODED_BODY = "encoded-body"
     UNREADABLE_BODY = "unreadable-body"
     INTERNAL_ERROR = "internal-error"

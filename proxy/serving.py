@@ -9,7 +9,6 @@ with an error event in the form of its protocol, and a request without a reply g
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -19,10 +18,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.browsers import Guard
-from proxy.endpoints.table import PATHS, endpoint_at
+from proxy.endpoints.table import endpoint_at
 from proxy.errors import DEFECT, ProxyError, ShuttingDown
 from proxy.http.headers import Headers, encoding_of, first, is_event_stream
-from proxy.http.sse import between_events, event
+from proxy.http.sse import between_events
 from proxy.log import LINE, RequestLine
 from proxy.runtime.drain import Drain
 
@@ -30,7 +29,6 @@ ENDING = 1.0
 """Seconds that a client may take to receive the last event of a reply that the server ends."""
 _GIVEN_ID, _ID = b"x-request-id", b"x-condenser-request-id"
 _PLAIN_ID = re.compile(rb"[!-~]{1,128}")
-_SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
 
 
 def error_response(error: ProxyError, path: str) -> Response:
@@ -133,22 +131,9 @@ class _Reply:
                     await self.send({"type": "http.response.start", "status": error.status, "headers": headers})
                     await self.send({"type": "http.response.body", "body": endpoint_at(path).error_body(error)})
                 elif not self._line.is_complete and self._takes_events():
-                    last = between_events(self._newest) + _error_event(path, error, self._newest)
+                    last = between_events(self._newest) + endpoint_at(path).error_event(error, self._newest)
                     await self._send({"type": "http.response.body", "body": last})
 
     def _takes_events(self) -> bool:
         is_open = first(self._headers, b"content-length") is None and not encoding_of(self._headers)
         return is_open and is_event_stream(self._headers)
-
-
-def _error_event(path: str, error: ShuttingDown, newest: bytes) -> bytes:
-    """The error as an event of the protocol at this path; `newest` are the last bytes that were sent."""
-    if path in PATHS:
-        return PATHS[path].error_event(error, newest)
-    match path.rstrip("/"):
-        case "/v1/responses":
-            numbers = _SEQUENCE.findall(newest)
-            number = int(numbers[-1]) + 1 if numbers else 0
-            members = {"code": error.code, "message": error.message, "param": None, "sequence_number": number}
-            return b"event: error\n" + event(json.dumps({"type": "error", **members}).encode())
-    return event(error.to_json())

@@ -15,6 +15,12 @@ def json_or_none(text: str | bytes) -> Any:
         return None
 
 
+def word_at(document: Any, key: str) -> str:
+    """The text at a key of an object; "" if it is anything else, or `document` is not an object."""
+    found = document.get(key) if isinstance(document, (dict, Mapping)) else None
+    return found if isinstance(found, str) else ""
+
+
 def count_at(document: Any, key: str) -> int:
     """The positive integer at a key of an object; 0 if it is anything else, or `document` is not an object."""
     # Nearly always a plain dict, which is checked much faster than a Mapping.

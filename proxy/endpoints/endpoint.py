@@ -22,6 +22,7 @@ from proxy.endpoints.hidden_calls import JoinReplies, MakeSplicer, Said, ToolMem
 from proxy.endpoints.replies import Capture, Items
 from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers
+from proxy.reasons import Reason
 from proxy.tokens.counter import Counter
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import Dialect
@@ -113,6 +114,12 @@ class Endpoint:
     """The element that a text stands for, if a text may take the place of the list."""
     list_is_optional: bool = False
     """Whether a body may have no list, or an empty one."""
+
+    server_state: Callable[[Values, Iterable[str]], Reason | None] = lambda _values, _roles: None
+    """Why a request must pass as it came, because the server holds a part of its history; None for nearly all.
+
+    The second argument are the roles of the elements, as `look` gives them.
+    """
 
     # -- requests: the members around the list
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
+from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
 
-ENDPOINTS = {endpoint.dialect.name: endpoint for endpoint in (CHAT_ENDPOINT, MESSAGES_ENDPOINT)}
+ENDPOINTS = {endpoint.dialect.name: endpoint for endpoint in (CHAT_ENDPOINT, MESSAGES_ENDPOINT, RESPONSES_ENDPOINT)}
 PATHS = {path: endpoint for endpoint in ENDPOINTS.values() for path in (endpoint.path, f"{endpoint.path}/")}
 """The paths at which requests come in."""
 COUNT_PATHS = {endpoint.count_path: endpoint for endpoint in ENDPOINTS.values() if endpoint.count_path}

@@ -280,8 +280,19 @@ async def read_request(
         if stripped == plain:
             raise Unread(Reason.UNREADABLE_BODY, data) from None
         raise Unread(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
+    state = endpoint.server_state(body.values, () if body.is_text else (element.role for element in body.elements))
     request = _client_request(scope, services, body, owner)
+    if state is not None:
+        raise _held_by_server(request, state, data if encoding else body.data, is_unpacked=bool(encoding))
     return _with_encoded_body(request, data) if encoding else request
+
+
+def _held_by_server(request: ClientRequest, state: Reason, data: bytes, *, is_unpacked: bool) -> Exception:
+    """What is raised for a request that must pass as it came, but for what it asks of the proxy."""
+    if request.controls.needs_reading:
+        return BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
+    sent = request.body.spliced(model=request.model if request.has_suffix else None)
+    return Unread(state, data) if sent == request.body.data else Unread(state, sent, is_unpacked=is_unpacked)
 
 
 async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.endpoints.table import endpoint_at
-from proxy.errors import ProxyError
+from proxy.errors import ProxyError, UpgradeRefused
 from proxy.http.headers import ENCODING, encode_headers, first, to_upstream
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
@@ -45,6 +45,8 @@ class PassThrough:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request, which has a place until its reply has ended; raises `ProxyError`."""
+        if first(scope["headers"], b"upgrade"):
+            raise UpgradeRefused
         services: Services = scope["app"].state.services
         client = scope.get("client")
         owner = services.tenants.owner(scope["headers"], client[0] if client else None)

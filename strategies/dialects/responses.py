@@ -22,8 +22,11 @@ from strategies.core.messages import Dialect, Reading, Role, ToolCall, Value
 ACKNOWLEDGED = "Understood."
 """The text of an assistant message that would be empty, which none may be."""
 REASONING = "reasoning"
-PINNED = ("additional_tools", "configuration_update", "mcp_list_tools", "tool_search_call", "tool_search_output")
-"""Types of items that hold tools or settings, which stay valid whatever becomes of their neighbours."""
+PINNED = (
+    *("additional_tools", "configuration_update", "mcp_list_tools", "tool_search_call", "tool_search_output"),
+    "compaction",
+)
+"""Types of items that stay whatever becomes of their neighbours: they hold tools, settings, or an opaque history."""
 _OUTPUTS = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",

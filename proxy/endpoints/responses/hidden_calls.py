@@ -1,0 +1,177 @@
+"""Responses: how the memory tool is offered, and one reply with the calls of it that the client must not see. Pure.
+
+Reasoning is refused where the item that it led to is missing. So reasoning directly before a hidden call is hidden, and
+goes back to the model with the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.endpoints.endpoint import Values
+from proxy.endpoints.hidden_calls import NAME, HiddenCall, HiddenRound, Said, ToolUse
+from proxy.endpoints.replies import Items
+from proxy.endpoints.responses.replies import Json, output_of, text_of
+from proxy.values import count_at, json_or_none, word_at
+from strategies.core.messages import dump
+from strategies.dialects.responses import REASONING
+
+_COMPLETE = ("", "completed")
+"""Statuses of replies in which calls are complete; some servers give none."""
+_FREE_CHOICES = (None, "auto")
+
+
+@dataclass(frozen=True, slots=True)
+class SaidItems:
+    """What a model said in one reply: the items, the status of the response, and its usage."""
+
+    items: Items
+    status: str = ""
+    usage: Mapping[str, Any] | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the reply."""
+        return text_of(self.items)
+
+    @property
+    def visible(self) -> Items:
+        """The items without hidden calls and the reasoning that led to them."""
+        hidden = hidden_places(self.items)
+        return [item for place, item in enumerate(self.items) if place not in hidden]
+
+    @property
+    def calls_memory(self) -> bool:
+        """Whether the memory tool is called, and the reply did not end within a call."""
+        return any(map(is_hidden, self.items)) and self.status in _COMPLETE
+
+    @property
+    def has_client_calls(self) -> bool:
+        """Whether the client is to answer anything."""
+        return any(_is_call(item) and not is_hidden(item) for item in self.items)
+
+    def hidden_round(self, prefix: str) -> HiddenRound:
+        """The items that are sent back: what is hidden, and the messages unless the client has calls to answer.
+
+        The client's list has the visible items too, later in the request, and no id may be there twice. So messages
+        go back without theirs, and other visible items do not.
+        """
+        hidden, repeats = hidden_places(self.items), not self.has_client_calls
+        sent = []
+        for place, item in enumerate(self.items):
+            if place in hidden:
+                sent.append(_named(item, f"{prefix}_{place}") if is_hidden(item) else item)
+            elif repeats and item.get("type") == "message":
+                sent.append({name: value for name, value in item.items() if name not in ("id", "status")})
+        calls = [HiddenCall(str(item["call_id"]), item.get("arguments")) for item in sent if is_hidden(item)]
+        return HiddenRound(sent, self.text if repeats else "", calls)
+
+
+def is_hidden(item: Mapping[str, Any]) -> bool:
+    """Whether an item is a call of the memory tool."""
+    return item.get("type") == "function_call" and item.get("name") == NAME
+
+
+def hidden_places(items: Items) -> set[int]:
+    """The places of hidden calls, and of the reasoning directly before each."""
+    places: set[int] = set()
+    for place, item in reversed(list(enumerate(items))):
+        if is_hidden(item) or (item.get("type") == REASONING and place + 1 in places):
+            places.add(place)
+    return places
+
+
+def _is_call(item: Mapping[str, Any]) -> bool:
+    return str(item.get("type")) in ("function_call", "custom_tool_call", "computer_call", "local_shell_call")
+
+
+def _named(call: Mapping[str, Any], name: str) -> Json:
+    """A call with an id by which its result is known."""
+    return {**call, "call_id": call.get("call_id") or name}
+
+
+def results(found: Sequence[tuple[str, str]]) -> Items:
+    """The items that answer calls, given by their ids, with these texts."""
+    return [{"type": "function_call_output", "call_id": id, "output": text} for id, text in found]
+
+
+def usage_for_client(usage: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]]) -> Json:
+    """The usage of the last reply with the output tokens of the `earlier` ones added; the prompt is the last's."""
+    total: Json = dict(usage)
+    for each in earlier:
+        total["output_tokens"] = count_at(total, "output_tokens") + count_at(each, "output_tokens")
+        details, before = total.get("output_tokens_details"), each.get("output_tokens_details")
+        reasoned = count_at(before, "reasoning_tokens")
+        if isinstance(details, Mapping) and reasoned:
+            more = count_at(details, "reasoning_tokens") + reasoned
+            total["output_tokens_details"] = {**details, "reasoning_tokens": more}
+    if "total_tokens" in total:
+        total["total_tokens"] = count_at(total, "input_tokens") + count_at(total, "output_tokens")
+    return total
+
+
+def response_for_client(response: Mapping[str, Any], shown: Items, earlier: Sequence[Said]) -> Json:
+    """A response that shows these items, with the usage of the `earlier` replies."""
+    usage, usages = response.get("usage"), [each.usage for each in earlier if each.usage]
+    counted = usage_for_client(usage, usages) if isinstance(usage, Mapping) and usages else usage
+    return {**without_tool(response), "output": list(shown), "usage": counted}
+
+
+def without_tool(response: Mapping[str, Any]) -> Json:
+    """A response, which repeats the tools of its request, without the memory tool."""
+    tools = response.get("tools")
+    if not isinstance(tools, list):
+        return dict(response)
+    return {**response, "tools": [tool for tool in tools if word_at(tool, "name") != NAME]}
+
+
+# -- a reply in one piece ----------------------------------------------------------------------------------------
+
+
+def said_in(data: bytes) -> SaidItems | None:
+    """What the model said in a JSON reply; None where the reply is no response."""
+    body = json_or_none(data)
+    if not isinstance(body, dict) or not isinstance(body.get("output"), list):
+        return None
+    usage = body.get("usage")
+    return SaidItems(output_of(body), word_at(body, "status"), usage if isinstance(usage, dict) else None)
+
+
+def reply_for_client(data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
+    """The JSON reply as the client gets it, as `JoinReplies` says."""
+    said, response = said_in(data), json_or_none(data)
+    if said is None:
+        return data
+    before = [item for each in earlier if isinstance(each, SaidItems) and keeps_text for item in each.visible]
+    shown = response_for_client(response, [*before, *said.visible], earlier)
+    return data if shown == response else dump(shown).encode()
+
+
+# -- the tool ----------------------------------------------------------------------------------------------------
+
+
+def tool(name: str, description: str, parameters: Mapping[str, Any]) -> str:
+    """A tool as JSON text."""
+    return dump({"type": "function", "name": name, "description": description, "parameters": parameters})
+
+
+def tool_use(values: Values) -> ToolUse | None:
+    """What a request says of tools; None if they are in no known form.
+
+    A request without tools that wants a reply by a schema is a side call, such as for a title, and gets none.
+    """
+    tools, text = values.get("tools"), values.get("text")
+    if not (tools is None or isinstance(tools, list)):
+        return None
+    names = frozenset(word_at(each, "name") for each in tools or ())
+    form = text.get("format") if isinstance(text, Mapping) else None
+    is_side = not tools and word_at(form, "type") == "json_schema"
+    runs_calls = values.get("tool_choice") in _FREE_CHOICES and values.get("background") is not True
+    return ToolUse(names, bool(tools), not is_side, runs_calls)
+
+
+def tool_members(tools: str, *, has_client_tools: bool, is_last: bool) -> dict[str, str]:  # noqa: ARG001
+    """The members that offer `tools`; in the last request none of them may be called."""
+    return {"tools": tools, "tool_choice": '"none"'} if is_last else {"tools": tools}

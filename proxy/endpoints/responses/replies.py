@@ -1,0 +1,193 @@
+"""Replies of the Responses API: what is read of them, and what the proxy itself says in their form."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from proxy.endpoints.replies import Capture, Items, TextPlaces, ending_in
+from proxy.errors import ProxyError
+from proxy.http.headers import Headers, is_event_stream
+from proxy.http.sse import EventReader
+from proxy.values import json_or_none, word_at
+
+Json = dict[str, Any]
+
+ANSWER = re.compile(rb'"object"\s*:\s*"response"|"type"\s*:\s*"response\.(?!failed)[a-z_.]+"')
+ENDINGS = ("response.completed", "response.incomplete", "response.failed")
+"""The types of events that end a stream; each has the whole response."""
+_GREETINGS = ("response.created", "response.in_progress", "response.queued")
+_LAST = re.compile(
+    rb'^(?:event: ?|data: ?\{\s*"type"\s*:\s*")response\.(?:completed|incomplete|failed)\b', re.MULTILINE
+)
+_MARK = 64
+"""Bytes before a chunk in which the last event may have begun."""
+_SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
+
+
+# -- events ------------------------------------------------------------------------------------------------------
+
+
+def is_greeting(event: object) -> bool:
+    """Whether an event says only that the response has begun."""
+    return word_at(event, "type") in _GREETINGS
+
+
+def last_event_at(chunk: bytes, sent: bytes) -> int:
+    """The index in a chunk at which the last event of the stream begins; -1 for nowhere.
+
+    A text may contain these bytes, but not at the start of a line, because JSON has no bare line ends inside.
+    """
+    before = sent[-_MARK:]
+    joined = before + chunk
+    found = _LAST.search(joined)
+    if found is None or (found.start() == 0 and len(before) == _MARK):
+        return -1
+    return max(found.start() - len(before), 0)
+
+
+def named_event(body: Mapping[str, Any]) -> bytes:
+    """An event that is called as its `type`."""
+    return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
+
+
+# -- the text ----------------------------------------------------------------------------------------------------
+
+
+def ending_of(data: bytes, *, is_complete: bool) -> str:
+    """The ending of a response's text, as `ending_in` gives it."""
+    return ending_in(data, _PLACES, is_complete=is_complete)
+
+
+def text_of(items: Iterable[Mapping[str, Any]]) -> str:
+    """The texts of the messages among some items, joined."""
+    parts = (part for item in items if item.get("type") == "message" for part in _objects(item.get("content")))
+    return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+
+
+def output_of(response: object) -> Items:
+    """The items of a response."""
+    return _objects(response.get("output")) if isinstance(response, Mapping) else []
+
+
+def _objects(values: object) -> Sequence[Mapping[str, Any]]:
+    return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
+
+
+def _text_of_event(document: Any) -> str | None:
+    if word_at(document, "type") == "response.output_text.delta":
+        return word_at(document, "delta")
+    return ""
+
+
+_PLACES = TextPlaces(b"delta", lambda document: text_of(output_of(document)), _text_of_event)
+
+
+# -- the items ---------------------------------------------------------------------------------------------------
+
+
+def capture_for(headers: Headers) -> Capture:
+    """A capture for a reply with these headers."""
+    return _StreamCapture() if is_event_stream(headers) else _JsonCapture()
+
+
+class _JsonCapture:
+    """Captures a reply in one piece."""
+
+    def __init__(self) -> None:
+        self._chunks: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+
+    def items(self) -> Items:
+        return _said(json_or_none(b"".join(self._chunks)))
+
+
+class _StreamCapture:
+    """Captures a reply in events, of which the last has the whole response."""
+
+    def __init__(self) -> None:
+        self._events = EventReader()
+        self._response: object = None
+
+    def feed(self, chunk: bytes) -> None:
+        for data in self._events.feed(chunk):
+            # Only the last event is parsed: the others say what it repeats.
+            if any(ending in data for ending in ENDINGS):
+                event = json_or_none(data)
+                if word_at(event, "type") in ENDINGS:
+                    self._response = event.get("response")
+
+    def items(self) -> Items:
+        return _said(self._response)
+
+
+def _said(response: object) -> Items:
+    """The items of a response that has not failed."""
+    return output_of(response) if word_at(response, "status") in ("completed", "incomplete") else ()
+
+
+# -- what the proxy says -----------------------------------------------------------------------------------------
+
+
+def error_event(error: ProxyError, sent: bytes = b"") -> bytes:
+    """An error as an event in the middle of a stream, whose last bytes were `sent`.
+
+    SDKs raise an event that has an `error`; the other members are those of the API's own event.
+    """
+    written = json_or_none(error.to_json())
+    shown = written.get("error") if isinstance(written, Mapping) else None
+    told = shown if isinstance(shown, Mapping) else {"message": error.message, "code": error.code, "param": error.param}
+    members = {name: told.get(name) for name in ("code", "message", "param")}
+    return named_event({"type": "error", **members, "error": told, "sequence_number": _next_number(sent)})
+
+
+def _next_number(sent: bytes) -> int:
+    numbers = _SEQUENCE.findall(sent)
+    return int(numbers[-1]) + 1 if numbers else 0
+
+
+def comment(_model: str = "", _now: float = 0.0) -> bytes:
+    """A sign of life: every event has a number and a meaning, so only a comment says nothing."""
+    return b": keep-alive\n\n"
+
+
+def as_events(data: bytes, *, is_success: bool) -> bytes | None:
+    """A response as the events of its stream, an error as an event; None if the data is neither."""
+    document = json_or_none(data)
+    if not isinstance(document, Mapping):
+        return None
+    status = word_at(document, "status")
+    if isinstance(document.get("error"), Mapping) and document.get("object") != "response":
+        told = document["error"]
+        members = {name: told.get(name) for name in ("code", "message", "param")}
+        return named_event({"type": "error", **members, "error": told, "sequence_number": 0})
+    if not is_success or f"response.{status}" not in ENDINGS:
+        return None
+    events = enumerate(_events_of(document, status))
+    return b"".join(named_event({**event, "sequence_number": number}) for number, event in events)
+
+
+def _events_of(response: Mapping[str, Any], status: str) -> Iterator[Json]:
+    begun = {**response, "status": "in_progress", "output": [], "usage": None}
+    yield {"type": "response.created", "response": begun}
+    yield {"type": "response.in_progress", "response": begun}
+    for index, item in enumerate(output_of(response)):
+        place = {"output_index": index}
+        yield {"type": "response.output_item.added", **place, "item": item}
+        if item.get("type") == "message":
+            yield from _text_events(item, place)
+        yield {"type": "response.output_item.done", **place, "item": item}
+    yield {"type": f"response.{status}", "response": response}
+
+
+def _text_events(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[Json]:
+    for number, part in enumerate(_objects(item.get("content"))):
+        at = {**place, "item_id": item.get("id"), "content_index": number}
+        if not isinstance(part.get("text"), str):
+            continue
+        yield {"type": "response.output_text.delta", **at, "delta": part["text"], "logprobs": []}
+        yield {"type": "response.output_text.done", **at, "text": part["text"], "logprobs": []}

@@ -1,0 +1,165 @@
+"""Joins several streams of the Responses API into one stream for the client: bytes in, bytes out. Pure.
+
+A model that searches answers in several replies; the client sees one response. Events pass as they come; what changes
+in them are the numbers, which count all events and all items that the client gets. The events of hidden calls are taken
+out, and so is the end of a reply that another one follows. The events of reasoning wait until the next item shows
+whether it led to a hidden call: then the client gets neither. The last event has the whole response, with the items of
+all replies and the output tokens of all of them.
+
+How the driver uses a splicer is told in `proxy.endpoints.hidden_calls`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from proxy.endpoints.responses.hidden_calls import SaidItems, is_hidden, response_for_client, without_tool
+from proxy.endpoints.responses.replies import ANSWER, ENDINGS, Json, is_greeting, output_of
+from proxy.http.sse import Events
+from proxy.overflow.reading import is_error_body
+from proxy.values import json_or_none, word_at
+from strategies.core.messages import dump
+from strategies.dialects.responses import REASONING
+
+_Event = tuple[list[bytes], Json]
+"""The lines of an event, and its data."""
+
+
+class ResponsesSplicer:
+    """Joins replies into one stream. `runs_calls` says whether the hidden calls of the first one are run."""
+
+    def __init__(self, *, runs_calls: bool) -> None:
+        self._runs_calls = runs_calls
+        self._replaceable = False
+        self._earlier: list[SaidItems] = []
+        self._sent_events = 0
+        self._sent_items = 0
+        self._reset()
+
+    def _reset(self) -> None:
+        self._events = Events()
+        self._items: dict[int, Mapping[str, Any]] = {}
+        self._numbers: dict[int, int | None] = {}
+        self._held: list[_Event] = []  # of reasoning that may have led to a hidden call
+        self._response: Mapping[str, Any] = {}
+        self._has_sent = False
+        self.is_over = False
+        self.failed_event = b""
+
+    def begin(self, *, runs_calls: bool, replaceable: bool = True) -> None:
+        """Goes on with another reply; `replaceable` says whether one more may take its place if it fails."""
+        self._earlier.append(self.said)
+        self._runs_calls, self._replaceable = runs_calls, replaceable
+        self._reset()
+
+    @property
+    def said(self) -> SaidItems:
+        """What the model said in the reply, as far as it has come."""
+        usage = self._response.get("usage")
+        items = output_of(self._response) or list(self._items.values())
+        return SaidItems(items, word_at(self._response, "status"), usage if isinstance(usage, Mapping) else None)
+
+    @property
+    def has_sent_text(self) -> bool:
+        """Whether the client has got text of the answer."""
+        return any(each.text for each in (*self._earlier, self.said))
+
+    @property
+    def is_replaceable(self) -> bool:
+        """Whether another reply may take the place of this one: the client has nothing of it."""
+        return self._replaceable and not self._has_sent
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether this reply could be replaced, and the client has no text of the ones before it either."""
+        return self.is_replaceable and not self.has_sent_text
+
+    @property
+    def has_searches(self) -> bool:
+        """Whether hidden calls are complete and are to be run."""
+        return self.is_over and self._runs_calls and self.said.calls_memory
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether the upstream is to be asked again: the model called only the memory tool."""
+        return self.has_searches and not self.said.has_client_calls
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The bytes that go to the client when a chunk of a reply comes."""
+        return b"".join([self._pass_event(lines) for lines in self._events.feed(chunk)])
+
+    def rest(self) -> bytes:
+        """The bytes for the client when a reply has ended: the rest of its last event, unchanged."""
+        rest = self._events.rest()
+        return b"" if self.is_continued else self._released() + rest
+
+    def _pass_event(self, lines: list[bytes]) -> bytes:
+        if self.is_replaceable and is_error_body(event := b"".join(lines), answer=ANSWER):
+            self.failed_event = event
+        if self.failed_event:
+            return b""
+        data = b"\n".join(line[5:].strip(b"\r\n").removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+        body = json_or_none(data) if data else None
+        if not isinstance(body, dict):
+            return b"".join(lines)
+        if is_greeting(body):
+            return b"" if self._earlier else self._numbered((lines, body), without_tool)
+        if word_at(body, "type") in ENDINGS:
+            return self._pass_end((lines, body))
+        return self._pass_item_event((lines, body))
+
+    def _pass_item_event(self, event: _Event) -> bytes:
+        """An event of an item, or what has waited for it; events that belong to no item pass as they come."""
+        body = event[1]
+        index = body.get("output_index")
+        if not isinstance(index, int):
+            return self._released() + self._numbered(event)
+        if isinstance(item := body.get("item"), Mapping):
+            is_new, self._items[index] = index not in self._items, item
+            if is_new and is_hidden(item):
+                self._held.clear()
+                self._numbers[index] = None
+        if index in self._numbers:
+            return b"" if self._numbers[index] is None else self._numbered(event)
+        if self._items.get(index, {}).get("type") == REASONING:
+            self._held.append(event)
+            return b""
+        return self._released() + self._numbered(event)
+
+    def _released(self) -> bytes:
+        held, self._held = self._held, []
+        return b"".join(map(self._numbered, held))
+
+    def _numbered(self, event: _Event, shown: Callable[[Mapping[str, Any]], Json] = dict) -> bytes:
+        """An event with the numbers that it has in the client's stream, and its response as it is `shown`."""
+        lines, body = event
+        self._has_sent = self._has_sent or not is_greeting(body)
+        changed = dict(body)
+        if isinstance(response := body.get("response"), Mapping):
+            changed["response"] = shown(response)
+        index = body.get("output_index")
+        if isinstance(index, int):
+            if index not in self._numbers:
+                self._numbers[index], self._sent_items = self._sent_items, self._sent_items + 1
+            changed["output_index"] = self._numbers[index]
+        if "sequence_number" in body:
+            changed["sequence_number"], self._sent_events = self._sent_events, self._sent_events + 1
+        return b"".join(lines) if changed == body else _rewritten(lines, changed)
+
+    def _pass_end(self, event: _Event) -> bytes:
+        """The event that ends a reply; nothing if another one follows."""
+        response = event[1].get("response")
+        self._response, self.is_over = response if isinstance(response, Mapping) else {}, True
+        if self.is_continued:
+            return b""
+        shown = [item for each in (*self._earlier, self.said) for item in each.visible]
+        return self._released() + self._numbered(event, lambda whole: response_for_client(whole, shown, self._earlier))
+
+
+def _rewritten(lines: list[bytes], body: Mapping[str, Any]) -> bytes:
+    """An event with `body` as its data, its other lines as they came."""
+    at = next(i for i, line in enumerate(lines) if line.startswith(b"data:"))
+    end = lines[at][len(lines[at].rstrip(b"\r\n")) :]
+    others = [line for line in lines[at + 1 :] if not line.startswith(b"data:")]
+    return b"".join([*lines[:at], b"data: " + dump(body).encode() + end, *others])

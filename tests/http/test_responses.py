@@ -1,0 +1,283 @@
+"""The Responses API through the real proxy, before an upstream that refuses what the vendor refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from strategies.prompts import prompt
+from tests.support import wire
+from tests.support.proxy import assert_relayed, proxying
+from tests.support.recording import Exchange
+from tests.support.replies import json_reply
+from tests.support.replies import stream as event_stream
+from tests.support.responses_upstream import (
+    COUNT,
+    RESPONSES,
+    StrictResponses,
+    custom_tool_call,
+    function_call,
+    message,
+    reasoning,
+    web_search_call,
+)
+
+Json = dict[str, Any]
+
+WINDOW = 32_000
+MODEL = "gpt-5.5"
+KEY = [("authorization", "Bearer k")]
+TOOLS: list[Json] = [{"type": "function", "name": "read", "parameters": {"type": "object", "properties": {}}}]
+RULE = "Fix the parser. Never touch main.py."
+SUMMARY = "Goal: fix the parser. Rules: never touch main.py. Done: files were read."
+VOTE = "<reasoning>Much was read.</reasoning>\n<decision>YES</decision>"
+
+
+def is_own(body: Mapping[str, Any]) -> bool:
+    """Whether the proxy asks here on its own account: no tool may be called."""
+    return not body.get("tools") or body.get("tool_choice") == "none"
+
+
+def reader(body: Mapping[str, Any]) -> Sequence[Json] | str:
+    """An agent that reasons and reads a file or two in every reply, and summarizes when it is asked to."""
+    if is_own(body):
+        is_vote = str(body.get("instructions") or "").startswith(prompt("judge")[:60])
+        return VOTE if is_vote else f"<summary>{SUMMARY}</summary>"
+    step = len(body["input"])
+    calls = [function_call("read", {"path": f"src/{step}-{place}.py"}) for place in range(1 + step % 3)]
+    patch = [custom_tool_call("apply_patch", f"*** Begin {step}")] if step % 4 == 0 else []
+    searched = [web_search_call(f"part {step}")] if step % 5 == 0 else []
+    return [*searched, reasoning(f"I need {step}."), message("I look."), *calls, *patch]
+
+
+@dataclass
+class Agent:
+    """A client that keeps its whole history and answers each call with a long result."""
+
+    url: str
+    stream: bool = True
+    headers: Sequence[tuple[str, str]] = tuple(KEY)
+    items: list[Json] = field(default_factory=lambda: [{"role": "user", "content": RULE}])
+
+    def body(self) -> Json:
+        asked = {"model": MODEL, "instructions": "Be careful.", "tools": TOOLS, "store": False}
+        return {**asked, "stream": self.stream, "input": self.items}
+
+    def turn(self) -> wire.Answer:
+        answer = wire.post_json(self.url, RESPONSES, self.body(), self.headers)
+        assert answer.status == 200, answer.body
+        output = response_in(answer)["output"]
+        self.items += output
+        calls = [item for item in output if item["type"] in ("function_call", "custom_tool_call")]
+        self.items += [self._result(call) for call in calls]
+        number = len(self.items)
+        if number % 5 == 0 or not calls:
+            self.items.append({"role": "user", "content": [{"type": "input_text", "text": f"And mind part {number}."}]})
+        if number % 7 == 0:
+            self.items.append({"role": "developer", "content": f"Reminder {number}."})
+        return answer
+
+    def _result(self, call: Json) -> Json:
+        text = f"line {len(self.items)} of a file. " * 150
+        return {"type": f"{call['type']}_output", "call_id": call["call_id"], "output": text}
+
+
+def response_in(answer: wire.Answer) -> Json:
+    """The response in a reply; of a stream, that of the last event, whose events are numbered without gaps."""
+    if not (answer.header("content-type") or "").startswith("text/event-stream"):
+        return dict(answer.json())
+    events = [json.loads(data) for data in wire.events(answer.body)]
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    done = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    response = dict(events[-1]["response"])
+    assert done == response["output"]
+    return response
+
+
+def sent(upstream: StrictResponses) -> list[Json]:
+    """The client's requests as the upstream got them, without the proxy's own."""
+    return [body for exchange in upstream.journal.to(RESPONSES) if not is_own(body := exchange.json())]
+
+
+def long_talk(turns: int) -> list[Json]:
+    """Turns that have a long answer, and a last question."""
+    said = ((message(f"Part {turn} needs care. " + "water " * 800), f"What of part {turn}?") for turn in range(turns))
+    return [item for answer, question in said for item in (answer, {"role": "user", "content": question})]
+
+
+# -- transparency ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("strategy", ["off", "half-window"])
+def test_below_the_marks_bytes_cross_unchanged_both_ways(strategy: str, stream: bool) -> None:
+    with StrictResponses(reader) as upstream, proxying(upstream.url, strategy=strategy, window=200_000) as proxy:
+        agent = Agent(proxy.url, stream=stream)
+        for _ in range(3):
+            agent.turn()
+        assert_relayed(proxy, upstream, RESPONSES, action="passed")
+
+
+def test_unknown_items_odd_numbers_and_key_order_survive() -> None:
+    item = '{"zeta": 1e400, "type": "from-next-year", "a": 12345678901234567890123, "lone": "\\ud800"}'
+    body = f'{{"store":false,"input":[{{"role":"user","content":"hi"}},{item}],"model":"gpt-x","z":0}}'.encode()
+    with StrictResponses() as upstream, proxying(upstream.url, strategy="half-window", window=200_000) as proxy:
+        wire.request(proxy.url, "POST", f"{RESPONSES}?beta=true", body, [*wire.JSON, *KEY])
+        assert upstream.journal.only(RESPONSES).body == body
+        assert upstream.journal.only(RESPONSES).target == f"{RESPONSES}?beta=true"
+
+
+def test_a_text_in_place_of_the_list_is_one_message_and_is_sent_as_it_came() -> None:
+    body = json.dumps({"model": MODEL, "input": "hi"}).encode()
+    with StrictResponses() as upstream, proxying(upstream.url, strategy="half-window", window=200_000) as proxy:
+        answer = wire.request(proxy.url, "POST", RESPONSES, body, [*wire.JSON, *KEY])
+        assert answer.header("x-condenser-action") == "passed"
+        assert upstream.journal.only(RESPONSES).body == body
+
+
+# -- condensing --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("strategy", ["half-window", "mask", "shorten", "extract", "recent", "rolling", "dynacontext"])
+def test_forty_rounds_of_a_reasoning_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
+    with (
+        StrictResponses(reader, window=WINDOW) as upstream,
+        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+    ):
+        # Notes from memory leave with the next user message, so that a view would not begin with the one before it.
+        agent = Agent(proxy.url, stream=stream, headers=[*KEY, ("x-condenser-memory", "off")])
+        for _ in range(40):
+            agent.turn()
+            proxy.quiet()
+        assert upstream.refusals == []
+        exchanges = proxy.journal.to(RESPONSES)
+        assert "condensed" in [exchange.response_header("x-condenser-action") for exchange in exchanges]
+        views = pairwise(body["input"] for body in sent(upstream))
+        for exchange, (before, after) in zip(exchanges[1:], views, strict=True):
+            assert after[0]["content"] == RULE
+            if exchange.response_header("x-condenser-action") != "condensed":
+                assert after[: len(before)] == before
+
+
+def test_an_opaque_history_and_late_tools_stay_whatever_is_condensed() -> None:
+    opaque = {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl"}
+    tools = {"type": "additional_tools", "role": "developer", "tools": TOOLS}
+    with StrictResponses(reader) as upstream, proxying(upstream.url, strategy="recent", window=WINDOW) as proxy:
+        agent = Agent(proxy.url)
+        agent.items += [tools, *long_talk(10), opaque, *long_talk(40)]
+        assert agent.turn().header("x-condenser-action") == "condensed"
+        view = sent(upstream)[-1]["input"]
+        assert [item for item in view if item.get("type") in ("compaction", "additional_tools")] == [tools, opaque]
+
+
+@pytest.mark.parametrize("overflow", ["status", "failed", "error"])
+def test_an_overflow_is_mended_before_the_client_sees_it(overflow: Any) -> None:
+    with (
+        StrictResponses(reader, window=12_000, overflow=overflow) as upstream,
+        proxying(upstream.url, strategy="half-window") as proxy,
+    ):
+        agent = Agent(proxy.url)
+        agent.items += long_talk(16)
+        answer = agent.turn()
+        assert upstream.refusals
+        assert answer.header("x-condenser-trigger") == "overflow"
+
+
+# -- errors ------------------------------------------------------------------------------------------------
+
+
+def test_an_upgrade_to_a_web_socket_is_refused_so_that_the_client_takes_http() -> None:
+    upgrade = [("upgrade", "websocket"), ("connection", "Upgrade"), ("sec-websocket-version", "13")]
+    with StrictResponses() as upstream, proxying(upstream.url) as proxy:
+        answer = wire.request(proxy.url, "GET", RESPONSES, b"", [*KEY, *upgrade])
+        assert len(upstream.journal) == 0
+    assert answer.status == 426
+    assert answer.json()["error"]["code"] == "upgrade_refused"
+
+
+def test_a_stream_that_breaks_off_ends_with_an_error_whose_number_goes_on() -> None:
+    begun = {"type": "response.created", "sequence_number": 0, "response": {"object": "response", "error": None}}
+    with StrictResponses() as upstream, proxying(upstream.url) as proxy:
+        upstream.answer(lambda exchange: event_stream(begun, cut=True))
+        answer = wire.post_json(proxy.url, RESPONSES, Agent(proxy.url).body(), KEY)
+    error = json.loads(list(wire.events(answer.body))[-1])
+    assert (error["type"], error["sequence_number"]) == ("error", 1)
+    assert error["message"] == error["error"]["message"]
+
+
+# -- what the server keeps ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("members", "reason"),
+    [
+        ({"previous_response_id": "resp_1"}, "server-state"),
+        ({"conversation": "conv_1"}, "server-state"),
+        ({"prompt": {"id": "pmpt_1"}}, "server-state"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "unresolved-reference"),
+    ],
+)
+def test_what_builds_on_the_servers_state_passes_and_says_so(members: Json, reason: str) -> None:
+    body = {**Agent("").body(), "condenser": {"strategy": "recent"}, **members}
+    with StrictResponses() as upstream, proxying(upstream.url, window=WINDOW) as proxy:
+        answer = wire.post_json(proxy.url, RESPONSES, body, KEY)
+        forwarded = upstream.journal.only(RESPONSES).json()
+    assert answer.header("x-condenser-action") == "bypassed"
+    assert answer.header("x-condenser-reason") == reason
+    assert forwarded == {key: value for key, value in body.items() if key != "condenser"}
+
+
+# -- sessions ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "session"),
+    [
+        ({"session-id": "one", "thread-id": "one"}, "one"),
+        ({"session-id": "one", "thread-id": "two"}, "two"),
+    ],
+)
+def test_a_subagents_thread_is_another_session_than_its_parents(headers: Mapping[str, str], session: str) -> None:
+    with StrictResponses() as upstream, proxying(upstream.url) as proxy:
+        answer = wire.post_json(proxy.url, RESPONSES, {"model": MODEL, "input": "hi"}, [*KEY, *headers.items()])
+    assert answer.header("x-condenser-session") == session
+
+
+# -- counting ----------------------------------------------------------------------------------------------
+
+
+def test_a_count_is_that_of_the_view_that_would_be_sent_and_changes_nothing() -> None:
+    with (
+        StrictResponses(reader, window=WINDOW) as upstream,
+        proxying(upstream.url, strategy="mask", window=WINDOW) as proxy,
+    ):
+        agent = Agent(proxy.url)
+        while agent.turn().header("x-condenser-action") != "condensed":
+            pass
+        counted = {key: value for key, value in agent.body().items() if key not in ("stream", "store")}
+        answers = [wire.post_json(proxy.url, COUNT, counted, KEY) for _ in range(2)]
+        view = upstream.journal.to(COUNT)[-1].json()["input"]
+        agent.turn()
+        assert [answer.status for answer in answers] == [200, 200]
+        assert answers[0].json() == answers[1].json()
+        assert view == sent(upstream)[-1]["input"]
+        assert answers[0].json()["input_tokens"] == reported_prompt(proxy.journal.to(RESPONSES)[-1])
+
+
+def reported_prompt(exchange: Exchange) -> int:
+    """The prompt tokens that the upstream reported in a stream."""
+    return int(json.loads(list(wire.events(exchange.sent))[-1])["response"]["usage"]["input_tokens"])
+
+
+def test_an_upstream_that_cannot_count_leaves_it_to_the_proxy() -> None:
+    with StrictResponses() as upstream, proxying(upstream.url, window=WINDOW) as proxy:
+        upstream.answer(lambda exchange: json_reply({"error": "no"}, status=404))
+        answer = wire.post_json(proxy.url, COUNT, {"model": MODEL, "input": "hi"}, KEY)
+    assert answer.json()["object"] == "response.input_tokens"
+    assert 0 < answer.json()["input_tokens"] < 50
