@@ -7,7 +7,7 @@ do not pass through the framework's layers: `Serving` calls their route directly
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
@@ -21,7 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.browsers import Guard
-from proxy.endpoints.table import COUNT_PATHS, PATHS
+from proxy.endpoints.table import COUNT_PATHS, ENDPOINTS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.log import LINE
 from proxy.quoting import printable
@@ -85,6 +85,7 @@ def create_app(
             *(Route(path, Counting(endpoint), methods=["POST"]) for path, endpoint in COUNT_PATHS.items()),
             Route("/v1/{path:path}", PassThrough()),
             Route("/_condenser/{path:path}", _AnyMethod(admin)),
+            *_prefixed_routes(),
             Route("/", _AnyMethod(root)),
             Route("/livez", livez),
             Route("/readyz", readyz),
@@ -92,6 +93,16 @@ def create_app(
         ]
     )
     return app
+
+
+def _prefixed_routes() -> Iterator[Route]:
+    """Routes of paths with a provider's prefix: `/api/coding/v1/messages`."""
+    for endpoint in ENDPOINTS.values():
+        path = f"/{{prefix:path}}{endpoint.path_ending}"
+        yield Route(path, Condensed(endpoint), methods=["POST"])
+        if endpoint.count_path:
+            counting = path + endpoint.count_path.removeprefix(endpoint.path)
+            yield Route(counting, Counting(endpoint), methods=["POST"])
 
 
 class _App(FastAPI):

@@ -27,6 +27,7 @@ from proxy.asking.dispatch import (
     fetch_reply,
     headers_for,
     is_down,
+    path_for,
 )
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
 from proxy.endpoints.endpoint import Endpoint, Question
@@ -171,7 +172,7 @@ class ModelCalls:
     ) -> Completion | Failure:
         model = question.model
         headers = headers_for(model, caller)
-        sending = self.upstream.ask(model.base_url, question.endpoint.path, headers, data, model.timeout)
+        sending = self.upstream.ask(model.base_url, path_for(model, caller), headers, data, model.timeout)
         reply = await fetch_reply(sending, model.timeout, caller, lane)
         if isinstance(reply, Failure):
             return reply

@@ -60,6 +60,13 @@ class Caller:
     """Other requests that have come to wait for the result of a background call."""
     endpoint: Endpoint = CHAT_ENDPOINT
     """The endpoint of the request."""
+    path: str = CHAT_ENDPOINT.path
+    """The path of the request."""
+
+
+def path_for(role: ModelRole, caller: Caller) -> str:
+    """The path that a call goes to: the request's own, or that of chat at an address of the settings."""
+    return caller.path if role.base_url is None else CHAT_ENDPOINT.path
 
 
 def endpoint_for(role: ModelRole, caller: Caller) -> Endpoint:

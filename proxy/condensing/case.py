@@ -167,7 +167,14 @@ class Case(NamedTuple):
         texts = {name: offered.get(name) or body.raw_value(name) for name in body.endpoint.prompt_members}
         members = {name: text for name, text in texts.items() if text}
         whom = request.model, request.headers, members, request.received_at, request.trust
-        return Caller(*whom, background, policy.profile, policy.background, endpoint=body.endpoint)
+        return Caller(
+            *whom,
+            background,
+            policy.profile,
+            policy.background,
+            endpoint=body.endpoint,
+            path=request.target.decode("utf-8", "replace"),
+        )
 
     def session_facts(self, now: float, verdict: Verdict | None = None) -> SessionFacts:
         """What strategies may know about the session; `now` in seconds since the epoch."""

@@ -100,6 +100,8 @@ class Endpoint:
     """Reads and writes the elements of its message lists."""
     path: str
     """The path that clients send requests to, and to which they are forwarded."""
+    path_ending: str
+    """What paths of the protocol end in that are not under `/v1`, such as those with a provider's prefix."""
 
     # -- requests: the list
 

@@ -16,7 +16,7 @@ COUNT_PATHS = {endpoint.count_path: endpoint for endpoint in ENDPOINTS.values() 
 
 def endpoint_at(path: str) -> Endpoint:
     """The endpoint at a path or above it; at any other that of chat, whose errors all of OpenAI's API has."""
-    above = (endpoint for endpoint in ENDPOINTS.values() if path.startswith(f"{endpoint.path}/"))
+    above = (endpoint for endpoint in ENDPOINTS.values() if f"{endpoint.path_ending}/" in f"{path}/")
     return PATHS.get(path) or next(above, CHAT_ENDPOINT)
 
 

@@ -24,6 +24,8 @@ class ClientRequest(NamedTuple):
     has_suffix: bool
     """Whether a suffix was removed from the model's id."""
     controls: Controls
+    path: bytes = b""
+    """The path that it is forwarded to, where that is not the endpoint's own."""
     query: bytes = b""
     received_at: float = 0.0
     """When the request came in, in seconds since the epoch."""
@@ -33,6 +35,11 @@ class ClientRequest(NamedTuple):
     """The headers that describe that encoding."""
     trust: Trust = ALWAYS
     """Whether the upstream has accepted the caller's credential."""
+
+    @property
+    def target(self) -> bytes:
+        """The path that it is forwarded to."""
+        return self.path or self.body.endpoint.path.encode()
 
     @property
     def scope(self) -> Scope:

@@ -198,9 +198,7 @@ class _Serving:
             headers = [pair for pair in headers if pair[0] != b"accept-encoding"]
         if request.encoded_body and sent is request.body.data:
             sent, headers = request.encoded_body, [*headers, *request.encoding_headers]
-        reply = await services.upstream.send(
-            UpstreamRequest("POST", self.endpoint.path.encode(), request.query, headers, sent)
-        )
+        reply = await services.upstream.send(UpstreamRequest("POST", request.target, request.query, headers, sent))
         try:
             await services.callers.note(request.trust, reply.status, shares=not request.controls.no_store)
         except BaseException:
@@ -319,11 +317,20 @@ def _client_request(scope: Scope, services: Services, body: wire.Body, owner: Ow
         body=body,
         model=model or "",
         has_suffix=suffix is not None,
+        path=_prefixed_path(scope),
         query=scope["query_string"],
         controls=controls.read(headers, body.values.get(EXTENSION), suffix, services.permits),
         received_at=services.clock(),
         trust=services.callers.trust_in(owner.credential),
     )
+
+
+def _prefixed_path(scope: Scope) -> bytes:
+    """The path of a request that came to a provider's prefix, to be forwarded as it is; empty for `/v1`."""
+    if not scope.get("path_params", {}).get("prefix"):
+        return b""
+    path: bytes = scope["raw_path"]
+    return path.removeprefix(scope.get("root_path", "").encode())
 
 
 def _with_encoded_body(request: ClientRequest, data: bytes) -> ClientRequest:

@@ -35,7 +35,6 @@ class Upstream:
         tls = tls_context()
         self._shown = redacted(settings.base_url)
         self._base = address(settings.base_url)
-        self._url = self._base.server + self._base.path
         self._calls = JsonClient(settings, tls, transport)
         key = settings.api_key
         self._own_headers = to_upstream([], key.get_secret_value() if key else None)
@@ -48,8 +47,8 @@ class Upstream:
         Raises `UpstreamUnavailable`, and `BadRequest` for a path that leads out of the base URL.
         """
         method, path, query, headers, body = request
-        # What is appended to the base URL cannot change the host or lead out of its path.
-        url = self._url + _path_below(path)
+        # A path cannot change the host, nor lead out of the base URL.
+        url = _url(self._base, _checked(path))
         if query:
             url = f"{url}?{_text(query)}"
         if isinstance(body, bytes) and (body or method in _WITH_BODY):
@@ -67,12 +66,11 @@ class Upstream:
         return self._address(base_url).server + "/"
 
     async def ask(self, base_url: str | None, path: str, headers: Headers, data: bytes, timeout: float) -> JsonReply:
-        """Sends a request of the proxy's own to a path under `/v1`; raises `UpstreamUnavailable`.
+        """Sends a request of the proxy's own to a path; raises `UpstreamUnavailable`.
 
         `timeout` is in seconds.
         """
-        base = self._address(base_url)
-        return await self._calls.ask(f"{base.server}{base.path}{path.removeprefix(PREFIX)}", headers, data, timeout)
+        return await self._calls.ask(_url(self._address(base_url), path), headers, data, timeout)
 
     async def probe(self) -> int:
         """Asks for the upstream's model list and returns the status; raises `UpstreamUnavailable`.
@@ -102,13 +100,18 @@ class Upstream:
         return address(base_url) if base_url else self._base
 
 
+def _url(base: Address, path: str) -> str:
+    """Where a path leads: below the base URL if it begins with `/v1`, else to the same path of the server."""
+    below = path.removeprefix(PREFIX)
+    return base.server + (path if below == path else base.path + below)
+
+
 @lru_cache(_CACHED_PATHS)  # nearly all requests have one of a few paths
-def _path_below(path: bytes) -> str:
-    """A path without its `/v1`; raises `BadRequest` for one that climbs or is not UTF-8."""
-    rest = path.removeprefix(PREFIX.encode())
-    if not is_plain(rest):
+def _checked(path: bytes) -> str:
+    """A path as text; raises `BadRequest` for one that climbs or is not UTF-8."""
+    if not is_plain(path):
         raise BadRequest("The path has segments that climb.", code="bad_path")
-    return _text(rest)
+    return _text(path)
 
 
 def _text(part: bytes) -> str:

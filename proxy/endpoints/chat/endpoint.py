@@ -11,6 +11,7 @@ from strategies.dialects.chat import CHAT
 CHAT_ENDPOINT = Endpoint(
     dialect=CHAT,
     path="/v1/chat/completions",
+    path_ending="/chat/completions",
     list_member="messages",
     look=requests.look,
     counted_members=("tools", "functions", "tool_choice", "function_call", "response_format"),

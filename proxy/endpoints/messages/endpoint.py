@@ -11,6 +11,7 @@ from strategies.dialects.messages import MESSAGES
 MESSAGES_ENDPOINT = Endpoint(
     dialect=MESSAGES,
     path="/v1/messages",
+    path_ending="/v1/messages",
     list_member="messages",
     look=requests.look,
     counted_members=("system", "tools", "tool_choice", "output_config"),

@@ -12,6 +12,7 @@ from strategies.dialects.responses import RESPONSES
 RESPONSES_ENDPOINT = Endpoint(
     dialect=RESPONSES,
     path="/v1/responses",
+    path_ending="/responses",
     list_member="input",
     look=requests.look,
     from_text=lambda text: {"role": "user", "content": text},

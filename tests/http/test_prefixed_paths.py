@@ -1,0 +1,69 @@
+"""Paths with a provider's prefix: what a path ends in says which protocol it is, and it is forwarded as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.http import test_messages, test_responses
+from tests.support import wire
+from tests.support.messages_upstream import StrictMessages
+from tests.support.proxy import proxying
+from tests.support.responses_upstream import StrictResponses
+from tests.support.upstream import ScriptedUpstream
+
+MESSAGES = "/api/coding/v1/messages"
+RESPONSES = "/backend-api/codex/responses"
+AZURE = "/openai/deployments/a%2Fb/chat/completions"
+
+
+def test_a_prefixed_path_is_condensed_and_forwarded_as_it_is() -> None:
+    with StrictMessages(test_messages.reader) as upstream, proxying(upstream.url, strategy="recent") as proxy:
+        agent = test_messages.Agent(proxy.url)
+        agent.messages += test_messages.talk(12)
+        headers = [*test_messages.HEADERS, ("x-condenser-force", "true"), ("x-condenser-window", "32000")]
+        answer = wire.post_json(proxy.url, f"{MESSAGES}?beta=true", agent.body(), headers)
+        assert answer.header("x-condenser-action") == "condensed"
+        assert upstream.journal.only(MESSAGES).target == f"{MESSAGES}?beta=true"
+
+
+def test_the_proxys_own_calls_go_to_the_prefix_too() -> None:
+    with StrictMessages(test_messages.reader) as upstream, proxying(upstream.url, strategy="summary") as proxy:
+        agent = test_messages.Agent(proxy.url)
+        agent.messages += test_messages.talk(12)
+        headers = [*test_messages.HEADERS, ("x-condenser-force", "true"), ("x-condenser-window", "32000")]
+        answer = wire.post_json(proxy.url, MESSAGES, agent.body(), headers)
+        assert answer.header("x-condenser-stages") == "summary"
+        assert {exchange.path for exchange in upstream.journal} == {MESSAGES}
+        assert len(upstream.journal) == 2
+
+
+def test_the_other_protocols_and_counts_have_prefixes_too() -> None:
+    with StrictResponses() as upstream, proxying(upstream.url, strategy="recent") as proxy:
+        body: Any = {"model": "m", "input": "hi"}
+        answers = [
+            wire.post_json(proxy.url, path, body, test_responses.KEY)
+            for path in (RESPONSES, f"{RESPONSES}/input_tokens")
+        ]
+        assert [answer.status for answer in answers] == [200, 200]
+        assert [exchange.path for exchange in upstream.journal] == [RESPONSES, f"{RESPONSES}/input_tokens"]
+    with ScriptedUpstream() as chat, proxying(chat.url, strategy="recent") as proxy:
+        wire.post_json(proxy.url, AZURE, {"model": "m", "messages": [{"role": "user", "content": "hi"}]})
+        assert [exchange.target for exchange in chat.journal] == [AZURE]
+
+
+def test_an_error_at_a_prefixed_path_has_the_form_of_its_protocol() -> None:
+    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+        answer = wire.request(proxy.url, "POST", MESSAGES, b"{", [*wire.JSON, *test_messages.HEADERS])
+        climbing = wire.request(proxy.url, "POST", "/api/../v1/messages", b"{}", wire.JSON)
+    assert (answer.status, answer.json()["type"]) == (400, "error")
+    assert climbing.status in (400, 404)
+    assert len(upstream.journal) == 0
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/v1beta/chat", "/api/threads/t/messages"])
+def test_a_path_without_a_prefix_or_of_no_protocol_is_not_found(path: str) -> None:
+    with ScriptedUpstream() as upstream, proxying(upstream.url) as proxy:
+        answer = wire.post_json(proxy.url, path, {"model": "m", "messages": []})
+        assert (answer.status, len(upstream.journal)) == (404, 0)
