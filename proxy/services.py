@@ -26,7 +26,7 @@ from proxy.condensing.recall import Recall
 from proxy.condensing.restoring import Restorer
 from proxy.condensing.running import PipelineRunner
 from proxy.condensing.searching import Searcher
-from proxy.control_names import KEYS
+from proxy.controls import Controls
 from proxy.discovery import Discovered
 from proxy.http.admission import Admission
 from proxy.http.headers import lowered_names
@@ -35,7 +35,6 @@ from proxy.learning.profiles import Profiles
 from proxy.memory.admin import MemoryAdmin
 from proxy.memory.meaning import Meanings
 from proxy.request.callers import AUTHORIZATION, Callers, Tenants, tenant_key
-from proxy.request.controls import Permits
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
@@ -46,6 +45,7 @@ from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser
 from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
+from proxy.settings.tables import ControlSettings
 from proxy.settings.token import admin_token
 from proxy.store import open_store
 from proxy.store.base import SessionStore
@@ -82,8 +82,8 @@ class Services:
     """The operator's key for the upstream; None where callers bring their own."""
     bounds: Bounds
     """What one request body may hold."""
-    permits: Permits
-    """What clients may ask of the proxy."""
+    permit: Callable[[Controls], None] | None
+    """Raises `BadRequest` for controls that clients may not set; None if they may set all."""
 
     @property
     def store(self) -> SessionStore:
@@ -182,13 +182,8 @@ def _services(ground: _Ground, summarizer: Resolver | None) -> Services:
         clock=clock,
         own_key=own_key,
         bounds=Bounds(limits.messages, limits.members, limits.values),
-        permits=_permits(settings),
+        permit=None if settings.controls == ControlSettings() else settings.controls.check,
     )
-
-
-def _permits(settings: Settings) -> Permits:
-    allowed = settings.controls
-    return Permits(KEYS if "*" in allowed.allow else allowed.allow, allowed.max_window, allowed.own_calls)
 
 
 def _admission(settings: Settings, telemetry: Telemetry) -> Admission:

@@ -18,7 +18,8 @@ from pydantic_core import PydanticUndefined
 from proxy import errors
 from proxy.cli import COMMANDS
 from proxy.condensing import account
-from proxy.control_names import KEYS
+from proxy.controls import MEMORY
+from proxy.controls import ROWS as CONTROLS
 from proxy.errors import ProxyError
 from proxy.reasons import Action, Reason, Trigger
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings, environment_tree, load_settings
@@ -266,9 +267,15 @@ def test_the_config_file_has_every_key_and_no_other() -> None:
 # -- HTTP ---------------------------------------------------------------------------------------------------
 
 
-def test_every_request_header_is_documented() -> None:
-    said = column(section(read("http.md"), "Request headers"), "header")
-    assert said == {f"X-Condenser-{key.title()}" for key in KEYS}
+def test_the_table_of_request_headers_is_that_of_the_controls() -> None:
+    said = [list(row.values()) for row in rows(section(read("http.md"), "Request headers")) if "sticks" in row]
+    assert said == [
+        [f"`X-Condenser-{row.key.title()}`", row.what, row.sticks, row.settings] for row in CONTROLS.values()
+    ]
+
+
+def test_every_setting_that_a_control_goes_before_is_a_key() -> None:
+    assert {key for row in CONTROLS.values() for key in names(row.settings)} <= {*ALL_KEYS, *MEMORY}
 
 
 def test_every_response_header_is_documented() -> None:

@@ -6,13 +6,11 @@ import argparse
 import os
 from typing import Any, NamedTuple
 
+from proxy.controls import MIN_WINDOW, check_model, split_model
 from proxy.errors import BadRequest
-from proxy.request.controls import check_model, split_model
 from proxy.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
 from proxy.settings.values import known_strategy
 from strategies import Pipeline
-
-_MIN_WINDOW = 256
 
 
 def add_settings_arguments(command: argparse.ArgumentParser) -> None:
@@ -84,8 +82,8 @@ def model(text: str) -> NamedModel:
 def window(text: str) -> int:
     """A context length in tokens."""
     tokens = positive(text)
-    if tokens < _MIN_WINDOW:
-        raise argparse.ArgumentTypeError(f"must be at least {_MIN_WINDOW}")
+    if tokens < MIN_WINDOW:
+        raise argparse.ArgumentTypeError(f"must be at least {MIN_WINDOW}")
     return tokens
 
 

@@ -1,32 +1,23 @@
 """Policies: made from controls, session and settings for one request, and cached by what they rest on.
 
-Each key is taken from the first place that has it:
-
-| key | request | session | settings for the model | general settings |
-|---|---|---|---|---|
-| strategy, with its options | yes | yes | yes | yes |
-| memory | yes | yes | strategies that inject unasked | yes |
-| memory scope | yes | yes | | |
-| window | yes | | yes | yes, then the server's and the bundled table's |
-| reserve | the reply length | | yes | yes |
-| marks, summarizer, judge, background | | | yes | yes |
-| prices | | | yes | |
-
-`_ModelFacts` has the last two columns; what a request and its session say is laid over them in `_policy`.
+A value is that of the request, else of its session (`Controls.over`), else of the model's entry in the settings, else
+of the tables there (`Settings.own`). `_ModelFacts` has what the settings say; what a request and its session say is
+laid over it in `_policy`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, NamedTuple
 
 from proxy.condensing.policy import REQUEST, SETTINGS, UNKNOWN, Policy, Window
+from proxy.controls import MEMORY, Controls, Memory
 from proxy.errors import BadRequest
 from proxy.learning.learned_windows import LearnedWindow
 from proxy.learning.profiles import ANY, Profile
 from proxy.learning.proof import Scope
-from proxy.request.controls import MEMORY, Controls, Memory, memory_of
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import JudgeRole, Mode, Prices, SummarizerRole
@@ -40,8 +31,6 @@ from strategies.core.protocol import Injecting, Injection, Strategy
 from strategies.pipeline import with_stage_marks
 
 _MAX_CACHED = 256
-
-T = TypeVar("T")
 
 
 class _ModelFacts(NamedTuple):
@@ -120,9 +109,13 @@ class Policies:
         self, controls: Controls, session: Mapping[str, Any], model: str, reply_limit: int | None, basis: Known
     ) -> Policy:
         facts = self._facts(model)
-        pipeline, options, sticks = _choice(controls, session, facts.strategy)
-        strategies, ledger = self._stages(pipeline, options, controls.param("options"))
+        asked = controls.over(session)
+        pipeline = asked.strategy or facts.strategy
+        strategies, ledger = self._stages(pipeline, asked.options, controls.param("options"))
         injection = self._injection(strategies)
+        if controls.memory_scope is not None and not self._settings.memory.scopes:
+            param = controls.param("memory-scope")
+            raise BadRequest(f"{param} needs memory.scopes = true in the settings of the proxy.", param=param)
         return Policy(
             pipeline=pipeline,
             stages=strategies,
@@ -132,13 +125,13 @@ class Policies:
             ledger=ledger,
             summarizer=facts.summarizer,
             judge=facts.judge,
-            session_settings={**sticks, **_memory_settings(controls)},
-            memory=self._memory(controls, session, pipeline, injection),
+            session_settings=controls.kept(session, pipeline),
+            memory=self._memory(asked, pipeline, injection),
             injection=injection,
             background=facts.background,
             prices=facts.prices,
             payback_turns=self._settings.cost.payback_turns,
-            scope=self._scope(controls, session),
+            scope=(asked.memory_scope or "") if self._settings.memory.scopes else "",
             profile=basis.profile,
         )
 
@@ -146,23 +139,11 @@ class Policies:
         """Whether a request is `off`, unless its session says otherwise."""
         return (controls.strategy or self._facts(model).strategy).is_off
 
-    def _scope(self, controls: Controls, session: Mapping[str, Any]) -> str:
-        """The memory scope that a request or its session names; raises `BadRequest` if scopes are disabled."""
-        if self._settings.memory.scopes:
-            return controls.memory_scope or str(session.get("memory_scope", ""))
-        if controls.memory_scope is not None:
-            param = controls.param("memory-scope")
-            raise BadRequest(f"{param} needs memory.scopes = true in the settings of the proxy.", param=param)
-        return ""
-
-    def _memory(
-        self, controls: Controls, session: Mapping[str, Any], pipeline: Pipeline, injection: Injection
-    ) -> Memory:
+    def _memory(self, asked: Controls, pipeline: Pipeline, injection: Injection) -> Memory:
         """The uses of memory that are allowed; none if the store keeps no text: a block must last a whole turn."""
-        if not self._settings.store.keeps_text or controls.no_store or pipeline.is_off or pipeline.observe:
+        if not self._settings.store.keeps_text or asked.no_store or pipeline.is_off or pipeline.observe:
             return MEMORY["off"]
-        default = "inject" if injection.unasked else self._settings.memory.default
-        return controls.memory or memory_of(session.get("memory")) or MEMORY[default]
+        return asked.memory or MEMORY["inject" if injection.unasked else self._settings.memory.default]
 
     def _injection(self, strategies: Sequence[Strategy]) -> Injection:
         """The bounds that the first stage with an opinion sets for a memory block, else those of the settings."""
@@ -226,26 +207,18 @@ class Policies:
         return self._models.use(model, lambda: self._read_facts(model))
 
     def _read_facts(self, model: str) -> _ModelFacts:
-        settings = self._settings
-        entry = settings.for_model(model)
-
-        def own(key: str, general: T) -> T:
-            """The model's own value for a key, else the general one."""
-            value: T | None = getattr(entry, key, None)
-            return general if value is None else value
-
-        limit = entry.max_input if entry else None
-        tokens = own("window", settings.window)
+        own, entry = partial(self._settings.own, model=model), self._settings.for_model(model)
+        limit, tokens = own("max_input"), own("window")
         source = f"{SETTINGS} for '{entry.match}'" if entry and entry.window else SETTINGS
         found = self._table.find(model)
         return _ModelFacts(
-            strategy=_parsed(own("strategy", settings.strategy)),
-            summarizer=own("summarizer", settings.summarizer),
-            judge=own("judge", settings.judge),
-            background=own("background", settings.background.mode),
-            prices=own("prices", None),
-            marks=own("marks", settings.marks).to_marks(),
-            reserve=own("reserve", settings.marks.reserve),
+            strategy=_parsed(own("strategy")),
+            summarizer=own("summarizer"),
+            judge=own("judge"),
+            background=own("background"),
+            prices=own("prices"),
+            marks=own("marks").to_marks(),
+            reserve=own("reserve"),
             window=Window(tokens, source, limit) if tokens else None,
             listed=Window(found.window, "bundled table", limit or found.max_input) if found else Window(None, UNKNOWN),
             max_input=limit,
@@ -274,19 +247,6 @@ class Policies:
         )
 
 
-def _choice(
-    controls: Controls, session: Mapping[str, Any], default: Pipeline
-) -> tuple[Pipeline, Mapping[str, object], Mapping[str, Any]]:
-    """The pipeline, its options, and what the session remembers of them; `off` holds for one request only."""
-    stored = parse(str(session.get("strategy", "")))
-    chosen = controls.strategy or stored or default
-    is_stored = stored is not None and controls.strategy is None
-    options = controls.options or (session.get("options", {}) if is_stored else {})
-    if chosen.is_off or (controls.strategy is None and not controls.options):
-        return chosen, options, session
-    return chosen, options, {**session, "strategy": str(chosen), "options": dict(options)}
-
-
 def _parsed(strategy: str) -> Pipeline:
     pipeline = parse(strategy)
     if pipeline is None:
@@ -310,9 +270,3 @@ def option_tables(settings: Settings) -> dict[str, dict[str, object]]:
         name: {key: value for key, value in memory.items() if key in options} | settings.options.get(name, {})
         for name, options in known.items()
     }
-
-
-def _memory_settings(controls: Controls) -> dict[str, str]:
-    """The request's settings for memory, as its session keeps them."""
-    requested = {"memory": controls.memory and str(controls.memory), "memory_scope": controls.memory_scope}
-    return {key: value for key, value in requested.items() if value}

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import NamedTuple
 
+from proxy import controls
 from proxy.asking import Caller, Roles
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
@@ -27,7 +28,7 @@ from proxy.replaying.measures import (
 )
 from proxy.replaying.recorded import Conversation, Message, Question
 from proxy.replaying.scripted import scripted_answer, scripted_votes
-from proxy.request import controls, wire
+from proxy.request import wire
 from proxy.request.client_request import ClientRequest
 from proxy.request.message_cache import Element
 from proxy.services import Services, open_services

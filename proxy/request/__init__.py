@@ -1,1 +1,1 @@
-"""From the bytes of a request to what is known of it: body, controls, identity, tokens, session."""
+"""From the bytes of a request to what is known of it: body, caller, tokens."""

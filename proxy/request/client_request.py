@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from proxy.controls import Controls
 from proxy.http.headers import Headers
 from proxy.learning.proof import Scope
 from proxy.request.callers import ALWAYS, Trust
-from proxy.request.controls import Controls
 from proxy.request.wire import Body
 
 

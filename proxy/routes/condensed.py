@@ -15,9 +15,11 @@ from functools import partial
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from proxy import controls
 from proxy.condenser import Exchange
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
+from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, BadRequest, BodyTooLarge, ProxyError, UpstreamUnavailable
 from proxy.http.admission import Place
@@ -28,10 +30,9 @@ from proxy.reasons import Reason
 from proxy.reply.keepalive import COMMENT, KeepAlive
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reply.watching import WatchedReply, editor_for
-from proxy.request import controls, wire
+from proxy.request import wire
 from proxy.request.callers import Owner
 from proxy.request.client_request import ClientRequest
-from proxy.request.controls import Controls
 from proxy.request.scanning import EXTENSION
 from proxy.routes.passthrough import Unread, pass_unread
 from proxy.services import Services
@@ -257,7 +258,7 @@ async def read_request(
     encoding = encoding_of(headers) if ENCODING in named else ""
     decoder = decoder_for(encoding) if encoding else None
     if encoding and decoder is None:
-        _check_may_go_unread(controls.read(headers, None, None, services.permits), encoding)
+        _check_may_go_unread(controls.read(headers, None, None, services.permit), encoding)
         raise Unread(Reason.ENCODED_BODY)
     length = named.get(b"content-length", b"")
     if length.isdigit() and int(length[:_MAX_DIGITS]) > limit:
@@ -271,7 +272,7 @@ async def read_request(
         body = await wire.read_in_turns(plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant)
         controls.check_model(body.values.get("model"))
     except (BadRequest, BodyTooLarge):
-        from_headers = controls.read(headers, None, None, services.permits)
+        from_headers = controls.read(headers, None, None, services.permit)
         if from_headers.needs_reading or not _is_off(from_headers, services):
             raise
         stripped = await asyncio.to_thread(wire.without_extension, plain)
@@ -319,7 +320,7 @@ def _client_request(scope: Scope, services: Services, body: wire.Body, owner: Ow
         has_suffix=suffix is not None,
         path=_prefixed_path(scope),
         query=scope["query_string"],
-        controls=controls.read(headers, body.values.get(EXTENSION), suffix, services.permits),
+        controls=controls.read(headers, body.values.get(EXTENSION), suffix, services.permit),
         received_at=services.clock(),
         trust=services.callers.trust_in(owner.credential),
     )

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import Items
 from proxy.errors import BadRequest, HeadMismatch
-from proxy.request.controls import Controls
 from proxy.request.message_cache import Element
 from proxy.request.wire import Body
 from proxy.sessions.identity import Identity

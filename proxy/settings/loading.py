@@ -7,13 +7,16 @@ against the options that the strategies declare.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from proxy.controls import MIN_WINDOW
 from proxy.errors import SettingsError
 from proxy.learning.profiles import Profile
 from proxy.settings.sources import from_environment, from_file, normalized, origins
@@ -56,7 +59,7 @@ class Settings(BaseSettings):
     open_to_all: bool = False
     """Serve beyond this machine with `upstream.api_key`, although callers then bring no credential."""
     strategy: KnownStrategy = DEFAULT
-    window: int | None = Field(None, ge=256)
+    window: int | None = Field(None, ge=MIN_WINDOW)
     """The context length of every model, in tokens."""
     inline_timeout: float = Field(10.0, gt=0)
     """Seconds that a client may wait for the proxy's own model calls, all calls of one request together."""
@@ -112,10 +115,15 @@ class Settings(BaseSettings):
         """The first entry of `[[models]]` that matches."""
         return next((entry for entry in self.models if fnmatchcase(model, entry.match)), None)
 
+    def own(self, key: str, model: str) -> Any:
+        """The value of a key of `[[models]]` for a model: its entry's, else that of the tables."""
+        value = getattr(self.for_model(model), key, None)
+        return GENERAL[key](self) if value is None and key in GENERAL else value
+
     def profile_of(self, model: str) -> Profile:
         """Which forms of messages the server of a model accepts, by the settings."""
-        entry = self.for_model(model)
-        return (entry.profile if entry else None) or self.upstream.profile
+        profile: Profile = self.own("profile", model)
+        return profile
 
     @classmethod
     def settings_customise_sources(
@@ -129,6 +137,19 @@ class Settings(BaseSettings):
         """Arguments, then the environment, then the file."""
         environment, file = (InitSettingsSource(settings_cls, read()) for read in (from_environment, from_file))
         return init_settings, environment, file
+
+
+GENERAL: Mapping[str, Callable[[Settings], Any]] = {
+    "window": attrgetter("window"),
+    "reserve": attrgetter("marks.reserve"),
+    "strategy": attrgetter("strategy"),
+    "marks": attrgetter("marks"),
+    "summarizer": attrgetter("summarizer"),
+    "judge": attrgetter("judge"),
+    "background": attrgetter("background.mode"),
+    "profile": attrgetter("upstream.profile"),
+}
+"""The setting that holds for a model whose entry in `[[models]]` leaves a key out."""
 
 
 def load_settings(**given: Any) -> Settings:

@@ -8,6 +8,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from proxy.controls import MIN_WINDOW, Controls
+from proxy.errors import BadRequest
 from proxy.learning.profiles import ANY, Profile
 from proxy.settings.values import (
     ControlNames,
@@ -23,6 +25,7 @@ from proxy.settings.values import (
     not_empty,
 )
 from proxy.store import SCHEMES
+from strategies import TABLE, Pipeline
 from strategies.core.budget import Marks
 from strategies.core.ledger import LedgerCaps
 
@@ -124,7 +127,7 @@ class ModelRole(Table):
 class SummarizerRole(ModelRole):
     """The model that writes summaries."""
 
-    window: int | None = Field(None, ge=256)
+    window: int | None = Field(None, ge=MIN_WINDOW)
     """Its context length in tokens, if that differs from the request's."""
     form: Literal["isolated", "continue"] = "isolated"
     """`continue` has the request's model go on from the view itself, so that the upstream's prompt cache is hit."""
@@ -262,6 +265,23 @@ class ControlSettings(Table):
     own_calls: bool = True
     """Clients may choose strategies that ask a model."""
 
+    def check(self, controls: Controls) -> None:
+        """Raises `BadRequest` that names a control that a client may not set, or not so."""
+        for key, param in controls.params.items():
+            if key not in self.allow and "*" not in self.allow:
+                raise BadRequest(f"{param}: this proxy accepts no {key} from clients.", param=param)
+        pipeline = controls.strategy
+        if pipeline and not (self.own_calls or pipeline.observe) and (asking := _asking(pipeline)):
+            param = controls.param("strategy")
+            raise BadRequest(f"{param}: this proxy lets no client choose {asking}, which asks a model.", param=param)
+        if 0 < self.max_window < (controls.window or 0):
+            param = controls.param("window")
+            raise BadRequest(f"{param} may be at most {self.max_window:,} at this proxy.", param=param)
+
+
+def _asking(pipeline: Pipeline) -> str:
+    return next((name for name in pipeline.names if TABLE[name].make.asks), "")
+
 
 class LogSettings(Table):
     """The form of the log on standard error, and its lowest level."""
@@ -338,8 +358,8 @@ class ModelSettings(Table):
     """Settings for the models whose names match; the first entry that matches wins. None leaves a key to the tables."""
 
     match: Text
-    window: int | None = Field(None, ge=256)
-    max_input: int | None = Field(None, ge=256)
+    window: int | None = Field(None, ge=MIN_WINDOW)
+    max_input: int | None = Field(None, ge=MIN_WINDOW)
     reserve: int | None = Field(None, ge=0)
     strategy: KnownStrategy | None = None
     marks: MarkShares | None = None

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
-from proxy.control_names import KEYS, why_no_pipeline
+from proxy.controls import KEYS
+from proxy.pipeline_names import why_no_pipeline
 from proxy.quoting import not_this, quoted
 from strategies import parse
 
@@ -76,7 +77,7 @@ def header_name(value: str) -> str:
 
 def control_name(value: str) -> str:
     """`value` as a request's control is named, or `*`; raises `ValueError`."""
-    name = value.lower().replace("_", "-")
+    name = value.lower()
     if name != "*" and name not in KEYS:
         near = get_close_matches(name, KEYS, 1)
         hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(KEYS)}, *"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.control_names import KEYS
+from proxy.controls import KEYS
 from tests.http.strict import assert_openai_error
 from tests.support.stage import MODEL, Stage, asked, body_of, chat, staged
 from tests.support.wire import Answer
@@ -66,7 +66,7 @@ def test_a_body_that_is_not_read_sets_no_controls_either(closed: Stage) -> None:
 
 
 def test_what_is_allowed_and_what_is_no_control_passes() -> None:
-    with staged(controls={"allow": ["session", "no_store"]}) as stage:
+    with staged(controls={"allow": ["session", "no-store"]}) as stage:
         headers = [*asked(session="mine", no_store="false"), ("X-Condenser-Unheard-Of", "1")]
         answer = post(stage, headers, f"{MODEL}@2024")
         assert (answer.status, answer.header("x-condenser-session")) == (200, "mine")

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
+from proxy import controls
 from proxy.asking import Caller, Roles
 from proxy.condenser import Exchange
 from proxy.condensing.decision import Decision
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.request import controls
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from proxy import controls
 from proxy.condenser import Exchange
 from proxy.condensing.inject import Injector
 from proxy.condensing.recall import Recall
@@ -18,7 +19,6 @@ from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage
 from proxy.replaying.play import ScriptedSummarizer
 from proxy.reply.watching import WatchedReply
-from proxy.request import controls
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from proxy import controls
 from proxy.condenser import Condenser
 from proxy.condensing import account
 from proxy.condensing.inject import Injector
 from proxy.condensing.intake import Intake
 from proxy.condensing.recall import Recall
 from proxy.errors import BadRequest, HistoryUnavailable
-from proxy.request import controls
 from proxy.request.client_request import ClientRequest
 from proxy.request.wire import Body
 from proxy.services import Services, open_services

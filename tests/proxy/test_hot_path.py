@@ -12,10 +12,10 @@ from typing import Any, cast
 
 import pytest
 
+from proxy import controls
 from proxy.condensing.decision import Decision
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.request import controls
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings

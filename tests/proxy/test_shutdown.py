@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from proxy import controls
 from proxy.asking import Caller, Roles
-from proxy.request import controls
 from proxy.request.client_request import ClientRequest
 from proxy.services import open_services
 from proxy.settings import Settings

@@ -21,10 +21,10 @@ from proxy.condensing.account import (
 )
 from proxy.condensing.decision import Decision
 from proxy.condensing.policies import Policies
+from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.learning.proof import Scope
 from proxy.reasons import Action, Trigger
-from proxy.request.controls import Controls
 from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers

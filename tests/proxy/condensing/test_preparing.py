@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from proxy import controls
 from proxy.asking import Caller, Roles
 from proxy.condenser import Exchange
 from proxy.condensing.account import Timing
 from proxy.condensing.preparing import MAX_HELD
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.request import controls
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key

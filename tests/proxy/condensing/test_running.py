@@ -13,9 +13,9 @@ from proxy.asking import Asking, Caller
 from proxy.condensing.policies import Policies
 from proxy.condensing.policy import Policy
 from proxy.condensing.running import PipelineRunner, RunResult
+from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.learning.proof import Scope
-from proxy.request.controls import Controls
 from proxy.resources import config_directory
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.settings import Settings

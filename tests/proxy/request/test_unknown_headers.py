@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.request.controls import UnknownHeaders
+from proxy.controls import UnknownHeaders
 from tests.support import replies
 from tests.support.stage import WINDOW, asked, chat, staged
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [each.getMessage() for each in caplog.records if each.name == "proxy.request.controls"]
+    return [each.getMessage() for each in caplog.records if each.name == "proxy.controls"]
 
 
 def test_a_misspelt_name_is_logged_once_with_the_one_that_is_near(caplog: pytest.LogCaptureFixture) -> None:

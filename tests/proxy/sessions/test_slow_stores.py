@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from proxy import controls
 from proxy.condenser import Exchange
 from proxy.condensing.knowledge import FIRST_LOOK
 from proxy.condensing.leases import Leases
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
 from proxy.replaying.play import ScriptedSummarizer
-from proxy.request import controls
 from proxy.request.client_request import ClientRequest
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.services import Services, open_services

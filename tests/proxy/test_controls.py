@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.control_names import KEYS
+from proxy.controls import KEYS, MEMORY, Controls, Memory, check_model, read, split_model
 from proxy.errors import BadRequest
-from proxy.request.controls import MEMORY, Controls, Memory, check_model, read, split_model
-from strategies import TABLE, Pipeline
+from proxy.pipeline_names import why_no_pipeline
+from strategies import TABLE, Pipeline, parse
 
 
 def headers(**given_headers: str) -> list[tuple[bytes, bytes]]:
@@ -56,7 +56,7 @@ def test_every_header_is_read() -> None:
     )
 
 
-def test_every_key_of_the_body_is_read_with_json_types_and_in_either_spelling() -> None:
+def test_every_key_of_the_body_is_read_with_json_types_and_with_hyphens_or_underscores() -> None:
     found = read(
         [],
         {
@@ -67,7 +67,7 @@ def test_every_key_of_the_body_is_read_with_json_types_and_in_either_spelling() 
             "history": "replay",
             "no_store": True,
             "dry-run": "true",
-            "FORCE": False,
+            "force": False,
             "memory": "off",
             "memory_scope": "a.b_C",
         },
@@ -279,3 +279,24 @@ def test_what_a_client_calls_a_strategy_is_quoted_in_part() -> None:
     with pytest.raises(BadRequest) as raised:
         read([], {"strategy": "x" * 1_000_000}, None)
     assert len(raised.value.message) < 1_000
+
+
+KNOWN = f"known: {', '.join(TABLE)}, joined with '+'"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("mask+foo", f"unknown strategy 'foo' in 'mask+foo'; {KNOWN}"),
+        ("observe:mask+rollin", f"unknown strategy 'rollin' in 'observe:mask+rollin'; did you mean 'rolling'? {KNOWN}"),
+        ("quux", f"unknown strategy 'quux'; {KNOWN}"),
+        ("mask+", f"a strategy is missing in 'mask+'; {KNOWN}"),
+        ("", f"a strategy is missing; {KNOWN}"),
+        ("off+mask", "'off' cannot be joined with other strategies"),
+        ("+".join(["mask"] * 60), "a pipeline has at most 256 characters, not 299"),
+        ("a\n" + "b" * 200, f"unknown strategy 'a?{'b' * 62}…'; {KNOWN}"),
+    ],
+)
+def test_the_stage_that_is_wrong_is_named(text: str, says: str) -> None:
+    assert parse(text) is None
+    assert why_no_pipeline(text) == says

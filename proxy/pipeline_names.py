@@ -1,4 +1,4 @@
-"""The names that controls may have, in a header, in the `condenser` member or in the model, and those of pipelines."""
+"""What is wrong with a text that names no pipeline."""
 
 from __future__ import annotations
 
@@ -6,20 +6,6 @@ from difflib import get_close_matches
 
 from proxy.quoting import quoted
 from strategies import LONGEST, OBSERVE, TABLE
-
-KEYS = (
-    "session",
-    "strategy",
-    "options",
-    "window",
-    "history",
-    "if-head",
-    "memory",
-    "memory-scope",
-    "force",
-    "no-store",
-    "dry-run",
-)
 
 
 def why_no_pipeline(text: str) -> str:

@@ -1,0 +1,392 @@
+"""The controls of a request: what a client may ask of the proxy, by header, member of the body or suffix of the model.
+
+`Controls` is their table: a field for each, whose `control(...)` says all that is known of it. From these rows come the
+reading of headers and bodies, what a session keeps, `controls.allow` in the settings, errors, and the table of request
+headers in docs/http.md. A new control is one row, its line in the docs, and the code that uses the field.
+
+For each control the header wins over the body, and the body over the suffix. What a request leaves unset is taken from
+its session where the control sticks (`Controls.over`), and then from the settings (`proxy.condensing.policies`).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from proxy.errors import BadRequest
+from proxy.pipeline_names import why_no_pipeline
+from proxy.quoting import printable, quoted
+from strategies import Pipeline, parse
+
+MIN_WINDOW = 256
+OWN_PREFIX = b"x-condenser-"
+_MAX_ID = 256
+_MAX_MODEL = 512
+_MAX_OPTIONS = 4_096
+"""Characters. Models and options are keys of caches, which no client may fill with long ones."""
+_MAX_NAME = 64
+"""Characters of an unknown header's name that are shown."""
+_MIN_LIKENESS = 0.75
+"""How like a known name an unknown one must be for that to be meant."""
+_MAX_SHOWN = 4
+_log = logging.getLogger(__name__)
+
+
+# -- values ----------------------------------------------------------------------------------------------------
+# Each function reads the value of a header, or of a member of the body, which may be any JSON value. It raises
+# `ValueError` with the words that follow the name of the header or member.
+
+
+class Memory(NamedTuple):
+    """How condensed messages may reach the model: injected before a user message, or through a search tool."""
+
+    inject: bool = False
+    tool: bool = False
+
+    def __str__(self) -> str:
+        return next(word for word, memory in MEMORY.items() if memory == self)
+
+
+MEMORY = {
+    "off": Memory(),
+    "inject": Memory(inject=True),
+    "tool": Memory(tool=True),
+    "inject+tool": Memory(inject=True, tool=True),
+}
+
+
+def _strategy(value: object) -> Pipeline:
+    pipeline = parse(value) if isinstance(value, str) else None
+    if pipeline is None:
+        raise ValueError(f": {why_no_pipeline(str(value))}")
+    return pipeline
+
+
+def _options(value: Any) -> Mapping[str, object]:
+    if len(str(value)) > _MAX_OPTIONS:
+        raise ValueError(f" has more than {_MAX_OPTIONS:,} characters")
+    if isinstance(value, Mapping):
+        return {str(key): option for key, option in value.items()}
+    if not isinstance(value, str):
+        raise ValueError(f" must be a list of key=value, not {quoted(value)}")  # noqa: TRY004
+    return dict(_pair(pair) for pair in value.split(",") if pair.strip())
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, mark, value = text.partition("=")
+    if not mark or not key.strip() or not value.strip():
+        raise ValueError(f": {quoted(text.strip())} is not key=value")
+    return key.strip(), value.strip()
+
+
+def _window(value: object) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) < MIN_WINDOW:
+        raise ValueError(f" must be a whole number of tokens, at least {MIN_WINDOW}, not {quoted(value)}")
+    return int(text)
+
+
+def _flag(value: object) -> bool:
+    word = str(value).lower()
+    if word not in ("true", "false"):
+        raise ValueError(f" must be 'true' or 'false', not {quoted(value)}")
+    return word == "true"
+
+
+def _text(pattern: str, allowed: str) -> Callable[[Any], str]:
+    """Reads a text that matches a pattern as a whole."""
+
+    def read_text(value: object) -> str:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+            is_long = isinstance(value, str) and len(value) > _MAX_ID
+            shown = f"{len(str(value)):,} characters" if is_long else quoted(value)
+            raise ValueError(f" must be {allowed}, not {shown}")
+        return value
+
+    return read_text
+
+
+def _word(values: Mapping[str, Any], allowed: str) -> Callable[[Any], Any]:
+    """Reads one of the given words as the value that it stands for."""
+
+    def read_word(value: object) -> Any:
+        if not isinstance(value, str) or value not in values:
+            raise ValueError(f" must be {allowed}, not {quoted(value)}")
+        return values[value]
+
+    return read_word
+
+
+_session = _text(rf"[\x20-\x7e]{{1,{_MAX_ID}}}", f"1-{_MAX_ID} printable ASCII characters")
+_history = _word({"replay": False, "append": True}, "'replay' or 'append'")
+_memory = _word(MEMORY, f"one of {', '.join(MEMORY)}")
+_scope = _text(r"[A-Za-z0-9_.-]{1,64}", "1-64 letters, digits, '_', '.' or '-' of ASCII")
+
+
+# -- the table -------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """What is known of one control."""
+
+    key: str
+    """Its name in the settings and in errors, and in the body, where it may have `_` for `-`."""
+    read: Callable[[Any], Any]
+    what: str
+    """What a value is, for the docs."""
+    sticks: str = ""
+    """How a session keeps the value, for the docs; "" if it does not."""
+    settings: str = ""
+    """The keys of the settings that hold where neither request nor session says, in order, for the docs."""
+
+
+def control(*row: Any, default: object = None, **more: Any) -> Any:
+    """Declares a control: a field of `Controls` with its `Row`. The default means that a request does not set it."""
+    default_or_factory: dict[str, Any] = {"default_factory": dict} if default is dict else {"default": default}
+    return field(**default_or_factory, metadata={"row": Row(*row, **more)})
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """The controls of one request; a default means that the request does not set a control."""
+
+    session: str | None = control(
+        "session",
+        _session,
+        "the session's id: 1-256 printable ASCII characters, else 400",
+    )
+    strategy: Pipeline | None = control(  # noqa: RUF009
+        "strategy",
+        _strategy,
+        "a strategy, a pipeline (`mask+half-window`), or `observe:` before either",
+        sticks="yes; `off` holds for one request",
+        settings="`models[].strategy`, `strategy`",
+    )
+    options: Mapping[str, object] = control(
+        "options",
+        _options,
+        "`key=value` list: `mask.keep=5, min_rounds=6`",
+        default=dict,
+        sticks="with the strategy",
+        settings="`options`",
+    )
+    window: int | None = control(
+        "window",
+        _window,
+        "context length to assume, tokens, 256 or more",
+        settings="`models[].window`, `window`, then [what is found out](configuration.md#windows)",
+    )
+    append: bool = control(
+        "history",
+        _history,
+        "`replay` (default) or `append`",
+        default=False,
+    )
+    if_head: str | None = control("if-head", str, "the head that an append must find")
+    memory: Memory | None = control(  # noqa: RUF009
+        "memory",
+        _memory,
+        "`off`, `inject` (relevant messages that were condensed away are put before the user message), `tool` (the"
+        " model may search them) or `inject+tool`",
+        sticks="yes; a change takes effect at once",
+        settings="`memory.default`; `inject` with a strategy that injects",
+    )
+    memory_scope: str | None = control(
+        "memory-scope",
+        _scope,
+        "what the session [shares memory cards](sessions.md#memory) with: 1-64 of `A-Z a-z 0-9 _ . -`; 400 unless"
+        " `memory.scopes` is set",
+        sticks="yes, until another scope is named",
+    )
+    force: bool = control(
+        "force",
+        _flag,
+        "`true`: condense now, whatever the marks say: down to `target`, or, if the view is below it already, about"
+        " half of what may be condensed",
+        default=False,
+    )
+    no_store: bool = control("no-store", _flag, "`true`: keep nothing of this request", default=False)
+    dry_run: bool = control(
+        "dry-run", _flag, "`true`: answer with plan and view; no upstream call, nothing stored", default=False
+    )
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+    """What is wrong with the request's headers, and was ignored."""
+    params: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The header or member of the body that sets each key, for errors."""
+
+    def param(self, key: str) -> str:
+        """The header or the member of the body that sets a key."""
+        return self.params.get(key) or _header(key)
+
+    @property
+    def needs_reading(self) -> bool:
+        """Whether the request can only be answered if its body can be read."""
+        return self.dry_run or self.append
+
+    @property
+    def treatment(self) -> Hashable:
+        """All but those that only select the history, as a key: requests with the same key are treated alike."""
+        return *_TREATMENT(self), repr(self.options)
+
+    def over(self, kept: Mapping[str, Any]) -> Controls:
+        """These controls, and where they set nothing, those that a session has kept and that can still be read."""
+        stored = {name: _stored(row, kept.get(name)) for name, row in _STICKY.items()}
+        if self.strategy is not None or stored["strategy"] is None:
+            del stored["options"]  # options belong to the strategy that they were sent with
+        return replace(self, **{name: getattr(self, name) or stored[name] for name in stored if stored[name]})
+
+    def kept(self, before: Mapping[str, Any], pipeline: Pipeline) -> dict[str, Any]:
+        """What the session keeps after this request, which is served with `pipeline`; so far it has kept `before`."""
+        own = {name: getattr(self, name) for name in _STICKY}
+        strategy, options = own.pop("strategy"), own.pop("options")
+        own = {name: str(value) for name, value in own.items() if value is not None}
+        if not pipeline.is_off and (strategy or options):
+            own |= {"strategy": str(pipeline), "options": dict(options)}
+        return {**before, **own}
+
+
+def _header(key: str) -> str:
+    return f"X-Condenser-{key.title()}"
+
+
+def _stored(row: Row, value: object) -> Any:
+    """What a session has kept of a control; None if that cannot be read."""
+    try:
+        return row.read(value)
+    except ValueError:
+        return None
+
+
+ROWS: Mapping[str, Row] = {each.name: each.metadata["row"] for each in fields(Controls) if each.metadata}
+"""The controls by their field."""
+KEYS = tuple(row.key for row in ROWS.values())
+_STICKY = {name: row for name, row in ROWS.items() if row.sticks}
+_TREATMENT = attrgetter(*(name for name in ROWS if name not in ("session", "if_head", "options")))
+_HEADERS = {key: _header(key) for key in KEYS}
+_NONE = Controls()
+"""The controls of most requests."""
+
+
+# -- reading ---------------------------------------------------------------------------------------------------
+
+
+Given = tuple[str, Any]
+"""The header or member that sets a key, and its value."""
+
+
+def read(
+    headers: Iterable[tuple[bytes, bytes]],
+    extension: object,
+    suffix: Pipeline | None,
+    check: Callable[[Controls], None] | None = None,
+) -> Controls:
+    """The controls of a request; raises `BadRequest` that names the header or member that is wrong.
+
+    `check` raises it for those that may not be set.
+    """
+    from_headers, unknown = _from_headers(headers)
+    from_suffix: dict[str, Given] = {"strategy": ("model", str(suffix))} if suffix else {}
+    given = {**from_suffix, **_from_body(extension), **from_headers}
+    if not (given or unknown):
+        return _NONE
+    values: dict[str, Any] = {"params": {key: param for key, (param, _) in given.items()}}
+    for name, row in ROWS.items():
+        if row.key in given:
+            param, value = given[row.key]
+            try:
+                values[name] = row.read(value)
+            except ValueError as error:
+                raise BadRequest(f"{param}{error}.", param=param) from None
+    controls = Controls(**values, warnings=_UNKNOWN.warnings(unknown) if unknown else ())
+    if controls.if_head is not None and not controls.append:
+        param = controls.param("if-head")
+        raise BadRequest(f"{param} guards an append: it needs X-Condenser-History: append.", param=param)
+    if check:
+        check(controls)
+    return controls
+
+
+def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, Given], list[str]]:
+    """What the headers set, and the names of those that are unknown."""
+    found: dict[str, Given] = {}
+    unknown: list[str] = []
+    for name, value in headers:
+        if not (lowered := name.lower()).startswith(OWN_PREFIX):
+            continue
+        key = lowered.removeprefix(OWN_PREFIX).decode("latin-1")
+        if key in _HEADERS:
+            found[key] = (_HEADERS[key], value.decode("latin-1").strip())
+        else:
+            unknown.append(_header(key))
+    return found, unknown
+
+
+def _from_body(extension: object) -> dict[str, Given]:
+    if extension is None:
+        return {}
+    if not isinstance(extension, Mapping):
+        raise BadRequest("'condenser' must be an object.", param="condenser")
+    found: dict[str, Given] = {}
+    for name, value in extension.items():
+        key = name.replace("_", "-")
+        if key not in KEYS:
+            near = get_close_matches(key, KEYS, 1, _MIN_LIKENESS)
+            hint = f"did you mean {near[0]!r}? Known: " if near else "known: "
+            message = f"'condenser' has no key {quoted(name)}; {hint}{', '.join(KEYS)}."
+            raise BadRequest(message, param=f"condenser.{printable(name)}")
+        if value is not None:
+            found[key] = (f"condenser.{name}", value)
+    return found
+
+
+class UnknownHeaders:
+    """Warns of request headers that begin with `X-Condenser-` and name no control.
+
+    A request with one is served, for a newer client may talk to an older proxy. A misspelt name must not go unnoticed
+    either, so the reply names it, and so does the log when it first comes. Names come from clients: at most `most` of
+    them are kept, and none is logged beyond those.
+    """
+
+    def __init__(self, most: int = 32) -> None:
+        self._most = most
+        self._logged: set[str] = set()
+
+    def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Warnings for the reply about the first of these names, in plain ASCII; each that is new is logged too."""
+        return tuple(self._warning(name) for name in names[:_MAX_SHOWN])
+
+    def _warning(self, name: str) -> str:
+        """The warning about a name, never with the header's value."""
+        shown = re.sub(r"[^\w-]", "?", name[:_MAX_NAME], flags=re.ASCII).title()
+        near = next(iter(get_close_matches(shown, _HEADERS.values(), 1, _MIN_LIKENESS)), "")
+        if shown not in self._logged and len(self._logged) <= self._most:
+            self._logged.add(shown)
+            if len(self._logged) > self._most:
+                _log.warning("more than %d unknown X-Condenser- request headers: no further one is logged", self._most)
+            else:
+                hint = f"; did the client mean {near}?" if near else ""
+                _log.warning("the request header %s is unknown and ignored%s", shown, hint)
+        return f"{shown} is unknown and ignored" + (f", did you mean {near}?" if near else "")
+
+
+_UNKNOWN = UnknownHeaders()
+
+
+def check_model(model: object) -> None:
+    """Raises `BadRequest` for a name that is too long to be that of a model."""
+    if isinstance(model, str) and len(model) > _MAX_MODEL:
+        raise BadRequest(f"'model' has more than {_MAX_MODEL} characters.", param="model")
+
+
+def split_model(model: object) -> tuple[str | None, Pipeline | None]:
+    """The model's name without its suffix, and the pipeline that the suffix names, if it names one."""
+    if not isinstance(model, str):
+        return None, None
+    name, mark, suffix = model.rpartition("@")
+    pipeline = parse(suffix) if mark and name else None
+    return (name, pipeline) if pipeline else (model, None)
