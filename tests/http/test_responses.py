@@ -26,6 +26,7 @@ from tests.support.responses_upstream import (
     reasoning,
     web_search_call,
 )
+from tests.support.strict_responses import mismatched
 
 Json = dict[str, Any]
 
@@ -61,11 +62,12 @@ class Agent:
 
     url: str
     stream: bool = True
+    store: bool = False
     headers: Sequence[tuple[str, str]] = tuple(KEY)
     items: list[Json] = field(default_factory=lambda: [{"role": "user", "content": RULE}])
 
     def body(self) -> Json:
-        asked = {"model": MODEL, "instructions": "Be careful.", "tools": TOOLS, "store": False}
+        asked = {"model": MODEL, "instructions": "Be careful.", "tools": TOOLS, "store": self.store}
         return {**asked, "stream": self.stream, "input": self.items}
 
     def turn(self) -> wire.Answer:
@@ -102,6 +104,12 @@ def response_in(answer: wire.Answer) -> Json:
 def sent(upstream: StrictResponses) -> list[Json]:
     """The client's requests as the upstream got them, without the proxy's own."""
     return [body for exchange in upstream.journal.to(RESPONSES) if not is_own(body := exchange.json())]
+
+
+STRATEGIES = (
+    *("mask+half-window", "half-window", "mask", "shorten", "extract", "recent"),
+    *("summary", "rolling", "dynacontext"),
+)
 
 
 def long_talk(turns: int) -> list[Json]:
@@ -144,7 +152,7 @@ def test_a_text_in_place_of_the_list_is_one_message_and_is_sent_as_it_came() -> 
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("strategy", ["half-window", "mask", "shorten", "extract", "recent", "rolling", "dynacontext"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_forty_rounds_of_a_reasoning_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
     with (
         StrictResponses(reader, window=WINDOW) as upstream,
@@ -163,6 +171,28 @@ def test_forty_rounds_of_a_reasoning_agent_fit_a_window_and_are_never_refused(st
             assert after[0]["content"] == RULE
             if exchange.response_header("x-condenser-action") != "condensed":
                 assert after[: len(before)] == before
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_reasoning_from_after_a_condensation_keeps_its_prefix(store: bool) -> None:
+    with (
+        StrictResponses(reader, window=WINDOW) as upstream,
+        proxying(upstream.url, strategy="mask+half-window", window=WINDOW) as proxy,
+    ):
+        agent = Agent(proxy.url, store=store)
+        while agent.turn().header("x-condenser-action") != "condensed":
+            pass
+        dropped = dropped_reasoning(upstream)
+        assert dropped
+        for _ in range(3):
+            agent.turn()
+            assert dropped_reasoning(upstream) == dropped
+        assert upstream.refusals == []
+
+
+def dropped_reasoning(upstream: StrictResponses) -> list[str]:
+    """The reasoning in the newest view that the upstream leaves out, because what stands before it has changed."""
+    return [each["id"] for each in mismatched(sent(upstream)[-1], upstream.known)]
 
 
 def test_an_opaque_history_and_late_tools_stay_whatever_is_condensed() -> None:

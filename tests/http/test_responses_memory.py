@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.hidden_calls import NAME
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER
 from tests.http.test_responses import KEY, Agent, response_in, sent
 from tests.support import wire
 from tests.support.proxy import proxying
@@ -29,25 +29,28 @@ both = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streame
 class Searcher:
     """A model that opens its answer to the question for the key with these items, and answers with the result."""
 
-    def __init__(self, *opening: Json, always: bool = False) -> None:
+    def __init__(self, *opening: Json, always: bool = False, last: Sequence[Json] = ()) -> None:
         self.opening = opening
         self.always = always
+        self.last = last
 
     def __call__(self, body: Mapping[str, Any]) -> Sequence[Json] | str:
         last = body["input"][-1]
         is_result = last.get("type") == "function_call_output"
         if self.always and body.get("tool_choice") != "none" and (is_result or QUESTION in json.dumps(last)):
             return list(self.opening)
+        if is_result and self.last:
+            return self.last
         if is_result and FACT in json.dumps(last):
             return [reasoning("There it is."), message(ANSWER)]
         return list(self.opening) if QUESTION in json.dumps(last) else "Yes."
 
 
 @contextmanager
-def remembering(script: Searcher) -> Iterator[tuple[StrictResponses, Agent]]:
+def remembering(script: Searcher, *, store: bool = False) -> Iterator[tuple[StrictResponses, Agent]]:
     """An upstream and a client before which a fact was said, and condensed away."""
     with StrictResponses(script) as upstream, proxying(upstream.url, strategy="recent", window=8_192) as proxy:
-        agent = Agent(proxy.url)
+        agent = Agent(proxy.url, store=store)
         agent.items = [{"role": "user", "content": "Keep a diary of my garden."}]
         for turn in range(12):
             noted = FACT if turn == 1 else f"Noted {turn}. " + "water " * 60
@@ -78,12 +81,20 @@ def asked(upstream: StrictResponses) -> list[Json]:
     return [exchange.json() for exchange in upstream.journal.to(RESPONSES)]
 
 
+SAID_FIRST = [reasoning("I say so."), message("Let me look.")]
+
+
 @both
-def test_a_search_is_run_and_neither_call_nor_result_reaches_the_client(streamed: bool) -> None:
-    opening = (reasoning("I say so."), message("Let me look."), reasoning("I search."), SEARCH)
-    with remembering(Searcher(*opening)) as (upstream, agent):
+@pytest.mark.parametrize("store", [False, True])
+@pytest.mark.parametrize("thought", [True, False])
+@pytest.mark.parametrize("said_first", [SAID_FIRST, []])
+def test_a_search_is_run_and_neither_call_nor_result_reaches_the_client(
+    said_first: list[Json], thought: bool, store: bool, streamed: bool
+) -> None:
+    opening = (*said_first, *([reasoning("I search.")] if thought else []), SEARCH)
+    with remembering(Searcher(*opening), store=store) as (upstream, agent):
         response = ask(agent, streamed)
-        assert kinds(response) == ["reasoning", "message", "reasoning", "message"]
+        assert kinds(response) == [*(item["type"] for item in said_first), "reasoning", "message"]
         assert response["output"][-1]["content"][0]["text"] == ANSWER
         first, second = asked(upstream)
         assert second["tools"] == first["tools"]
@@ -116,6 +127,17 @@ def test_in_the_last_round_no_tool_may_be_called_and_all_tools_stay(streamed: bo
         assert len(bodies) > 1
         assert bodies[-1]["tool_choice"] == "none"
         assert bodies[-1]["tools"] == bodies[0]["tools"]
+        assert upstream.refusals == []
+
+
+@both
+def test_a_reply_that_comes_to_nothing_says_so_and_can_be_sent_back(streamed: bool) -> None:
+    with remembering(Searcher(SEARCH, always=True, last=[reasoning("I give up.")])) as (upstream, agent):
+        response = ask(agent, streamed)
+        assert kinds(response) == ["reasoning", "message"]
+        assert response["output"][-1]["content"][0]["text"] == NO_ANSWER
+        agent.items.append({"role": "user", "content": "Thanks."})
+        ask(agent, streamed)
         assert upstream.refusals == []
 
 

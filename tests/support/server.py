@@ -73,6 +73,7 @@ def serve(app: ASGIApp, *, lifespan: Literal["on", "off"] = "on", **options: Any
         "access_log": False,
         "date_header": False,
         "server_header": False,
+        "ws": "none",
         "log_config": None,
         "log_level": "error",
         # Longer than any client keeps a connection, so that none is closed just as it is used again.

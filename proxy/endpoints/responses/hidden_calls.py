@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.endpoints.endpoint import Values
-from proxy.endpoints.hidden_calls import NAME, HiddenCall, HiddenRound, Said, ToolUse
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, ToolUse
 from proxy.endpoints.replies import Items
 from proxy.endpoints.responses.replies import Json, output_of, text_of
 from proxy.values import count_at, json_or_none, word_at
@@ -20,6 +20,15 @@ from strategies.dialects.responses import REASONING
 
 _COMPLETE = ("", "completed")
 """Statuses of replies in which calls are complete; some servers give none."""
+_ENDED = (*_COMPLETE, "incomplete")
+"""Statuses of replies that did not fail."""
+NOTHING_SAID: Json = {
+    "type": "message",
+    "id": "msg_no_answer",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": NO_ANSWER, "annotations": [], "logprobs": []}],
+}
 _FREE_CHOICES = (None, "auto")
 
 
@@ -56,15 +65,19 @@ class SaidItems:
         """The items that are sent back: what is hidden, and the messages unless the client has calls to answer.
 
         The client's list has the visible items too, later in the request, and no id may be there twice. So messages
-        go back without theirs, and other visible items do not.
+        go back without theirs, and other visible items do not. By an id the server also knows what reasoning an item
+        followed; where that is visible, hidden calls have no id and other reasoning is left out.
         """
         hidden, repeats = hidden_places(self.items), not self.has_client_calls
-        sent = []
+        is_torn = any(item.get("type") == REASONING for item in self.visible)
+        sent: list[Mapping[str, Any]] = []
         for place, item in enumerate(self.items):
-            if place in hidden:
-                sent.append(_named(item, f"{prefix}_{place}") if is_hidden(item) else item)
+            if is_hidden(item):
+                sent.append(_named(_without(item, "id") if is_torn else item, f"{prefix}_{place}"))
+            elif place in hidden and not is_torn:
+                sent.append(item)
             elif repeats and item.get("type") == "message":
-                sent.append({name: value for name, value in item.items() if name not in ("id", "status")})
+                sent.append(_without(item, "id", "status"))
         calls = [HiddenCall(str(item["call_id"]), item.get("arguments")) for item in sent if is_hidden(item)]
         return HiddenRound(sent, self.text if repeats else "", calls)
 
@@ -90,6 +103,10 @@ def _is_call(item: Mapping[str, Any]) -> bool:
 def _named(call: Mapping[str, Any], name: str) -> Json:
     """A call with an id by which its result is known."""
     return {**call, "call_id": call.get("call_id") or name}
+
+
+def _without(item: Mapping[str, Any], *names: str) -> Json:
+    return {name: value for name, value in item.items() if name not in names}
 
 
 def results(found: Sequence[tuple[str, str]]) -> Items:
@@ -119,6 +136,23 @@ def response_for_client(response: Mapping[str, Any], shown: Items, earlier: Sequ
     return {**without_tool(response), "output": list(shown), "usage": counted}
 
 
+def shown_items(said: SaidItems, earlier: Sequence[Said]) -> list[Mapping[str, Any]]:
+    """The items that the client gets of all replies; a message that there is no answer where they say nothing.
+
+    Reasoning alone would be refused when the client sends it back.
+    """
+    before = [item for each in earlier if isinstance(each, SaidItems) for item in each.visible]
+    shown = [*before, *said.visible]
+    has_hidden = bool(earlier) or any(map(is_hidden, said.items))
+    is_silent = all(item.get("type") == REASONING or is_empty(item) for item in shown)
+    return [*shown, NOTHING_SAID] if has_hidden and is_silent and said.status in _ENDED else shown
+
+
+def is_empty(item: Mapping[str, Any]) -> bool:
+    """Whether an item is a message without text."""
+    return item.get("type") == "message" and not text_of([item]).strip()
+
+
 def without_tool(response: Mapping[str, Any]) -> Json:
     """A response, which repeats the tools of its request, without the memory tool."""
     tools = response.get("tools")
@@ -144,8 +178,7 @@ def reply_for_client(data: bytes, earlier: Sequence[Said], *, keeps_text: bool =
     said, response = said_in(data), json_or_none(data)
     if said is None:
         return data
-    before = [item for each in earlier if isinstance(each, SaidItems) and keeps_text for item in each.visible]
-    shown = response_for_client(response, [*before, *said.visible], earlier)
+    shown = response_for_client(response, shown_items(said, earlier if keeps_text else ()), earlier)
     return data if shown == response else dump(shown).encode()
 
 

@@ -176,12 +176,17 @@ def _events_of(response: Mapping[str, Any], status: str) -> Iterator[Json]:
     yield {"type": "response.created", "response": begun}
     yield {"type": "response.in_progress", "response": begun}
     for index, item in enumerate(output_of(response)):
-        place = {"output_index": index}
-        yield {"type": "response.output_item.added", **place, "item": item}
-        if item.get("type") == "message":
-            yield from _text_events(item, place)
-        yield {"type": "response.output_item.done", **place, "item": item}
+        yield from item_events(item, index)
     yield {"type": f"response.{status}", "response": response}
+
+
+def item_events(item: Mapping[str, Any], index: int) -> Iterator[Json]:
+    """The events of one item, without their numbers in the stream."""
+    place = {"output_index": index}
+    yield {"type": "response.output_item.added", **place, "item": item}
+    if item.get("type") == "message":
+        yield from _text_events(item, place)
+    yield {"type": "response.output_item.done", **place, "item": item}
 
 
 def _text_events(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[Json]:

@@ -14,8 +14,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from proxy.endpoints.responses.hidden_calls import SaidItems, is_hidden, response_for_client, without_tool
-from proxy.endpoints.responses.replies import ANSWER, ENDINGS, Json, is_greeting, output_of
+from proxy.endpoints.responses.hidden_calls import (
+    NOTHING_SAID,
+    SaidItems,
+    is_hidden,
+    response_for_client,
+    shown_items,
+    without_tool,
+)
+from proxy.endpoints.responses.replies import (
+    ANSWER,
+    ENDINGS,
+    Json,
+    is_greeting,
+    item_events,
+    named_event,
+    output_of,
+)
 from proxy.http.sse import Events
 from proxy.overflow.reading import is_error_body
 from proxy.values import json_or_none, word_at
@@ -144,7 +159,7 @@ class ResponsesSplicer:
                 self._numbers[index], self._sent_items = self._sent_items, self._sent_items + 1
             changed["output_index"] = self._numbers[index]
         if "sequence_number" in body:
-            changed["sequence_number"], self._sent_events = self._sent_events, self._sent_events + 1
+            changed["sequence_number"] = self._next_number()
         return b"".join(lines) if changed == body else _rewritten(lines, changed)
 
     def _pass_end(self, event: _Event) -> bytes:
@@ -153,8 +168,15 @@ class ResponsesSplicer:
         self._response, self.is_over = response if isinstance(response, Mapping) else {}, True
         if self.is_continued:
             return b""
-        shown = [item for each in (*self._earlier, self.said) for item in each.visible]
-        return self._released() + self._numbered(event, lambda whole: response_for_client(whole, shown, self._earlier))
+        released, shown = self._released(), shown_items(self.said, self._earlier)
+        added = item_events(NOTHING_SAID, self._sent_items) if shown[-1:] == [NOTHING_SAID] else ()
+        written = b"".join([named_event({**each, "sequence_number": self._next_number()}) for each in added])
+        last = self._numbered(event, lambda whole: response_for_client(whole, shown, self._earlier))
+        return released + written + last
+
+    def _next_number(self) -> int:
+        self._sent_events += 1
+        return self._sent_events - 1
 
 
 def _rewritten(lines: list[bytes], body: Mapping[str, Any]) -> bytes:
