@@ -50,6 +50,7 @@ class Reason(StrEnum):
     INVALID_PLAN = "invalid-plan"
     FLOOR = "floor"
     IRREDUCIBLE = "irreducible"
+    REASONING_DROPPED = "reasoning-dropped"
     SILENT_TRUNCATION = "silent-truncation"
     REWRITE_REFUSED = "rewrite-refused"
     WINDOW_TRIAL = "window-trial"

@@ -32,7 +32,7 @@ from proxy.condensing.requiring import (
 )
 from proxy.errors import ProxyError
 from proxy.learning.learned_windows import Origin
-from proxy.reasons import Action, Reason, Trigger
+from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
@@ -85,8 +85,12 @@ class Decider:
             return _walked(decision, case)
         condensed = await self._condensed(_replayed(decision, case), case)
         decision = _with_floor(await self.injector.inject(condensed, case))
-        is_first = is_first_of_a_truncated_window(decision, case)
-        return decision._replace(reason=Reason.SILENT_TRUNCATION) if is_first else decision
+        if is_first_of_a_truncated_window(decision, case):
+            return decision._replace(reason=Reason.SILENT_TRUNCATION)
+        says_little = decision.action is Action.CONDENSED and decision.reason in NO_MORE_CONDENSED
+        if says_little and decision.view.drops_reasoning:
+            return decision._replace(reason=Reason.REASONING_DROPPED)
+        return decision
 
     async def _condensed(self, decision: Decision, case: Case) -> Decision:
         deadline = asyncio.get_running_loop().time() + self.timeout

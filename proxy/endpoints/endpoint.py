@@ -144,6 +144,8 @@ class Endpoint:
 
     session_hints: Callable[[Headers, Values], Iterable[SessionHint]]
     """The ids that name the session, in order of precedence. The names of the headers are in lower case."""
+    compacts_by_usage: Callable[[Headers], bool] = lambda _headers: False
+    """Whether a client is an agent that compacts its own history by the usage that it is shown."""
     key_header: tuple[bytes, bytes] = BEARER
     """The header that carries an API key, and the text before the key in it."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from starlette.responses import Response
@@ -24,7 +24,7 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, BadRequest, BodyTooLarge, ProxyError, UpstreamUnavailable
 from proxy.http.admission import Place
 from proxy.http.content_encoding import decode_body, decoder_for
-from proxy.http.headers import ENCODING, encode_headers, encoding_of, first, is_success, to_upstream
+from proxy.http.headers import ENCODING, Headers, encode_headers, encoding_of, first, is_success, to_upstream
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Reason
 from proxy.reply.keepalive import COMMENT, KeepAlive
@@ -42,6 +42,7 @@ from proxy.upstream import UpstreamReply, UpstreamRequest
 REFUSED = (429, 503)
 """Statuses after which the proxy's own background calls pause."""
 _MAX_DIGITS = 20  # of a content length that are read
+_USAGE_AS_FORWARDED = "report_usage is forwarded for this client, which compacts its history by the usage that it sees"
 _log = logging.getLogger(__name__)
 
 
@@ -212,7 +213,7 @@ class _Serving:
 
     def _extra_tokens(self, decision: Decision) -> int:
         """Prompt tokens that the reported usage has in addition to those that were forwarded."""
-        return decision.tokens_saved if self.services.settings.report_usage == "original" else 0
+        return decision.tokens_saved if shows_original_usage(self.services, self.endpoint, self.request.headers) else 0
 
     def _relay(self, reply: UpstreamReply, exchange: Exchange) -> Relay:
         """The response; what a later request depends on is stored only if the upstream accepted this one."""
@@ -233,6 +234,11 @@ class _Serving:
         return Relay(
             endpoint, self.incoming, reply, own_headers, settle, watched, follow, editor, start_task, must_settle
         )
+
+
+def shows_original_usage(services: Services, endpoint: Endpoint, headers: Headers) -> bool:
+    """Whether a client is shown what its own list would have cost; never one that compacts it by that."""
+    return services.settings.report_usage == "original" and not endpoint.compacts_by_usage(headers)
 
 
 def _uninterrupted(work: Awaitable[bool]) -> Awaitable[bool]:
@@ -310,17 +316,20 @@ async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
 
 
 def _client_request(scope: Scope, services: Services, body: wire.Body, owner: Owner) -> ClientRequest:
-    headers = scope["headers"]
+    headers, endpoint = scope["headers"], body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
+    asked = controls.read(headers, body.values.get(EXTENSION), suffix, services.permit)
+    if services.settings.report_usage == "original" and endpoint.compacts_by_usage(headers):
+        asked = replace(asked, warnings=(*asked.warnings, _USAGE_AS_FORWARDED))
     return ClientRequest(
         tenant=owner.tenant,
-        headers=to_upstream(headers, services.own_key, body.endpoint.key_header),
+        headers=to_upstream(headers, services.own_key, endpoint.key_header),
         body=body,
         model=model or "",
         has_suffix=suffix is not None,
         path=_prefixed_path(scope),
         query=scope["query_string"],
-        controls=controls.read(headers, body.values.get(EXTENSION), suffix, services.permit),
+        controls=asked,
         received_at=services.clock(),
         trust=services.callers.trust_in(owner.credential),
     )

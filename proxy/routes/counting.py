@@ -22,7 +22,7 @@ from proxy.reasons import Reason
 from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.request.callers import ALWAYS, Owner
 from proxy.request.client_request import ClientRequest
-from proxy.routes.condensed import read_request
+from proxy.routes.condensed import read_request, shows_original_usage
 from proxy.routes.passthrough import Unread, pass_unread
 from proxy.services import Services
 from proxy.upstream import UpstreamRequest
@@ -49,7 +49,7 @@ class Counting:
             place.leave()
 
     async def _count(self, services: Services, scope: Scope, incoming: Incoming, owner: Owner, place: Place) -> ASGIApp:
-        if services.settings.report_usage == "original":
+        if shows_original_usage(services, self.endpoint, scope["headers"]):
             return await pass_unread(scope, services, incoming, Unread(Reason.NOT_CONDENSED_ENDPOINT))
         try:
             asked = await read_request(self.endpoint, scope, services, incoming, owner, place)

@@ -116,6 +116,12 @@ class View:
         sources = (item.source for item in self.items[place:])
         return next((source for source in sources if source is not None), len(self.transcript.chain))
 
+    @property
+    def drops_reasoning(self) -> bool:
+        """Whether a message is kept without what the model reasoned in it."""
+        chain = self.transcript.chain
+        return any(isinstance(item.piece, Keep) and item.message is not chain[item.piece.index] for item in self.lead)
+
     @cached_property
     def item_messages(self) -> tuple[Message, ...]:
         return (*[item.message for item in self.lead], *self._own)

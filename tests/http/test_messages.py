@@ -205,11 +205,11 @@ def test_thinking_from_after_a_condensation_is_kept_and_from_before_it_is_not() 
         proxying(upstream.url, strategy="mask", window=WINDOW) as proxy,
     ):
         agent = Agent(proxy.url)
-        while agent.turn().header("x-condenser-action") != "condensed":
+        while (answer := agent.turn()).header("x-condenser-action") != "condensed":
             pass
+        assert answer.header("x-condenser-reason") == "reasoning-dropped"
         condensed = len(sent(upstream)[-1]["messages"])
-        for _ in range(3):
-            agent.turn()
+        assert {agent.turn().header("x-condenser-reason") for _ in range(3)} == {None}
         thoughts = [
             place
             for place, message in enumerate(sent(upstream)[-1]["messages"])
@@ -353,6 +353,20 @@ def test_a_client_may_be_shown_what_its_own_list_would_have_cost(stream: bool) -
         shown = input_tokens(proxy.journal.to(MESSAGES)[-1].sent)
         assert input_tokens(upstream.journal.to(MESSAGES)[-1].sent) < 0.7 * shown
         assert shown == pytest.approx(count(proxy.journal.to(MESSAGES)[-1].json()), rel=0.03)
+
+
+def test_an_agent_that_compacts_by_usage_is_shown_what_was_forwarded_and_told_so() -> None:
+    settings: Any = {"strategy": "mask", "window": WINDOW, "report_usage": "original"}
+    with StrictMessages(reader) as upstream, proxying(upstream.url, **settings) as proxy:
+        agent = Agent(proxy.url)
+        agent.messages += talk(12)
+        headers = [*HEADERS, ("user-agent", "claude-cli/2.1.197"), ("x-condenser-force", "true")]
+        answer = wire.post_json(proxy.url, MESSAGES, agent.body(), headers)
+        assert "report_usage is forwarded" in (answer.header("x-condenser-warning") or "")
+        assert answer.body == upstream.journal.to(MESSAGES)[-1].sent
+        counted = {key: value for key, value in agent.body().items() if key not in ("stream", "max_tokens")}
+        wire.post_json(proxy.url, COUNT, counted, headers[:-1])
+        assert sent_count(upstream)["messages"] == sent(upstream)[-1]["messages"]
 
 
 def input_tokens(body: bytes) -> int:

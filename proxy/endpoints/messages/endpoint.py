@@ -22,6 +22,7 @@ MESSAGES_ENDPOINT = Endpoint(
     has_one_choice=lambda _values: True,
     usage_probe=lambda _values: {},
     session_hints=requests.session_hints,
+    compacts_by_usage=requests.compacts_by_usage,
     key_header=(b"x-api-key", b""),
     answer=replies.ANSWER,
     is_greeting=replies.is_greeting,

@@ -49,6 +49,11 @@ def keeps_reasoning(values: Values) -> bool:
     return isinstance(thinking, Mapping) and thinking.get("type") == "enabled"
 
 
+def compacts_by_usage(headers: Headers) -> bool:
+    """Whether the client is Claude Code."""
+    return any(name == _SESSION or (name == b"user-agent" and b"claude-c" in value) for name, value in headers)
+
+
 def session_hints(headers: Headers, values: Values) -> Iterator[SessionHint]:
     """The ids of the session headers, and the one inside of the user's id, which Claude Code writes as JSON.
 

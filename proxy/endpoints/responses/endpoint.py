@@ -25,6 +25,7 @@ RESPONSES_ENDPOINT = Endpoint(
     has_one_choice=lambda _values: True,
     usage_probe=lambda _values: {},
     session_hints=session_hints,
+    compacts_by_usage=requests.compacts_by_usage,
     answer=replies.ANSWER,
     is_greeting=replies.is_greeting,
     last_event_at=replies.last_event_at,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from proxy.endpoints.endpoint import MalformedElement, Values
+from proxy.http.headers import Headers
 from proxy.reasons import Reason
 from proxy.values import word_at
 from strategies.core.transcript import Transcript
@@ -44,6 +45,11 @@ def _are_texts(content: object) -> bool:
 def offers_tools(values: Values, transcript: Transcript) -> bool:
     """Whether a request offers tools, in its member or in items."""
     return bool(values.get("tools")) or any(_OFFER in message.data for _, message in transcript.systems)
+
+
+def compacts_by_usage(headers: Headers) -> bool:
+    """Whether the client is Codex."""
+    return any(name == b"originator" and value.startswith(b"codex") for name, value in headers)
 
 
 def server_state(values: Values, roles: Iterable[str]) -> Reason | None:
