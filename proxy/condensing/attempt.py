@@ -10,6 +10,7 @@ from proxy.condensing.decision import Decision, undecided
 from proxy.endpoints.replies import Items
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
+from proxy.request.wire import Body
 from proxy.searching.rounds import HiddenRounds
 from proxy.searching.tool import ToolState, offer_members
 from proxy.sessions import keeping
@@ -148,6 +149,17 @@ def _probes(decision: Decision, case: Case) -> bool:
     return case.policy.profile.stream_options and bool(body.endpoint.usage_probe(body.values))
 
 
+def _marked(view: View, body: Body) -> list[bytes]:
+    """The elements of a view as bytes; where the protocol has markers, its head may end with one."""
+    messages = view.messages
+    elements = [message.data for message in messages]
+    end = view.end_of_head
+    place = next((i for i, message in enumerate(messages) if message is end), None)
+    if place is not None and (marked := body.endpoint.with_marker(body.values, elements, place)) is not None:
+        elements[place] = marked
+    return elements
+
+
 def spliced(
     view: View,
     case: Case,
@@ -161,9 +173,10 @@ def spliced(
     With `probe` they ask for the usage of the stream.
     """
     request = case.request
-    messages = view.encoded() if view.is_changed or case.is_rewritten or hidden else None
-    if hidden and messages is not None:
-        messages = messages[:-1] + b"".join(b"," + each.encode() for each in hidden) + b"]"
+    messages = None
+    if view.is_changed or case.is_rewritten or hidden:
+        elements = [*_marked(view, request.body), *map(str.encode, hidden)]
+        messages = b"[" + b",".join(elements) + b"]"
     return request.body.spliced(
         messages=messages,
         model=request.model if request.has_suffix else None,

@@ -140,6 +140,12 @@ class Endpoint:
     usage_probe: Callable[[Values], Mapping[str, str]]
     """The members, as JSON text, with which a stream reports its usage; empty if it does that anyway or cannot."""
 
+    with_marker: Callable[[Values, Sequence[bytes], int], bytes | None] = lambda _values, _elements, _place: None
+    """The element at a place of a view, at which its head ends, with a marker of the prompt cache; None for no marker.
+
+    The view is given as the bytes of its elements.
+    """
+
     # -- requests: headers
 
     session_hints: Callable[[Headers, Values], Iterable[SessionHint]]

@@ -117,6 +117,12 @@ class View:
         return next((source for source in sources if source is not None), len(self.transcript.chain))
 
     @property
+    def end_of_head(self) -> Message | None:
+        """The last message of the head that the client did not write; None if there is none."""
+        written = (item.message for item in reversed(self.lead[: self.head]) if not isinstance(item.piece, Keep))
+        return next(written, None)
+
+    @property
     def drops_reasoning(self) -> bool:
         """Whether a message is kept without what the model reasoned in it."""
         chain = self.transcript.chain

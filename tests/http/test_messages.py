@@ -245,6 +245,59 @@ def talk(turns: int) -> list[Json]:
     ]
 
 
+# -- caching ----------------------------------------------------------------------------------------------
+
+FOR_AN_HOUR: Json = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+FOR_A_MOMENT: Json = {"cache_control": {"type": "ephemeral"}}
+
+
+class Marking(Agent):
+    """An agent that marks its system prompt, and the last block of its last message."""
+
+    def body(self) -> Json:
+        system = [text("Billing."), {**text("Be careful."), **FOR_AN_HOUR}]
+        *before, last = self.messages
+        content = blocks(last["content"])
+        marked = {**last, "content": [*content[:-1], {**content[-1], **FOR_A_MOMENT}]}
+        return {**super().body(), "system": system, "messages": [*before, marked]}
+
+
+def markers(view: Sequence[Json]) -> list[int]:
+    return [place for place, message in enumerate(view) if "cache_control" in json.dumps(message)]
+
+
+@pytest.mark.parametrize("strategy", ["half-window", "extract", "mask"])
+def test_the_head_of_a_view_is_marked_for_the_cache_if_the_client_marks_anything(strategy: str) -> None:
+    with (
+        StrictMessages(reader, window=WINDOW) as upstream,
+        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+    ):
+        agent = Marking(proxy.url)
+        for _ in range(25):
+            condensed = agent.turn().header("x-condenser-action") in ("condensed", "replayed")
+            *marked, last = markers(sent(upstream)[-1]["messages"])
+            assert last >= len(sent(upstream)[-1]["messages"]) - 2
+            assert len(marked) == condensed
+            if marked:
+                content = sent(upstream)[-1]["messages"][marked[0]]["content"]
+                assert content[-1]["cache_control"] == FOR_AN_HOUR["cache_control"]
+        assert upstream.refusals == []
+        assert condensed
+
+
+def test_a_client_that_marks_nothing_gets_no_marker_and_none_has_more_than_four() -> None:
+    with StrictMessages(reader) as upstream, proxying(upstream.url, strategy="extract", window=WINDOW) as proxy:
+        forced = [*HEADERS, ("x-condenser-force", "true")]
+        for agent, number in ((Agent(proxy.url), 0), (Marking(proxy.url), 4)):
+            agent.messages += talk(12)
+            body = agent.body()
+            if number:
+                body["tools"] = [{**tool, **FOR_AN_HOUR} for tool in TOOLS]
+                body["system"][0] |= FOR_AN_HOUR
+            assert wire.post_json(proxy.url, MESSAGES, body, forced).header("x-condenser-action") == "condensed"
+            assert json.dumps(sent(upstream)[-1]).count("cache_control") == number
+
+
 # -- errors ------------------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.messages import hidden_calls, questions, replies, requests
+from proxy.endpoints.messages.caching import with_marker
 from proxy.endpoints.messages.counter import MessagesCounter
 from proxy.endpoints.messages.splicing import MessagesSplicer
 from strategies.dialects.messages import MESSAGES
@@ -21,6 +22,7 @@ MESSAGES_ENDPOINT = Endpoint(
     keeps_reasoning=requests.keeps_reasoning,
     has_one_choice=lambda _values: True,
     usage_probe=lambda _values: {},
+    with_marker=with_marker,
     session_hints=requests.session_hints,
     compacts_by_usage=requests.compacts_by_usage,
     key_header=(b"x-api-key", b""),
