@@ -27,7 +27,7 @@ from strategies.core.budget import MIN_TRIGGER, Budget, Marks
 from strategies.core.errors import OptionError
 from strategies.core.ledger import LedgerCaps, LedgerOptions
 from strategies.core.options import fill_options
-from strategies.core.protocol import Injecting, Injection, Strategy
+from strategies.core.protocol import Injecting, Injection, Judging, Strategy
 from strategies.pipeline import with_stage_marks
 
 _MAX_CACHED = 256
@@ -48,6 +48,18 @@ class _ModelFacts(NamedTuple):
     listed: Window
     """The window of the bundled table, for a model whose window is neither set nor stated."""
     max_input: int | None
+
+    def budget(self, window: Window, reply_length: int | None) -> Budget | None:
+        """The budget for a window; None if that is unknown."""
+        if window.tokens is None:
+            return None
+        return Budget.of(
+            window.tokens,
+            reply_length=reply_length,
+            reserve=self.reserve,
+            marks=self.marks,
+            max_input=window.max_input,
+        )
 
 
 class Known(NamedTuple):
@@ -119,6 +131,7 @@ class Policies:
         return Policy(
             pipeline=pipeline,
             stages=strategies,
+            judging=next((stage for stage in strategies if isinstance(stage, Judging)), None),
             ladder=[] if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
             window=basis.window,
             budget=self._budget_for(strategies, ledger, basis.window, basis.prompt_window, model, reply_limit),
@@ -187,21 +200,23 @@ class Policies:
         reply_limit: int | None,
     ) -> Budget | None:
         """The budget for a window with these stages' own marks, and with room for their summarizer."""
-        budget = self._budget(window, self._facts(model), reply_limit)
+        budget = self._facts(model).budget(window, reply_limit)
         return budget and replace(with_stage_marks(budget, pipeline), prompt_window=prompt_window, ledger=ledger)
 
     def window(self, requested: int | None, scope: Scope) -> Window:
         """A model's window: the known one, or the learned one if that is smaller."""
-        return self._known_window(requested, scope.model).lowered(self._learned(scope))
+        learned = self._learned(scope)
+        known = self._known_window(requested, scope.model)
+        return known.lowered(learned) if learned else known
 
     def _known_window(self, requested: int | None, model: str) -> Window:
         if requested is not None:
             return Window(requested, REQUEST)
-        known = self._facts(model)
-        if known.window is not None:
-            return known.window
+        facts = self._facts(model)
+        if facts.window is not None:
+            return facts.window
         stated = self._discovered(model)
-        return Window(stated.window, stated.source, known.max_input or stated.max_input) if stated else known.listed
+        return Window(stated.window, stated.source, facts.max_input or stated.max_input) if stated else facts.listed
 
     def _facts(self, model: str) -> _ModelFacts:
         return self._models.use(model, lambda: self._read_facts(model))
@@ -230,21 +245,9 @@ class Policies:
         return self._marks.use(key, lambda: self._lowest_mark(*key))
 
     def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:
-        budget = self._budget(window, self._facts(model), reply_length)
+        budget = self._facts(model).budget(window, reply_length)
         own = int(budget.usable * MIN_TRIGGER) if budget else 0
         return min(budget.prepare, budget.usable - budget.least_headroom, own) if budget else None
-
-    def _budget(self, window: Window, facts: _ModelFacts, reply_length: int | None) -> Budget | None:
-        """The budget for a window; None if that is unknown."""
-        if window.tokens is None:
-            return None
-        return Budget.of(
-            window.tokens,
-            reply_length=reply_length,
-            reserve=facts.reserve,
-            marks=facts.marks,
-            max_input=window.max_input,
-        )
 
 
 def _parsed(strategy: str) -> Pipeline:

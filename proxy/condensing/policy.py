@@ -1,9 +1,8 @@
 """The policy for one request: strategy, options, window and budget. No I/O; policies are cached by what they rest on.
 
-For each key the request comes first, then the session, then the settings for the model, then the general settings. The
-window comes from the request, the settings, what the upstream's server states, or the bundled table, in this order. A
-smaller window that was learned from the upstream's replies replaces it. Without any of these the window is unknown, and
-nothing is condensed.
+The window comes from the request, the settings, what the upstream's server states, or the bundled table, in this order.
+A smaller window that was learned from the upstream's replies replaces it. Without any of these the window is unknown,
+and nothing is condensed.
 """
 
 from __future__ import annotations
@@ -78,6 +77,8 @@ class Policy(NamedTuple):
     session_settings: Mapping[str, Any]
     """The settings that the session keeps."""
     memory: Memory
+    judging: Judging | None = None
+    """The stage that asks judges, if there is one."""
     injection: Injection = _UNASKED
     """The bounds of a memory block."""
     background: Mode = "on"
@@ -96,11 +97,6 @@ class Policy(NamedTuple):
     def roles(self) -> Mapping[str, ModelRole]:
         """The models that effects may name by their role."""
         return {SUMMARIZER: self.summarizer, JUDGE: self.judge}
-
-    @property
-    def judging(self) -> Judging | None:
-        """The stage that asks judges, if there is one."""
-        return next((stage for stage in self.stages if isinstance(stage, Judging)), None)
 
     @property
     def prepares(self) -> bool:
@@ -124,7 +120,7 @@ class Policy(NamedTuple):
 
     def off(self) -> Policy:
         """The policy for a request that is forwarded as it came."""
-        return self._replace(pipeline=OFF, stages=[], ladder=[], memory=MEMORY["off"])
+        return self._replace(pipeline=OFF, stages=[], ladder=[], judging=None, memory=MEMORY["off"])
 
     def with_dropping(self) -> Policy:
         """The policy for a view with messages put back: if these do not fit, they may be dropped without a model."""
