@@ -7,45 +7,23 @@ against the options that the strategies declare.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from operator import attrgetter
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from proxy.controls import MIN_WINDOW
 from proxy.errors import SettingsError
 from proxy.learning.profiles import Profile
+from proxy.settings import tables
 from proxy.settings.sources import from_environment, from_file, normalized, origins
-from proxy.settings.tables import (
-    AdminSettings,
-    BackgroundSettings,
-    ControlSettings,
-    CostSettings,
-    DrainSettings,
-    JudgeRole,
-    LedgerSettings,
-    LimitSettings,
-    LogSettings,
-    MarkSettings,
-    MemorySettings,
-    ModelSettings,
-    ServerSettings,
-    SessionSettings,
-    StoreSettings,
-    SummarizerRole,
-    TenantSettings,
-    TokenizerSettings,
-    UpstreamSettings,
-)
+from proxy.settings.tables import GENERAL, ModelSettings
 from proxy.settings.values import KnownStrategy, Text
-from proxy.settings.wording import problems_in_words
-from strategies import DEFAULT, TABLE
-from strategies.core.errors import OptionError
-from strategies.core.options import fill_options
+from proxy.settings.wording import option_problems, problems_in_words
+from strategies import DEFAULT
 
 
 class Settings(BaseSettings):
@@ -71,44 +49,33 @@ class Settings(BaseSettings):
     """Ask for the usage of a stream in a body that is changed anyway."""
     report_usage: Literal["forwarded", "original"] = "forwarded"
     """The prompt tokens that a client sees: as the upstream reports them, or for the client's own list."""
-    server: ServerSettings = ServerSettings()
-    controls: ControlSettings = ControlSettings()
-    log: LogSettings = LogSettings()
-    drain: DrainSettings = DrainSettings()
-    upstream: UpstreamSettings = UpstreamSettings()
-    store: StoreSettings = Field(default_factory=StoreSettings)
-    marks: MarkSettings = MarkSettings()
-    summarizer: SummarizerRole = SummarizerRole()
-    judge: JudgeRole = JudgeRole()
-    background: BackgroundSettings = BackgroundSettings()
-    cost: CostSettings = CostSettings()
-    ledger: LedgerSettings = LedgerSettings()
-    memory: MemorySettings = MemorySettings()
-    tokenizer: TokenizerSettings = TokenizerSettings()
-    tenant: TenantSettings = TenantSettings()
-    admin: AdminSettings = AdminSettings()
-    sessions: SessionSettings = SessionSettings()
-    limits: LimitSettings = LimitSettings()
+    server: tables.ServerSettings = tables.ServerSettings()
+    controls: tables.ControlSettings = tables.ControlSettings()
+    log: tables.LogSettings = tables.LogSettings()
+    drain: tables.DrainSettings = tables.DrainSettings()
+    upstream: tables.UpstreamSettings = tables.UpstreamSettings()
+    store: tables.StoreSettings = Field(default_factory=tables.StoreSettings)
+    marks: tables.MarkSettings = tables.MarkSettings()
+    summarizer: tables.SummarizerRole = tables.SummarizerRole()
+    judge: tables.JudgeRole = tables.JudgeRole()
+    background: tables.BackgroundSettings = tables.BackgroundSettings()
+    cost: tables.CostSettings = tables.CostSettings()
+    ledger: tables.LedgerSettings = tables.LedgerSettings()
+    memory: tables.MemorySettings = tables.MemorySettings()
+    tokenizer: tables.TokenizerSettings = tables.TokenizerSettings()
+    tenant: tables.TenantSettings = tables.TenantSettings()
+    admin: tables.AdminSettings = tables.AdminSettings()
+    sessions: tables.SessionSettings = tables.SessionSettings()
+    limits: tables.LimitSettings = tables.LimitSettings()
     models: tuple[ModelSettings, ...] = ()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """The tables of the strategies, by the strategy's name."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _gather_strategy_tables(cls, data: dict[str, Any]) -> dict[str, Any]:
-        """Moves `[mask]`, `[half-window]` and so on into `options`."""
-        return normalized(data)
-
     @field_validator("options")
     @classmethod
     def _known_options(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        for name, values in value.items():
-            if name not in TABLE:
-                raise ValueError(f"there is no strategy '{name}'")
-            try:
-                fill_options(TABLE[name].options, values)
-            except OptionError as error:
-                raise ValueError(f"[{name}] {error.detail}") from None
+        if any(option_problems(value)):
+            raise ValueError("must be options that the strategies take")
         return value
 
     def for_model(self, model: str) -> ModelSettings | None:
@@ -118,7 +85,7 @@ class Settings(BaseSettings):
     def own(self, key: str, model: str) -> Any:
         """The value of a key of `[[models]]` for a model: its entry's, else that of the tables."""
         value = getattr(self.for_model(model), key, None)
-        return GENERAL[key](self) if value is None and key in GENERAL else value
+        return attrgetter(GENERAL[key])(self) if value is None and key in GENERAL else value
 
     def profile_of(self, model: str) -> Profile:
         """Which forms of messages the server of a model accepts, by the settings."""
@@ -135,21 +102,8 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments, then the environment, then the file."""
-        environment, file = (InitSettingsSource(settings_cls, read()) for read in (from_environment, from_file))
-        return init_settings, environment, file
-
-
-GENERAL: Mapping[str, Callable[[Settings], Any]] = {
-    "window": attrgetter("window"),
-    "reserve": attrgetter("marks.reserve"),
-    "strategy": attrgetter("strategy"),
-    "marks": attrgetter("marks"),
-    "summarizer": attrgetter("summarizer"),
-    "judge": attrgetter("judge"),
-    "background": attrgetter("background.mode"),
-    "profile": attrgetter("upstream.profile"),
-}
-"""The setting that holds for a model whose entry in `[[models]]` leaves a key out."""
+        trees = normalized(init_settings()), from_environment(), from_file()
+        return tuple(InitSettingsSource(settings_cls, tree) for tree in trees)
 
 
 def load_settings(**given: Any) -> Settings:

@@ -370,6 +370,15 @@ class ModelSettings(Table):
     profile: Profile | None = None
 
 
+GENERAL = {
+    **{key: key for key in ("window", "strategy", "marks", "summarizer", "judge")},
+    "reserve": "marks.reserve",
+    "background": "background.mode",
+    "profile": "upstream.profile",
+}
+"""The settings that hold for models whose entry leaves a key out."""
+
+
 def data_directory() -> Path:
     """The folder for this user's data: `$XDG_DATA_HOME/condenser`, by default in `~/.local/share`."""
     home = os.environ.get("XDG_DATA_HOME")

@@ -18,7 +18,7 @@ from proxy.quoting import not_this, printable
 from proxy.settings.sources import PREFIX, Unreadable
 from strategies import TABLE
 from strategies.core.errors import OptionError
-from strategies.core.options import fill_options
+from strategies.core.options import expand_mode, fill_options
 
 Path = tuple[str | int, ...]
 """Where a key is: the names of its tables and its own, and numbers within lists."""
@@ -68,28 +68,36 @@ def _problems(error: Any) -> Iterator[_Problem]:
     if isinstance(error["input"], Unreadable):
         yield _Problem(path, error["input"].problem, is_whole=True)
     elif path == ("options",) and isinstance(error["input"], Mapping):
-        yield from _option_problems(error["input"])
+        yield from option_problems(error["input"])
     elif error["type"] == "extra_forbidden":
         yield _Problem(path, None)
     else:
         yield _Problem(path, _translated(error, is_secret=bool(path) and path[-1] in _SECRETS))
 
 
-def _option_problems(options: Mapping[str, Any]) -> Iterator[_Problem]:
-    """The options of strategies that are wrong; strategies check them, and stop at the first."""
+def option_problems(options: Mapping[str, Any]) -> Iterator[_Problem]:
+    """The options of strategies that are wrong, each by itself, or else together with others of its table."""
     for name, values in options.items():
         if name not in TABLE:
             yield _Problem(("options", name), None)
             continue
-        for key, value in values.items():
-            if isinstance(value, Unreadable):
-                yield _Problem(("options", name, key), value.problem, is_whole=True)
-                continue
-            try:
-                fill_options(TABLE[name].options, {key: value})
-            except OptionError as error:
-                is_known = key in _options_of(name)
-                yield _Problem(("options", name, key), error.detail.removeprefix(f"'{key}' ") if is_known else None)
+        wrong = [problem for key, value in values.items() if (problem := _option_problem(name, key, value))]
+        yield from wrong
+        try:
+            fill_options(TABLE[name].options, {} if wrong else expand_mode(TABLE[name].options, values))
+        except OptionError as error:
+            yield _Problem(("options", name), error.detail)
+
+
+def _option_problem(strategy: str, key: str, value: object) -> _Problem | None:
+    path = ("options", strategy, key)
+    if isinstance(value, Unreadable):
+        return _Problem(path, value.problem, is_whole=True)
+    try:
+        fill_options(TABLE[strategy].options, {key: value})
+    except OptionError as error:
+        return _Problem(path, error.detail.removeprefix(f"'{key}' ") if key in _options_of(strategy) else None)
+    return None
 
 
 def _translated(error: Any, *, is_secret: bool) -> str:

@@ -166,3 +166,9 @@ def test_options_that_are_no_table_are_refused_beside_the_table_of_a_strategy(wr
     assert problems() == [f"options: must be a table ({tmp_path}/condenser.toml)"]
     write("mask = 5\n")
     assert problems() == [f"mask: must be a table ({tmp_path}/condenser.toml)"]
+
+
+@pytest.mark.parametrize("options", [{"judge": "inline", "tail": "drop"}, {"judge": "inline", "mode": "openhands"}])
+def test_options_that_contradict_each_other_are_refused_by_their_table(options: dict[str, str]) -> None:
+    with pytest.raises(SettingsError, match=r"^dynacontext: 'tail=drop' \(also by 'mode'\) needs 'judge=after'"):
+        load_settings(dynacontext=options)
