@@ -51,6 +51,7 @@ from proxy.request.client_request import ClientRequest
 from proxy.sessions.append import Append
 from proxy.sessions.identity import DERIVED
 from proxy.sessions.keeping import SessionUpdate
+from proxy.sessions.taking_over import reply_block
 from proxy.upstream import UpstreamReply
 
 OwnWork = Callable[[Awaitable[bool]], Awaitable[bool]]
@@ -142,7 +143,13 @@ class Exchange:
     def reads_reply(self) -> bool:
         """Whether the reply is read or edited, so that it must have no content encoding."""
         now = self._now
-        return bool(now.decision.head or now.rounds or now.decision.probed or self._wants_unencoded)
+        return self.captures or bool(now.rounds or now.decision.probed or self._wants_unencoded)
+
+    @property
+    def captures(self) -> bool:
+        """Whether what the model says in the reply is stored."""
+        now = self._now
+        return bool(now.decision.head) or bool(now.update is not None and now.case and now.case.keeps_reply)
 
     @property
     def stores(self) -> bool:
@@ -331,7 +338,7 @@ class Exchange:
         except Exception:  # noqa: BLE001
             _log.exception("nothing was learned from a reply")
         now = self._now
-        return None if now.update is None else self.store(watched.items() if now.decision.head else ())
+        return None if now.update is None else self.store(watched.items(), watched.reply_id)
 
     def _learn(self, watched: WatchedReply) -> None:
         decision, case, rounds = self._now[:3]
@@ -343,7 +350,7 @@ class Exchange:
             self.usage = usage
             self._anchor = self._parts.knowledge.learn_from_reply(decision, case, usage, watched)
 
-    async def store(self, items: Items = ()) -> None:
+    async def store(self, items: Items = (), reply_id: str = "") -> None:
         """Stores what later requests need, in a task of the app: a client that leaves meanwhile does not stop it."""
         _, case, rounds, update, is_small = self._now[:5]
         if case is None or update is None:
@@ -357,6 +364,10 @@ class Exchange:
         )
         if is_small and update.patch is None:
             return
+        if case.keeps_reply and self.request.goes_on is not None:
+            session = case.recognised.key.session
+            blocks = reply_block(self.request.goes_on, self.request.body, session, reply_id, items)
+            update = update._replace(blocks=blocks)
         if case.append is None:
             await self._parts.decider.keeper.settle(case.recognised, update)
         else:

@@ -44,6 +44,7 @@ from proxy.sessions.admin import Admin
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser
 from proxy.sessions.stored import StoredSessions
+from proxy.sessions.taking_over import KeptReplies
 from proxy.settings import Settings
 from proxy.settings.tables import ControlSettings
 from proxy.settings.token import admin_token
@@ -78,6 +79,8 @@ class Services:
     admin: Admin
     memory_admin: MemoryAdmin
     clock: Callable[[], float]
+    kept_replies: KeptReplies | None
+    """The histories of replies that requests may name; None where they are not taken over."""
     own_key: str | None
     """The operator's key for the upstream; None where callers bring their own."""
     bounds: Bounds
@@ -180,6 +183,7 @@ def _services(ground: _Ground, summarizer: Resolver | None) -> Services:
         admin=Admin(stored, admin_token(settings)),
         memory_admin=MemoryAdmin(stored, memory_reader, ttl=ttl, clock=clock, keeps_text=keeps_text),
         clock=clock,
+        kept_replies=KeptReplies(stored) if settings.sessions.take_over and keeps_text else None,
         own_key=own_key,
         bounds=Bounds(limits.messages, limits.members, limits.values),
         permit=None if settings.controls == ControlSettings() else settings.controls.check,

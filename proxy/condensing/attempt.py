@@ -132,7 +132,9 @@ def _is_too_small(decision: Decision, case: Case) -> bool:
     """Whether a conversation is new, derived, and too small to be stored yet."""
     found = case.recognised
     is_new = found.is_derived and found.session is None and decision.applied is None and not decision.memory_block.raw
-    return is_new and not _is_refused(decision) and keeping.is_small(decision.tokens_before, case.policy.window.tokens)
+    if not is_new or case.keeps_reply:
+        return False
+    return not _is_refused(decision) and keeping.is_small(decision.tokens_before, case.policy.window.tokens)
 
 
 def with_offer_reason(decision: Decision, case: Case) -> Decision:
@@ -177,10 +179,12 @@ def spliced(
     if view.is_changed or case.is_rewritten or hidden:
         elements = [*_marked(view, request.body), *map(str.encode, hidden)]
         messages = b"[" + b",".join(elements) + b"]"
+    is_supplied = messages is not None and request.goes_on is not None and bool(request.goes_on.name)
     return request.body.spliced(
         messages=messages,
         model=request.model if request.has_suffix else None,
         members={
+            **({request.body.endpoint.previous_reply: "null"} if is_supplied else {}),
             **(offer_members(request.body, case.offer, tool_state) if case.offer.is_made else {}),
             **(request.body.endpoint.usage_probe(request.body.values) if probe else {}),
         },

@@ -20,6 +20,7 @@ from proxy.sessions.recognition import Recognised
 from proxy.tokens.counter import Counter
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
+from strategies.core.messages import Role
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.transcript import Transcript
 
@@ -99,6 +100,17 @@ class Case(NamedTuple):
         if self.is_aligned:
             return Reason.ALIGNED
         return Reason.NEW_BRANCH if self.recognised.session is not None and self.branch is None else ""
+
+    @property
+    def keeps_reply(self) -> bool:
+        """Whether the reply is to be stored for a later request to name, with the history that it ends.
+
+        A history that the client has sent itself has been said by no model: else the client goes on sending it.
+        """
+        goes_on, body = self.request.goes_on, self.request.body
+        if goes_on is None or self.append is not None or not body.endpoint.is_kept(body.values):
+            return False
+        return bool(goes_on.name) or all(each.role is not Role.ASSISTANT for each in self.as_sent.transcript.chain)
 
     @property
     def is_estimated(self) -> bool:

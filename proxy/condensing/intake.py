@@ -82,7 +82,7 @@ class Intake:
             await asyncio.sleep(0)  # to recognise this many messages takes long
         recognised = await self._recogniser.recognise(request.tenant, identity, measured.transcript, patience)
         recognised = recognised._replace(trust=request.trust)
-        if request.controls.dry_run and (recognised.session or recognised.condensations):
+        if request.controls.dry_run and (recognised.session or recognised.condensations or request.goes_on):
             await request.trust.prove(request.headers)
         settings = recognised.session.settings if recognised.session else {}
         policy = self._policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, known)

@@ -123,6 +123,11 @@ class Endpoint:
     The second argument are the roles of the elements, as `look` gives them.
     """
 
+    previous_reply: str = ""
+    """The member that names the reply that a request goes on from, with all that came before it; "" for none."""
+    is_kept: Callable[[Values], bool] = lambda _values: False
+    """Whether the server keeps the reply to a request, so that a later one may name it."""
+
     # -- requests: the members around the list
 
     counted_members: tuple[str, ...]

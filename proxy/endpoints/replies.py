@@ -83,6 +83,11 @@ class Capture(Protocol):
         """What the model said, as a client would send it back; empty if the reply is not complete."""
         ...
 
+    @property
+    def reply_id(self) -> str:
+        """The id by which a later request may name the reply; "" where there is none."""
+        ...
+
 
 # -- the ending of a text ----------------------------------------------------------------------------------------
 

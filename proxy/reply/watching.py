@@ -82,6 +82,11 @@ class WatchedReply:
         return self._capture.items() if self._capture is not None else ()
 
     @property
+    def reply_id(self) -> str:
+        """The id of a captured reply; "" for none."""
+        return self._capture.reply_id if self._capture is not None else ""
+
+    @property
     def head(self) -> str:
         """The beginning of the reply, at most `HEAD` bytes of it."""
         return self._head.decode("utf-8", "replace")

@@ -12,6 +12,17 @@ from proxy.request.callers import ALWAYS, Trust
 from proxy.request.wire import Body
 
 
+class GoesOn(NamedTuple):
+    """What a request goes on from whose reply is to be stored, so that a later request may name it."""
+
+    name: str = ""
+    """The name of the block with the reply that the request names; "" where it names none."""
+    session: str = ""
+    """The session that has the block."""
+    supplied: int = 0
+    """How many elements of the list the store has supplied."""
+
+
 class ClientRequest(NamedTuple):
     """A request in the form that the driver takes."""
 
@@ -35,6 +46,8 @@ class ClientRequest(NamedTuple):
     """The headers that describe that encoding."""
     trust: Trust = ALWAYS
     """Whether the upstream has accepted the caller's credential."""
+    goes_on: GoesOn | None = None
+    """What it goes on from; None if its reply is not to be stored for others to name."""
 
     @property
     def target(self) -> bytes:

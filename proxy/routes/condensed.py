@@ -32,7 +32,7 @@ from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reply.watching import WatchedReply, editor_for
 from proxy.request import wire
 from proxy.request.callers import Owner
-from proxy.request.client_request import ClientRequest
+from proxy.request.client_request import ClientRequest, GoesOn
 from proxy.request.scanning import EXTENSION
 from proxy.routes.passthrough import Unread, pass_unread
 from proxy.services import Services
@@ -221,7 +221,7 @@ class _Serving:
         own_headers = encode_headers(exchange.headers(accepted=taken))
         if not taken:
             return Relay(endpoint, self.incoming, reply, own_headers)
-        capture = endpoint.capture(reply.headers) if decision.head else None
+        capture = endpoint.capture(reply.headers) if exchange.captures else None
         watched = WatchedReply(endpoint, reply.headers, capture)
         settle = partial(exchange.settle, watched)
         extra_tokens, probed = self._extra_tokens(decision), decision.probed
@@ -285,8 +285,12 @@ async def read_request(
         if stripped == plain:
             raise Unread(Reason.UNREADABLE_BODY, data) from None
         raise Unread(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
-    state = endpoint.server_state(body.values, () if body.is_text else (element.role for element in body.elements))
-    request = _client_request(scope, services, body, owner)
+    values, goes_on = body.values, None
+    if services.kept_replies is not None and endpoint.previous_reply:
+        body, goes_on = await services.kept_replies.supplied(owner.tenant, body)
+        values = body.values if goes_on is None else {**body.values, endpoint.previous_reply: None}
+    state = endpoint.server_state(values, () if body.is_text else (element.role for element in body.elements))
+    request = _client_request(scope, services, body, owner, goes_on)
     if state is not None:
         raise _held_by_server(request, state, data if encoding else body.data, is_unpacked=bool(encoding))
     return _with_encoded_body(request, data) if encoding else request
@@ -315,7 +319,9 @@ async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
     return b"".join(parts)
 
 
-def _client_request(scope: Scope, services: Services, body: wire.Body, owner: Owner) -> ClientRequest:
+def _client_request(
+    scope: Scope, services: Services, body: wire.Body, owner: Owner, goes_on: GoesOn | None
+) -> ClientRequest:
     headers, endpoint = scope["headers"], body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
     asked = controls.read(headers, body.values.get(EXTENSION), suffix, services.permit)
@@ -332,6 +338,7 @@ def _client_request(scope: Scope, services: Services, body: wire.Body, owner: Ow
         controls=asked,
         received_at=services.clock(),
         trust=services.callers.trust_in(owner.credential),
+        goes_on=goes_on,
     )
 
 

@@ -6,6 +6,7 @@ stored       reads and writes sessions, caches what it decoded, and bounds how l
 keeping      writes a session back after a request was decided
 histories    the blocks that a history is stored in, and a cache of decoded ones
 append       append mode
+taking_over  the histories of replies that requests name
 cards        memory cards that a person changed, and those that sessions share
 admin        sessions for an operator
 """

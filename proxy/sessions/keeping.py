@@ -65,7 +65,7 @@ class SessionUpdate(NamedTuple):
     tip_before: Tip = NO_TIP
     """The tip that an append builds on."""
     blocks: Mapping[str, bytes] = MappingProxyType({})
-    """The block of an append, by its name."""
+    """The block of an append, or of a reply that a later request may name, by its name."""
     block: MemoryBlock = NO_MEMORY_BLOCK
     """The memory block that the view shows."""
     usage: Usage | None = None
@@ -271,11 +271,11 @@ class Keeper:
         before = recognised.session or self._new(recognised)
         branch = before.find_branch(turn.transcript)
         session = _session_after(before, branch, turn, self.clock())
-        index = _nodes(turn) if session.is_derived else ()
+        index = (*(_nodes(turn) if session.is_derived else ()), *(() if turn.tip is not None else turn.blocks))
         if turn.tip is not None:
             return await self._stored.save(recognised.key, session, self.ttl, turn.blocks, index)
         shared, own = before.unstored_in(turn.transcript, branch)
-        blocks = self._block(turn.transcript, own) if own else NONE
+        blocks = {**(self._block(turn.transcript, own) if own else NONE), **turn.blocks}
         inheriting = session._replace(inherited=before.inherited) if before.inherited else session
         forms = [(session, blocks)]
         if shared:

@@ -234,7 +234,7 @@ class AdminSettings(Table):
 
 
 class SessionSettings(Table):
-    """Which headers of clients name a session, in order; `x-*-session-id` always comes after them."""
+    """How a request says what it goes on from."""
 
     headers: HeaderNames = (
         "x-session-id",
@@ -246,6 +246,9 @@ class SessionSettings(Table):
         "x-openwebui-chat-id",
         "x-conversation-id",
     )
+    """The headers of clients that name a session, in order; `x-*-session-id` always comes after them."""
+    take_over: bool = False
+    """A request that names an earlier reply in place of its history is condensed, if that history is stored here."""
 
 
 class ServerSettings(Table):

@@ -173,6 +173,8 @@ def capture_for(headers: Headers) -> Capture:
 class JsonCapture:
     """Captures a reply in one piece."""
 
+    reply_id = ""
+
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
 
@@ -189,6 +191,8 @@ class JsonCapture:
 
 class StreamCapture:
     """Captures a reply in events, which is complete if its first choice has finished and no error came."""
+
+    reply_id = ""
 
     def __init__(self) -> None:
         self._events = EventReader()

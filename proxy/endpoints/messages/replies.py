@@ -181,6 +181,8 @@ def capture_for(headers: Headers) -> Capture:
 class _JsonCapture:
     """Captures a reply in one piece."""
 
+    reply_id = ""
+
     def __init__(self) -> None:
         self._chunks: list[bytes] = []
 
@@ -193,6 +195,8 @@ class _JsonCapture:
 
 class _StreamCapture:
     """Captures a reply in events, which is complete if it says why it stopped and no error came."""
+
+    reply_id = ""
 
     def __init__(self) -> None:
         self._events = EventReader()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from proxy.endpoints.replies import Capture, Items, TextPlaces, ending_in
@@ -103,7 +104,15 @@ class _JsonCapture:
         self._chunks.append(chunk)
 
     def items(self) -> Items:
-        return _said(json_or_none(b"".join(self._chunks)))
+        return _said(self._response)
+
+    @property
+    def reply_id(self) -> str:
+        return word_at(self._response, "id")
+
+    @cached_property
+    def _response(self) -> object:
+        return json_or_none(b"".join(self._chunks))
 
 
 class _StreamCapture:
@@ -123,6 +132,10 @@ class _StreamCapture:
 
     def items(self) -> Items:
         return _said(self._response)
+
+    @property
+    def reply_id(self) -> str:
+        return word_at(self._response, "id")
 
 
 def _said(response: object) -> Items:

@@ -16,7 +16,8 @@ _OFFER = b'"additional_tools"'
 _OPAQUE = ("compaction", REFERENCE, "image_generation_call", "computer_call_output")
 """Items whose bytes do not bound their tokens."""
 _TEXTS = ("input_text", "output_text", "text", "summary_text", "reasoning_text", "refusal")
-_SERVER_STATE = ("previous_response_id", "conversation", "prompt")
+PREVIOUS = "previous_response_id"
+_SERVER_STATE = (PREVIOUS, "conversation", "prompt")
 """Members by which the server puts something before the list that the proxy does not know."""
 
 

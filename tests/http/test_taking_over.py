@@ -1,0 +1,207 @@
+"""`sessions.take_over`: a request that names an earlier reply is condensed as if it had sent all of its history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from tests.http.test_responses import KEY, MODEL, RULE, TOOLS, WINDOW, reader, response_in, sent
+from tests.support import wire
+from tests.support.proxy import Proxy, proxying
+from tests.support.responses_upstream import COUNT, RESPONSES, StrictResponses
+
+Json = dict[str, Any]
+
+both = pytest.mark.parametrize("stream", [True, False])
+
+
+@dataclass
+class Caller:
+    """A client that leaves its history to the server: it sends what is new, and names the reply before."""
+
+    url: str
+    stream: bool = True
+    headers: Sequence[tuple[str, str]] = tuple(KEY)
+    more: Mapping[str, Any] = field(default_factory=dict)
+    new: list[Json] = field(default_factory=lambda: [{"role": "user", "content": RULE}])
+    previous: str | None = None
+
+    def body(self) -> Json:
+        named = {"previous_response_id": self.previous} if self.previous else {}
+        asked = {"model": MODEL, "instructions": "Be careful.", "tools": TOOLS, **self.more}
+        return {**asked, "stream": self.stream, "input": self.new, **named}
+
+    def turn(self) -> wire.Answer:
+        answer = wire.post_json(self.url, RESPONSES, self.body(), self.headers)
+        assert answer.status == 200, answer.body
+        response = response_in(answer)
+        self.new = answers_to(response["output"]) or [{"role": "user", "content": "Go on."}]
+        self.previous = response["id"]
+        return answer
+
+
+def answers_to(output: Sequence[Json]) -> list[Json]:
+    calls = [item for item in output if item["type"] in ("function_call", "custom_tool_call")]
+    long = " is the name of a file with many lines." * 70
+    return [
+        {"type": f"{call['type']}_output", "call_id": call["call_id"], "output": call["call_id"] + long}
+        for call in calls
+    ]
+
+
+@contextmanager
+def taking_over(**settings: Any) -> Iterator[tuple[StrictResponses, Proxy]]:
+    """A strict upstream, and a proxy that takes over what it stores."""
+    known = {"strategy": "mask+half-window", "window": WINDOW, "sessions": {"take_over": True}, **settings}
+    with StrictResponses(reader, window=WINDOW) as upstream, proxying(upstream.url, **known) as proxy:
+        yield upstream, proxy
+
+
+def actions(proxy: Proxy) -> list[str | None]:
+    return [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(RESPONSES)]
+
+
+@both
+@pytest.mark.parametrize("strategy", ["mask+half-window", "recent", "dynacontext"])
+def test_forty_rounds_fit_a_window_though_the_client_sends_only_what_is_new(strategy: str, stream: bool) -> None:
+    with taking_over(strategy=strategy) as (upstream, proxy):
+        caller = Caller(proxy.url, stream=stream)
+        for _ in range(40):
+            caller.turn()
+            proxy.quiet()
+        assert upstream.refusals == []
+        assert "condensed" in actions(proxy)
+        assert "bypassed" not in actions(proxy)
+        view = sent(upstream)[-1]
+        assert view["previous_response_id"] is None
+        assert view["input"][0] == {"role": "user", "content": RULE}
+
+
+@both
+def test_until_something_is_condensed_requests_go_on_as_they_came(stream: bool) -> None:
+    with taking_over(strategy="half-window", window=500_000) as (upstream, proxy):
+        caller = Caller(proxy.url, stream=stream)
+        for _ in range(3):
+            caller.turn()
+        came, went = proxy.journal.to(RESPONSES), upstream.journal.to(RESPONSES)
+        assert [each.body for each in came] == [each.body for each in went]
+        assert [each.sent for each in came] == [each.sent for each in went]
+        assert actions(proxy) == ["passed"] * 3
+
+
+def test_the_history_is_that_of_the_reply_that_is_named_not_of_the_newest() -> None:
+    with taking_over() as (upstream, proxy):
+        caller = Caller(proxy.url)
+        caller.turn()
+        first, answers = caller.previous, caller.new
+        for _ in range(3):
+            caller.turn()
+        before = tokens_before(proxy)
+        caller.previous, caller.new = first, answers
+        for _ in range(12):
+            caller.turn()
+            assert "bypassed" not in actions(proxy)
+        assert tokens_before(proxy) != before
+        assert upstream.refusals == []
+
+
+def tokens_before(proxy: Proxy) -> str | None:
+    return proxy.journal.to(RESPONSES)[-1].response_header("x-condenser-tokens-before")
+
+
+def test_a_session_that_is_named_on_the_way_has_the_whole_history() -> None:
+    with taking_over() as (upstream, proxy):
+        caller = Caller(proxy.url)
+        caller.turn()
+        caller.headers = [*KEY, ("x-condenser-session", "another")]
+        for _ in range(25):
+            assert caller.turn().header("x-condenser-session") == "another"
+        assert "condensed" in actions(proxy)
+        assert sent(upstream)[-1]["input"][0] == {"role": "user", "content": RULE}
+        assert upstream.refusals == []
+
+
+def test_a_reply_that_is_not_known_here_passes() -> None:
+    with taking_over() as (upstream, proxy):
+        caller = Caller(proxy.url)
+        direct = Caller(upstream.url)
+        direct.turn()
+        caller.previous, caller.new = direct.previous, direct.new
+        answer = caller.turn()
+        assert answer.header("x-condenser-reason") == "server-state"
+        # What goes on from there is not known either.
+        assert caller.turn().header("x-condenser-reason") == "server-state"
+
+
+def test_another_tenant_cannot_name_the_reply() -> None:
+    with taking_over() as (_, proxy):
+        caller = Caller(proxy.url)
+        caller.turn()
+        caller.headers = [("authorization", "Bearer another")]
+        assert caller.turn().header("x-condenser-reason") == "server-state"
+
+
+@pytest.mark.parametrize("members", [{"store": False}, {"conversation": "c"}])
+def test_a_reply_that_the_server_does_not_keep_for_naming_is_not_stored(members: Json) -> None:
+    with taking_over() as (_, proxy):
+        caller = Caller(proxy.url, more=members)
+        answer = wire.post_json(proxy.url, RESPONSES, caller.body(), KEY)
+        caller.previous, caller.more = response_in(answer)["id"], {}
+        answer = wire.post_json(proxy.url, RESPONSES, caller.body(), KEY)
+        assert answer.header("x-condenser-reason") == "server-state"
+
+
+def test_without_the_setting_such_requests_pass() -> None:
+    with taking_over(sessions={}) as (_, proxy):
+        caller = Caller(proxy.url)
+        for _ in range(3):
+            caller.turn()
+        assert actions(proxy) == ["passed", "bypassed", "bypassed"]
+
+
+def test_a_proxy_that_was_restarted_goes_on_with_the_same_view(tmp_path: Path) -> None:
+    with StrictResponses(reader, window=WINDOW) as upstream:
+        settings: Json = {"strategy": "mask", "window": WINDOW, "sessions": {"take_over": True}}
+        settings["store"] = {"url": f"sqlite:///{tmp_path / 'c.db'}"}
+        with proxying(upstream.url, **settings) as proxy:
+            caller = Caller(proxy.url)
+            while caller.turn().header("x-condenser-action") != "condensed":
+                pass
+            before = sent(upstream)[-1]["input"]
+        with proxying(upstream.url, **settings) as proxy:
+            caller.url = proxy.url
+            assert caller.turn().header("x-condenser-action") == "replayed"
+            assert sent(upstream)[-1]["input"][: len(before)] == before
+        assert upstream.refusals == []
+
+
+def test_a_count_is_that_of_the_view_too() -> None:
+    with taking_over() as (upstream, proxy):
+        caller = Caller(proxy.url)
+        while caller.turn().header("x-condenser-action") != "condensed":
+            pass
+        counted = {key: value for key, value in caller.body().items() if key != "stream"}
+        answer = wire.post_json(proxy.url, COUNT, counted, KEY)
+        view = upstream.journal.to(COUNT)[-1].json()["input"]
+        caller.turn()
+        assert view == sent(upstream)[-1]["input"]
+        assert answer.json()["input_tokens"] < WINDOW
+
+
+def test_the_openai_package_goes_on_by_id_past_the_window() -> None:
+    with taking_over() as (upstream, proxy), OpenAI(base_url=proxy.base_url, api_key="k", max_retries=0) as client:
+        asked: Json = {"model": MODEL, "tools": TOOLS, "instructions": "Be careful."}
+        response: Any = client.responses.create(input=RULE, **asked)
+        for _ in range(25):
+            answers: Any = answers_to([item.to_dict() for item in response.output])
+            response = client.responses.create(input=answers, previous_response_id=response.id, **asked)
+        assert "condensed" in actions(proxy)
+        assert upstream.refusals == []
+        assert json.loads(proxy.journal.to(RESPONSES)[-1].body)["previous_response_id"]
