@@ -362,7 +362,7 @@ class Exchange:
             patch=rounds.patch if rounds else None,
             memory_tokens=rounds.spent_tokens if rounds else 0,
         )
-        if is_small and update.patch is None:
+        if is_small and update.patch is update.memory_patch is None:
             return
         if case.keeps_reply and self.request.goes_on is not None:
             session = case.recognised.key.session

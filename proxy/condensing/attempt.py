@@ -95,6 +95,7 @@ def _update_for(decision: Decision, case: Case) -> SessionUpdate:
         decision.own_tokens,
         _last_applied(decision, case),
         block=decision.memory_block,
+        memory_patch=decision.memory_patch,
         has_tools=case.has_tools,
         covered=decision.view.covered,
         rewriting_refused=_is_refused(decision),

@@ -25,6 +25,7 @@ from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Dialect
+from strategies.core.pieces import Overlay
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 
@@ -72,6 +73,8 @@ class Decision(NamedTuple):
     """How the upstream is expected to count the view."""
     memory_block: MemoryBlock = NO_MEMORY_BLOCK
     """The memory block in the view."""
+    memory_patch: Overlay | None = None
+    """A memory block that this view is the first to have, and that stays at its place."""
 
     # -- what was done
 

@@ -3,6 +3,9 @@
 The block is chosen when the message is new, kept with its branch, and stands byte for byte in every view of that turn,
 so that the upstream's prompt cache of the turn stays valid. It leaves with the next user message. It never repeats what
 the view shows, and there is none where the view hides nothing or nothing relevant is found.
+
+In a protocol that binds reasoning to what stands before it, a block that left would take the reasoning of its turn with
+it. There a block is a patch, which stays at its place until a condensation replaces it.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
 from proxy.settings.tables import MemorySettings
 from strategies.core.budget import Budget
 from strategies.core.digest import ROOT
-from strategies.core.pieces import Literal, Overlay, PieceKind
-from strategies.core.view import Item, View, fold
+from strategies.core.pieces import Literal, Overlay, PieceKind, is_memory
+from strategies.core.view import View, fold
 from strategies.memory.block import appears_in, block_room, memory_block, notes_for
 from strategies.memory.ranking import Hit
 
@@ -64,15 +67,31 @@ class Injector:
         # A view that was made without the store rests on no condensation, so it cannot be folded again.
         if not case.policy.memory.inject or budget is None or case.recognised.failure:
             return decision
+        if case.loses_reasoning:
+            return await self._inject_for_good(decision, case, budget)
         block = case.memory_block or await self._choose_block(decision.view, case, budget)
-        if block is None and not any(map(_is_memory, decision.view.lead)):
+        if block is None and not any(is_memory(item.piece) for item in decision.view.lead):
             return decision._replace(memory_block=NO_MEMORY_BLOCK)
         heads = (decision.applied.overlay,) if decision.applied else ()
         inserted = (overlay_of(block, case),) if block else ()
         transcript = case.transcript_under(decision.applied)
         view = fold(transcript, (*heads, *inserted), case.framing, case.counter)
-        shown = block if block and any(map(_is_memory, view.lead)) else NO_MEMORY_BLOCK
+        shown = block if block and any(is_memory(item.piece) for item in view.lead) else NO_MEMORY_BLOCK
         return decision._replace(view=view, tokens_after=view.tokens, memory_block=shown)
+
+    async def _inject_for_good(self, decision: Decision, case: Case, budget: Budget) -> Decision:
+        """The decision with a block before a new user message, a patch that stays in later transcripts."""
+        last, transcript = case.history.last_user, case.transcript_under(decision.applied)
+        is_new = last is not None and 0 < last == len(transcript.chain) - 1
+        if not is_new or any(patch.at == last for patch in transcript.patches):
+            return decision
+        block = await self._choose_block(decision.view, case, budget)
+        if block is None:
+            return decision
+        patch = overlay_of(block, case)
+        heads = (decision.applied.overlay,) if decision.applied else ()
+        view = fold(transcript.with_patches((*transcript.patches, patch)), heads, case.framing, case.counter)
+        return decision._replace(view=view, tokens_after=view.tokens, memory_patch=patch)
 
     def follow(self, case: Case) -> None:
         """Indexes the new messages of a conversation in the background, once its reply has been sent."""
@@ -97,10 +116,6 @@ def _block_text(hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str
     """The JSON text of a block of at most `tokens`, which repeats nothing that the view shows. May run in a thread."""
     shown = appears_in([message.text for message in view.item_messages])
     return memory_block(hits, view.counter, tokens, top_k, shown, notes=notes_for(view.transcript))
-
-
-def _is_memory(item: Item) -> bool:
-    return isinstance(item.piece, Literal) and item.piece.kind is PieceKind.MEMORY
 
 
 def _hides(view: View) -> bool:

@@ -94,7 +94,7 @@ class Intake:
         case = Case(request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch)
         case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
         case = case.for_profile(policy.profile).with_newest_turn()
-        case = self._calibrate(self._add_offer(case) if policy.memory.tool else case)
+        case = self._calibrate(self._add_offer(case) if any(policy.memory) else case)
         timing.session = (perf_counter() - started) * 1000 + spent_on_history
         return case
 

@@ -31,7 +31,7 @@ from proxy.searching.tool import offer
 from proxy.settings.tables import MemorySettings
 from proxy.upstream import UpstreamReply
 from proxy.values import json_or_none
-from strategies.core.pieces import Overlay
+from strategies.core.pieces import Overlay, is_memory
 from strategies.core.transcript import Transcript
 
 _TOOLS_REFUSED = (400, 404, 422, 500, 501)
@@ -155,9 +155,14 @@ class Offers:
         self._refused: Lru[Scope, float] = Lru(MAX_SCOPES)
 
     def with_offer(self, case: Case) -> Case:
-        """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
+        """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript.
+
+        Memory blocks that stay at their places are in it too, whether the tool is offered or not.
+        """
         if case.recognised.failure:
             return case
+        if not case.policy.memory.tool:
+            return _with_patches(case, blocks_only=True) if case.loses_reasoning else case
         body, transcript = case.request.body, case.measured.transcript
         scope = case.request.scope
         refused = max(self._refused.get(each) or 0.0 for each in (scope, scope.everyone)) > self._clock()
@@ -165,17 +170,24 @@ class Offers:
         made = offer(
             body.endpoint, body.values, case.counter, has_system=has_system, refused=refused, top_k=self._top_k
         )
-        case = case._replace(offer=made)
-        patches = standing_patches(case.recognised.patches, transcript) if made.is_made else ()
-        if not patches:
-            return case
-        patched = transcript.with_patches(patches)
-        whole = patched if case.is_aligned else case.full_transcript
-        return case._replace(measured=case.measured._replace(transcript=patched), full_transcript=whole)
+        return _with_patches(case._replace(offer=made), blocks_only=not made.is_made)
 
     def note_refusal(self, scope: Scope) -> None:
         """Notes that the upstream has refused tools for a model."""
         self._refused.put(scope, self._clock() + self._ttl)
+
+
+def _with_patches(case: Case, *, blocks_only: bool) -> Case:
+    """The case with the patches that stand in its transcript; without the tool only memory blocks do."""
+    transcript = case.measured.transcript
+    patches = standing_patches(case.recognised.patches, transcript)
+    if blocks_only:
+        patches = tuple(each for each in patches if all(map(is_memory, each.pieces)))
+    if not patches:
+        return case
+    patched = transcript.with_patches(patches)
+    whole = patched if case.is_aligned else case.full_transcript
+    return case._replace(measured=case.measured._replace(transcript=patched), full_transcript=whole)
 
 
 def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tuple[Overlay, ...]:

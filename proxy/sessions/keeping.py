@@ -80,6 +80,8 @@ class SessionUpdate(NamedTuple):
     """How many messages the view's head covers."""
     patch: Overlay | None = None
     """The hidden rounds that followed the view."""
+    memory_patch: Overlay | None = None
+    """A memory block that stays at its place in later views."""
     memory_tokens: int = 0
     """Tokens that the hidden rounds have cost."""
     rewriting_refused: bool = False
@@ -327,8 +329,10 @@ def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
 def _session_after(session: Session, branch: Branch | None, turn: SessionUpdate, now: float) -> Session:
     """The session after a turn that continues `branch`, or opens a new one."""
     digests = turn.transcript.digests
-    has_patches = turn.patch is not None or session.patches
-    patched = session.with_patch(turn.patch, digests, turn.covered) if has_patches else session
+    patched = session
+    if turn.patch or turn.memory_patch or session.patches:
+        for patch in (turn.memory_patch, turn.patch):
+            patched = patched.with_patch(patch, digests, turn.covered)
     what = turn.applied, turn.block, turn.anchor, turn.reply
     moved = patched.with_turn(turn.transcript, branch, now, *what, has_tools=turn.has_tools)
     settings = session.settings if session.is_derived else turn.settings

@@ -37,6 +37,11 @@ class Literal:
 Piece = Keep | Literal
 
 
+def is_memory(piece: Piece) -> bool:
+    """Whether a piece is a memory block."""
+    return isinstance(piece, Literal) and piece.kind is PieceKind.MEMORY
+
+
 @dataclass(frozen=True, slots=True)
 class Overlay:
     """Pieces that go before chain message `at` and stand for the `covered` messages before it.

@@ -387,16 +387,6 @@ def test_speech_is_streamed_byte_for_byte(client: OpenAI, proxy: Proxy, upstream
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_the_responses_endpoint_is_bypassed(
-    streamed: bool, client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
-    reply: Any = client.responses.create(model=MODEL, input="hi", stream=streamed)
-    final = list(reply)[-1].response if streamed else reply
-    assert final.output_text == "responded"
-    assert_relayed(proxy, upstream, "/v1/responses", action="bypassed")
-
-
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 def test_the_legacy_completions_endpoint_is_bypassed(
     streamed: bool, client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
 ) -> None:

@@ -78,13 +78,13 @@ def test_the_upstream_duration_is_that_of_the_header(stage: Stage, caplog: pytes
 
 
 def test_what_is_passed_on_refused_or_unknown_is_a_line_too(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    wire.post_json(stage.proxy.url, "/v1/responses", {"model": "m", "input": "hello"})
+    wire.post_json(stage.proxy.url, "/v1/embeddings", {"model": "m", "input": "hello"})
     stage.post(b"{")
     wire.request(stage.proxy.url, "GET", "/nowhere")
     stage.upstream.reply(error(500, "no"))
     stage.post(body_of(chat(1)))
     wanted = [
-        r"200 POST /v1/responses bypassed, not-condensed-endpoint, upstream \d+ ms.* in all, request [0-9a-f]{16}",
+        r"200 POST /v1/embeddings bypassed, not-condensed-endpoint, upstream \d+ ms.* in all, request [0-9a-f]{16}",
         r"400 POST /v1/chat/completions, error invalid_request_error, \d+ ms in all, request [0-9a-f]{16}",
         r"404 GET /nowhere, \d+ ms in all, request [0-9a-f]{16}",
         r"500 scripted-1 p[0-9a-f]{16} main .* passed.*, request [0-9a-f]{16}",

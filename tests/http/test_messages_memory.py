@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from proxy.endpoints.hidden_calls import NAME, NO_ANSWER
-from tests.http.test_messages import Agent, result, said_in, sent
+from tests.http.test_messages import Agent, is_own, result, said_in, sent
 from tests.support import wire
 from tests.support.messages_upstream import MESSAGES, StrictMessages, last_results, text, thinking, tool_use
 from tests.support.proxy import proxying
@@ -144,3 +145,42 @@ def output_tokens(body: bytes, streamed: bool) -> int:
     deltas = [event for event in map(json.loads, wire.events(body)) if event["type"] == "message_delta"]
     assert len(deltas) == 1
     return int(deltas[0]["usage"]["output_tokens"])
+
+
+# -- memory blocks -----------------------------------------------------------------------------------------
+
+
+def pondering(body: Body) -> Sequence[Json] | str:
+    """A model that thinks before each of its long answers, and summarizes when it is asked to."""
+    if is_own(body) and "system" not in body:
+        return "<summary>Beds were planted.</summary>"
+    number = len(body["messages"])
+    return [thinking(f"Hm {number}."), text(f"Bed {number} is done. " + "water " * 250)]
+
+
+@pytest.mark.parametrize("strategy", ["recent", "half-window", "extract", "rolling"])
+def test_a_memory_block_stays_at_its_place_so_that_thinking_stays_valid(strategy: str) -> None:
+    with (
+        StrictMessages(pondering, window=8_192) as upstream,
+        proxying(upstream.url, strategy=strategy, window=8_192) as proxy,
+    ):
+        agent = Agent(proxy.url)
+        agent.messages = [{"role": "user", "content": FACT}]
+        headers = [*HEADERS, ("x-condenser-memory", "inject")]
+        views: list[list[Json]] = []
+        actions: list[str] = []
+        for turn in range(45):
+            answer = wire.post_json(agent.url, MESSAGES, agent.body(), headers)
+            assert answer.status == 200, answer.body
+            actions.append(answer.header("x-condenser-action") or "")
+            agent.messages.append({"role": "assistant", "content": said_in(answer)})
+            asked = QUESTION if turn % 3 == 0 else f"What grows in bed {turn}? " + "frost " * 60
+            agent.messages.append({"role": "user", "content": asked})
+            views.append(sent(upstream)[-1]["messages"])
+            proxy.quiet()
+        assert upstream.refusals == []
+        for action, (before, after) in zip(actions[1:], pairwise(views), strict=True):
+            if action != "condensed":
+                assert after[: len(before)] == before
+        blocks = [sum("Relevant Memories" in json.dumps(message) for message in view) for view in views]
+        assert max(blocks) > 1
