@@ -135,6 +135,8 @@ class UpgradeRefused(ProxyError):
 
     def __init__(self) -> None:
         super().__init__("This proxy serves HTTP only; send the request without an upgrade.", param="Upgrade")
+        # What follows an upgrade on a connection is read as the other protocol.
+        self.headers = [("connection", "close")]
 
 
 class HistoryUnavailable(ProxyError):
