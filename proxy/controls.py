@@ -24,7 +24,6 @@ from proxy.quoting import printable, quoted
 from strategies import Pipeline, parse
 
 MIN_WINDOW = 256
-OWN_PREFIX = b"x-condenser-"
 _MAX_ID = 256
 _MAX_MODEL = 512
 _MAX_OPTIONS = 4_096
@@ -268,6 +267,7 @@ KEYS = tuple(row.key for row in ROWS.values())
 _STICKY = {name: row for name, row in ROWS.items() if row.sticks}
 _TREATMENT = attrgetter(*(name for name in ROWS if name not in ("session", "if_head", "options")))
 _HEADERS = {key: _header(key) for key in KEYS}
+_PREFIX = _header("").lower().encode()
 _NONE = Controls()
 """The controls of most requests."""
 
@@ -316,9 +316,9 @@ def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, Giv
     found: dict[str, Given] = {}
     unknown: list[str] = []
     for name, value in headers:
-        if not (lowered := name.lower()).startswith(OWN_PREFIX):
+        if not (lowered := name.lower()).startswith(_PREFIX):
             continue
-        key = lowered.removeprefix(OWN_PREFIX).decode("latin-1")
+        key = lowered.removeprefix(_PREFIX).decode("latin-1")
         if key in _HEADERS:
             found[key] = (_HEADERS[key], value.decode("latin-1").strip())
         else:

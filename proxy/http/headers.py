@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from proxy.controls import OWN_PREFIX
 from proxy.errors import BadRequest
 
 Headers = list[tuple[bytes, bytes]]
 
 ENCODING = b"content-encoding"
-_OWN_FORMS = (OWN_PREFIX, b"x_condenser_", b"x-condenser_", b"x_condenser-")
+_OWN_FORMS = (b"x-condenser-", b"x_condenser_", b"x-condenser_", b"x_condenser-")
 """Many servers take `_` in a header's name for `-`."""
 _HOP_BY_HOP = frozenset(
     (

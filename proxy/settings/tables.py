@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
-from proxy.controls import MIN_WINDOW, Controls
+from proxy.controls import KEYS, MIN_WINDOW, Controls
 from proxy.errors import BadRequest
 from proxy.learning.profiles import ANY, Profile
+from proxy.quoting import quoted
 from proxy.settings.values import (
-    ControlNames,
     HeaderNames,
     HostNames,
     HttpAddress,
@@ -23,6 +24,7 @@ from proxy.settings.values import (
     Text,
     header_name,
     not_empty,
+    split_at_commas,
 )
 from proxy.store import SCHEMES
 from strategies import TABLE, Pipeline
@@ -259,10 +261,22 @@ class ServerSettings(Table):
     origins: Origins = ()
 
 
+def _control_name(value: str) -> str:
+    name = value.lower()
+    if name not in ("*", *KEYS):
+        near = get_close_matches(name, KEYS, 1)
+        hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(KEYS)}, *"
+        raise ValueError(f"there is no control {quoted(value)}{hint}")
+    return name
+
+
+_ControlNames = Annotated[tuple[Annotated[str, AfterValidator(_control_name)], ...], BeforeValidator(split_at_commas)]
+
+
 class ControlSettings(Table):
     """Which controls clients may set, by header, member of the body or suffix of the model."""
 
-    allow: ControlNames = ("*",)
+    allow: _ControlNames = ("*",)
     max_window: int = Field(0, ge=0)
     """The largest window that a client may name, in tokens; 0 means no limit."""
     own_calls: bool = True

@@ -7,16 +7,14 @@ mostly comes from a shell variable that is not set.
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, SecretStr
 
-from proxy.controls import KEYS
 from proxy.pipeline_names import why_no_pipeline
-from proxy.quoting import not_this, quoted
+from proxy.quoting import not_this
 from strategies import parse
 
 _SCHEMES = ("http://", "https://")
@@ -75,16 +73,6 @@ def header_name(value: str) -> str:
     return value
 
 
-def control_name(value: str) -> str:
-    """`value` as a request's control is named, or `*`; raises `ValueError`."""
-    name = value.lower()
-    if name != "*" and name not in KEYS:
-        near = get_close_matches(name, KEYS, 1)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(KEYS)}, *"
-        raise ValueError(f"there is no control {quoted(value)}{hint}")
-    return name
-
-
 def host_name(value: str) -> str:
     """`value` in lower case if it is a name, or `*.` and a name; raises `ValueError`."""
     if not _HOST.fullmatch(value.lower()):
@@ -119,7 +107,6 @@ Text = Annotated[str, BeforeValidator(not_empty)]
 Secret = Annotated[SecretStr, BeforeValidator(not_empty)]
 Networks = Annotated[tuple[Annotated[str, AfterValidator(network_address)], ...], BeforeValidator(split_at_commas)]
 HeaderNames = Annotated[tuple[Annotated[str, AfterValidator(header_name)], ...], BeforeValidator(split_at_commas)]
-ControlNames = Annotated[tuple[Annotated[str, AfterValidator(control_name)], ...], BeforeValidator(split_at_commas)]
 HostNames = Annotated[tuple[Annotated[str, AfterValidator(host_name)], ...], BeforeValidator(split_at_commas)]
 Origins = Annotated[tuple[Annotated[str, AfterValidator(origin)], ...], BeforeValidator(split_at_commas)]
 _MAPPED_PREFIX = 96
