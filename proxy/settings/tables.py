@@ -27,7 +27,7 @@ from proxy.settings.values import (
     split_at_commas,
 )
 from proxy.store import SCHEMES
-from strategies import TABLE, Pipeline
+from strategies import TABLE
 from strategies.core.budget import Marks
 from strategies.core.ledger import LedgerCaps
 
@@ -287,17 +287,14 @@ class ControlSettings(Table):
         for key, param in controls.params.items():
             if key not in self.allow and "*" not in self.allow:
                 raise BadRequest(f"{param}: this proxy accepts no {key} from clients.", param=param)
-        pipeline = controls.strategy
-        if pipeline and not (self.own_calls or pipeline.observe) and (asking := _asking(pipeline)):
+        stages = controls.strategy.names if controls.strategy and not controls.strategy.observe else ()
+        asking = next((name for name in stages if TABLE[name].make.asks), "")
+        if asking and not self.own_calls:
             param = controls.param("strategy")
             raise BadRequest(f"{param}: this proxy lets no client choose {asking}, which asks a model.", param=param)
         if 0 < self.max_window < (controls.window or 0):
             param = controls.param("window")
             raise BadRequest(f"{param} may be at most {self.max_window:,} at this proxy.", param=param)
-
-
-def _asking(pipeline: Pipeline) -> str:
-    return next((name for name in pipeline.names if TABLE[name].make.asks), "")
 
 
 class LogSettings(Table):
