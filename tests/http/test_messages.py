@@ -333,6 +333,27 @@ def test_the_session_inside_of_the_users_id_names_the_session() -> None:
     assert answer.header("x-condenser-session-source") == "metadata.user_id"
 
 
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
+@pytest.mark.parametrize("path", [MESSAGES, COUNT])
+def test_what_belongs_to_a_thread_of_the_server_passes_and_says_so(path: str, thread: Json) -> None:
+    body = {**Agent("").body(), "thread": thread}
+    with StrictMessages() as upstream, proxying(upstream.url, strategy="recent", window=WINDOW) as proxy:
+        answer = wire.post_json(proxy.url, path, {**body, "condenser": {"force": True}}, HEADERS)
+        forwarded = upstream.journal.only(path).json()
+    assert answer.header("x-condenser-action") == "bypassed"
+    assert answer.header("x-condenser-reason") == "server-state"
+    assert forwarded == body
+
+
+def test_a_container_of_the_server_holds_no_history_and_what_names_it_is_condensed() -> None:
+    with StrictMessages(reader) as upstream, proxying(upstream.url, strategy="extract", window=WINDOW) as proxy:
+        agent = Agent(proxy.url, more={"container": "container_1"})
+        agent.messages += talk(12)
+        answer = wire.post_json(proxy.url, MESSAGES, agent.body(), [*HEADERS, ("x-condenser-force", "true")])
+        assert answer.header("x-condenser-action") == "condensed"
+        assert sent(upstream)[-1]["container"] == "container_1"
+
+
 # -- counting ----------------------------------------------------------------------------------------------
 
 

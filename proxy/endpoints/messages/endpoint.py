@@ -15,6 +15,7 @@ MESSAGES_ENDPOINT = Endpoint(
     path_ending="/v1/messages",
     list_member="messages",
     look=requests.look,
+    server_state=requests.server_state,
     counted_members=("system", "tools", "tool_choice", "output_config"),
     counter=MessagesCounter,
     reply_limits=("max_tokens",),

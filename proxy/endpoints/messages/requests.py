@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from proxy.endpoints.endpoint import MalformedElement, SessionHint, Values, any_session_headers
 from proxy.http.headers import Headers
+from proxy.reasons import Reason
 from proxy.values import json_or_none
 from strategies.core.transcript import Transcript
 
@@ -38,6 +39,11 @@ def _is_text(block: object) -> bool:
 def offers_tools(values: Values, _: Transcript) -> bool:
     """Whether a request offers tools."""
     return bool(values.get("tools"))
+
+
+def server_state(values: Values, _roles: Iterable[str]) -> Reason | None:
+    """Why a request must pass as it came: the server keeps its history as a thread; None where all of it is here."""
+    return Reason.SERVER_STATE if values.get("thread") else None
 
 
 def keeps_reasoning(values: Values) -> bool:
