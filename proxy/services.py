@@ -46,7 +46,7 @@ from proxy.sessions.recognition import Recogniser
 from proxy.sessions.stored import StoredSessions
 from proxy.sessions.taking_over import KeptReplies
 from proxy.settings import Settings
-from proxy.settings.tables import ControlSettings
+from proxy.settings.permits import ControlSettings
 from proxy.settings.token import admin_token
 from proxy.store import open_store
 from proxy.store.base import SessionStore

@@ -1,6 +1,7 @@
 """Settings: what they are (`loading`, `tables`) and what their values may be (`values`).
 
-`sources` reads them from the command line, the environment and the file; `wording` says what is wrong with them.
+`sources` reads them from the command line, the environment and the file; `wording` says what is wrong with them;
+`permits` says which controls clients may set.
 """
 
 from proxy.errors import SettingsError

@@ -19,6 +19,7 @@ from proxy.controls import MIN_WINDOW
 from proxy.errors import SettingsError
 from proxy.learning.profiles import Profile
 from proxy.settings import tables
+from proxy.settings.permits import ControlSettings
 from proxy.settings.sources import from_environment, from_file, normalized, origins
 from proxy.settings.tables import GENERAL, ModelSettings
 from proxy.settings.values import KnownStrategy, Text
@@ -50,7 +51,7 @@ class Settings(BaseSettings):
     report_usage: Literal["forwarded", "original"] = "forwarded"
     """The prompt tokens that a client sees: as the upstream reports them, or for the client's own list."""
     server: tables.ServerSettings = tables.ServerSettings()
-    controls: tables.ControlSettings = tables.ControlSettings()
+    controls: ControlSettings = ControlSettings()
     log: tables.LogSettings = tables.LogSettings()
     drain: tables.DrainSettings = tables.DrainSettings()
     upstream: tables.UpstreamSettings = tables.UpstreamSettings()

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from proxy.controls import KEYS, MIN_WINDOW, Controls
-from proxy.errors import BadRequest
+from proxy.controls import MIN_WINDOW
 from proxy.learning.profiles import ANY, Profile
-from proxy.quoting import quoted
 from proxy.settings.values import (
     HeaderNames,
     HostNames,
@@ -21,21 +18,14 @@ from proxy.settings.values import (
     Networks,
     Origins,
     Secret,
+    Table,
     Text,
     header_name,
     not_empty,
-    split_at_commas,
 )
 from proxy.store import SCHEMES
-from strategies import TABLE
 from strategies.core.budget import Marks
 from strategies.core.ledger import LedgerCaps
-
-
-class Table(BaseModel):
-    """The base of all tables: an unknown key is an error, and values do not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class UpstreamSettings(Table):
@@ -259,42 +249,6 @@ class ServerSettings(Table):
     hosts: HostNames = ()
     """If there are none, a server that listens beyond this machine answers to every host."""
     origins: Origins = ()
-
-
-def _control_name(value: str) -> str:
-    name = value.lower()
-    if name not in ("*", *KEYS):
-        near = get_close_matches(name, KEYS, 1)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(KEYS)}, *"
-        raise ValueError(f"there is no control {quoted(value)}{hint}")
-    return name
-
-
-_ControlNames = Annotated[tuple[Annotated[str, AfterValidator(_control_name)], ...], BeforeValidator(split_at_commas)]
-
-
-class ControlSettings(Table):
-    """Which controls clients may set, by header, member of the body or suffix of the model."""
-
-    allow: _ControlNames = ("*",)
-    max_window: int = Field(0, ge=0)
-    """The largest window that a client may name, in tokens; 0 means no limit."""
-    own_calls: bool = True
-    """Clients may choose strategies that ask a model."""
-
-    def check(self, controls: Controls) -> None:
-        """Raises `BadRequest` that names a control that a client may not set, or not so."""
-        for key, param in controls.params.items():
-            if key not in self.allow and "*" not in self.allow:
-                raise BadRequest(f"{param}: this proxy accepts no {key} from clients.", param=param)
-        stages = controls.strategy.names if controls.strategy and not controls.strategy.observe else ()
-        asking = next((name for name in stages if TABLE[name].make.asks), "")
-        if asking and not self.own_calls:
-            param = controls.param("strategy")
-            raise BadRequest(f"{param}: this proxy lets no client choose {asking}, which asks a model.", param=param)
-        if 0 < self.max_window < (controls.window or 0):
-            param = controls.param("window")
-            raise BadRequest(f"{param} may be at most {self.max_window:,} at this proxy.", param=param)
 
 
 class LogSettings(Table):

@@ -11,7 +11,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Annotated
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr
 
 from proxy.pipeline_names import why_no_pipeline
 from proxy.quoting import not_this
@@ -21,6 +21,12 @@ _SCHEMES = ("http://", "https://")
 _HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+class Table(BaseModel):
+    """The base of all tables: an unknown key is an error, and values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def http_address(value: str) -> str:
