@@ -1,0 +1,112 @@
+"""The Codex CLI through the proxy: forty rounds in a window of 32,000 tokens, run as README says.
+
+The model is scripted, and each of its calls is run by Codex in a folder of the test's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.test_responses import SUMMARY
+from tests.support.proxy import Proxy, proxying
+from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message, reasoning
+
+CODEX = shutil.which("codex")
+pytestmark = pytest.mark.skipif(
+    CODEX is None, reason="the Codex CLI is NOT TESTED: needs `codex` on the path (npm install -g @openai/codex)"
+)
+
+WINDOW, ROUNDS = 32_000, 40
+TASK = "Review all modules in src one after the other. Keep rule ALPHA-77 in mind."
+PATIENCE = 200  # seconds for one run of Codex, which takes about seven
+
+
+class Reviewer:
+    """A model that has one module read after another, sometimes two in one reply, and then is done."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def __call__(self, body: Mapping[str, Any]) -> Sequence[dict[str, Any]] | str:
+        if is_own(body):
+            return f"<summary>{SUMMARY}</summary>"
+        self.step += 1
+        if self.step > ROUNDS:
+            return [reasoning("Done."), message("All is reviewed.")]
+        calls = [_read(self.step)] if self.step % 4 else [_read(self.step), _read(1)]
+        return [reasoning(f"Thinking of part {self.step}."), message(f"I read part {self.step}."), *calls]
+
+
+def _read(part: int) -> dict[str, Any]:
+    return function_call("exec_command", {"cmd": f"cat src/part_{part}.py"})
+
+
+def is_own(body: Mapping[str, Any]) -> bool:
+    """Whether the proxy asks here on its own account; Codex names its thread in each request."""
+    return "prompt_cache_key" not in body
+
+
+def run(proxy: Proxy, folder: Path, **provider: object) -> str:
+    """The last words of a run of Codex."""
+    home, work = folder / "home", folder / "work"
+    (work / "src").mkdir(parents=True)
+    home.mkdir()
+    for part in range(1, ROUNDS + 1):
+        notes = "\n".join(f"# note {line}: keep the invariant of part {part}." for line in range(100))
+        (work / "src" / f"part_{part}.py").write_text(f"PART = {part}\n{notes}\n")
+    named = {"name": "Condenser", "base_url": proxy.base_url, "env_key": "OPENAI_API_KEY", "wire_api": "responses"}
+    members = [f"{key} = {json.dumps(value)}" for key, value in {**named, **provider}.items()]
+    (home / "config.toml").write_text(
+        'model = "gpt-5.2-codex"\nmodel_provider = "condenser"\ncheck_for_update_on_startup = false\n'
+        "\n[analytics]\nenabled = false\n\n[model_providers.condenser]\n" + "\n".join(members) + "\n"
+    )
+    last = folder / "last.txt"
+    # The folder is the test's own, and the commands are those of the script above.
+    options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-C", str(work), "-o", str(last)]
+    done = subprocess.run(
+        [str(CODEX), "exec", *options, TASK],
+        env={**os.environ, "CODEX_HOME": str(home), "OPENAI_API_KEY": "k"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return last.read_text()
+
+
+@pytest.mark.parametrize("strategy", ["mask+half-window", "recent"])
+def test_forty_rounds_end_well_and_codex_compacts_nothing_itself(strategy: str, tmp_path: Path) -> None:
+    with (
+        StrictResponses(Reviewer(), window=WINDOW) as upstream,
+        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+    ):
+        assert run(proxy, tmp_path) == "All is reviewed."
+        asked = proxy.journal.to(RESPONSES)
+        assert len(asked) == ROUNDS + 1
+        assert upstream.refusals == []
+        assert "condensed" in [exchange.response_header("x-condenser-action") for exchange in asked]
+        assert len({exchange.response_header("x-condenser-session") for exchange in asked}) == 1
+        assert {exchange.response_header("x-condenser-session-source") for exchange in asked} == {"thread-id"}
+        views = [body for exchange in upstream.journal.to(RESPONSES) if not is_own(body := exchange.json())]
+        assert all("ALPHA-77" in json.dumps(view["input"]) for view in views)
+
+
+def test_a_codex_that_would_use_a_web_socket_goes_on_over_http(tmp_path: Path) -> None:
+    with (
+        StrictResponses(Reviewer(), window=WINDOW) as upstream,
+        proxying(upstream.url, strategy="mask", window=WINDOW) as proxy,
+    ):
+        assert run(proxy, tmp_path, supports_websockets=True) == "All is reviewed."
+        statuses = [(exchange.method, exchange.status) for exchange in proxy.journal.to(RESPONSES)]
+        assert statuses == [("GET", 426), *[("POST", 200)] * (ROUNDS + 1)]
+        assert upstream.refusals == []
