@@ -243,7 +243,7 @@ class Controls:
         """What the session keeps after this request, which is served with `pipeline`; so far it has kept `before`."""
         own = {name: getattr(self, name) for name in _STICKY}
         strategy, options = own.pop("strategy"), own.pop("options")
-        own = {name: str(value) for name, value in own.items() if value is not None}
+        own = {name: str(value) for name, value in own.items() if value not in (None, False)}
         if not pipeline.is_off and (strategy or options):
             own |= {"strategy": str(pipeline), "options": dict(options)}
         return {**before, **own}
