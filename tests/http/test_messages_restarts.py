@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import cycle, pairwise
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +57,7 @@ def through_two(store: str, strategy: str) -> list[bytes]:
     with StrictMessages(reader, window=WINDOW) as upstream, ExitStack() as stack:
         agent = Agent("")
         pair = [stack.enter_context(on(upstream, store, strategy)) for _ in range(2)]
-        return checked(upstream, [condensed_where(agent, proxy) for proxy, _ in zip(cycle(pair), range(TURNS), strict=False)])
+        return checked(upstream, [condensed_where(agent, proxy) for proxy in islice(cycle(pair), TURNS)])
 
 
 def checked(upstream: StrictMessages, condensed: list[bool]) -> list[bytes]:
