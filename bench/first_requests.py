@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import tiktoken
 
-from proxy.calibration.anchor import Anchor, CountedPrompt, calibration_for
-from proxy.calibration.features import EVEN, Features
-from proxy.calibration.samples import Observation, Samples, fit_prices
 from proxy.endpoints.chat.counter import ChatCounter
+from proxy.knowledge.anchor import Anchor, CountedPrompt, calibration_for
+from proxy.knowledge.features import EVEN, Features
+from proxy.knowledge.samples import Observation, Samples, fit_prices
 from proxy.replaying import table
 from proxy.tokens import ranks
 from proxy.tokens.counter import Counter, Tokenizers

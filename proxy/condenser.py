@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 from time import perf_counter
 
-from proxy.calibration.anchor import Anchor
 from proxy.condensing import account
 from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, with_appended, written
 from proxy.condensing.case import Case
@@ -40,8 +39,9 @@ from proxy.condensing.retrying import RefusedRequest, Send, is_unexplained, repl
 from proxy.condensing.searching import Searcher
 from proxy.endpoints.replies import Items, Usage
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
-from proxy.learning.learned_windows import Origin
-from proxy.learning.profiles import Profile
+from proxy.knowledge.anchor import Anchor
+from proxy.knowledge.learned_windows import Origin
+from proxy.knowledge.profiles import Profile
 from proxy.overflow import Refusal, RefusedPart
 from proxy.quoting import label
 from proxy.reasons import Reason
@@ -348,7 +348,7 @@ class Exchange:
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
         if usage is not None and case is not None:
             self.usage = usage
-            self._anchor = self._parts.knowledge.learn_from_reply(decision, case, usage, watched)
+            self._anchor = self._parts.knowledge.after(decision, case, usage, watched)
 
     async def store(self, items: Items = (), reply_id: str = "") -> None:
         """Stores what later requests need, in a task of the app: a client that leaves meanwhile does not stop it."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import anyio.lowlevel
 
 from proxy.asking import Asking, Resolver
-from proxy.calibration.calibrator import Calibrator
 from proxy.condenser import Condenser
 from proxy.condensing.deciding import Decider
 from proxy.condensing.inject import Injector
@@ -30,8 +29,9 @@ from proxy.controls import Controls
 from proxy.discovery import Discovered
 from proxy.http.admission import Admission
 from proxy.http.headers import lowered_names
-from proxy.learning.learned_windows import LearnedWindows
-from proxy.learning.profiles import Profiles
+from proxy.knowledge.calibrator import Calibrator
+from proxy.knowledge.learned_windows import LearnedWindows
+from proxy.knowledge.profiles import Profiles
 from proxy.memory.admin import MemoryAdmin
 from proxy.memory.meaning import Meanings
 from proxy.request.callers import AUTHORIZATION, Callers, Tenants, tenant_key

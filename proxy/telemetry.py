@@ -12,9 +12,9 @@ from functools import cache
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from proxy.asking import FinishedCall
-from proxy.calibration.calibrator import Progress
 from proxy.condensing.decision import Decision
 from proxy.http.admission import Refusal
+from proxy.knowledge.calibrator import Progress
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
 

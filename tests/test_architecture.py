@@ -46,7 +46,7 @@ FLOORS = (
     "strategies/dynacontext/", "strategies/", "proxy/__init__.py", "proxy/version.py", "proxy/resources.py",
     "proxy/quoting.py", "proxy/reasons.py", "proxy/values.py", "proxy/errors.py",
     "proxy/pipeline_names.py", "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
-    "proxy/overflow/", "proxy/learning/", "proxy/calibration/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
+    "proxy/overflow/", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching/", "proxy/memory/", "proxy/condensing/", "proxy/condenser.py", "proxy/log.py",
     "proxy/telemetry.py", "proxy/browsers.py", "proxy/serving.py", "proxy/services.py", "proxy/routes/", "proxy/app.py",

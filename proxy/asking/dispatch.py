@@ -23,7 +23,7 @@ from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import CREDENTIALS, Headers
-from proxy.learning.profiles import ANY, Profile
+from proxy.knowledge.profiles import ANY, Profile
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.settings.tables import Mode, ModelRole

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from pydantic import SecretStr
 
-from proxy.calibration.features import EVEN
 from proxy.cli import FAILED, OK
 from proxy.commands.effective import CheckedModel, budget_lines
 from proxy.commands.options import NamedModel, add_settings_arguments, command_line_settings, model, settings_from
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.errors import UpstreamUnavailable
+from proxy.knowledge.features import EVEN
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import key_file
 from proxy.request.measure import BY_LENGTH

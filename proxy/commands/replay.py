@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
-    from proxy.learning.proof import Scope
+    from proxy.knowledge.proof import Scope
     from proxy.replaying.measures import summarize
     from proxy.replaying.play import Player, open_replay_proxy
     from proxy.replaying.report import ReplayResults

@@ -14,7 +14,7 @@ from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.condensing.policy import REQUEST, Policy, Window
 from proxy.errors import ContextLengthExceeded
-from proxy.learning.learned_windows import Origin
+from proxy.knowledge.learned_windows import Origin
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
 from proxy.sessions.identity import MAX_SHOWN

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from proxy.asking import Caller
-from proxy.calibration.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.condensing.policy import Policy
-from proxy.learning.profiles import Profile
+from proxy.knowledge.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
+from proxy.knowledge.profiles import Profile
 from proxy.reasons import Reason
 from proxy.request.client_request import ClientRequest
 from proxy.request.measure import BY_LENGTH, Measured

@@ -31,7 +31,7 @@ from proxy.condensing.requiring import (
     why_not_prepared,
 )
 from proxy.errors import ProxyError
-from proxy.learning.learned_windows import Origin
+from proxy.knowledge.learned_windows import Origin
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from proxy.calibration.anchor import UNCALIBRATED, Calibration
 from proxy.condensing.case import Case
 from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
 from proxy.controls import MEMORY, Controls
 from proxy.errors import HistoryUnavailable
-from proxy.learning.proof import Scope
+from proxy.knowledge.anchor import UNCALIBRATED, Calibration
+from proxy.knowledge.proof import Scope
 from proxy.reasons import Action, Reason, Trigger
 from proxy.request.client_request import ClientRequest
 from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock

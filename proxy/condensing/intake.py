@@ -12,13 +12,13 @@ from collections.abc import Callable
 from hashlib import blake2b
 from time import perf_counter
 
-from proxy.calibration.anchor import CountedPrompt
 from proxy.condensing.account import Timing
 from proxy.condensing.case import Case
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policies import Known, Policies
 from proxy.condensing.restoring import Restorer
 from proxy.errors import HistoryUnavailable
+from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.client_request import ClientRequest
 from proxy.request.measure import BY_LENGTH, Measured, Measurer, fits_by_length
 from proxy.sessions.append import Append, append_to, check_append
@@ -68,14 +68,14 @@ class Intake:
         identity = self._recogniser.identify(request.controls.session, request.headers, request.body)
         patience = self._recogniser.patience()
         waits = not self._policies.is_off(request.controls, request.model)
-        await self._knowledge.refresh(scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
+        hidden = await self._knowledge.before(scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
         known = self._policies.known(request.controls.window, scope)
         started = perf_counter()
         await request.trust.look_up(patience)
         request, append = await self._supply_history(request, identity, patience)
         spent_on_history = (perf_counter() - started) * 1000
         started = perf_counter()
-        measured = await self._measure(request, counter, known)
+        measured = await self._measure(request, counter, known, hidden)
         timing.count = (perf_counter() - started) * 1000
         started = perf_counter()
         if len(measured.transcript.chain) > MAX_ESTIMATED:
@@ -153,15 +153,14 @@ class Intake:
         append, elements = append_to(stored, request.body.elements, request.controls.if_head)
         return request._replace(body=request.body.with_history(elements)), append
 
-    async def _measure(self, request: ClientRequest, counter: Counter, known: Known) -> Measured:
+    async def _measure(self, request: ClientRequest, counter: Counter, known: Known, hidden: int) -> Measured:
         """Counts the tokens, or estimates them if the length alone proves that nothing needs to be done.
 
-        The length bounds the tokens of what the client sent; tokens that the upstream adds by itself come on top.
+        The length bounds the tokens of what the client sent; `hidden` tokens that the upstream may add come on top.
         """
         if request.controls.dry_run or request.controls.force:
             return await self._measurer.measure(request.body, counter)
         lowest = self._policies.lowest_mark(known, request.model, request.body.envelope.reply_limit)
-        hidden = self._calibrator.hidden(request.model, counter.cache_key, BY_LENGTH)
         is_short = len(request.body.elements) <= MAX_ESTIMATED
         if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):
             return self._measurer.estimate(request.body)

@@ -13,15 +13,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from proxy.calibration.anchor import Anchor
-from proxy.calibration.calibrator import Calibrator
 from proxy.condensing.case import Case
 from proxy.condensing.decision import Decision
 from proxy.endpoints.replies import Usage
 from proxy.http.headers import first
-from proxy.learning.learned_windows import CountedReply, LearnedWindow, LearnedWindows, setting_of
-from proxy.learning.profiles import MAX_MODELS, Profile, Profiles, sends_options
-from proxy.learning.proof import CallersText, Scope
+from proxy.knowledge.anchor import Anchor
+from proxy.knowledge.calibrator import Calibrator
+from proxy.knowledge.learned_windows import CountedReply, LearnedWindow, LearnedWindows, setting_of
+from proxy.knowledge.profiles import MAX_MODELS, Profile, Profiles, sends_options
+from proxy.knowledge.proof import CallersText, Scope
 from proxy.overflow import Refusal, recognise
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply
@@ -47,18 +47,21 @@ class Knowledge:
     upstream: str
     _logged: Lru[str, int] = field(default_factory=lambda: Lru(MAX_MODELS))
 
-    async def refresh(self, scope: Scope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
-        """Reads what others know of a model's window and of these counters, if it is time for that."""
-        first_reads = [*self.learned.refresh(scope), *self.calibrator.refresh(scope.model, *counters)]
-        if not (first_reads and waits):
-            return
-        clock = asyncio.get_running_loop().time
-        began = clock()
-        for key in first_reads:
-            await self.tasks.result_of(key, began + min(FIRST_LOOK, patience.remaining))
-        patience.spend(clock() - began)
+    async def before(self, scope: Scope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> int:
+        """Makes sure that what others know of a model is known here too, if it is time to read that.
 
-    def learn_from_reply(self, decision: Decision, case: Case, usage: Usage, watched: WatchedReply) -> Anchor | None:
+        Returns the maximum number of tokens that the upstream may add to a request by itself.
+        """
+        first_reads = [*self.learned.refresh(scope), *self.calibrator.refresh(scope.model, *counters)]
+        if first_reads and waits:
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            for key in first_reads:
+                await self.tasks.result_of(key, began + min(FIRST_LOOK, patience.remaining))
+            patience.spend(clock() - began)
+        return self.calibrator.hidden(scope.model, *counters)
+
+    def after(self, decision: Decision, case: Case, usage: Usage, watched: WatchedReply) -> Anchor | None:
         """Learns from the usage of a complete reply; returns the anchor for the next request of its branch."""
         self._look_for_truncation(decision, case.request, usage, watched)
         if case.request.controls.no_store:

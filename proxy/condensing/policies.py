@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from proxy.condensing.policy import REQUEST, SETTINGS, UNKNOWN, Policy, Window
 from proxy.controls import MEMORY, Controls, Memory
 from proxy.errors import BadRequest
-from proxy.learning.learned_windows import LearnedWindow
-from proxy.learning.profiles import ANY, Profile
-from proxy.learning.proof import Scope
+from proxy.knowledge.learned_windows import LearnedWindow
+from proxy.knowledge.profiles import ANY, Profile
+from proxy.knowledge.proof import Scope
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import JudgeRole, Mode, Prices, SummarizerRole

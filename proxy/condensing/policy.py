@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from proxy.controls import MEMORY, Memory
-from proxy.learning.learned_windows import LearnedWindow, Origin
-from proxy.learning.profiles import ANY, Profile
+from proxy.knowledge.learned_windows import LearnedWindow, Origin
+from proxy.knowledge.profiles import ANY, Profile
 from proxy.settings.tables import JudgeRole, Mode, ModelRole, Prices, SummarizerRole
 from strategies import Pipeline, stages
 from strategies.core.budget import Budget, Scale

@@ -20,9 +20,9 @@ from proxy.condensing.recall import Recall, Searchable
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import first, is_success
-from proxy.learning.learned_windows import LearnedWindows
-from proxy.learning.profiles import MAX_READ
-from proxy.learning.proof import CallersText, Scope
+from proxy.knowledge.learned_windows import LearnedWindows
+from proxy.knowledge.profiles import MAX_READ
+from proxy.knowledge.proof import CallersText, Scope
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.searching.joining import Following, Send, StreamedReply, join_replies, read_whole

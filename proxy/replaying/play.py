@@ -18,7 +18,7 @@ from proxy.endpoints.chat.counter import ChatCounter
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
-from proxy.learning.proof import Scope
+from proxy.knowledge.proof import Scope
 from proxy.replaying.measures import (
     ForwardedMessage,
     ReplayedConversation,

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from proxy.calibration.anchor import Anchor
 from proxy.endpoints.replies import ending
+from proxy.knowledge.anchor import Anchor
 from strategies.core.digest import link
 from strategies.core.messages import Role
 from strategies.core.transcript import Transcript

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.calibration import anchor as anchors
 from proxy.endpoints.table import ENDPOINTS
+from proxy.knowledge import anchor as anchors
 from proxy.sessions.append import Tip
 from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, MemoryBlock, Opening
 from proxy.sessions.identity import CHAT

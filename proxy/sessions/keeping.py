@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import NamedTuple
 
-from proxy.calibration.anchor import Anchor
 from proxy.endpoints.replies import Usage
+from proxy.knowledge.anchor import Anchor
 from proxy.sessions import identity as names
 from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, MemoryBlock, openings

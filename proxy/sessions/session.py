@@ -18,7 +18,7 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from proxy.calibration.anchor import Anchor
+from proxy.knowledge.anchor import Anchor
 from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.branch import (
     MAX_OPENINGS,

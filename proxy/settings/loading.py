@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from proxy.controls import MIN_WINDOW
 from proxy.errors import SettingsError
-from proxy.learning.profiles import Profile
+from proxy.knowledge.profiles import Profile
 from proxy.settings import tables
 from proxy.settings.permits import ControlSettings
 from proxy.settings.sources import from_environment, from_file, normalized, origins

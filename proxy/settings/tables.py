@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from proxy.controls import MIN_WINDOW
-from proxy.learning.profiles import ANY, Profile
+from proxy.knowledge.profiles import ANY, Profile
 from proxy.settings.values import (
     HeaderNames,
     HostNames,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.learning.learned_windows import TRIAL
+from proxy.knowledge.learned_windows import TRIAL
 from tests.proxy.store.conftest import Clock
 from tests.support import replies
 from tests.support.proxy import proxying

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.calibration.calibrator import Progress
-from proxy.calibration.features import EVEN
+from proxy.knowledge.calibrator import Progress
+from proxy.knowledge.features import EVEN
 from proxy.telemetry import MAX_MODELS, OTHER, Telemetry
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from proxy.calibration.anchor import Calibration
 from proxy.condensing.account import (
     Timing,
     budget_document,
@@ -23,7 +22,8 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.policies import Policies
 from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.learning.proof import Scope
+from proxy.knowledge.anchor import Calibration
+from proxy.knowledge.proof import Scope
 from proxy.reasons import Action, Trigger
 from proxy.resources import config_directory
 from proxy.settings import Settings

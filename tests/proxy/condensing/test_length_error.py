@@ -6,7 +6,7 @@ import pytest
 
 from proxy.condensing.account import where_tokens_are
 from proxy.condensing.policy import Window
-from proxy.learning.learned_windows import Origin
+from proxy.knowledge.learned_windows import Origin
 from tests.proxy.condensing.test_account import decision
 
 

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.calibration.features import of_messages
 from proxy.endpoints.chat.counter import ChatCounter
+from proxy.knowledge.features import of_messages
 from proxy.request.measure import (
     BY_LENGTH,
     MAX_NEW_MESSAGES,

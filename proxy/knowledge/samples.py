@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from proxy.calibration.features import EVEN, Features
+from proxy.knowledge.features import EVEN, Features
 
 VERSION = 3
 MAX_OBSERVATIONS = 48  # in each reservoir

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from proxy.calibration.features import EVEN, Features, of_messages
-from proxy.learning.proof import Scope
+from proxy.knowledge.features import EVEN, Features, of_messages
+from proxy.knowledge.proof import Scope
 from proxy.runtime.lru import Lru
 from strategies.core.budget import UNSCALED, Scale
 from strategies.core.messages import Message

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.calibration.features import EVEN, Features
-from proxy.calibration.samples import (
+from proxy.knowledge.features import EVEN, Features
+from proxy.knowledge.samples import (
     MAX_BY_ONE,
     MAX_OBSERVATIONS,
     MIN_ERRORS,

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from proxy.calibration.anchor import UNCALIBRATED, Anchor, CountedPrompt
-from proxy.calibration.calibrator import Calibrator, Progress
-from proxy.calibration.features import Features
-from proxy.learning.proof import Scope
+from proxy.knowledge.anchor import UNCALIBRATED, Anchor, CountedPrompt
+from proxy.knowledge.calibrator import Calibrator, Progress
+from proxy.knowledge.features import Features
+from proxy.knowledge.proof import Scope
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store

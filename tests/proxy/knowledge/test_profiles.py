@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.learning.profiles import ANY, MAX_READ, MAX_SCOPES, Profile, Profiles, profile_after, sends_options
-from proxy.learning.proof import Scope
+from proxy.knowledge.profiles import ANY, MAX_READ, MAX_SCOPES, Profile, Profiles, profile_after, sends_options
+from proxy.knowledge.proof import Scope
 
 ALTERNATING = Profile(alternate_roles=True)
 NAMELESS = Profile(assistant_name=False)

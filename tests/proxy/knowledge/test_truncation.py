@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy.learning.learned_windows import CountedReply, kept_by, setting_of
+from proxy.knowledge.learned_windows import CountedReply, kept_by, setting_of
 
 
 def kept(*replies: tuple[int, int], loaded: int | None = None) -> int | None:

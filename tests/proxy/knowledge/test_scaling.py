@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.calibration.anchor import (
+from proxy.knowledge.anchor import (
     MAX_SLOPE,
     MIN_SLOPE,
     UNCALIBRATED,
@@ -21,8 +21,8 @@ from proxy.calibration.anchor import (
     row,
     stands_in,
 )
-from proxy.calibration.features import EVEN, Features
-from proxy.learning.proof import Scope
+from proxy.knowledge.features import EVEN, Features
+from proxy.knowledge.proof import Scope
 from strategies.core.messages import Reader, Role, dump, literal
 from strategies.core.pieces import Literal, Overlay, PieceKind
 from strategies.core.transcript import Transcript

@@ -1,7 +1,7 @@
 """Profiles: the forms of a request that an upstream refuses, known from the settings or from its errors.
 
 What a server says of one request holds for the tenant's later ones for that model, as long as this process runs, and
-for everyone's if it is proven without the request's text (`proxy/learning/proof.py`). A refusal teaches only what was
+for everyone's if it is proven without the request's text (`proxy/knowledge/proof.py`). A refusal teaches only what was
 not known, so a request is sent again at most as often as there is something left to learn.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from proxy.learning.proof import CallersText, Scope
+from proxy.knowledge.proof import CallersText, Scope
 from proxy.quoting import label
 from proxy.runtime.lru import Lru
 from strategies.core.form import Form

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from proxy.learning.learned_windows import CountedReply, LearnedWindows, Origin
-from proxy.learning.proof import Scope
+from proxy.knowledge.learned_windows import CountedReply, LearnedWindows, Origin
+from proxy.knowledge.proof import Scope
 from proxy.overflow import Refusal, RefusedPart
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions

@@ -17,10 +17,10 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from proxy.calibration.anchor import Anchor, Anchors, Calibration, CountedPrompt, calibration_for
-from proxy.calibration.features import EVEN, Features, of_messages
-from proxy.calibration.samples import Observation, Samples, could_be, decoded, encoded, mean_error
-from proxy.learning.proof import Scope
+from proxy.knowledge.anchor import Anchor, Anchors, Calibration, CountedPrompt, calibration_for
+from proxy.knowledge.features import EVEN, Features, of_messages
+from proxy.knowledge.proof import Scope
+from proxy.knowledge.samples import Observation, Samples, could_be, decoded, encoded, mean_error
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Facts
 from strategies.core.view import View

@@ -1,1 +1,0 @@
-"""Lessons from upstreams' answers: windows, truncation of prompts, and the forms that they refuse."""
