@@ -1,0 +1,108 @@
+"""The official anthropic package for Node, run by node/messages.mjs: one process per scenario."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.test_messages import WINDOW, reader, views
+from tests.support.messages_upstream import COUNT, MESSAGES, StrictMessages, error, text, thinking, tool_use, web_search
+from tests.support.prefixes import event
+from tests.support.proxy import Proxy, assert_relayed, proxying
+from tests.support.replies import json_reply, stream
+from tests.support.signals import BOUND
+
+HERE = Path(__file__).parent / "node"
+NODE = shutil.which("node")
+pytestmark = pytest.mark.skipif(
+    NODE is None or not (HERE / "node_modules" / "@anthropic-ai" / "sdk").is_dir(),
+    reason=f"the Node client of Anthropic is NOT TESTED: needs node and `npm ci` in {HERE} (make setup)",
+)
+BLOCKS = [
+    thinking("Well."),
+    *web_search("moss", "https://moss.example"),
+    text("Look: 苔 🌱"),
+    tool_use("read", {"path": "a"}),
+]
+
+
+@pytest.fixture
+def upstream() -> Iterator[StrictMessages]:
+    with StrictMessages(lambda body: BLOCKS) as upstream:
+        yield upstream
+
+
+@pytest.fixture
+def proxy(upstream: StrictMessages) -> Iterator[Proxy]:
+    with proxying(upstream.url, strategy="half-window", window=200_000) as proxy:
+        yield proxy
+
+
+def run(proxy: Proxy, scenario: str) -> Any:
+    """What the scenario came to: its value, or the error of the SDK as `{"error": …}`."""
+    assert NODE is not None
+    command = [NODE, "messages.mjs", proxy.url, scenario]
+    environment = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(
+        command, cwd=HERE, env=environment, capture_output=True, text=True, timeout=2 * BOUND, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout)
+    return outcome.get("ok", outcome)
+
+
+@pytest.mark.parametrize("scenario", ["message", "stream"])
+def test_a_message_crosses_unchanged(scenario: str, proxy: Proxy, upstream: StrictMessages) -> None:
+    message = run(proxy, scenario)
+    assert [block["type"] for block in message["content"]] == [block["type"] for block in BLOCKS]
+    assert message["stop_reason"] == "tool_use"
+    assert_relayed(proxy, upstream, MESSAGES)
+
+
+def test_tokens_are_counted(proxy: Proxy, upstream: StrictMessages) -> None:
+    assert run(proxy, "count")["input_tokens"] > 0
+    assert list(upstream.journal.only(COUNT).json()) == ["model", "messages"]
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "raised"),
+    [
+        (400, "invalid_request_error", "BadRequestError"),
+        (429, "rate_limit_error", "RateLimitError"),
+        (529, "overloaded_error", "OverloadedError"),
+    ],
+)
+def test_an_error_of_the_upstream_raises_its_own_class(
+    status: int, kind: str, raised: str, proxy: Proxy, upstream: StrictMessages
+) -> None:
+    upstream.answer(lambda exchange: json_reply(error("No.", kind), status=status))
+    caught = run(proxy, "message")["error"]
+    assert (caught["kind"], caught["status"], caught["body"]) == (raised, status, error("No.", kind))
+
+
+def test_a_stream_that_breaks_off_raises(proxy: Proxy, upstream: StrictMessages) -> None:
+    message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+    start = {"type": "message_start", "message": {**message, "usage": {"input_tokens": 1, "output_tokens": 1}}}
+    upstream.answer(lambda exchange: stream(event(start), cut=True))
+    assert run(proxy, "stream")["error"]["body"]["error"]["type"] == "api_error"
+
+
+@pytest.mark.parametrize("strategy", ["half-window", "mask"])
+def test_forty_tool_rounds_over_a_window_are_accepted(strategy: str) -> None:
+    with (
+        StrictMessages(reader, window=WINDOW) as upstream,
+        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+    ):
+        assert run(proxy, "agent") == 81
+        assert upstream.refusals == []
+        actions = [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(MESSAGES)]
+        assert "condensed" in actions
+        for action, (before, after) in zip(actions[1:], views(upstream), strict=True):
+            assert action == "condensed" or after[: len(before)] == before
