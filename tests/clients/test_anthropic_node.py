@@ -88,7 +88,7 @@ def test_an_error_of_the_upstream_raises_its_own_class(
 
 
 def test_a_stream_that_breaks_off_raises(proxy: Proxy, upstream: StrictMessages) -> None:
-    message = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
+    message: Any = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [], "stop_reason": None}
     start = {"type": "message_start", "message": {**message, "usage": {"input_tokens": 1, "output_tokens": 1}}}
     upstream.answer(lambda exchange: stream(event(start), cut=True))
     assert run(proxy, "stream")["error"]["body"]["error"]["type"] == "api_error"
