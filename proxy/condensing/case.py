@@ -78,6 +78,11 @@ class Case(NamedTuple):
         body = self.request.body
         return self.counter.dialect.binds_reasoning and not body.endpoint.keeps_reasoning(body.values)
 
+    @property
+    def keeps_blocks(self) -> bool:
+        """Whether memory blocks stay at their places, because the reasoning after them is bound to them."""
+        return self.loses_reasoning or self.counter.dialect.drops_reasoning
+
     def transcript_under(self, condensation: Condensation | None) -> Transcript:
         """The transcript for a view with a condensation.
 

@@ -67,7 +67,7 @@ class Injector:
         # A view that was made without the store rests on no condensation, so it cannot be folded again.
         if not case.policy.memory.inject or budget is None or case.recognised.failure:
             return decision
-        if case.loses_reasoning:
+        if case.keeps_blocks:
             return await self._inject_for_good(decision, case, budget)
         block = case.memory_block or await self._choose_block(decision.view, case, budget)
         if block is None and not any(is_memory(item.piece) for item in decision.view.lead):

@@ -162,7 +162,7 @@ class Offers:
         if case.recognised.failure:
             return case
         if not case.policy.memory.tool:
-            return _with_patches(case, blocks_only=True) if case.loses_reasoning else case
+            return _with_patches(case, blocks_only=True) if case.keeps_blocks else case
         body, transcript = case.request.body, case.measured.transcript
         scope = case.request.scope
         refused = max(self._refused.get(each) or 0.0 for each in (scope, scope.everyone)) > self._clock()

@@ -86,6 +86,11 @@ class Dialect(Protocol):
         """Whether reasoning is refused where something before it has changed (`unbound`)."""
         ...
 
+    @property
+    def drops_reasoning(self) -> bool:
+        """Whether a server leaves reasoning out, without a word, where something before it has changed."""
+        ...
+
     def read(self, value: Value) -> Reading:
         """Reads a value, also one that breaks the rules of the protocol."""
         ...

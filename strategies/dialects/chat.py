@@ -40,6 +40,7 @@ class Chat:
     has_steps = False
     systems_follow_users = False
     binds_reasoning = False
+    drops_reasoning = False
 
     # -- reading
 

@@ -34,6 +34,7 @@ class Messages:
     has_steps = True
     systems_follow_users = True
     binds_reasoning = True
+    drops_reasoning = False
 
     # -- reading
 

@@ -53,6 +53,7 @@ class Responses:
     has_steps = True
     systems_follow_users = False
     binds_reasoning = False
+    drops_reasoning = True
 
     # -- reading
 

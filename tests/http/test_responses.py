@@ -158,8 +158,7 @@ def test_forty_rounds_of_a_reasoning_agent_fit_a_window_and_are_never_refused(st
         StrictResponses(reader, window=WINDOW) as upstream,
         proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
     ):
-        # Notes from memory leave with the next user message, so that a view would not begin with the one before it.
-        agent = Agent(proxy.url, stream=stream, headers=[*KEY, ("x-condenser-memory", "off")])
+        agent = Agent(proxy.url, stream=stream)
         for _ in range(40):
             agent.turn()
             proxy.quiet()

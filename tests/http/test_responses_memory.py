@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.endpoints.hidden_calls import NAME, NO_ANSWER
-from tests.http.test_responses import KEY, Agent, response_in, sent
+from tests.http.test_responses import KEY, Agent, dropped_reasoning, response_in, sent
 from tests.support import wire
 from tests.support.proxy import proxying
 from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message, reasoning
@@ -46,15 +46,21 @@ class Searcher:
         return list(self.opening) if QUESTION in json.dumps(last) else "Yes."
 
 
+def diary() -> list[Json]:
+    """A long conversation in whose beginning the fact is said."""
+    items: list[Json] = [{"role": "user", "content": "Keep a diary of my garden."}]
+    for turn in range(12):
+        noted = FACT if turn == 1 else f"Noted {turn}. " + "water " * 60
+        items += [message(noted), {"role": "user", "content": f"Bed {turn} gets kale. " + "frost " * 60}]
+    return items
+
+
 @contextmanager
 def remembering(script: Searcher, *, store: bool = False) -> Iterator[tuple[StrictResponses, Agent]]:
     """An upstream and a client before which a fact was said, and condensed away."""
     with StrictResponses(script) as upstream, proxying(upstream.url, strategy="recent", window=8_192) as proxy:
         agent = Agent(proxy.url, store=store)
-        agent.items = [{"role": "user", "content": "Keep a diary of my garden."}]
-        for turn in range(12):
-            noted = FACT if turn == 1 else f"Noted {turn}. " + "water " * 60
-            agent.items += [message(noted), {"role": "user", "content": f"Bed {turn} gets kale. " + "frost " * 60}]
+        agent.items = diary()
         ask(agent, False, ("x-condenser-force", "true"))
         proxy.quiet()
         assert FACT not in json.dumps(sent(upstream)[-1]["input"])
@@ -156,3 +162,28 @@ def response_of(body: bytes) -> Json:
     if body.startswith(b"{"):
         return dict(json.loads(body))
     return dict(json.loads(list(wire.events(body))[-1])["response"])
+
+
+def thinker(body: Mapping[str, Any]) -> Sequence[Json]:
+    """A model that reasons, looks, reasons and answers."""
+    if body["input"][-1].get("type") == "function_call_output":
+        return [reasoning("I see."), message(ANSWER)]
+    return [reasoning("Let me look."), LOOK]
+
+
+@both
+def test_a_block_of_memory_stays_so_that_reasoning_after_it_counts(streamed: bool) -> None:
+    with StrictResponses(thinker) as upstream, proxying(upstream.url, strategy="recent", window=8_192) as proxy:
+        inject = [*KEY, ("x-condenser-session", "s"), ("x-condenser-memory", "inject")]
+        agent = Agent(proxy.url, stream=streamed, headers=[*inject, ("x-condenser-force", "true")])
+        agent.items = diary()
+        agent.items[-1] = {"role": "user", "content": QUESTION}
+        agent.turn()
+        agent.headers = inject
+        agent.turn()
+        agent.items.append({"role": "user", "content": "And where does the greenhouse door hang?"})
+        for _ in range(4):
+            agent.turn()
+        assert all("Relevant Memories" in json.dumps(body["input"]) for body in sent(upstream))
+        assert dropped_reasoning(upstream) == []
+        assert upstream.refusals == []
