@@ -14,6 +14,7 @@ from proxy.commands.options import positive, strategy, window
 from strategies import DEFAULT
 
 WINDOW = 8_192
+PROTOCOLS = ("chat", "messages", "responses")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -22,6 +23,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--strategy", metavar="NAME", type=strategy, default=DEFAULT, help=f"the third way ({DEFAULT})"
     )
     command.add_argument("--window", metavar="TOKENS", type=window, default=WINDOW, help=f"the window ({WINDOW:,})")
+    command.add_argument("--protocol", choices=PROTOCOLS, default=PROTOCOLS[0], help=f"the API ({PROTOCOLS[0]})")
     command.add_argument("--requests", metavar="N", type=positive, help="replay the first N requests only")
 
 
@@ -31,4 +33,4 @@ def run(arguments: argparse.Namespace) -> int:
     from proxy.demo.run import Options, demo
 
     options = Options(arguments.strategy, arguments.window, arguments.requests)
-    return OK if demo(options, load(), partial(print, flush=True)) else FAILED
+    return OK if demo(options, load(arguments.protocol), partial(print, flush=True)) else FAILED

@@ -9,16 +9,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 
+from proxy.replaying.converted import in_protocol
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, Summary, summarize
 from proxy.replaying.play import Playing, request_ends
 from proxy.replaying.recorded import Conversation, Message, Question
-from strategies.dialects.chat import content_text
+from strategies.core.messages import Role
+from strategies.dialects.chat import CHAT, content_text
 
 PLANTED_TURNS = 3
 
 
-def load() -> Conversation:
-    """Loads the conversation that comes with the program."""
+def load(protocol: str = CHAT.name) -> Conversation:
+    """Loads the conversation that comes with the program, in a protocol."""
     here = files(__package__)
     planted = tomllib.loads(here.joinpath("planted.toml").read_text("utf-8"))
     recorded = json.loads(gzip.decompress(here.joinpath("conversation.json.gz").read_bytes()))
@@ -27,7 +29,7 @@ def load() -> Conversation:
         messages += ({"role": role, "content": turn[role]} for role in ("user", "assistant"))
     messages += recorded["messages"]
     questions = [_question(asked["text"], asked["evidence"], messages) for asked in planted["questions"]]
-    return Conversation("demo", messages, recorded["tools"], questions)
+    return in_protocol(Conversation("demo", messages, recorded["tools"], questions), protocol)
 
 
 def _question(text: str, evidence: str, messages: Sequence[Message]) -> Question:
@@ -45,7 +47,8 @@ def first(conversation: Conversation, requests: int | None) -> Conversation:
 
 def turn_of(conversation: Conversation, end: int) -> int:
     """The turn to which the last of the first `end` messages belongs."""
-    return sum(message["role"] == "user" for message in conversation.messages[:end])
+    read = conversation.endpoint.dialect.read
+    return sum(read(message).role is Role.USER for message in conversation.messages[:end])
 
 
 def is_planted(question: Question) -> bool:

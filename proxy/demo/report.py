@@ -33,7 +33,8 @@ def _wrapped(*paragraphs: str) -> str:
 def opening(conversation: Conversation, window: int, size: int, ways: Sequence[Way], every: int) -> str:
     """The text before the table: what will be run, and how to read the table."""
     ends = list(request_ends(conversation))
-    calls = sum(message["role"] == "tool" for message in conversation.messages)
+    read = conversation.endpoint.dialect.read
+    calls = sum(len(read(message).answers) for message in conversation.messages)
     lines = [
         _wrapped(
             f"A recorded coding session ({turn_of(conversation, ends[-1])} turns, {len(ends)} requests, {calls} tool"

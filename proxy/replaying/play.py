@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from proxy import controls
 from proxy.asking import Caller, Roles
-from proxy.endpoints.chat.counter import ChatCounter
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
 from proxy.knowledge.proof import Scope
@@ -36,7 +35,7 @@ from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies import Pipeline
 from strategies.core.effects import Ask, Effect, Result, Votes
-from strategies.dialects.chat import SYSTEM_ROLES, content_text
+from strategies.core.messages import Role
 
 TENANT = "replay"
 
@@ -49,7 +48,7 @@ class ScriptedSummarizer:
         self.tokens = self.calls = 0
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        counter = self._tokenizers.for_model(caller.model, ChatCounter)
+        counter = self._tokenizers.for_model(caller.model, caller.endpoint.counter)
         results = tuple(
             scripted_answer(effect, counter) if isinstance(effect, Ask) else scripted_votes(effect, counter)
             for effect in effects
@@ -71,7 +70,9 @@ class RecordedClient:
 
     def __init__(self, conversation: Conversation, model: str, **controls: object) -> None:
         self._raws = [json.dumps(message) for message in conversation.messages]
-        self._tools = f',"tools":{json.dumps(conversation.tools)}' if conversation.tools else ""
+        members = {**conversation.members, **({"tools": conversation.tools} if conversation.tools else {})}
+        self._members = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in members.items())
+        self._endpoint = conversation.endpoint
         self._model = model
         self._headers: Headers = [
             (f"x-condenser-{key}".encode(), str(value).encode()) for key, value in controls.items() if value is not None
@@ -80,11 +81,12 @@ class RecordedClient:
     def request(self, end: int, *more: Message) -> ClientRequest:
         """The request whose history are the first `end` messages, followed by `more` messages."""
         raws = ",".join((*self._raws[:end], *map(json.dumps, more)))
-        data = f'{{"model":{json.dumps(self._model)},"messages":[{raws}]{self._tools}}}'.encode()
+        listed = f'"{self._endpoint.list_member}":[{raws}]'
+        data = f'{{"model":{json.dumps(self._model)},{listed}{self._members}}}'.encode()
         return ClientRequest(
             tenant=TENANT,
             headers=[],
-            body=wire.read(data, CHAT_ENDPOINT),
+            body=wire.read(data, self._endpoint),
             model=self._model,
             has_suffix=False,
             controls=controls.read(self._headers, None, None),
@@ -98,7 +100,6 @@ class Player:
         self._services, self._summarizer = proxy
         self._model = model
         self._window = window
-        self._counter: Counter = proxy.services.tokenizers.for_model(model, ChatCounter)
         self._counts: dict[str, int] = {}
 
     async def play(self, conversation: Conversation, pipeline: Pipeline, session: str) -> ReplayedConversation:
@@ -114,11 +115,16 @@ class Player:
         return Playing(self, conversation, client, self._overhead(conversation))
 
     def size(self, conversation: Conversation) -> int:
-        return self._overhead(conversation) + sum(map(self._counter.message, conversation.messages))
+        counter = self._counter(conversation.endpoint)
+        return self._overhead(conversation) + sum(map(counter.message, conversation.messages))
 
     def _overhead(self, conversation: Conversation) -> int:
-        has_system = any(message.get("role") in SYSTEM_ROLES for message in conversation.messages)
-        return self._counter.overhead({"tools": conversation.tools}, has_system=has_system)
+        read = conversation.endpoint.dialect.read
+        has_system = any(read(message).role is Role.SYSTEM for message in conversation.messages)
+        return self._counter(conversation.endpoint).overhead(conversation.counted, has_system=has_system)
+
+    def _counter(self, endpoint: Endpoint) -> Counter:
+        return self._services.tokenizers.for_model(self._model, endpoint.counter)
 
     async def decide(
         self, request: ClientRequest, overhead: int, before: Sequence[ForwardedMessage]
@@ -138,7 +144,7 @@ class Player:
         await exchange.store()
         exchange.follow_up()
         await self._services.background.idle()
-        sent = self._sent(wire.read(exchange.decision.body, CHAT_ENDPOINT).elements)
+        sent = self._sent(wire.read(exchange.decision.body, request.body.endpoint).elements)
         decided = ReplayedRequest(
             sent_tokens=original,
             message_tokens=size(sent),
@@ -163,7 +169,7 @@ class Player:
 
     def _tokens(self, element: Element) -> int:
         if element.raw not in self._counts:
-            self._counts[element.raw] = self._counter.message(element.value)
+            self._counts[element.raw] = self._counter(element.endpoint).message(element.value)
         return self._counts[element.raw]
 
 
@@ -188,16 +194,20 @@ class Playing:
 
     async def ask(self, question: Question) -> tuple[ReplayedRequest, bool]:
         """Asks a question after the whole history; returns whether its evidence was forwarded. Nothing is kept."""
-        asked = {"role": "user", "content": question.text}
+        asked = self._conversation.endpoint.dialect.user(question.text)
         request = self._client.request(len(self._conversation.messages), asked)
         decided, sent = await self._player.decide(request, self._overhead, self._view)
-        return decided, question.reaches(_text((sent or [])[:-1]))
+        return decided, question.reaches(self._text((sent or [])[:-1]))
 
     def result(self) -> ReplayedConversation:
         """The requests so far and the evidence in the last view; only questions about messages in it count."""
-        view = "" if self.requests and self.requests[-1].refused else _text(self._view)
+        view = "" if self.requests and self.requests[-1].refused else self._text(self._view)
         questions = [asked for asked in self._conversation.questions if max(asked.places) < self._end]
         return ReplayedConversation(self.requests, len(questions), sum(asked.reaches(view) for asked in questions))
+
+    def _text(self, view: Sequence[ForwardedMessage]) -> str:
+        text = self._conversation.endpoint.dialect.text
+        return "\n".join(text(json.loads(message.raw)) for message in view)
 
 
 @asynccontextmanager
@@ -210,8 +220,10 @@ async def open_replay_proxy(settings: Settings) -> AsyncIterator[ReplayProxy]:
 
 def request_ends(conversation: Conversation) -> Iterator[int]:
     """Yields the number of messages before each recorded reply: the lengths of the requests."""
-    return (i for i, message in enumerate(conversation.messages) if i and message["role"] == "assistant")
-
-
-def _text(view: Sequence[ForwardedMessage]) -> str:
-    return "\n".join(content_text(json.loads(message.raw).get("content")) for message in view)
+    dialect, before = conversation.endpoint.dialect, None
+    for i, message in enumerate(conversation.messages):
+        role = dialect.read(message).role
+        goes_on = dialect.has_steps and before is Role.ASSISTANT
+        if i and role is Role.ASSISTANT and not goes_on:
+            yield i
+        before = role

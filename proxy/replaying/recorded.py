@@ -1,7 +1,8 @@
 """Reads recorded conversations from a file: JSON or JSON lines, with or without gzip.
 
 A conversation is an object with `messages` (and `tools`, and `qa` with evidence), or a bare list of messages. A file
-holds one conversation, a list of them, or one per line.
+holds one conversation, a list of them, or one per line. The body of a request is a conversation too, in any protocol:
+one with `input` is of the Responses API, one with `system`, or with blocks that only that has, of the Messages API.
 """
 
 from __future__ import annotations
@@ -10,13 +11,18 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from strategies.dialects.chat import content_text
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Endpoint, MalformedElement
+from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
+from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
+from proxy.values import word_at
 
 _GZIP = b"\x1f\x8b"
+_BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use")
 
 Message = Mapping[str, Any]
 
@@ -46,6 +52,15 @@ class Conversation:
     tools: Sequence[Any] = ()
     questions: Sequence[Question] = ()
     language: str = ""
+    endpoint: Endpoint = CHAT_ENDPOINT
+    """The protocol that its messages are in."""
+    members: Mapping[str, Any] = field(default_factory=dict)
+    """Members of a request besides messages and tools that cost prompt tokens."""
+
+    @property
+    def counted(self) -> Mapping[str, Any]:
+        """All members besides the messages that cost prompt tokens."""
+        return {**self.members, "tools": self.tools}
 
 
 def load(path: Path, limit: int | None = None) -> list[Conversation]:
@@ -100,24 +115,41 @@ def _is_message(value: Any) -> bool:
 
 def _conversation(place: str, document: Any) -> Conversation:
     found: Any = {"messages": document} if isinstance(document, list) else document
-    if not isinstance(found, Mapping) or not isinstance(found.get("messages"), list):
+    endpoint = _endpoint_of(found) if isinstance(found, Mapping) else CHAT_ENDPOINT
+    name = endpoint.list_member
+    if not isinstance(found, Mapping) or not isinstance(found.get(name), list):
         raise Unreadable(f"{place}: is neither a list of messages nor an object with 'messages'")
-    messages = found["messages"]
+    messages = found[name]
     for i, message in enumerate(messages):
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise Unreadable(f"{place}: messages[{i}] is no object with a 'role'")
+        try:
+            endpoint.look(message)
+        except MalformedElement:
+            raise Unreadable(f"{place}: {name}[{i}] is no object with a 'role'") from None
     return Conversation(
         id=str(found.get("id") or place),
         messages=messages,
         tools=found["tools"] if isinstance(found.get("tools"), list) else (),
-        questions=list(_questions(found.get("qa"), messages)),
+        questions=list(_questions(found.get("qa"), messages, endpoint)),
         language=str(found.get("lang") or ""),
+        endpoint=endpoint,
+        members={key: found[key] for key in endpoint.counted_members if key in found and key != "tools"},
     )
 
 
-def _questions(found: Any, messages: Sequence[Message]) -> Iterator[Question]:
+def _endpoint_of(found: Mapping[str, Any]) -> Endpoint:
+    if isinstance(found.get("input"), list):
+        return RESPONSES_ENDPOINT
+    listed = found.get("messages")
+    messages = listed if isinstance(listed, list) else []
+    contents = [message.get("content") for message in messages if isinstance(message, Mapping)]
+    blocks = (block for content in contents if isinstance(content, list) for block in content)
+    is_messages = "system" in found or any(word_at(block, "type") in _BLOCKS for block in blocks)
+    return MESSAGES_ENDPOINT if is_messages else CHAT_ENDPOINT
+
+
+def _questions(found: Any, messages: Sequence[Message], endpoint: Endpoint) -> Iterator[Question]:
     for asked in found if isinstance(found, list) else ():
         places = asked.get("evidence") if isinstance(asked, Mapping) else None
         if isinstance(places, list) and places and all(isinstance(i, int) and 0 <= i < len(messages) for i in places):
-            evidence = [content_text(messages[i].get("content")) for i in places]
+            evidence = [endpoint.dialect.text(messages[i]) for i in places]
             yield Question(str(asked.get("question") or ""), evidence, places)

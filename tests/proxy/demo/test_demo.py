@@ -50,6 +50,12 @@ def test_what_was_planted_reaches_the_model_by_the_default_strategy(output: str)
     assert planted == ["0", "of", "5", "1", "of", "5", "5", "of", "5"]
 
 
+@pytest.mark.parametrize("protocol", ["messages", "responses"])
+def test_it_shows_the_same_in_every_protocol(protocol: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--protocol", protocol, *SHORT]) == OK
+    assert figures(capsys.readouterr().out, "planted facts that reach the model")[-3:] == ["5", "of", "5"]
+
+
 def test_a_short_run_asks_for_the_same_planted_facts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--requests", "3"]) == OK
     output = capsys.readouterr().out

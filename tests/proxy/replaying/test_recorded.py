@@ -73,6 +73,25 @@ def test_tools_id_and_evidence_are_read_where_they_are(tmp_path: Path) -> None:
     assert load(path) == [Conversation("a", HELLO, tools, [Question("?", texts, [0, 1])])]
 
 
+@pytest.mark.parametrize(
+    ("document", "protocol"),
+    [
+        ({"messages": HELLO}, "chat"),
+        ({"messages": HELLO, "system": "Be brief."}, "messages"),
+        ({"messages": [*HELLO, {"role": "user", "content": [{"type": "tool_result"}]}]}, "messages"),
+        ({"input": [{"role": "user", "content": "hi"}, {"type": "reasoning"}], "instructions": "Be."}, "responses"),
+    ],
+)
+def test_the_body_of_a_request_in_any_protocol_is_a_conversation(
+    tmp_path: Path, document: dict[str, Any], protocol: str
+) -> None:
+    (read,) = load(written(tmp_path, json.dumps({"model": "m", "stream": True, **document})))
+
+    assert read.endpoint.dialect.name == protocol
+    assert read.messages == document.get("messages", document.get("input"))
+    assert set(read.members) <= {"system", "instructions"}
+
+
 def test_evidence_outside_of_the_conversation_is_left_out(tmp_path: Path) -> None:
     path = written(tmp_path, json.dumps({"messages": HELLO, "qa": [{"evidence": [7]}, {"evidence": ["0"]}]}))
 
