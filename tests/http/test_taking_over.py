@@ -12,10 +12,18 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from proxy.endpoints.hidden_calls import NAME
 from tests.http.test_responses import KEY, MODEL, RULE, TOOLS, WINDOW, reader, response_in, sent
 from tests.support import wire
 from tests.support.proxy import Proxy, proxying
-from tests.support.responses_upstream import COUNT, RESPONSES, StrictResponses
+from tests.support.responses_upstream import (
+    COUNT,
+    RESPONSES,
+    StrictResponses,
+    function_call,
+    message,
+    reasoning,
+)
 
 Json = dict[str, Any]
 
@@ -205,3 +213,29 @@ def test_the_openai_package_goes_on_by_id_past_the_window() -> None:
         assert "condensed" in actions(proxy)
         assert upstream.refusals == []
         assert json.loads(proxy.journal.to(RESPONSES)[-1].body)["previous_response_id"]
+
+
+@both
+def test_a_hidden_search_is_part_of_the_history_that_the_next_request_names(stream: bool) -> None:
+    def searching(body: Mapping[str, Any]) -> Sequence[Json] | str:
+        last = body["input"][-1]
+        if last.get("type") == "function_call_output":
+            return [reasoning("There it is."), message("Found.")]
+        is_asked = "Where" in json.dumps(last) and body.get("tool_choice") != "none"
+        return [reasoning("I search."), function_call(NAME, {"query": "parser"})] if is_asked else "Yes."
+
+    known: Json = {"strategy": "recent", "window": 4_096, "sessions": {"take_over": True}}
+    with StrictResponses(searching) as upstream, proxying(upstream.url, **known) as proxy:
+        caller = Caller(proxy.url, stream=stream, headers=[*KEY, ("x-condenser-memory", "tool")])
+        for turn in range(8):
+            caller.new = [{"role": "user", "content": f"Part {turn} of the parser. " + "water " * 400}]
+            caller.turn()
+        for said in ("Where is it?", "Where else?", "Thanks."):
+            caller.new = [{"role": "user", "content": said}]
+            answer = caller.turn()
+            assert NAME not in answer.body.decode()
+        assert "condensed" in actions(proxy)
+        assert "bypassed" not in actions(proxy)
+        assert upstream.refusals == []
+        last = json.dumps(upstream.journal.to(RESPONSES)[-1].json()["input"])
+        assert last.count("function_call_output") == 2
