@@ -17,6 +17,7 @@ from proxy.condensing.case import Case
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policies import Known, Policies
 from proxy.condensing.restoring import Restorer
+from proxy.controls import MEMORY
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.client_request import ClientRequest
@@ -90,6 +91,8 @@ class Intake:
             recognised = await self._recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:
             policy = policy.off()
+        if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
+            policy = policy._replace(memory=MEMORY["off"])
         has_tools = request.body.endpoint.offers_tools(request.body.values, measured.transcript)
         case = Case(request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch)
         case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)

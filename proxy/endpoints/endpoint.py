@@ -155,6 +155,8 @@ class Endpoint:
 
     session_hints: Callable[[Headers, Values], Iterable[SessionHint]]
     """The ids that name the session, in order of precedence. The names of the headers are in lower case."""
+    is_subagent: Callable[[Headers], bool] = lambda _headers: False
+    """Whether an agent that another one has started asks; it gets no memory."""
     compacts_by_usage: Callable[[Headers], bool] = lambda _headers: False
     """Whether a client is an agent that compacts its own history by the usage that it is shown."""
     key_header: tuple[bytes, bytes] = BEARER

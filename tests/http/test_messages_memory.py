@@ -184,3 +184,29 @@ def test_a_memory_block_stays_at_its_place_so_that_thinking_stays_valid(strategy
                 assert after[: len(before)] == before
         blocks = [sum("Relevant Memories" in json.dumps(message) for message in view) for view in views]
         assert max(blocks) > 1
+
+
+# -- subagents and side calls ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory", ["tool", "inject", "inject+tool"])
+def test_a_subagent_gets_no_memory(memory: str) -> None:
+    with remembering(Searcher(SEARCH)) as (upstream, agent):
+        agent.messages.append({"role": "user", "content": QUESTION})
+        headers = [*HEADERS[:2], ("x-condenser-memory", memory), ("x-claude-code-session-id", "one")]
+        for more in ((), (("x-claude-code-agent-id", "a2"),)):
+            forced = [*headers, *more, ("x-condenser-force", "true")]
+            answer = wire.post_json(agent.url, MESSAGES, agent.body(), forced)
+            assert (answer.status, answer.header("x-condenser-action")) == (200, "condensed")
+        main, sub = asked(upstream)[0], asked(upstream)[-1]
+        assert (len(main["tools"]) == len(sub["tools"])) == (memory == "inject")
+        assert [FACT in json.dumps(body["messages"]) for body in (main, sub)] == ["inject" in memory, False]
+
+
+def test_a_title_call_is_offered_no_search() -> None:
+    title: Json = {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}
+    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+        body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        for members in ({}, title):
+            assert wire.post_json(proxy.url, MESSAGES, {**body, **members}, [*HEADERS, TOOL]).status == 200
+        assert ["tools" in sent for sent in asked(upstream)] == [True, False]

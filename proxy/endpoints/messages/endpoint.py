@@ -25,6 +25,7 @@ MESSAGES_ENDPOINT = Endpoint(
     usage_probe=lambda _values: {},
     with_marker=with_marker,
     session_hints=requests.session_hints,
+    is_subagent=requests.is_subagent,
     compacts_by_usage=requests.compacts_by_usage,
     key_header=(b"x-api-key", b""),
     answer=replies.ANSWER,

@@ -60,6 +60,11 @@ def compacts_by_usage(headers: Headers) -> bool:
     return any(name == _SESSION or (name == b"user-agent" and b"claude-c" in value) for name, value in headers)
 
 
+def is_subagent(headers: Headers) -> bool:
+    """Whether a subagent of Claude Code asks."""
+    return any(name == _AGENT and value for name, value in headers)
+
+
 def session_hints(headers: Headers, values: Values) -> Iterator[SessionHint]:
     """The ids of the session headers, and the one inside of the user's id, which Claude Code writes as JSON.
 
