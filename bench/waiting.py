@@ -24,8 +24,8 @@ from itertools import groupby, islice, product
 from pathlib import Path
 
 from proxy.asking import Caller, Roles
-from proxy.condenser import Exchange
 from proxy.condensing.decision import Decision
+from proxy.condensing.exchange import Exchange
 from proxy.errors import ContextLengthExceeded
 from proxy.reasons import Action
 from proxy.replaying import table

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import anyio.lowlevel
 
 from proxy.asking import Asking, Resolver
-from proxy.condenser import Condenser
 from proxy.condensing.deciding import Decider
+from proxy.condensing.exchange import Condenser
 from proxy.condensing.inject import Injector
 from proxy.condensing.intake import Intake
 from proxy.condensing.judging import Judges

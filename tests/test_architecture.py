@@ -48,7 +48,7 @@ FLOORS = (
     "proxy/pipeline_names.py", "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/overflow/", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
-    "proxy/searching/", "proxy/memory/", "proxy/condensing/", "proxy/condenser.py", "proxy/log.py",
+    "proxy/searching/", "proxy/memory/", "proxy/condensing/", "proxy/log.py",
     "proxy/telemetry.py", "proxy/browsers.py", "proxy/serving.py", "proxy/services.py", "proxy/routes/", "proxy/app.py",
     "proxy/replaying/", "proxy/demo/", "proxy/cli.py", "proxy/commands/", "proxy/__main__.py",
 )  # fmt: skip

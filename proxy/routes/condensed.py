@@ -16,9 +16,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
-from proxy.condenser import Exchange
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
+from proxy.condensing.exchange import Exchange
 from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, BadRequest, BodyTooLarge, ProxyError, UpstreamUnavailable

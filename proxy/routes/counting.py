@@ -13,7 +13,7 @@ from http import HTTPStatus
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.condenser import Exchange
+from proxy.condensing.exchange import Exchange
 from proxy.endpoints.endpoint import Endpoint
 from proxy.http.admission import Place
 from proxy.http.headers import encode_headers

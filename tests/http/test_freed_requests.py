@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from proxy.condenser import Exchange
 from proxy.condensing.decision import Decision
+from proxy.condensing.exchange import Exchange
 from tests.support.stage import asked, chat, staged
 
 

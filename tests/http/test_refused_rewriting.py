@@ -63,7 +63,7 @@ def test_the_rounds_of_these_tests_are_long_enough() -> None:
 def test_the_original_is_sent_once_and_the_session_is_not_rewritten_again(
     status: int, session: str | None, members: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with refusing(status=status) as stage, caplog.at_level("WARNING", "proxy.condenser"):
+    with refusing(status=status) as stage, caplog.at_level("WARNING", "proxy.condensing.exchange"):
         first = stage.ask(chat(FITS), asked(session=session), **members)
         assert refusals(stage) == [True, False]
         assert stage.forwarded[-1].body == stage.sent[-1]
@@ -78,7 +78,7 @@ def test_the_original_is_sent_once_and_the_session_is_not_rewritten_again(
             assert later.header("x-condenser-session") == first.header("x-condenser-session")
         assert refusals(stage) == [True, False, False, False]
 
-    (line,) = [each.getMessage() for each in caplog.records if each.name == "proxy.condenser"]
+    (line,) = [each.getMessage() for each in caplog.records if each.name == "proxy.condensing.exchange"]
     assert str(status) in line
     assert str(first.header("x-condenser-session")) in line
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from proxy import controls
-from proxy.condenser import Condenser
 from proxy.condensing import account
+from proxy.condensing.exchange import Condenser
 from proxy.condensing.inject import Injector
 from proxy.condensing.intake import Intake
 from proxy.condensing.recall import Recall

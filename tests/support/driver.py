@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from proxy import controls
-from proxy.condenser import Exchange
+from proxy.condensing.exchange import Exchange
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings

@@ -12,8 +12,8 @@ import pytest
 
 from proxy import controls
 from proxy.asking import Caller, Roles
-from proxy.condenser import Exchange
 from proxy.condensing.account import Timing
+from proxy.condensing.exchange import Exchange
 from proxy.condensing.preparing import MAX_HELD
 from proxy.reasons import Action, Trigger
 from proxy.replaying.play import ScriptedSummarizer

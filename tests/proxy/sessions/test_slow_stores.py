@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy import controls
-from proxy.condenser import Exchange
+from proxy.condensing.exchange import Exchange
 from proxy.condensing.knowledge import FIRST_LOOK
 from proxy.condensing.leases import Leases
 from proxy.errors import HistoryUnavailable

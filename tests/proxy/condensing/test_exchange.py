@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proxy import controls
-from proxy.condenser import Exchange
+from proxy.condensing.exchange import Exchange
 from proxy.condensing.inject import Injector
 from proxy.condensing.recall import Recall
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
