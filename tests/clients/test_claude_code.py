@@ -1,0 +1,90 @@
+"""Claude Code through the proxy: forty rounds in print mode, run as README says.
+
+The model is scripted and thinks before each call; the upstream binds what it thought to all that stood before it. Each
+call is run by Claude Code in a folder of the test's own. Its prompt and tools alone take about 27,000 tokens, so the
+window is one of 64,000.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.http.test_messages import SUMMARY
+from tests.support.messages_upstream import MESSAGES, StrictMessages, text, thinking, tool_use
+from tests.support.proxy import Proxy, proxying
+
+CLAUDE = shutil.which("claude")
+pytestmark = pytest.mark.skipif(
+    CLAUDE is None,
+    reason="Claude Code is NOT TESTED: needs `claude` on the path (npm install -g @anthropic-ai/claude-code)",
+)
+
+WINDOW, ROUNDS = 64_000, 40
+TASK = "Count in many steps. Keep rule ALPHA-77 in mind."
+PATIENCE = 200  # seconds for one run of Claude Code, which takes about ten
+
+
+class Counting:
+    """A model that has the shell count, again and again, and then is done."""
+
+    def __init__(self) -> None:
+        self.step = 0
+
+    def __call__(self, body: Mapping[str, Any]) -> Sequence[dict[str, Any]] | str:
+        if is_own(body):
+            return f"<summary>{SUMMARY}</summary>"
+        self.step += 1
+        if self.step > ROUNDS:
+            return [thinking("Done."), text("All is counted.")]
+        command = f"seq {self.step} {self.step + 900}"
+        return [thinking(f"Step {self.step}."), tool_use("Bash", {"command": command, "description": "Counts"})]
+
+
+def is_own(body: Mapping[str, Any]) -> bool:
+    """Whether it is no turn of the task: a call of the proxy's own, or one for a title."""
+    return not body.get("tools") or (body.get("tool_choice") or {}).get("type") == "none"
+
+
+def run(proxy: Proxy, folder: Path) -> str:
+    """What Claude Code prints at the end."""
+    home, work = folder / "home", folder / "work"
+    home.mkdir()
+    work.mkdir()
+    mine = {"HOME": str(home), "ANTHROPIC_BASE_URL": proxy.url, "ANTHROPIC_API_KEY": "k", "IS_SANDBOX": "1"}
+    options = ["--model", "claude-opus-4-8", "--dangerously-skip-permissions", "--max-turns", str(2 * ROUNDS)]
+    done = subprocess.run(
+        [str(CLAUDE), "-p", TASK, *options],
+        cwd=work,
+        env={**os.environ, **mine, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("strategy", ["mask+half-window", "recent"])
+def test_forty_rounds_end_well_and_claude_code_compacts_nothing_itself(strategy: str, tmp_path: Path) -> None:
+    with (
+        StrictMessages(Counting(), window=WINDOW) as upstream,
+        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+    ):
+        assert run(proxy, tmp_path) == "All is counted."
+        assert upstream.refusals == []
+        turns = [body for exchange in upstream.journal.to(MESSAGES) if not is_own(body := exchange.json())]
+        assert len(turns) == ROUNDS + 1
+        assert all("ALPHA-77" in json.dumps(turn["messages"]) for turn in turns)
+        asked = proxy.journal.to(MESSAGES)
+        assert "condensed" in [exchange.response_header("x-condenser-action") for exchange in asked]
+        assert len({exchange.response_header("x-condenser-session") for exchange in asked}) == 1
