@@ -36,11 +36,13 @@ def measure(
     connections: int = CONNECTIONS,
     peers: Sequence[str] = (),
     requests: int | None = None,
+    protocols: Sequence[str] = ("chat",),
 ) -> list[Row]:
-    """All rows; about three minutes. So many `requests` in each round, by default those of `REQUESTS`."""
+    """All rows; about three minutes for each protocol. Each round has `requests`, by default those of `REQUESTS`."""
     with targets(stores, peers) as found:
         measured = {name: target for name, target in found.items() if name != DIRECT}
-        cells = [cell for cell in CELLS if only in str(cell) and (only or cell.state != "cold")]
+        wanted = [cell for cell in CELLS if only in str(cell) and (only or cell.state != "cold")]
+        cells = [replace(cell, protocol=protocol) for cell in wanted for protocol in protocols]
         return [
             row
             for cell in cells

@@ -52,6 +52,7 @@ class Job:
     headers: str = ""
     rough: bool = False
     rate: float = 0.0
+    protocol: str = "chat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,14 @@ class _Run:
 
 def requests(job: Job, place: int, numbers: Iterator[int]) -> Iterator[bytes]:
     """The requests of one connection of a job, without end; each takes its number from those of the job."""
-    parts = request_parts(job.payload, streamed=job.streamed, cold=job.cold, named=job.named, window=job.window)
+    parts = request_parts(
+        job.payload,
+        streamed=job.streamed,
+        cold=job.cold,
+        named=job.named,
+        window=job.window,
+        protocol=job.protocol,
+    )
     parts = replace(parts, head=parts.head + job.headers.encode())
     earlier: list[int] = []
     for number in numbers:

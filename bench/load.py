@@ -47,9 +47,11 @@ class Cell:
     payload: str
     streamed: bool
     state: str
+    protocol: str = "chat"
 
     def __str__(self) -> str:
-        return f"{self.payload}, {'streamed' if self.streamed else 'plain'}, {self.state}"
+        named = "" if self.protocol == "chat" else f", {self.protocol}"
+        return f"{self.payload}, {'streamed' if self.streamed else 'plain'}, {self.state}{named}"
 
 
 def _states(payload: str, *, streamed: bool) -> tuple[str, ...]:
@@ -128,7 +130,7 @@ def job_for(cell: Cell, port: int, connections: int, seconds: float) -> Job:
     return Job(
         port, cell.payload, cell.streamed, cell.state == "cold", connections, seconds,
         least=2, first=next(_NUMBERS) % 100_000_000, window=REPLAYED_WINDOW if cell.state == "replay" else None,
-        named=cell.state == "named", turns=TURNS if cell.state == "going on" else 1,
+        named=cell.state == "named", turns=TURNS if cell.state == "going on" else 1, protocol=cell.protocol,
     )  # fmt: skip
 
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 
 from bench.stub import REPLY
+from proxy.replaying.converted import in_protocol
+from proxy.replaying.recorded import Conversation
+from strategies.dialects.chat import CHAT
 from tests.support.histories import Message, agent_history, long_history
 
 MODEL = "gpt-4o"
@@ -72,39 +75,51 @@ class Parts:
 
 
 @cache
-def request_parts(payload: str, *, streamed: bool, cold: bool, named: bool = False, window: int | None = None) -> Parts:
+def request_parts(
+    payload: str,
+    *,
+    streamed: bool,
+    cold: bool,
+    named: bool = False,
+    window: int | None = None,
+    protocol: str = CHAT.name,
+) -> Parts:
     """The parts of a payload's requests: where they are `cold` each message differs, else the last one alone.
 
     Where they are `named` a header tells the session. A `window` is that of the model, in tokens.
     """
     system, *said = [_marked(each) for each in messages(payload)] if cold else messages(payload)
     system = {**system, "content": f"{system['content']} You are in conversation {NAME}."}
-    chat = ", ".join(_written(each) for each in said)
+    tools = [] if payload == "small" else [_tool(name, parameters) for name, parameters in _PARAMETERS.items()]
+    conversation = in_protocol(Conversation(payload, [system, *said], tools), protocol)
+    first, *rest = map(_written, conversation.messages)
+    beginning = _written({"model": MODEL, **conversation.members})[:-1]
     return Parts(
-        _head(named=named, window=window),
-        f'{{"model": "{MODEL}", "messages": [{_written(system)}'.encode(),
-        tuple(part.encode() for part in f", {chat}, ".split(MARK)),
-        f"], {_written(_settings(payload, streamed=streamed))[1:]}".encode(),
+        _head(conversation.endpoint.path, named=named, window=window),
+        f'{beginning}, "{conversation.endpoint.list_member}": [{first}'.encode(),
+        tuple(part.encode() for part in f", {', '.join(rest)}, ".split(MARK)),
+        f"], {_written(_settings(conversation, streamed=streamed))[1:]}".encode(),
     )
 
 
-def _head(*, named: bool, window: int | None) -> bytes:
+def _head(path: str, *, named: bool, window: int | None) -> bytes:
     """The headers of a request, but for its length."""
-    lines = ["POST /v1/chat/completions HTTP/1.1", "host: 127.0.0.1", "authorization: Bearer sk-bench"]
+    lines = [f"POST {path} HTTP/1.1", "host: 127.0.0.1", "authorization: Bearer sk-bench"]
     lines.append("content-type: application/json")
     lines += [f"x-condenser-session: {NAME}"] if named else []
     lines += [f"x-condenser-window: {window}"] if window else []
     return "".join(f"{line}\r\n" for line in lines).encode()
 
 
-def _settings(payload: str, *, streamed: bool) -> dict[str, object]:
+def _settings(conversation: Conversation, *, streamed: bool) -> dict[str, object]:
     """What a request says besides its messages; `stream` towards the end, where the stub looks for it."""
-    tools = [] if payload == "small" else [_tool(name, parameters) for name, parameters in _PARAMETERS.items()]
+    is_chat = conversation.endpoint.dialect is CHAT
     return {
         "temperature": 0.2,
-        "max_tokens": 512,
-        **({"tools": tools} if tools else {}),
-        **({"stream": True, "stream_options": {"include_usage": True}} if streamed else {}),
+        conversation.endpoint.reply_limits[-1]: 512,
+        **({"tools": conversation.tools} if conversation.tools else {}),
+        **({"stream": True} if streamed else {}),
+        **({"stream_options": {"include_usage": True}} if streamed and is_chat else {}),
     }
 
 

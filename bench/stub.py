@@ -1,7 +1,7 @@
 """An upstream that answers at once, as a process of its own: `python -m bench.stub PORT [EVERY]`.
 
-A chat completion is answered with the same bytes each time, whole or as 36 chunks of one event each, but for the
-prompt tokens of its usage: a quarter of the request's bytes. Usage has an event of its own, as where it was asked for.
+A request is answered in its protocol with the same bytes each time, whole or as about 36 chunks of one event each, but
+for the prompt tokens of its usage: a quarter of the request's bytes. A chat's usage has an event of its own.
 The text would do for a summary. With EVERY, each request of that number is answered with the next one of `FAULTS`.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Iterable
 from itertools import count, cycle
-from typing import cast
+from typing import Any, NamedTuple, cast
 
 import httptools
 import uvloop
@@ -26,29 +27,80 @@ _TAIL = 400
 """Bytes at the end of a body in which `stream` stands: clients of this harness write it last."""
 
 
-def _plain() -> bytes:
+WORDS = EVENTS - 3
+
+Json = dict[str, Any]
+
+
+class Answer(NamedTuple):
+    """A reply: whole, and as the chunks of a stream."""
+
+    plain: bytes
+    chunks: tuple[bytes, ...]
+
+
+def _answer(body: object, events: Iterable[bytes]) -> Answer:
+    data = json.dumps(body).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(data)}\r\n\r\n"
+    return Answer(head.encode() + data, tuple(map(_chunk, events)))
+
+
+def _chat() -> Answer:
     choice = {"index": 0, "message": {"role": "assistant", "content": REPLY}, "finish_reason": "stop"}
-    body = json.dumps({"id": "chatcmpl-1", "object": "chat.completion", "choices": [choice], "usage": _USAGE}).encode()
-    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
-
-
-def _events() -> list[bytes]:
-    deltas: list[dict[str, str]] = [{"role": "assistant", "content": ""}, *[{"content": " word"}] * (EVENTS - 3)]
+    body = {"id": "chatcmpl-1", "object": "chat.completion", "choices": [choice], "usage": _USAGE}
+    deltas: list[dict[str, str]] = [{"role": "assistant", "content": ""}, *[{"content": " word"}] * WORDS]
     choices: list[dict[str, object]] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
     choices.append({"index": 0, "delta": {}, "finish_reason": "stop"})
     common = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o"}
     events = [{**common, "choices": [choice]} for choice in choices] + [{**common, "choices": [], "usage": _USAGE}]
-    return [_chunk(b"data: %b\n\n" % json.dumps(event).encode()) for event in events] + [_chunk(b"data: [DONE]\n\n")]
+    return _answer(body, [*(b"data: %b\n\n" % json.dumps(event).encode() for event in events), b"data: [DONE]\n\n"])
+
+
+def _messages() -> Answer:
+    usage = {"input_tokens": "PROMPT", "output_tokens": 35}
+    body: Json = {"id": "msg_1", "type": "message", "role": "assistant", "model": "gpt-4o", "stop_reason": "end_turn"}
+    begun: Json = {**body, "content": [], "stop_reason": None, "usage": usage}
+    word = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": " word"}}
+    events: list[Json] = [
+        {"type": "message_start", "message": begun},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+        *[word] * WORDS,
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 35}},
+        {"type": "message_stop"},
+    ]
+    return _answer({**body, "content": [{"type": "text", "text": REPLY}], "usage": usage}, map(_named, events))
+
+
+def _responses() -> Answer:
+    usage = {"input_tokens": "PROMPT", "output_tokens": 35, "total_tokens": 99_999}
+    body: Json = {"id": "resp_1", "object": "response", "model": "gpt-4o", "error": None}
+    item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed"}
+    whole = {**item, "content": [{"type": "output_text", "text": REPLY, "annotations": []}]}
+    done = {**body, "status": "completed", "output": [whole], "usage": usage}
+    begun: Json = {**body, "status": "in_progress", "output": [], "usage": None}
+    place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
+    events: list[Json] = [
+        {"type": "response.created", "response": begun},
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
+        *[{"type": "response.output_text.delta", **place, "delta": " word"}] * WORDS,
+        {"type": "response.output_item.done", "output_index": 0, "item": whole},
+        {"type": "response.completed", "response": done},
+    ]
+    return _answer(done, (_named({**event, "sequence_number": number}) for number, event in enumerate(events)))
+
+
+def _named(event: Json) -> bytes:
+    return f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
 
 
 def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-_PLAIN = _plain()
+ANSWERS = {b"/v1/chat/completions": _chat(), b"/v1/messages": _messages(), b"/v1/responses": _responses()}
+_PLAIN, _EVENTS = ANSWERS[b"/v1/chat/completions"]
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-_EVENTS = _events()
 _END = b"0\r\n\r\n"
 
 
@@ -89,6 +141,9 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
+    def on_url(self, url: bytes) -> None:
+        self._answer = ANSWERS.get(url) or Answer(_PLAIN, _EVENTS)
+
     def on_body(self, body: bytes) -> None:
         self._tail = (self._tail + body)[-_TAIL:]
         self._size += len(body)
@@ -102,14 +157,12 @@ class _Connection(asyncio.Protocol):
             self._transport.close()
             return
         if not is_stream:
-            self._transport.write(_PLAIN.replace(_PROMPT, prompt))
+            self._transport.write(self._answer.plain.replace(_PROMPT, prompt))
             return
         self._transport.write(_HEAD)
         # One write each, back to back: a proxy that gathers them has its chance to.
-        for event in _EVENTS[:-2]:
-            self._transport.write(event)
-        self._transport.write(_EVENTS[-2].replace(_PROMPT, prompt))
-        self._transport.write(_EVENTS[-1])
+        for chunk in self._answer.chunks:
+            self._transport.write(chunk.replace(_PROMPT, prompt))
         self._transport.write(_END)
 
 

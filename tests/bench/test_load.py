@@ -19,6 +19,7 @@ from bench.processes import AWECOMPRESS, DIRECT, NAIVE, targets
 from bench.stub import REPLY
 from strategies.core.messages import message_digest
 from strategies.dialects.chat import CHAT
+from tests.support import strict_messages, strict_responses
 
 CELL = Cell("small", False, "warm")
 ROW = Row(str(CELL), "memory", 6_000.0, 0.4, 0.4, 9_000)
@@ -33,6 +34,15 @@ def parsed(sent: bytes) -> tuple[list[str], dict[str, Any]]:
     head, _, body = sent.partition(b"\r\n\r\n")
     assert f"content-length: {len(body)}".encode() in head
     return [line.partition(b":")[0].decode() for line in head.splitlines()[1:]], json.loads(body)
+
+
+@pytest.mark.parametrize("payload", ["small", "medium", "large"])
+def test_strict_servers_take_the_requests_in_their_protocols(payload: str) -> None:
+    for protocol, is_refused in (("messages", strict_messages.refused), ("responses", strict_responses.refused)):
+        parts = request_parts(payload, streamed=True, cold=True, protocol=protocol)
+        _, body = parsed(parts.request(b"s000000000001", 2, [1]))
+        assert not is_refused(body)
+        assert "conversation s000000000001" in str(body.get("system", body.get("instructions")))
 
 
 def sent_by(job: Job, number: int) -> list[dict[str, Any]]:
