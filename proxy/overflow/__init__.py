@@ -24,7 +24,7 @@ from proxy.overflow.wording import Meaning, Numbers, meaning_of, numbers_in
 # These statuses are about the credential, the rate or the model; whatever else they say, the prompt is not to blame.
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
 
-_ERROR = b"error"
+_ERROR = re.compile(rb'error(?!"\s*:\s*null)')  # normal replies of the Responses API say "error": null
 
 
 class RefusedPart(StrEnum):
@@ -58,7 +58,7 @@ def recognise(
         return None
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
         return Refusal(RefusedPart.INPUT)
-    if status < HTTPStatus.MULTIPLE_CHOICES and _ERROR not in body and answer.search(body):
+    if status < HTTPStatus.MULTIPLE_CHOICES and not _ERROR.search(body) and answer.search(body):
         return None  # a normal reply, as nearly all are: there is nothing to read
     content = read_body(body)
     if status < HTTPStatus.BAD_REQUEST and not is_error(content, has_answer=answer.search(body) is not None):

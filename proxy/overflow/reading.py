@@ -14,7 +14,7 @@ from typing import Any
 
 from proxy.values import json_or_none
 
-_ERROR = b'"error"'
+_ERROR = re.compile(rb'"error"(?!\s*:\s*null)')
 MAX_TEXT, MAX_TEXTS = 8_000, 16_000  # characters of one text, and of all, that are looked at; errors say it early
 DEEPEST = 32
 
@@ -82,7 +82,7 @@ def is_error_body(body: bytes, *, answer: re.Pattern[bytes]) -> bool:
     """
     has_answer = answer.search(body) is not None
     # Nearly all bodies are pieces of a normal reply: there is nothing to read.
-    return (_ERROR in body or not has_answer) and is_error(read_body(body), has_answer=has_answer)
+    return (_ERROR.search(body) is not None or not has_answer) and is_error(read_body(body), has_answer=has_answer)
 
 
 def is_error(content: BodyContent, *, has_answer: bool) -> bool:
