@@ -26,13 +26,13 @@ from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.log import LINE
 from proxy.quoting import printable
 from proxy.routes.admin import admin
-from proxy.routes.condensed import Condensed
-from proxy.routes.counting import Counting
 from proxy.routes.health import livez, metrics, readyz, root
-from proxy.routes.passthrough import PassThrough
 from proxy.runtime.drain import Drain
 from proxy.services import open_services
-from proxy.serving import Serving, error_response, new_request_id
+from proxy.serving.condensed import Condensed
+from proxy.serving.counting import Counting
+from proxy.serving.layer import Serving, error_response, new_request_id
+from proxy.serving.passthrough import PassThrough
 from proxy.settings import Settings
 from proxy.store.base import SessionStore
 from proxy.upstream import Transport

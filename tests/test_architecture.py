@@ -49,7 +49,7 @@ FLOORS = (
     "proxy/overflow/", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching/", "proxy/memory/", "proxy/condensing/", "proxy/log.py",
-    "proxy/telemetry.py", "proxy/browsers.py", "proxy/serving.py", "proxy/services.py", "proxy/routes/", "proxy/app.py",
+    "proxy/telemetry.py", "proxy/browsers.py", "proxy/services.py", "proxy/serving/", "proxy/routes/", "proxy/app.py",
     "proxy/replaying/", "proxy/demo/", "proxy/cli.py", "proxy/commands/", "proxy/__main__.py",
 )  # fmt: skip
 
@@ -196,7 +196,7 @@ OTHER_MEANINGS = {
     "proxy/memory/admin.py": {"messages"},  # of an answer about memory
     "proxy/overflow/wording.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
     "proxy/request/message_cache.py": {"messages"},  # an attribute
-    "proxy/routes/passthrough.py": {"messages"},  # a segment of a path
+    "proxy/serving/passthrough.py": {"messages"},  # a segment of a path
     "proxy/sessions/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
     "proxy/sessions/append.py": {"messages"},  # of what is stored
     "proxy/sessions/histories.py": {"messages"},

@@ -2,8 +2,8 @@
 
 On SIGTERM or SIGINT `/readyz` answers 503 at once. For `drain.delay` seconds connections are still accepted, so that a
 load balancer has time to notice. Then running replies have `drain.timeout` seconds to end; what runs after that is
-cancelled, and `proxy/serving.py` ends it with an error. A second signal ends the process at once. The exit status is 0
-in any case.
+cancelled, and `proxy/serving/layer.py` ends it with an error. A second signal ends the process at once. The exit
+status is 0 in any case.
 """
 
 from __future__ import annotations

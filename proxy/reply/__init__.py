@@ -1,1 +1,1 @@
-"""Passes the upstream's reply to the client: keep-alive before it, retry checks at its start, usage read meanwhile."""
+"""What the proxy reads in an upstream's reply: its opening, its usage and its ending."""

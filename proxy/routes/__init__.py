@@ -1,1 +1,1 @@
-"""The endpoints: each parses its request, awaits one coroutine, and writes the response."""
+"""The proxy's own routes: health, metrics, administration."""

@@ -19,12 +19,12 @@ from proxy.http.admission import Place
 from proxy.http.headers import encode_headers
 from proxy.log import LINE
 from proxy.reasons import Reason
-from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.request.callers import ALWAYS, Owner
 from proxy.request.client_request import ClientRequest
-from proxy.routes.condensed import read_request, shows_original_usage
-from proxy.routes.passthrough import Unread, pass_unread
 from proxy.services import Services
+from proxy.serving.condensed import read_request, shows_original_usage
+from proxy.serving.passthrough import Unread, pass_unread
+from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.upstream import UpstreamRequest
 
 _CANNOT_COUNT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)

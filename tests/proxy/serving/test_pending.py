@@ -11,7 +11,7 @@ import pytest
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.http.headers import Headers
 from proxy.http.sse import EventReader
-from proxy.reply.keepalive import COMMENT, Continuation, allows_beats, early_headers
+from proxy.serving.keepalive import COMMENT, Continuation, allows_beats, early_headers
 from tests.support import replies
 
 EVENTS: Headers = [(b"Content-Type", b"text/event-stream; charset=utf-8")]

@@ -27,16 +27,16 @@ from proxy.http.content_encoding import decode_body, decoder_for
 from proxy.http.headers import ENCODING, Headers, encode_headers, encoding_of, first, is_success, to_upstream
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Reason
-from proxy.reply.keepalive import COMMENT, KeepAlive
-from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.reply.watching import WatchedReply, editor_for
 from proxy.request import wire
 from proxy.request.callers import Owner
 from proxy.request.client_request import ClientRequest, GoesOn
 from proxy.request.scanning import EXTENSION
-from proxy.routes.passthrough import Unread, pass_unread
 from proxy.services import Services
-from proxy.serving import error_response
+from proxy.serving.keepalive import COMMENT, KeepAlive
+from proxy.serving.layer import error_response
+from proxy.serving.passthrough import Unread, pass_unread
+from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 REFUSED = (429, 503)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Message
 
-from proxy.reply.relay import ClientGone, Incoming
+from proxy.serving.relay import ClientGone, Incoming
 
 pytestmark = pytest.mark.anyio
 

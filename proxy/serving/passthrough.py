@@ -12,8 +12,8 @@ from proxy.errors import ProxyError, UpgradeRefused
 from proxy.http.headers import ENCODING, encode_headers, first, to_upstream
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
-from proxy.reply.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.services import Services
+from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 GENERATING = frozenset(

@@ -13,8 +13,8 @@ from starlette.types import Message
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
-from proxy.reply.relay import Incoming, Relay
 from proxy.reply.watching import StreamEditor
+from proxy.serving.relay import Incoming, Relay
 from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio

@@ -9,7 +9,7 @@ import pytest
 from starlette.types import Message
 
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
-from proxy.reply.keepalive import KeepAlive
+from proxy.serving.keepalive import KeepAlive
 from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio
