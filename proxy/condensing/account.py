@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.condensing.policy import REQUEST, Policy, Window
 from proxy.errors import ContextLengthExceeded
@@ -222,7 +222,7 @@ EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
 """The share by which an exact and an estimated count may be wrong, where calibration has not measured it."""
 
 
-def refuse_if_hopeless(decision: Decision, case: Case) -> None:
+def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
     """Raises `ContextLengthExceeded` if what is left exceeds the window by more than the count may be wrong."""
     budget = decision.policy.budget
     if budget is None:
@@ -230,4 +230,4 @@ def refuse_if_hopeless(decision: Decision, case: Case) -> None:
     most = EXACT_ERROR if decision.exact else ESTIMATE_ERROR
     error = most if decision.calibrated.error is None else min(decision.calibrated.error, most)
     if decision.view.tokens > budget.window * (1 + error):
-        raise ContextLengthExceeded(where_tokens_are(decision), param=case.request.body.endpoint.list_member)
+        raise ContextLengthExceeded(where_tokens_are(decision), param=context.request.body.endpoint.list_member)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision, undecided
 from proxy.endpoints.replies import Items
 from proxy.errors import HistoryUnavailable
@@ -23,7 +23,7 @@ class Attempt(NamedTuple):
     """What is sent, and what its success will store."""
 
     decision: Decision
-    case: Case | None = None
+    context: RequestContext | None = None
     """None if the request could not be taken in."""
     rounds: HiddenRounds | None = None
     """The hidden rounds that may follow; None if the model is offered no memory tool."""
@@ -33,83 +33,83 @@ class Attempt(NamedTuple):
     """Whether the conversation is too small to be stored for anything but its hidden rounds."""
     is_last: bool = False
     """Whether no smaller view follows, nor the request as it came."""
-    untried: Case | None = None
-    """For a trial, the case that is decided on if the trial is refused."""
+    untried: RequestContext | None = None
+    """For a trial, the request that is decided on if the trial is refused."""
 
     @property
     def may_be_rewritten(self) -> bool:
         """Whether the view may be written in another form."""
         pipeline = self.decision.policy.pipeline
-        return self.case is not None and not (pipeline.is_off or pipeline.observe)
+        return self.context is not None and not (pipeline.is_off or pipeline.observe)
 
 
-def attempt_of(decision: Decision, case: Case, keeper: Keeper, rounds: HiddenRounds | None) -> Attempt:
+def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, rounds: HiddenRounds | None) -> Attempt:
     """An attempt to send a decision whose body is written, with the hidden `rounds` that may follow; names its branch.
 
     Raises `HistoryUnavailable`.
     """
-    failure, may_store = case.recognised.failure, case.may_store
-    if case.append is not None and failure and not case.request.controls.dry_run:
+    failure, may_store = context.recognised.failure, context.may_store
+    if context.append is not None and failure and not context.request.controls.dry_run:
         raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
-    if case.offer.reason:
-        decision = with_offer_reason(decision, case)
-    if not case.history.chain:
-        return Attempt(decision, case, rounds)
-    session, branch = keeper.id_and_branch(case.recognised, case.branch, has_tools=case.has_tools)
+    if context.offer.reason:
+        decision = with_offer_reason(decision, context)
+    if not context.history.chain:
+        return Attempt(decision, context, rounds)
+    session, branch = keeper.id_and_branch(context.recognised, context.branch, has_tools=context.has_tools)
     decision = decision._replace(branch=branch)
-    is_small = _is_too_small(decision, case)
+    is_small = _is_too_small(decision, context)
     if not may_store or (is_small and rounds is None):
-        return Attempt(decision, case, rounds)
-    update = _update_for(decision, case)
-    head = case.append.head if case.append else ""
+        return Attempt(decision, context, rounds)
+    update = _update_for(decision, context)
+    head = context.append.head if context.append else ""
     decision = decision._replace(session=decision.session if is_small else session, head=head)
     if keeper.refused:
         decision = degraded(decision, keeper.refused)
-    return Attempt(decision, case, rounds, update, is_small)
+    return Attempt(decision, context, rounds, update, is_small)
 
 
-def original_of(refused: Decision, case: Case, keeper: Keeper) -> Attempt | None:
+def original_of(refused: Decision, context: RequestContext, keeper: Keeper) -> Attempt | None:
     """The attempt to send a request as it came; None if that is what was refused, or does not fit."""
-    case = case.as_it_came()
-    decision = undecided(case)._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
-    decision = written(decision, case, probe=False)
-    if decision.body == refused.body or not _fits(decision, case):
+    context = context.as_it_came()
+    decision = undecided(context)._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
+    decision = written(decision, context, probe=False)
+    if decision.body == refused.body or not _fits(decision, context):
         return None
-    return attempt_of(decision, case, keeper, None)
+    return attempt_of(decision, context, keeper, None)
 
 
-def _fits(decision: Decision, case: Case) -> bool:
+def _fits(decision: Decision, context: RequestContext) -> bool:
     """Whether a view fits the window with the reply that the request asks for; so it does if the window is unknown."""
-    budget, reply = decision.policy.budget, case.request.body.envelope.reply_limit or 0
+    budget, reply = decision.policy.budget, context.request.body.envelope.reply_limit or 0
     return budget is None or decision.expected_tokens + reply <= budget.nominal_window
 
 
-def _update_for(decision: Decision, case: Case) -> SessionUpdate:
+def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
     """The update of the session by a decision, before anything is known of the reply."""
     return SessionUpdate(
-        case.history,
-        dict(case.policy.session_settings),
-        str(case.policy.pipeline),
+        context.history,
+        dict(context.policy.session_settings),
+        str(context.policy.pipeline),
         decision.tokens_before,
         decision.forwarded_tokens,
         decision.own_tokens,
-        _last_applied(decision, case),
+        _last_applied(decision, context),
         block=decision.memory_block,
         memory_patch=decision.memory_patch,
-        has_tools=case.has_tools,
+        has_tools=context.has_tools,
         covered=decision.view.covered,
         rewriting_refused=_is_refused(decision),
     )
 
 
-def _last_applied(decision: Decision, case: Case) -> str:
+def _last_applied(decision: Decision, context: RequestContext) -> str:
     """The id of the condensation that the branch applied last, "" for none.
 
     A request under `observe:`, or one that was `off`, leaves it as it was.
     """
-    pipeline = case.policy.pipeline
+    pipeline = context.policy.pipeline
     if decision.applied is None and (pipeline.is_off or pipeline.observe):
-        return case.recognised.last_applied(case.branch) or ""
+        return context.recognised.last_applied(context.branch) or ""
     return decision.applied.id if decision.applied else ""
 
 
@@ -129,27 +129,27 @@ def _is_refused(decision: Decision) -> bool:
     return decision.reason == Reason.REWRITE_REFUSED
 
 
-def _is_too_small(decision: Decision, case: Case) -> bool:
+def _is_too_small(decision: Decision, context: RequestContext) -> bool:
     """Whether a conversation is new, derived, and too small to be stored yet."""
-    found = case.recognised
+    found = context.recognised
     is_new = found.is_derived and found.session is None and decision.applied is None and not decision.memory_block.raw
-    if not is_new or case.keeps_reply:
+    if not is_new or context.keeps_reply:
         return False
-    return not _is_refused(decision) and keeping.is_small(decision.tokens_before, case.policy.window.tokens)
+    return not _is_refused(decision) and keeping.is_small(decision.tokens_before, context.policy.window.tokens)
 
 
-def with_offer_reason(decision: Decision, case: Case) -> Decision:
+def with_offer_reason(decision: Decision, context: RequestContext) -> Decision:
     """The decision with the reason why no tool is offered, if nothing else is said."""
     says_nothing = decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED
-    return decision._replace(reason=case.offer.reason) if says_nothing else decision
+    return decision._replace(reason=context.offer.reason) if says_nothing else decision
 
 
-def _probes(decision: Decision, case: Case) -> bool:
+def _probes(decision: Decision, context: RequestContext) -> bool:
     """Whether a body that is changed, or a trial, should ask for a stream's usage that the client did not ask for."""
-    body, is_trial = case.request.body, decision.reason == Reason.WINDOW_TRIAL
-    if body.values.get("stream") is not True or not (decision.view.is_changed or case.is_rewritten or is_trial):
+    body, is_trial = context.request.body, decision.reason == Reason.WINDOW_TRIAL
+    if body.values.get("stream") is not True or not (decision.view.is_changed or context.is_rewritten or is_trial):
         return False
-    return case.policy.profile.stream_options and bool(body.endpoint.usage_probe(body.values))
+    return context.policy.profile.stream_options and bool(body.endpoint.usage_probe(body.values))
 
 
 def _marked(view: View, body: Body) -> list[bytes]:
@@ -165,7 +165,7 @@ def _marked(view: View, body: Body) -> list[bytes]:
 
 def spliced(
     view: View,
-    case: Case,
+    context: RequestContext,
     hidden: Sequence[str] = (),
     tool_state: ToolState = ToolState.OFFERED,
     *,
@@ -175,9 +175,9 @@ def spliced(
 
     With `probe` they ask for the usage of the stream.
     """
-    request = case.request
+    request = context.request
     messages = None
-    if view.is_changed or case.is_rewritten or hidden:
+    if view.is_changed or context.is_rewritten or hidden:
         elements = [*_marked(view, request.body), *map(str.encode, hidden)]
         messages = b"[" + b",".join(elements) + b"]"
     is_supplied = messages is not None and request.goes_on is not None and bool(request.goes_on.name)
@@ -186,13 +186,13 @@ def spliced(
         model=request.model if request.has_suffix else None,
         members={
             **({request.body.endpoint.previous_reply: "null"} if is_supplied else {}),
-            **(offer_members(request.body, case.offer, tool_state) if case.offer.is_made else {}),
+            **(offer_members(request.body, context.offer, tool_state) if context.offer.is_made else {}),
             **(request.body.endpoint.usage_probe(request.body.values) if probe else {}),
         },
     )
 
 
-def written(decision: Decision, case: Case, *, probe: bool) -> Decision:
+def written(decision: Decision, context: RequestContext, *, probe: bool) -> Decision:
     """The decision with the bytes to forward; with `probe` they may ask for the usage of a stream."""
-    probed = probe and _probes(decision, case)
-    return decision._replace(probed=probed, body=spliced(decision.view, case, probe=probed))
+    probed = probe and _probes(decision, context)
+    return decision._replace(probed=probed, body=spliced(decision.view, context, probe=probed))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import inf
 from typing import NamedTuple
 
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.settings.tables import Prices
 
 _MILLION = 1_000_000
@@ -56,19 +56,19 @@ def price_of(prices: Prices, *, prompt: int, cached: int, completion: int) -> fl
 ON_VOTES, ON_EMBEDDINGS = "judge_tokens", "embedding_tokens"
 
 
-def spent_before(case: Case, total: str) -> int:
+def spent_before(context: RequestContext, total: str) -> int:
     """One of the session's totals, as it was when the request came."""
-    return case.recognised.session.totals.get(total, 0) if case.recognised.session else 0
+    return context.recognised.session.totals.get(total, 0) if context.recognised.session else 0
 
 
-def remaining_after_votes(case: Case, share: float) -> int:
+def remaining_after_votes(context: RequestContext, share: float) -> int:
     """Tokens of the allowance that votes have not spent; embeddings are not counted. Negative if votes overspent it."""
-    budget = case.policy.budget
+    budget = context.policy.budget
     window = budget.nominal_window if budget else 0
-    forwarded = spent_before(case, "forwarded_tokens") + case.measured.tokens
-    return int(window + share * forwarded) - spent_before(case, ON_VOTES)
+    forwarded = spent_before(context, "forwarded_tokens") + context.measured.tokens
+    return int(window + share * forwarded) - spent_before(context, ON_VOTES)
 
 
-def remaining(case: Case, share: float) -> int:
+def remaining(context: RequestContext, share: float) -> int:
     """Tokens that the session may still spend on votes and embeddings."""
-    return remaining_after_votes(case, share) - spent_before(case, ON_EMBEDDINGS)
+    return remaining_after_votes(context, share) - spent_before(context, ON_EMBEDDINGS)

@@ -17,7 +17,7 @@ import logging
 from dataclasses import dataclass
 
 from proxy.condensing.account import refuse_if_hopeless
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision, fold_view, trigger_of, undecided
 from proxy.condensing.inject import Injector
 from proxy.condensing.making import TRIGGERS, Maker
@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Decides on cases; one per app."""
+    """Decides on requests; one per app."""
 
     maker: Maker
     preparer: Preparer
@@ -58,163 +58,170 @@ class Decider:
     cache_lifetime: float
     """Seconds for which the upstream is taken to keep a prompt in its cache."""
 
-    async def decide(self, case: Case) -> Decision:
-        """Decides on a case. After an internal error the transcript is forwarded unchanged, which costs headroom only.
+    async def decide(self, context: RequestContext) -> Decision:
+        """Decides on a request. After an internal error the transcript is forwarded unchanged.
 
         Raises `ProxyError`.
         """
         try:
-            return await self._decide_by_mode(case)
+            return await self._decide_by_mode(context)
         except ProxyError:
             raise
         except Exception:  # noqa: BLE001
             _log.exception("a request was not decided on")
-        return undecided(case)._replace(action=Action.DEGRADED, reason=Reason.INTERNAL_ERROR)
+        return undecided(context)._replace(action=Action.DEGRADED, reason=Reason.INTERNAL_ERROR)
 
-    async def _decide_by_mode(self, case: Case) -> Decision:
-        decision, pipeline, session = undecided(case), case.policy.pipeline, case.recognised.session
+    async def _decide_by_mode(self, context: RequestContext) -> Decision:
+        decision, pipeline, session = undecided(context), context.policy.pipeline, context.recognised.session
         if session is not None and session.rewriting_refused:
             return decision._replace(reason=Reason.REWRITE_REFUSED)
         if pipeline.is_off:
             return decision._replace(reason=decision.reason or Reason.STRATEGY_OFF)
-        if case.has_nothing_due:
-            return decision._replace(reason=decision.reason or case.news or Reason.BELOW_MARKS)
+        if context.has_nothing_due:
+            return decision._replace(reason=decision.reason or context.news or Reason.BELOW_MARKS)
         if pipeline.observe:
-            return await self._observed(decision, case)
-        if case.recognised.failure:
-            return _walked(decision, case)
-        condensed = await self._condensed(_replayed(decision, case), case)
-        decision = _with_floor(await self.injector.inject(condensed, case))
-        if is_first_of_a_truncated_window(decision, case):
+            return await self._observed(decision, context)
+        if context.recognised.failure:
+            return _walked(decision, context)
+        condensed = await self._condensed(_replayed(decision, context), context)
+        decision = _with_floor(await self.injector.inject(condensed, context))
+        if is_first_of_a_truncated_window(decision, context):
             return decision._replace(reason=Reason.SILENT_TRUNCATION)
         says_little = decision.action is Action.CONDENSED and decision.reason in NO_MORE_CONDENSED
         if says_little and decision.view.drops_reasoning:
             return decision._replace(reason=Reason.REASONING_DROPPED)
         return decision
 
-    async def _condensed(self, decision: Decision, case: Case) -> Decision:
+    async def _condensed(self, decision: Decision, context: RequestContext) -> Decision:
         deadline = asyncio.get_running_loop().time() + self.timeout
-        if not case.request.controls.dry_run:
-            case = case.with_recorded(await self.preparer.vote_before_forwarding(decision, case, deadline))
-        requirement, reason = assess_need(decision, case)
+        if not context.request.controls.dry_run:
+            context = context.with_recorded(await self.preparer.vote_before_forwarding(decision, context, deadline))
+        requirement, reason = assess_need(decision, context)
         decision = decision._replace(reason=reason or decision.reason)
         if requirement is None:
             return decision
-        if requirement is Requirement.SOFT and waits_to_pay_back(decision, case, self.cache_lifetime):
+        if requirement is Requirement.SOFT and waits_to_pay_back(decision, context, self.cache_lifetime):
             return decision._replace(reason=Reason.AWAITING_PAYBACK)
-        ready = await self._with_prepared(requirement, decision, case, deadline)
+        ready = await self._with_prepared(requirement, decision, context, deadline)
         if ready is not None:
             decision, requirement = ready, still_required(ready)
-        elif requirement is Requirement.SOFT and all(stage.asks for stage in case.policy.stages):
-            return decision._replace(reason=why_not_prepared(decision, case))
-        return decision if requirement is None else await self._with_new(requirement, decision, case, deadline)
+        elif requirement is Requirement.SOFT and all(stage.asks for stage in context.policy.stages):
+            return decision._replace(reason=why_not_prepared(decision, context))
+        return decision if requirement is None else await self._with_new(requirement, decision, context, deadline)
 
-    async def _with_new(self, requirement: Requirement, decision: Decision, case: Case, deadline: float) -> Decision:
+    async def _with_new(
+        self, requirement: Requirement, decision: Decision, context: RequestContext, deadline: float
+    ) -> Decision:
         """The decision with a condensation that is made now."""
-        if case.request.controls.dry_run:
-            result = await self.maker.project(requirement, decision, case)
+        if context.request.controls.dry_run:
+            result = await self.maker.project(requirement, decision, context)
         else:
-            result = await self.maker.make(requirement, decision, case, deadline)
+            result = await self.maker.make(requirement, decision, context, deadline)
         if result.condensation is None and requirement is Requirement.SOFT and decision.action is Action.CONDENSED:
             return decision  # A prepared condensation has just been applied, and that is enough.
         decision = decision._replace(own_tokens=result.own_tokens, reason=result.reason)
         if result.condensation is not None:
-            decision = _applied(decision, result.condensation, case)
-        elif requirement is Requirement.SOFT and case.policy.asks_models:
-            decision = decision._replace(reason=why_not_prepared(decision, case))
+            decision = _applied(decision, result.condensation, context)
+        elif requirement is Requirement.SOFT and context.policy.asks_models:
+            decision = decision._replace(reason=why_not_prepared(decision, context))
         if result.failure:
             decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
-        refuse_if_hopeless(decision, case)
+        refuse_if_hopeless(decision, context)
         return decision
 
     async def _with_prepared(
-        self, requirement: Requirement, decision: Decision, case: Case, deadline: float
+        self, requirement: Requirement, decision: Decision, context: RequestContext, deadline: float
     ) -> Decision | None:
         """The decision with a prepared condensation, None if there is none.
 
         If none is ready yet and the requirement may ask a model, a preparation under way is waited for.
         """
-        prepared = find_prepared(requirement, decision, case)
-        may_wait = RULES[requirement].asks and not case.request.controls.dry_run
+        prepared = find_prepared(requirement, decision, context)
+        may_wait = RULES[requirement].asks and not context.request.controls.dry_run
         if prepared is None and may_wait:
             # Until the deadline: what is being made is not asked for twice, and later there is no time to ask.
-            case = case.with_recorded(await self.preparer.wait_for_preparation(case, deadline))
-            prepared = find_prepared(requirement, decision, case)
+            context = context.with_recorded(await self.preparer.wait_for_preparation(context, deadline))
+            prepared = find_prepared(requirement, decision, context)
         if prepared is None or prepared.applied is None:
             return None
-        extended = self._extended(prepared.view, prepared.applied, case)
-        decision = _applied(decision, extended or prepared.applied, case, TRIGGERS[requirement], ready=True)
-        if not case.may_store:
+        extended = self._extended(prepared.view, prepared.applied, context)
+        decision = _applied(decision, extended or prepared.applied, context, TRIGGERS[requirement], ready=True)
+        if not context.may_store:
             return decision
         try:
             if extended is None:
-                await self.keeper.mark_standing(case.recognised, prepared.applied)
+                await self.keeper.mark_standing(context.recognised, prepared.applied)
                 return decision
-            kept = await self.keeper.record_standing(case.recognised, extended)
-            return _applied(decision, kept, case, ready=True)
+            kept = await self.keeper.record_standing(context.recognised, extended)
+            return _applied(decision, kept, context, ready=True)
         except StoreError as error:
             return decision._replace(action=Action.DEGRADED, reason=error.reason)
 
-    def _extended(self, view: View, judged: Condensation, case: Case) -> Condensation | None:
+    def _extended(self, view: View, judged: Condensation, context: RequestContext) -> Condensation | None:
         """A judged record, extended over later messages that its strategy drops; None if it stands as it is."""
-        stage = case.policy.judging
+        stage = context.policy.judging
         shortened = stage.shortened(view, judged.metadata) if stage is not None and judged.trigger == JUDGED else None
         return None if shortened is None else self.maker.extended_over(judged, shortened)
 
-    async def smaller(self, refused: Decision, case: Case, aim: Budget, seconds: float) -> Decision | None:
+    async def smaller(self, refused: Decision, context: RequestContext, aim: Budget, seconds: float) -> Decision | None:
         """The decision for a view smaller than a refused one, None if there is none; models get `seconds`."""
         if refused.applied is not None:
-            case = case.with_recorded([refused.applied])
-        shrunk = await self._shrunk(refused._replace(policy=case.policy), case, aim, seconds)
-        decision = _with_floor(await self.injector.inject(shrunk, case))
+            context = context.with_recorded([refused.applied])
+        shrunk = await self._shrunk(refused._replace(policy=context.policy), context, aim, seconds)
+        decision = _with_floor(await self.injector.inject(shrunk, context))
         return decision if decision.tokens_after < refused.tokens_after else None
 
-    async def _shrunk(self, decision: Decision, case: Case, budget: Budget, seconds: float) -> Decision:
-        case = case._replace(policy=case.policy._replace(budget=budget))
-        if case.recognised.failure:
-            view = view_without_store(case, budget)
+    async def _shrunk(self, decision: Decision, context: RequestContext, budget: Budget, seconds: float) -> Decision:
+        context = context._replace(policy=context.policy._replace(budget=budget))
+        if context.recognised.failure:
+            view = view_without_store(context, budget)
             return decision._replace(view=view, tokens_after=view.tokens, trigger=Trigger.OVERFLOW)
         deadline = asyncio.get_running_loop().time() + seconds
-        ready = await self._with_prepared(Requirement.OVERFLOW, decision, case, deadline)
+        ready = await self._with_prepared(Requirement.OVERFLOW, decision, context, deadline)
         if ready is not None and ready.tokens_after < budget.trigger:
             return ready
         decision = ready or decision
-        result = await self.maker.make(Requirement.OVERFLOW, decision, case, deadline)
+        result = await self.maker.make(Requirement.OVERFLOW, decision, context, deadline)
         decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
         if result.condensation is not None:
-            decision = _applied(decision, result.condensation, case, Trigger.OVERFLOW)
+            decision = _applied(decision, result.condensation, context, Trigger.OVERFLOW)
         if result.failure:
             decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
         return decision
 
-    async def _observed(self, decision: Decision, case: Case) -> Decision:
+    async def _observed(self, decision: Decision, context: RequestContext) -> Decision:
         """What would be done under `observe:`; nothing is changed."""
-        requirement, reason = assess_need(decision, case)
+        requirement, reason = assess_need(decision, context)
         decision = decision._replace(reason=reason or decision.reason)
         if requirement is None:
             return decision
-        result = await self.maker.project(requirement, decision, case)
+        result = await self.maker.project(requirement, decision, context)
         if result.condensation is not None:
             return decision._replace(
                 action=Action.WOULD_CONDENSE,
                 trigger=TRIGGERS[requirement],
                 reason=result.reason,
-                tokens_after=fold_view(case, result.condensation).tokens,
+                tokens_after=fold_view(context, result.condensation).tokens,
                 exact=decision.exact and not result.used_model,
                 metadata=result.condensation.metadata,
             )
-        waits = requirement is Requirement.SOFT and case.policy.asks_models
-        return decision._replace(reason=why_not_prepared(decision, case) if waits else result.reason)
+        waits = requirement is Requirement.SOFT and context.policy.asks_models
+        return decision._replace(reason=why_not_prepared(decision, context) if waits else result.reason)
 
 
 def _applied(
-    decision: Decision, condensation: Condensation, case: Case, trigger: Trigger | None = None, *, ready: bool = False
+    decision: Decision,
+    condensation: Condensation,
+    context: RequestContext,
+    trigger: Trigger | None = None,
+    *,
+    ready: bool = False,
 ) -> Decision:
     """The decision with a condensation in its view.
 
     `trigger` is the requirement's; for a judged condensation, or without one, the record's own trigger is reported.
     """
-    view, judged = fold_view(case, condensation), condensation.trigger == JUDGED
+    view, judged = fold_view(context, condensation), condensation.trigger == JUDGED
     return decision._replace(
         action=Action.CONDENSED,
         trigger=trigger_of(condensation) if judged or trigger is None else trigger,
@@ -226,36 +233,36 @@ def _applied(
     )
 
 
-def _replayed(decision: Decision, case: Case) -> Decision:
+def _replayed(decision: Decision, context: RequestContext) -> Decision:
     """The decision with the condensation that stands."""
     decision = decision._replace(tokens_after=decision.view.tokens)
-    if not case.recognised.condensations:
+    if not context.recognised.condensations:
         return decision
     view, applied = replay(
-        case.measured.transcript,
-        case.recognised.condensations,
-        case.overhead,
-        case.counter,
-        case.policy.budget,
-        case.recognised.last_applied(case.branch),
+        context.measured.transcript,
+        context.recognised.condensations,
+        context.overhead,
+        context.counter,
+        context.policy.budget,
+        context.recognised.last_applied(context.branch),
     )
-    if applied is not None and case.loses_reasoning:
-        view = fold_view(case, applied)
+    if applied is not None and context.loses_reasoning:
+        view = fold_view(context, applied)
     decision = decision._replace(view=view, applied=applied, tokens_after=view.tokens)
     return decision if applied is None else decision._replace(action=Action.REPLAYED, metadata=applied.metadata)
 
 
-def _walked(decision: Decision, case: Case) -> Decision:
+def _walked(decision: Decision, context: RequestContext) -> Decision:
     """The decision for a view that is made from the transcript alone, because the store has failed."""
-    if case.policy.budget is None:
+    if context.policy.budget is None:
         return decision
-    budget = case.policy.budget.coarse
+    budget = context.policy.budget.coarse
     requirement = requirement_for(decision.view.tokens, budget, since=None)
-    view = view_without_store(case, budget)
+    view = view_without_store(context, budget)
     decision = decision._replace(view=view, tokens_after=view.tokens)
     if requirement is not None and view.is_changed:
         decision = decision._replace(trigger=TRIGGERS[requirement])
-    refuse_if_hopeless(decision, case)
+    refuse_if_hopeless(decision, context)
     return decision
 
 
@@ -264,18 +271,18 @@ def _with_floor(decision: Decision) -> Decision:
     return decision if floor is None else decision._replace(reason=floor.reason, floor=floor.tokens)
 
 
-def view_without_store(case: Case, budget: Budget) -> View:
+def view_without_store(context: RequestContext, budget: Budget) -> View:
     """The view without a store; what it condenses is in no record."""
-    policy, measured, transcript = case.policy, case.measured, case.measured.transcript
-    if case.loses_reasoning:
+    policy, measured, transcript = context.policy, context.measured, context.measured.transcript
+    if context.loses_reasoning:
         transcript = transcript.with_bound_until(len(transcript.chain))
-    return walk(transcript, policy.stages, policy.ladder, budget, measured.overhead, case.counter)
+    return walk(transcript, policy.stages, policy.ladder, budget, measured.overhead, context.counter)
 
 
-def is_first_of_a_truncated_window(decision: Decision, case: Case) -> bool:
+def is_first_of_a_truncated_window(decision: Decision, context: RequestContext) -> bool:
     """Whether this view is the session's first condensed for a window that a silent truncation has taught."""
-    window, applied = case.policy.window, decision.applied
+    window, applied = context.policy.window, decision.applied
     if window.learned_by is not Origin.TRUNCATION or decision.action is not Action.CONDENSED or applied is None:
         return False
-    others = (each for each in case.recognised.condensations if each.id != applied.id)
+    others = (each for each in context.recognised.condensations if each.id != applied.id)
     return applied.window == window.tokens and all(each.window > applied.window for each in others)

@@ -1,7 +1,7 @@
 """The decision on one request: what is forwarded, and why. A decision never changes; another one replaces it.
 
-A decision starts from a case that nothing is decided on yet (`undecided`). A request that a defect keeps from becoming
-a case is forwarded as it came (`as_it_came`): the last resort, which knows nothing but the request.
+A decision starts from a request that nothing is decided on yet (`undecided`). A request that a defect keeps from being
+taken in is forwarded as it came (`as_it_came`): the last resort, which knows nothing but the request.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
 from proxy.controls import MEMORY, Controls
 from proxy.errors import HistoryUnavailable
@@ -156,39 +156,39 @@ class _Uncounted:
         return 0
 
 
-def undecided(case: Case) -> Decision:
+def undecided(context: RequestContext) -> Decision:
     """The decision to forward the transcript as it is; if the store has failed, it says so."""
-    found, measured = case.recognised, case.measured
+    found, measured = context.recognised, context.measured
     tokens = measured.tokens
     return Decision(
         session=found.shown_id,
         session_source=found.identity.source,
         branch=MAIN,
-        policy=case.policy,
-        view=fold_view(case, None),
+        policy=context.policy,
+        view=fold_view(context, None),
         tokens_before=tokens,
         tokens_after=tokens,
         exact=measured.exact,
         overhead=measured.overhead,
-        calibrated=case.calibrated,
+        calibrated=context.calibrated,
         action=Action.DEGRADED if found.failure else Action.PASSED,
         reason=found.failure,
-        head_before=case.append.current_head if case.append else "",
-        warnings=_warnings(case),
+        head_before=context.append.current_head if context.append else "",
+        warnings=_warnings(context),
     )
 
 
-def _warnings(case: Case) -> tuple[str, ...]:
-    controls = case.request.controls
+def _warnings(context: RequestContext) -> tuple[str, ...]:
+    controls = context.request.controls
     asks = controls.window is not None or controls.options
-    return (*controls.warnings, *clamped_values(controls, case.policy)) if asks else controls.warnings
+    return (*controls.warnings, *clamped_values(controls, context.policy)) if asks else controls.warnings
 
 
-def fold_view(case: Case, condensation: Condensation | None) -> View:
-    """The view of a case with a condensation, or with none."""
+def fold_view(context: RequestContext, condensation: Condensation | None) -> View:
+    """The view of a request with a condensation, or with none."""
     if condensation is None:
-        return fold(case.measured.transcript, (), case.overhead, case.counter)
-    return fold(case.transcript_under(condensation), (condensation.overlay,), case.overhead, case.counter)
+        return fold(context.measured.transcript, (), context.overhead, context.counter)
+    return fold(context.transcript_under(condensation), (condensation.overlay,), context.overhead, context.counter)
 
 
 def as_it_came(request: ClientRequest) -> Decision:
@@ -232,19 +232,25 @@ def _idle_policy() -> Policy:
     )
 
 
-def trial_of(case: Case, takes_trial: Callable[[Scope], bool]) -> tuple[Decision, Case] | None:
-    """The decision to send a request as it came, and the case for that; None if it is no trial.
+def trial_of(context: RequestContext, takes_trial: Callable[[Scope], bool]) -> tuple[Decision, RequestContext] | None:
+    """The decision to send a request as it came, and its context then; None if it is no trial.
 
     A trial is longer than the learned window, and fits the one that was known before.
     """
-    window, pipeline = case.policy.window, case.policy.pipeline
-    if window.learned_by is None or window.tokens is None or not case.may_store or pipeline.is_off or pipeline.observe:
+    window, pipeline = context.policy.window, context.policy.pipeline
+    if (
+        window.learned_by is None
+        or window.tokens is None
+        or not context.may_store
+        or pipeline.is_off
+        or pipeline.observe
+    ):
         return None
-    whole = case.as_it_came()
+    whole = context.as_it_came()
     trial = undecided(whole)
-    with_reply = trial.expected_tokens + (case.request.body.envelope.reply_limit or 0)
+    with_reply = trial.expected_tokens + (context.request.body.envelope.reply_limit or 0)
     fits = window.before is None or with_reply <= window.before
-    if trial.expected_tokens <= window.tokens or not fits or not takes_trial(case.request.scope):
+    if trial.expected_tokens <= window.tokens or not fits or not takes_trial(context.request.scope):
         return None
     return trial._replace(reason=Reason.WINDOW_TRIAL), whole
 

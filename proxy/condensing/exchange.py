@@ -28,7 +28,7 @@ from time import perf_counter
 
 from proxy.condensing import account
 from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, with_appended, written
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.deciding import Decider
 from proxy.condensing.decision import Decision, as_it_came, trial_of
 from proxy.condensing.inject import with_standing_block
@@ -73,11 +73,11 @@ class Condenser:
     """Whether streams are asked for a usage that the client did not ask for."""
     report: Callable[[Decision, str], None]
 
-    def attempt(self, decision: Decision, case: Case) -> Attempt:
+    def attempt(self, decision: Decision, context: RequestContext) -> Attempt:
         """The attempt to send a decision, whose body is written here."""
-        decision = written(decision, case, probe=self.usage_probe)
-        rounds = self.searcher.rounds(decision, case) if case.offer.is_made else None
-        return attempt_of(decision, case, self.decider.keeper, rounds)
+        decision = written(decision, context, probe=self.usage_probe)
+        rounds = self.searcher.rounds(decision, context) if context.offer.is_made else None
+        return attempt_of(decision, context, self.decider.keeper, rounds)
 
     async def exchange(self, request: ClientRequest) -> Exchange:
         """The exchange for a request, decided on; raises `ProxyError`."""
@@ -117,18 +117,18 @@ class Exchange:
 
     async def _take_in_and_decide(self) -> None:
         parts = self._parts
-        case = await parts.intake.build_case(self.request, self.timing)
-        case = with_standing_block(case) if case.policy.memory.inject else case
-        trial = trial_of(case, parts.knowledge.learned.takes_trial) if case.policy.window.learned_by else None
+        context = await parts.intake.build_context(self.request, self.timing)
+        context = with_standing_block(context) if context.policy.memory.inject else context
+        trial = trial_of(context, parts.knowledge.learned.takes_trial) if context.policy.window.learned_by else None
         if trial is None:
-            self._now = await self._decided(case)
+            self._now = await self._decided(context)
         else:
-            self._now = parts.attempt(*trial)._replace(untried=case)
+            self._now = parts.attempt(*trial)._replace(untried=context)
 
-    async def _decided(self, case: Case) -> Attempt:
+    async def _decided(self, context: RequestContext) -> Attempt:
         started = perf_counter()
-        decision = await self._parts.decider.decide(case)
-        attempt = self._parts.attempt(decision, case)
+        decision = await self._parts.decider.decide(context)
+        attempt = self._parts.attempt(decision, context)
         self.timing.condense += (perf_counter() - started) * 1000
         return attempt
 
@@ -149,7 +149,7 @@ class Exchange:
     def captures(self) -> bool:
         """Whether what the model says in the reply is stored."""
         now = self._now
-        return bool(now.decision.head) or bool(now.update is not None and now.case and now.case.keeps_reply)
+        return bool(now.decision.head) or bool(now.update is not None and now.context and now.context.keeps_reply)
 
     @property
     def stores(self) -> bool:
@@ -235,16 +235,16 @@ class Exchange:
         return self.decision.body != before
 
     def _rewrite_for(self, profile: Profile) -> None:
-        decision, case = self.decision, self._case.for_profile(profile)
+        decision, context = self.decision, self._case.for_profile(profile)
         view = replace(decision.view, transcript=decision.view.transcript.with_form(profile.form))
-        decision = decision._replace(policy=case.policy, view=view, tokens_after=view.tokens)
-        self._now = self._parts.attempt(decision, case)._replace(is_last=self._now.is_last)
+        decision = decision._replace(policy=context.policy, view=view, tokens_after=view.tokens)
+        self._now = self._parts.attempt(decision, context)._replace(is_last=self._now.is_last)
 
     @property
-    def _case(self) -> Case:
-        if self._now.case is None:
+    def _case(self) -> RequestContext:
+        if self._now.context is None:
             raise ValueError("the request was not taken in")
-        return self._now.case
+        return self._now.context
 
     async def _send_original(self, refused: OpenedReply, send: Send) -> UpstreamReply:
         """The answer to the request as it came, if that is sent for a refusal that nothing explains."""
@@ -298,18 +298,18 @@ class Exchange:
             return True
         if now.is_last or not now.may_be_rewritten:
             return False
-        case, started = self._case, perf_counter()
+        context, started = self._case, perf_counter()
         reply_tokens = refusal.reply_tokens or request.body.envelope.reply_limit or 0
         passed = parts.knowledge.learned.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
         sent = RefusedRequest(now.decision.tokens_after, now.decision.expected_tokens, reply_tokens)
-        case = case._replace(policy=policy.scaled(case.calibrated.scale))
+        context = context._replace(policy=policy.scaled(context.calibrated.scale))
         left = max(parts.decider.timeout - self.timing.condense / 1000, 0.0)
         aim = retry_budget(policy.budget, refusal, sent, passed)
-        smaller = await parts.decider.smaller(now.decision, case, aim, left)
+        smaller = await parts.decider.smaller(now.decision, context, aim, left)
         self.timing.condense += (perf_counter() - started) * 1000
         if smaller is None:
             return False
-        self._now = self._parts.attempt(smaller, case)._replace(is_last=True)
+        self._now = self._parts.attempt(smaller, context)._replace(is_last=True)
         return True
 
     async def _send_smaller(self, send: Send) -> UpstreamReply | None:
@@ -341,19 +341,19 @@ class Exchange:
         return None if now.update is None else self.store(watched.items(), watched.reply_id)
 
     def _learn(self, watched: WatchedReply) -> None:
-        decision, case, rounds = self._now[:3]
+        decision, context, rounds = self._now[:3]
         if self.stores and decision.session_source == DERIVED:
             self._ending = watched.ending()
         # The results of a search were not in the view: only the usage of the first round counts the view.
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
-        if usage is not None and case is not None:
+        if usage is not None and context is not None:
             self.usage = usage
-            self._anchor = self._parts.knowledge.after(decision, case, usage, watched)
+            self._anchor = self._parts.knowledge.after(decision, context, usage, watched)
 
     async def store(self, items: Items = (), reply_id: str = "") -> None:
         """Stores what later requests need, in a task of the app: a client that leaves meanwhile does not stop it."""
-        _, case, rounds, update, is_small = self._now[:5]
-        if case is None or update is None:
+        _, context, rounds, update, is_small = self._now[:5]
+        if context is None or update is None:
             return
         update = update._replace(
             usage=self.usage,
@@ -364,20 +364,20 @@ class Exchange:
         )
         if is_small and update.patch is update.memory_patch is None:
             return
-        if case.keeps_reply and self.request.goes_on is not None:
-            session = case.recognised.key.session
+        if context.keeps_reply and self.request.goes_on is not None:
+            session = context.recognised.key.session
             blocks = reply_block(self.request.goes_on, self.request.body, session, reply_id, items)
             update = update._replace(blocks=blocks)
-        if case.append is None:
-            await self._parts.decider.keeper.settle(case.recognised, update)
+        if context.append is None:
+            await self._parts.decider.keeper.settle(context.recognised, update)
         else:
-            await self._store_append(case, update, case.append, items)
+            await self._store_append(context, update, context.append, items)
 
-    async def _store_append(self, case: Case, update: SessionUpdate, append: Append, items: Items) -> None:
+    async def _store_append(self, context: RequestContext, update: SessionUpdate, append: Append, items: Items) -> None:
         """Stores an append with its reply; raises `HistoryUnavailable` if they are not stored."""
         if not items:
             why = "its reply has no message that can be stored, or is too large"
-        elif why := await self._parts.decider.keeper.settle(case.recognised, with_appended(update, append, items)):
+        elif why := await self._parts.decider.keeper.settle(context.recognised, with_appended(update, append, items)):
             self._now = self._now._replace(decision=degraded(self.decision, why))
         else:
             return
@@ -389,12 +389,12 @@ class Exchange:
 
     def follow_up(self) -> None:
         """Starts the work that is due once the reply has been sent."""
-        case = self._now.case
-        if case is None or not self.stores or case.has_nothing_due:
+        context = self._now.context
+        if context is None or not self.stores or context.has_nothing_due:
             return
         try:
-            self._parts.decider.preparer.follow_up(self.decision, case)
-            self._parts.decider.injector.follow(case)
+            self._parts.decider.preparer.follow_up(self.decision, context)
+            self._parts.decider.injector.follow(context)
         except Exception:  # noqa: BLE001
             # The reply has been sent: a defect costs only what would have been ready for the next one.
             _log.exception("a reply was not followed up")

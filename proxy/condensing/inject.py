@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable
 from proxy.runtime.offload import message_load, offload
@@ -30,27 +30,27 @@ from strategies.memory.ranking import Hit
 MIN_ROOM = 32
 
 
-def standing_block(case: Case) -> MemoryBlock | None:
+def standing_block(context: RequestContext) -> MemoryBlock | None:
     """The block that an earlier request of this turn has shown; None where this is a new user message."""
-    branch, history = case.branch, case.history
+    branch, history = context.branch, context.history
     if branch is None or history.last_user is None:
         return None
     return branch.block if branch.block.node == history.digests[history.last_user].hex() else None
 
 
-def overlay_of(block: MemoryBlock, case: Case) -> Overlay:
+def overlay_of(block: MemoryBlock, context: RequestContext) -> Overlay:
     """The overlay that puts the block into a view."""
-    at = case.history.last_user or 0
-    anchor = case.history.digests[at - 1] if at else ROOT
+    at = context.history.last_user or 0
+    anchor = context.history.digests[at - 1] if at else ROOT
     return Overlay(anchor, at, 0, (Literal(block.raw, PieceKind.MEMORY),))
 
 
-def with_standing_block(case: Case) -> Case:
-    """The case with the block that this turn has shown already, and with its tokens reserved."""
-    block = standing_block(case)
+def with_standing_block(context: RequestContext) -> RequestContext:
+    """The context with the block that this turn has shown already, and with its tokens reserved."""
+    block = standing_block(context)
     if block is None:
-        return case
-    return case._replace(memory_block=block, block_tokens=case.counter.message(json.loads(block.raw)))
+        return context
+    return context._replace(memory_block=block, block_tokens=context.counter.message(json.loads(block.raw)))
 
 
 class Injector:
@@ -61,55 +61,55 @@ class Injector:
         self._settings = settings
         self._tasks = tasks
 
-    async def inject(self, decision: Decision, case: Case) -> Decision:
+    async def inject(self, decision: Decision, context: RequestContext) -> Decision:
         """The decision with this turn's block in its view: the one that the turn has shown already, or a new one."""
-        budget = case.policy.budget
+        budget = context.policy.budget
         # A view that was made without the store rests on no condensation, so it cannot be folded again.
-        if not case.policy.memory.inject or budget is None or case.recognised.failure:
+        if not context.policy.memory.inject or budget is None or context.recognised.failure:
             return decision
-        if case.keeps_blocks:
-            return await self._inject_for_good(decision, case, budget)
-        block = case.memory_block or await self._choose_block(decision.view, case, budget)
+        if context.keeps_blocks:
+            return await self._inject_for_good(decision, context, budget)
+        block = context.memory_block or await self._choose_block(decision.view, context, budget)
         if block is None and not any(is_memory(item.piece) for item in decision.view.lead):
             return decision._replace(memory_block=NO_MEMORY_BLOCK)
         heads = (decision.applied.overlay,) if decision.applied else ()
-        inserted = (overlay_of(block, case),) if block else ()
-        transcript = case.transcript_under(decision.applied)
-        view = fold(transcript, (*heads, *inserted), case.framing, case.counter)
+        inserted = (overlay_of(block, context),) if block else ()
+        transcript = context.transcript_under(decision.applied)
+        view = fold(transcript, (*heads, *inserted), context.framing, context.counter)
         shown = block if block and any(is_memory(item.piece) for item in view.lead) else NO_MEMORY_BLOCK
         return decision._replace(view=view, tokens_after=view.tokens, memory_block=shown)
 
-    async def _inject_for_good(self, decision: Decision, case: Case, budget: Budget) -> Decision:
+    async def _inject_for_good(self, decision: Decision, context: RequestContext, budget: Budget) -> Decision:
         """The decision with a block before a new user message, a patch that stays in later transcripts."""
-        last, transcript = case.history.last_user, case.transcript_under(decision.applied)
+        last, transcript = context.history.last_user, context.transcript_under(decision.applied)
         is_new = last is not None and 0 < last == len(transcript.chain) - 1
         if not is_new or any(patch.at == last for patch in transcript.patches):
             return decision
-        block = await self._choose_block(decision.view, case, budget)
+        block = await self._choose_block(decision.view, context, budget)
         if block is None:
             return decision
-        patch = overlay_of(block, case)
+        patch = overlay_of(block, context)
         heads = (decision.applied.overlay,) if decision.applied else ()
-        view = fold(transcript.with_patches((*transcript.patches, patch)), heads, case.framing, case.counter)
+        view = fold(transcript.with_patches((*transcript.patches, patch)), heads, context.framing, context.counter)
         return decision._replace(view=view, tokens_after=view.tokens, memory_patch=patch)
 
-    def follow(self, case: Case) -> None:
+    def follow(self, context: RequestContext) -> None:
         """Indexes the new messages of a conversation in the background, once its reply has been sent."""
-        if case.policy.memory.inject or case.policy.memory.tool:
-            self._tasks.start(self._recall.learn(Searchable.of(case)), ("learn", case.recognised.key))
+        if context.policy.memory.inject or context.policy.memory.tool:
+            self._tasks.start(self._recall.learn(Searchable.of(context)), ("learn", context.recognised.key))
 
-    async def _choose_block(self, view: View, case: Case, budget: Budget) -> MemoryBlock | None:
+    async def _choose_block(self, view: View, context: RequestContext, budget: Budget) -> MemoryBlock | None:
         """The block for a new user message; None where nothing is found, or there is no room."""
-        last = case.history.last_user
+        last = context.history.last_user
         free = budget.headroom(view.tokens) - budget.least_headroom
-        left = min(block_room(budget.window, case.policy.injection.max_tokens), free)
-        if last is None or left < MIN_ROOM or not (_hides(view) or case.has_foreign_cards):
+        left = min(block_room(budget.window, context.policy.injection.max_tokens), free)
+        if last is None or left < MIN_ROOM or not (_hides(view) or context.has_foreign_cards):
             return None
-        question, wait = case.history.chain[last].text, self._settings.embeddings_inject_wait
-        hits = await self._recall.search(Searchable.of(case), question, wait)
+        question, wait = context.history.chain[last].text, self._settings.embeddings_inject_wait
+        hits = await self._recall.search(Searchable.of(context), question, wait)
         load = message_load(view.size, view.tokens)
-        raw = await offload(load, _block_text, hits, view, left, case.policy.injection.top_k)
-        return MemoryBlock(case.history.digests[last].hex(), raw) if raw is not None else None
+        raw = await offload(load, _block_text, hits, view, left, context.policy.injection.top_k)
+        return MemoryBlock(context.history.digests[last].hex(), raw) if raw is not None else None
 
 
 def _block_text(hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str | None:

@@ -2,18 +2,19 @@
 
 The order matters. In append mode the stored history is loaded first, because its tokens count too. Then the transcript
 is measured, which also gives its chain of digests; the chain leads to the session; and the settings of the session have
-a say in the policy. The result is a `Case`.
+a say in the policy. The result is a `RequestContext`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
 from time import perf_counter
 
 from proxy.condensing.account import Timing
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policies import Known, Policies
 from proxy.condensing.restoring import Restorer
@@ -37,40 +38,28 @@ MAX_ESTIMATED = 1_000
 """Longer lists are counted at once: estimating does not let other requests run, counting does."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Intake:
-    """Builds cases from requests; one per app. `add_offer` adds the offer of the memory tool to a case."""
+    """Builds the contexts of requests; one per app. `add_offer` adds the offer of the memory tool."""
 
-    def __init__(
-        self,
-        *,
-        policies: Policies,
-        recogniser: Recogniser,
-        measurer: Measurer,
-        restorer: Restorer,
-        tokenizers: Tokenizers,
-        knowledge: Knowledge,
-        add_offer: Callable[[Case], Case],
-        keeps_text: bool = True,
-    ) -> None:
-        self._add_offer = add_offer
-        self._knowledge = knowledge
-        self._calibrator = knowledge.calibrator
-        self._policies = policies
-        self._recogniser = recogniser
-        self._measurer = measurer
-        self._restorer = restorer
-        self._tokenizers = tokenizers
-        self._keeps_text = keeps_text
+    policies: Policies
+    recogniser: Recogniser
+    measurer: Measurer
+    restorer: Restorer
+    tokenizers: Tokenizers
+    knowledge: Knowledge
+    add_offer: Callable[[RequestContext], RequestContext]
+    keeps_text: bool = True
 
-    async def build_case(self, request: ClientRequest, timing: Timing) -> Case:
-        """The case of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
+    async def build_context(self, request: ClientRequest, timing: Timing) -> RequestContext:
+        """The context of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
         scope = request.scope
-        counter = self._tokenizers.for_model(request.model, request.body.endpoint.counter, request.tenant)
-        identity = self._recogniser.identify(request.controls.session, request.headers, request.body)
-        patience = self._recogniser.patience()
-        waits = not self._policies.is_off(request.controls, request.model)
-        hidden = await self._knowledge.before(scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
-        known = self._policies.known(request.controls.window, scope)
+        counter = self.tokenizers.for_model(request.model, request.body.endpoint.counter, request.tenant)
+        identity = self.recogniser.identify(request.controls.session, request.headers, request.body)
+        patience = self.recogniser.patience()
+        waits = not self.policies.is_off(request.controls, request.model)
+        hidden = await self.knowledge.before(scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
+        known = self.policies.known(request.controls.window, scope)
         started = perf_counter()
         await request.trust.look_up(patience)
         request, append = await self._supply_history(request, identity, patience)
@@ -81,63 +70,65 @@ class Intake:
         started = perf_counter()
         if len(measured.transcript.chain) > MAX_ESTIMATED:
             await asyncio.sleep(0)  # to recognise this many messages takes long
-        recognised = await self._recogniser.recognise(request.tenant, identity, measured.transcript, patience)
+        recognised = await self.recogniser.recognise(request.tenant, identity, measured.transcript, patience)
         recognised = recognised._replace(trust=request.trust)
         if request.controls.dry_run and (recognised.session or recognised.condensations or request.goes_on):
             await request.trust.prove(request.headers)
         settings = recognised.session.settings if recognised.session else {}
-        policy = self._policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, known)
+        policy = self.policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, known)
         if policy.scope:
-            recognised = await self._recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
+            recognised = await self.recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:
             policy = policy.off()
         if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
             policy = policy._replace(memory=MEMORY["off"])
         has_tools = request.body.endpoint.offers_tools(request.body.values, measured.transcript)
-        case = Case(request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch)
-        case = await self._restore_dropped(await self._count(case) if _needs_counts(case) else case)
-        case = case.for_profile(policy.profile).with_newest_turn()
-        case = self._calibrate(self._add_offer(case) if any(policy.memory) else case)
+        context = RequestContext(
+            request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch
+        )
+        context = await self._restore_dropped(await self._count(context) if _needs_counts(context) else context)
+        context = context.for_profile(policy.profile).with_newest_turn()
+        context = self._calibrate(self.add_offer(context) if any(policy.memory) else context)
         timing.session = (perf_counter() - started) * 1000 + spent_on_history
-        return case
+        return context
 
-    async def with_counts(self, case: Case) -> Case:
-        """The case with its tokens counted, if they were only estimated by length."""
-        if not case.is_estimated or case.full_transcript is not None:
-            return case
-        policy = case.policy._replace(budget=case.policy.budget and case.policy.budget.unscaled)
-        counted = await self._count(case._replace(policy=policy))
+    async def with_counts(self, context: RequestContext) -> RequestContext:
+        """The context with its tokens counted, if they were only estimated by length."""
+        if not context.is_estimated or context.full_transcript is not None:
+            return context
+        policy = context.policy._replace(budget=context.policy.budget and context.policy.budget.unscaled)
+        counted = await self._count(context._replace(policy=policy))
         return self._calibrate(counted.for_profile(policy.profile).with_newest_turn())
 
-    async def _count(self, case: Case) -> Case:
-        if not case.is_estimated:
-            return case
-        measured = await self._measurer.measure(case.request.body, case.counter)
-        return case._replace(measured=measured, as_sent=measured)
+    async def _count(self, context: RequestContext) -> RequestContext:
+        if not context.is_estimated:
+            return context
+        measured = await self.measurer.measure(context.request.body, context.counter)
+        return context._replace(measured=measured, as_sent=measured)
 
-    def _calibrate(self, case: Case) -> Case:
-        """The case with what is known about the upstream's own count, by which its budget is scaled."""
-        branch = case.branch
-        anchor, prompt = branch.anchor if branch else None, _counted_prompt(case)
-        calibrated = self._calibrator.calibrate(prompt, anchor, case.policy.window.tokens)
-        return case._replace(prompt=prompt, calibrated=calibrated, policy=case.policy.scaled(calibrated.scale))
+    def _calibrate(self, context: RequestContext) -> RequestContext:
+        """The context with what is known about the upstream's own count, by which its budget is scaled."""
+        branch = context.branch
+        anchor, prompt = branch.anchor if branch else None, _counted_prompt(context)
+        calibrated = self.knowledge.calibrator.calibrate(prompt, anchor, context.policy.window.tokens)
+        return context._replace(prompt=prompt, calibrated=calibrated, policy=context.policy.scaled(calibrated.scale))
 
-    async def _restore_dropped(self, case: Case) -> Case:
-        """The case with the messages that its client has dropped: in the view too, unless that stays as sent."""
+    async def _restore_dropped(self, context: RequestContext) -> RequestContext:
+        """The context with the messages that its client has dropped: in the view too, unless that stays as sent."""
         # An append names the history that it continues.
-        if case.recognised.missing is None or case.append is not None:
-            return case
-        restored = await self._restorer.restore(
-            case.measured, case.recognised.missing, case.recognised.condensations, case.counter
+        if context.recognised.missing is None or context.append is not None:
+            return context
+        restored = await self.restorer.restore(
+            context.measured, context.recognised.missing, context.recognised.condensations, context.counter
         )
         if restored is None:
-            return case
-        session = case.recognised.session
-        case = case._replace(branch=session.find_branch(restored.transcript) if session else None)
-        if case.policy.pipeline.is_off or case.policy.pipeline.observe:
-            return case._replace(full_transcript=restored.transcript)
-        policy = case.policy.with_dropping() if restored.restored else case.policy
-        return case._replace(full_transcript=restored.transcript, measured=restored, policy=policy)
+            return context
+        session = context.recognised.session
+        context = context._replace(branch=session.find_branch(restored.transcript) if session else None)
+        if context.policy.pipeline.is_off or context.policy.pipeline.observe:
+            return context._replace(full_transcript=restored.transcript)
+        policy = context.policy.with_dropping() if restored.restored else context.policy
+        return context._replace(full_transcript=restored.transcript, measured=restored, policy=policy)
 
     async def _supply_history(
         self, request: ClientRequest, identity: Identity, patience: Patience
@@ -145,12 +136,12 @@ class Intake:
         """In append mode, the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
         if not request.controls.append:
             return request, None
-        check_append(request.controls, request.body, identity, keeps_text=self._keeps_text)
+        check_append(request.controls, request.body, identity, keeps_text=self.keeps_text)
         if request.controls.dry_run:
             await request.trust.prove(request.headers)
         try:
             writes = not request.controls.dry_run
-            stored = await self._recogniser.appended_history(request.tenant, identity, patience, writes=writes)
+            stored = await self.recogniser.appended_history(request.tenant, identity, patience, writes=writes)
         except StoreError as error:
             raise HistoryUnavailable(f"The stored history cannot be continued now ({error.reason}).") from None
         append, elements = append_to(stored, request.body.elements, request.controls.if_head)
@@ -162,44 +153,44 @@ class Intake:
         The length bounds the tokens of what the client sent; `hidden` tokens that the upstream may add come on top.
         """
         if request.controls.dry_run or request.controls.force:
-            return await self._measurer.measure(request.body, counter)
-        lowest = self._policies.lowest_mark(known, request.model, request.body.envelope.reply_limit)
+            return await self.measurer.measure(request.body, counter)
+        lowest = self.policies.lowest_mark(request.model, known.window, request.body.envelope.reply_limit)
         is_short = len(request.body.elements) <= MAX_ESTIMATED
         if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):
-            return self._measurer.estimate(request.body)
-        return await self._measurer.measure(request.body, counter)
+            return self.measurer.estimate(request.body)
+        return await self.measurer.measure(request.body, counter)
 
 
-def _counted_prompt(case: Case) -> CountedPrompt:
-    """The prompt of a case as calibration compares it with earlier ones."""
-    measured, body = case.measured, case.request.body
+def _counted_prompt(context: RequestContext) -> CountedPrompt:
+    """The prompt of a request as calibration compares it with earlier ones."""
+    measured, body = context.measured, context.request.body
     systems = b"".join([message.digest for _, message in measured.transcript.systems])
-    outside = measured.outside_digest + ("+" if case.offer.is_made else "")
+    outside = measured.outside_digest + ("+" if context.offer.is_made else "")
     frame = blake2b(outside.encode() + systems, digest_size=8).hexdigest()
-    offers = case.has_tools or case.offer.is_made
-    most = body.size if case.is_estimated else None
-    counted = case.framing, measured.counted_by, frame, offers, most, _hidden_messages(case), measured.features
-    return CountedPrompt(measured.transcript, *counted, case.request.scope, _conversation(case))
+    offers = context.has_tools or context.offer.is_made
+    most = body.size if context.is_estimated else None
+    counted = context.framing, measured.counted_by, frame, offers, most, _hidden_messages(context), measured.features
+    return CountedPrompt(measured.transcript, *counted, context.request.scope, _conversation(context))
 
 
-def _hidden_messages(case: Case) -> tuple[tuple[int, Message], ...]:
+def _hidden_messages(context: RequestContext) -> tuple[tuple[int, Message], ...]:
     """The messages of hidden rounds that the view may show, each with its index in the chain."""
-    transcript = case.measured.transcript
+    transcript = context.measured.transcript
     if not transcript.patches:
         return ()
     pieces = ((patch.at, piece) for patch in transcript.patches for piece in patch.pieces)
-    return tuple((at, item_for(piece, transcript, case.counter).message) for at, piece in pieces)
+    return tuple((at, item_for(piece, transcript, context.counter).message) for at, piece in pieces)
 
 
-def _conversation(case: Case) -> str:
+def _conversation(context: RequestContext) -> str:
     """Names the conversation for calibration; those of one tenant that begin with the same message are one."""
-    beginning = case.request.tenant.encode() + b"".join(case.measured.transcript.digests[:1])
+    beginning = context.request.tenant.encode() + b"".join(context.measured.transcript.digests[:1])
     return blake2b(beginning, digest_size=4).hexdigest()
 
 
-def _needs_counts(case: Case) -> bool:
+def _needs_counts(context: RequestContext) -> bool:
     """Whether a judge's record may be applied: an estimate cannot show by how much that makes the view smaller."""
-    stage, known, digests = case.policy.judging, case.recognised.condensations, case.history.digests
+    stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
     if stage is None or stage.inline:
         return stage is not None
     resting = next(iter(standing_in(known, digests)), None)

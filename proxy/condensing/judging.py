@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from proxy.asking import Caller
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.cost import remaining
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import work_name
@@ -41,6 +41,7 @@ class VoteRound(NamedTuple):
     tokens: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class Judges:
     """Holds rounds of votes; one per app.
 
@@ -48,72 +49,64 @@ class Judges:
     kept, because it may quote the conversation.
     """
 
-    def __init__(
-        self,
-        runner: PipelineRunner,
-        keeper: Keeper,
-        leases: Leases,
-        allowance: float,
-        clock: Callable[[], float],
-        *,
-        keeps_text: bool = True,
-    ) -> None:
-        self._runner = runner
-        self._keeper = keeper
-        self._leases = leases
-        self._allowance = allowance
-        self._keeps_text = keeps_text
-        self._clock = clock
+    runner: PipelineRunner
+    keeper: Keeper
+    leases: Leases
+    allowance: float
+    clock: Callable[[], float]
+    keeps_text: bool = True
 
-    async def vote(self, stage: Judging, base: Replayed, case: Case, caller: Caller) -> VoteRound:
+    async def vote(self, stage: Judging, base: Replayed, context: RequestContext, caller: Caller) -> VoteRound:
         """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
-        if remaining(case, self._allowance) <= 0:
+        if remaining(context, self.allowance) <= 0:
             return VoteRound(None, NO_ALLOWANCE)
-        view, facts, now = base.view, case.session_facts(self._clock()), asyncio.get_running_loop().time()
-        work = work_name("vote", view.transcript.digests[-1], base.applied.id if base.applied else "", case)
-        request, patience = case.request, case.recognised.patience
-        async with self._leases.turn(request.tenant, work, now, patience, request.trust) as turn:
+        view, facts, now = base.view, context.session_facts(self.clock()), asyncio.get_running_loop().time()
+        work = work_name("vote", view.transcript.digests[-1], base.applied.id if base.applied else "", context)
+        request, patience = context.request, context.recognised.patience
+        async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
             if not turn.held:
                 return VoteRound(None, HELD_ELSEWHERE)
-            polling = stage.judge(view, _budget(case), facts)
-            vote_round = await self._hold(polling, message_load(len(view.transcript.chain), view.tokens), case, caller)
-        await self._store(stage, vote_round, view, case)
+            polling = stage.judge(view, _budget(context), facts)
+            vote_round = await self._hold(
+                polling, message_load(len(view.transcript.chain), view.tokens), context, caller
+            )
+        await self._store(stage, vote_round, view, context)
         return vote_round
 
-    async def note(self, stage: Judging, vote_round: VoteRound, view: View, case: Case) -> None:
+    async def note(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
         """Stores in the session why there is no verdict on a view; a session that is not stored yet stays so."""
-        state = self._state_after(stage, vote_round, view, case)
-        await self._keeper.amend(
-            case.recognised, lambda session: session._replace(judging=state(session)), creates=False
+        state = self._state_after(stage, vote_round, view, context)
+        await self.keeper.amend(
+            context.recognised, lambda session: session._replace(judging=state(session)), creates=False
         )
 
-    async def _hold(self, polling: Polling, messages: int, case: Case, caller: Caller) -> VoteRound:
+    async def _hold(self, polling: Polling, messages: int, context: RequestContext, caller: Caller) -> VoteRound:
         try:
-            driver = EffectDriver(self._runner.resolver_for(case.policy, Urgency(caller)), messages)
+            driver = EffectDriver(self.runner.resolver_for(context.policy, Urgency(caller)), messages)
             verdict = await driver.drive(polling)
         except Exception:  # noqa: BLE001
             # A defect in a judge costs its verdict, nothing else.
             _log.exception("a judge failed")
             return VoteRound(None, "internal-error")
-        kept = verdict if self._keeps_text else replace(verdict, metadata=_without_reasoning(verdict.metadata))
+        kept = verdict if self.keeps_text else replace(verdict, metadata=_without_reasoning(verdict.metadata))
         return VoteRound(kept, tokens=driver.tokens)
 
-    async def _store(self, stage: Judging, vote_round: VoteRound, view: View, case: Case) -> None:
-        verdict, state = vote_round.verdict, self._state_after(stage, vote_round, view, case)
-        if verdict is None or not case.may_store:
+    async def _store(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
+        verdict, state = vote_round.verdict, self._state_after(stage, vote_round, view, context)
+        if verdict is None or not context.may_store:
             return
 
         def change(session: Session) -> Session:
             counted = session.with_totals(own_tokens=vote_round.tokens, judge_tokens=vote_round.tokens, votes=1)
             return counted.with_verdict(verdict, state(session))
 
-        await self._keeper.amend(case.recognised, change)
+        await self.keeper.amend(context.recognised, change)
 
     def _state_after(
-        self, stage: Judging, vote_round: VoteRound, view: View, case: Case
+        self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext
     ) -> Callable[[Session], Mapping[str, Any]]:
         """A function from a session, with its verdicts, to the state of judgement after a round."""
-        facts, new = case.session_facts(self._clock()), (vote_round.verdict,) if vote_round.verdict else ()
+        facts, new = context.session_facts(self.clock()), (vote_round.verdict,) if vote_round.verdict else ()
         return lambda session: stage.state(
             view, replace(facts, verdicts=(*session.verdicts, *new)), vote_round.skip_reason
         )
@@ -126,8 +119,8 @@ def _without_reasoning(metadata: Any) -> Any:
     return [_without_reasoning(each) for each in metadata] if isinstance(metadata, list) else metadata
 
 
-def _budget(case: Case) -> Budget:
-    budget = case.policy.budget
+def _budget(context: RequestContext) -> Budget:
+    budget = context.policy.budget
     if budget is None:
         raise ValueError("no vote is held without a window")
     return budget

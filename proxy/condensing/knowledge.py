@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.endpoints.replies import Usage
 from proxy.http.headers import first
@@ -61,13 +61,13 @@ class Knowledge:
             patience.spend(clock() - began)
         return self.calibrator.hidden(scope.model, *counters)
 
-    def after(self, decision: Decision, case: Case, usage: Usage, watched: WatchedReply) -> Anchor | None:
+    def after(self, decision: Decision, context: RequestContext, usage: Usage, watched: WatchedReply) -> Anchor | None:
         """Learns from the usage of a complete reply; returns the anchor for the next request of its branch."""
-        self._look_for_truncation(decision, case.request, usage, watched)
-        if case.request.controls.no_store:
+        self._look_for_truncation(decision, context.request, usage, watched)
+        if context.request.controls.no_store:
             return None
         applied = decision.applied.id if decision.applied else ""
-        return self.calibrator.learn(case.prompt, case.calibrated, decision.view, applied, usage.prompt)
+        return self.calibrator.learn(context.prompt, context.calibrated, decision.view, applied, usage.prompt)
 
     def _look_for_truncation(
         self, decision: Decision, request: ClientRequest, usage: Usage, watched: WatchedReply

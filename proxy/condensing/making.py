@@ -18,13 +18,13 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from time import perf_counter
 from typing import NamedTuple
 
 from proxy.asking import Caller
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.condensing.leases import Leases
 from proxy.condensing.policy import Policy
@@ -41,7 +41,6 @@ from strategies.core.protocol import Shortened, Verdict
 from strategies.core.replay import Replayed, shows_protected_messages
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import fold
-from strategies.pipeline import Outcome
 
 TRIGGERS = {
     # A prepared condensation is applied when the mark is reached.
@@ -75,170 +74,169 @@ class Job(NamedTuple):
 
     requirement: Requirement
     decision: Decision
-    case: Case
+    context: RequestContext
     until: float
     """When the request stops waiting for models: a time of the event loop's clock."""
 
     @property
     def name(self) -> str:
         """The name of this work: the same in all processes of one version."""
-        chain, applied = self.case.history.digests, self.decision.applied
-        return work_name(self.requirement.value, chain[-1] if chain else b"", applied.id if applied else "", self.case)
+        chain, applied = self.context.history.digests, self.decision.applied
+        return work_name(
+            self.requirement.value, chain[-1] if chain else b"", applied.id if applied else "", self.context
+        )
 
 
+@dataclass(slots=True, eq=False)
 class Maker:
     """Makes condensations; one per app."""
 
-    def __init__(
-        self,
-        runner: PipelineRunner,
-        keeper: Keeper,
-        leases: Leases,
-        tasks: OwnedTasks,
-        clock: Callable[[], float],
-    ) -> None:
-        self._runner = runner
-        self._tasks = tasks
-        self._keeper = keeper
-        self._leases = leases
-        self._clock = clock
+    _runner: PipelineRunner
+    _keeper: Keeper
+    _leases: Leases
+    _tasks: OwnedTasks
+    _clock: Callable[[], float]
 
-    async def project(self, requirement: Requirement, decision: Decision, case: Case) -> MakeResult:
+    async def project(self, requirement: Requirement, decision: Decision, context: RequestContext) -> MakeResult:
         """Plans the condensation with placeholder texts of the maximum length; calls no model, records nothing."""
-        facts = case.session_facts(self._clock())
+        facts = context.session_facts(self._clock())
         started = perf_counter()
-        projected = await self._runner.project(requirement, decision.view, case.policy, facts)
-        return self._result_of(requirement, projected, base_of(decision), case.policy, started)
+        projected = await self._runner.project(requirement, decision.view, context.policy, facts)
+        return self._result_of(requirement, projected, base_of(decision), context.policy, started)
 
-    async def prepare(self, base: Replayed, case: Case, caller: Caller, verdict: Verdict | None = None) -> MakeResult:
+    async def prepare(
+        self, base: Replayed, context: RequestContext, caller: Caller, verdict: Verdict | None = None
+    ) -> MakeResult:
         """Makes a condensation for a later request, and records it as prepared, not applied; this may take minutes.
 
         With a judge's `verdict` the record follows that.
         """
         requirement, started = Requirement.PREPARE, perf_counter()
-        facts = case.session_facts(self._clock(), verdict)
-        attempted = await self._runner.run(requirement, base.view, case.policy, facts, caller)
-        result = self._result_of(requirement, attempted, base, case.policy, started)
+        facts = context.session_facts(self._clock(), verdict)
+        attempted = await self._runner.run(requirement, base.view, context.policy, facts, caller)
+        result = self._result_of(requirement, attempted, base, context.policy, started)
         if result.condensation is None or verdict is None:
-            return await self._record_prepared(result, case)
+            return await self._record_prepared(result, context)
         judged = replace(result.condensation, trigger=Trigger.JUDGE.value)
-        kept = await self._record_prepared(result._replace(condensation=judged), case)
+        kept = await self._record_prepared(result._replace(condensation=judged), context)
         if kept.condensation is not None and kept.condensation.trigger != judged.trigger:
             # The same messages were prepared for a mark already, but only a judge's record is applied before that mark.
-            kept = await self._record_prepared(result._replace(condensation=_deeper(judged)), case)
+            kept = await self._record_prepared(result._replace(condensation=_deeper(judged)), context)
         return kept
 
-    async def _record_prepared(self, result: MakeResult, case: Case) -> MakeResult:
+    async def _record_prepared(self, result: MakeResult, context: RequestContext) -> MakeResult:
         if result.condensation is None:
             return result
         try:
             return result._replace(
-                condensation=await self._keeper.record_prepared(case.recognised, result.condensation)
+                condensation=await self._keeper.record_prepared(context.recognised, result.condensation)
             )
         except StoreError as error:
             return result._replace(failure=error.reason)
 
-    async def make(self, requirement: Requirement, decision: Decision, case: Case, until: float) -> MakeResult:
+    async def make(
+        self, requirement: Requirement, decision: Decision, context: RequestContext, until: float
+    ) -> MakeResult:
         """The condensation that a requirement calls for, recorded if anything of the request may be stored.
 
         Models are waited for until `until`, a time of the event loop's clock.
         """
-        job = Job(requirement, decision, case, until)
-        if not (case.may_store and RULES[requirement].asks):
+        job = Job(requirement, decision, context, until)
+        if not (context.may_store and RULES[requirement].asks):
             return await self._run_and_record(job)
         clock = asyncio.get_running_loop().time
         began = clock()
         result, is_leader = await self._tasks.share(job.name, self._single_flight(job), _is_useful)
         if is_leader:
             return result
-        case.recognised.patience.spend(min(result.store_seconds, clock() - began))
+        context.recognised.patience.spend(min(result.store_seconds, clock() - began))
         # A request that joined the flight records the result too: its key may be another one, or the store may have
         # lost the record since.
-        return await self._record(result._replace(own_tokens=0), case)
+        return await self._record(result._replace(own_tokens=0), context)
 
     async def _single_flight(self, job: Job) -> MakeResult:
         """Makes the condensation for all requests that share this flight.
 
         The result says how long the flight waited for the store: each of them has waited for it so long.
         """
-        patience = job.case.recognised.patience
+        patience = job.context.recognised.patience
         before = patience.remaining
-        result = await (self._under_lease(job) if _can_ask(job.case.policy) else self._unless_recorded(job))
+        result = await (self._under_lease(job) if _can_ask(job.context.policy) else self._unless_recorded(job))
         return result._replace(store_seconds=before - patience.remaining)
 
     async def _under_lease(self, job: Job) -> MakeResult:
         """Takes over what another replica has made, or makes it in what remains of the time that the client waits."""
-        case = job.case
-        request, patience = case.request, case.recognised.patience
+        context = job.context
+        request, patience = context.request, context.recognised.patience
         async with self._leases.turn(request.tenant, job.name, job.until, patience, request.trust) as turn:
             theirs = decoded_or_none(turn.received, standing=True)
-            if theirs is not None and _shows_required(theirs, case):
-                return await self._record(MakeResult(theirs), case)
+            if theirs is not None and _shows_required(theirs, context):
+                return await self._record(MakeResult(theirs), context)
             result = await (self._unless_recorded(job) if turn.held else self._run_and_record(job))
             turn.handover = handed_over(result.condensation)
             return result
 
     async def _unless_recorded(self, job: Job) -> MakeResult:
-        case, applied = job.case, job.decision.applied
-        recorded = await self._keeper.standing_since(case.recognised, case.history.digests)
+        context, applied = job.context, job.decision.applied
+        recorded = await self._keeper.standing_since(context.recognised, context.history.digests)
         # A prepared record that this request has applied already, and that was not enough, has just become standing.
         is_applied = recorded is not None and applied is not None and recorded.id == applied.id
-        if recorded is not None and not is_applied and _shows_required(recorded, case):
+        if recorded is not None and not is_applied and _shows_required(recorded, context):
             return MakeResult(recorded)
         return await self._run_and_record(job)
 
     async def _run_and_record(self, job: Job) -> MakeResult:
-        return await self._record(await self._run(job), job.case)
+        return await self._record(await self._run(job), job.context)
 
-    async def _record(self, result: MakeResult, case: Case) -> MakeResult:
+    async def _record(self, result: MakeResult, context: RequestContext) -> MakeResult:
         """Records a condensation, and returns the record that counts: ours, or that of the first writer."""
-        if result.condensation is None or not case.may_store:
+        if result.condensation is None or not context.may_store:
             return result
         try:
-            return result._replace(condensation=await self._record_first_fitting(result.condensation, case))
+            return result._replace(condensation=await self._record_first_fitting(result.condensation, context))
         except StoreError as error:
             return result._replace(failure=error.reason)
 
-    async def _record_first_fitting(self, ours: Condensation, case: Case) -> Condensation:
+    async def _record_first_fitting(self, ours: Condensation, context: RequestContext) -> Condensation:
         """Records ours unless an earlier record fits this request.
 
         A record that was made for a longer transcript may hide what this view must show: then ours is recorded one
         step deeper.
         """
-        kept = await self._keeper.record_standing(case.recognised, ours)
-        while kept.pieces != ours.pieces and not _shows_required(kept, case):
+        kept = await self._keeper.record_standing(context.recognised, ours)
+        while kept.pieces != ours.pieces and not _shows_required(kept, context):
             ours = _deeper(ours)
-            kept = await self._keeper.record_standing(case.recognised, ours)
+            kept = await self._keeper.record_standing(context.recognised, ours)
         return kept
 
     async def _run(self, job: Job) -> MakeResult:
-        requirement, decision, case, until = job
-        facts, base, started = case.session_facts(self._clock()), base_of(decision), perf_counter()
-        caller = caller_of(case, self._tasks, background=False)
-        attempted = await self._runner.run_until(until, requirement, base.view, case.policy, facts, caller)
-        if attempted.late is not None and not case.may_store:
+        requirement, decision, context, until = job
+        facts, base, started = context.session_facts(self._clock()), base_of(decision), perf_counter()
+        caller = caller_of(context, self._tasks, background=False)
+        attempted = await self._runner.run_until(until, requirement, base.view, context.policy, facts, caller)
+        if attempted.late is not None and not context.may_store:
             attempted.late.cancel()
         elif attempted.late is not None:
             self._tasks.add(
-                self._record_late(attempted.late, base, case.with_fresh_patience(), started), work_key(case)
+                self._record_late(attempted.late, base, context.with_fresh_patience(), started), work_key(context)
             )
-        return self._result_of(requirement, attempted, base, case.policy, started)
+        return self._result_of(requirement, attempted, base, context.policy, started)
 
     async def _record_late(
-        self, working: asyncio.Task[RunResult], base: Replayed, case: Case, started: float
+        self, working: asyncio.Task[RunResult], base: Replayed, context: RequestContext, started: float
     ) -> Condensation | None:
         """Records what models wrote too late for the request that waited, a step deeper than what replaced it."""
         late = await working
         written = late.outcome is not None and any(
-            stage.asks and stage.name in late.outcome.stages for stage in case.policy.stages
+            stage.asks and stage.name in late.outcome.stages for stage in context.policy.stages
         )
-        if not (written and case.may_store):
+        if not (written and context.may_store):
             return None
-        result = self._result_of(Requirement.PREPARE, late, base, case.policy, started)
+        result = self._result_of(Requirement.PREPARE, late, base, context.policy, started)
         if result.condensation is None:
             return None
-        kept = await self._record_prepared(result._replace(condensation=_deeper(result.condensation)), case)
-        await self._keeper.amend(case.recognised, lambda session: session.with_totals(own_tokens=late.own_tokens))
+        kept = await self._record_prepared(result._replace(condensation=_deeper(result.condensation)), context)
+        await self._keeper.amend(context.recognised, lambda session: session.with_totals(own_tokens=late.own_tokens))
         return kept.condensation
 
     def extended_over(self, condensation: Condensation, shortened: Shortened) -> Condensation:
@@ -261,24 +259,12 @@ class Maker:
         result = MakeResult(None, attempted.reason, attempted.own_tokens, attempted.asked_model)
         if attempted.outcome is None:
             return result
-        spent = (perf_counter() - started) * 1000
-        record = self._build_record(requirement, base, policy, attempted.outcome, attempted.own_tokens, spent)
-        return result._replace(condensation=record)
-
-    def _build_record(
-        self,
-        requirement: Requirement,
-        base: Replayed,
-        policy: Policy,
-        outcome: Outcome,
-        own_tokens: int,
-        spent: float,
-    ) -> Condensation:
+        outcome, spent = attempted.outcome, (perf_counter() - started) * 1000
         view, budget = outcome.view, policy.budget
         digest = view.transcript.digests[view.covered - 1]
         depth = base.applied.depth + 1 if base.applied else 1
         name, now = _new_id(), self._clock()
-        return Condensation(
+        record = Condensation(
             id=name,
             digest=digest,
             covered=view.covered,
@@ -292,7 +278,7 @@ class Maker:
             tokens_after=view.tokens,
             created_at=now,
             cards=self._keeper.cards_to_record(outcome.cards, name, now),
-            own_tokens=own_tokens,
+            own_tokens=attempted.own_tokens,
             parent=base.applied.id if base.applied else None,
             metadata={
                 "stages": outcome.stages,
@@ -301,6 +287,7 @@ class Maker:
                 **outcome.metadata,
             },
         )
+        return result._replace(condensation=record)
 
 
 def _trigger(requirement: Requirement, policy: Policy) -> Trigger:
@@ -326,9 +313,9 @@ def _deeper(condensation: Condensation) -> Condensation:
     return replace(condensation, depth=condensation.depth + 1, id=name, cards=cards)
 
 
-def _shows_required(condensation: Condensation, case: Case) -> bool:
+def _shows_required(condensation: Condensation, context: RequestContext) -> bool:
     """Whether a condensation leaves in this request's view what must be there."""
-    return shows_protected_messages(fold(case.history, (condensation.overlay,), case.overhead, case.counter))
+    return shows_protected_messages(fold(context.history, (condensation.overlay,), context.overhead, context.counter))
 
 
 def _is_useful(result: MakeResult) -> bool:
@@ -360,33 +347,33 @@ def applied_id(base: Replayed) -> str:
     return base.applied.id if base.applied else ""
 
 
-def branch_of(case: Case) -> str:
+def branch_of(context: RequestContext) -> str:
     """The name of the branch that a request continues or opens."""
-    session = case.recognised.session
-    return session.name_for(case.branch, has_tools=case.has_tools) if session else MAIN
+    session = context.recognised.session
+    return session.name_for(context.branch, has_tools=context.has_tools) if session else MAIN
 
 
-def work_key(case: Case) -> Hashable:
+def work_key(context: RequestContext) -> Hashable:
     """The key of the background work for a branch: only one such task runs at a time."""
-    return case.recognised.key, branch_of(case)
+    return context.recognised.key, branch_of(context)
 
 
-def caller_of(case: Case, tasks: OwnedTasks, *, background: bool) -> Caller:
+def caller_of(context: RequestContext, tasks: OwnedTasks, *, background: bool) -> Caller:
     """The caller for the background work of a branch, with the requests that may come to wait for that work."""
-    return replace(case.caller(background=background), waiters=tasks.waiters(work_key(case)))
+    return replace(context.caller(background=background), waiters=tasks.waiters(work_key(context)))
 
 
-def work_name(kind: str, head: bytes, applied: str, case: Case) -> str:
+def work_name(kind: str, head: bytes, applied: str, context: RequestContext) -> str:
     """The name of a piece of work, the same in all processes of one version.
 
     A digest of its `kind`, its owner, the chain that ends with `head`, the condensation `applied` that its view starts
     from, and the pipeline and budget that it aims at.
     """
-    policy = case.policy
+    policy = context.policy
     parts = (
-        case.request.tenant,
-        case.recognised.identity,
-        case.request.model,
+        context.request.tenant,
+        context.recognised.identity,
+        context.request.model,
         head,
         applied,
         kind,

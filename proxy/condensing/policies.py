@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from proxy.condensing.policy import REQUEST, SETTINGS, UNKNOWN, Policy, Window
@@ -91,9 +91,9 @@ class Policies:
         self._discovered = discovered
         self._learned = learned
         self._tables = option_tables(settings)
-        self._models: Lru[str, _ModelFacts] = Lru(_MAX_CACHED)
-        self._cached: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
-        self._marks: Lru[Hashable, int | None] = Lru(_MAX_CACHED)
+        self._facts = lru_cache(_MAX_CACHED)(self._read_facts)
+        self._policies: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
+        self.lowest_mark = lru_cache(_MAX_CACHED)(self._lowest_mark)
 
     def known(self, requested: int | None, scope: Scope) -> Known:
         """What is known for a request that asks for this window, or for none."""
@@ -115,7 +115,7 @@ class Policies:
         basis = known or self.known(controls.window, scope)
         # The session's settings may hold any JSON value; as text they can be part of a key.
         key = (scope.model, basis, reply_limit, controls.treatment, repr(session))
-        return self._cached.use(key, lambda: self._policy(controls, session, scope.model, reply_limit, basis))
+        return self._policies.use(key, lambda: self._policy(controls, session, scope.model, reply_limit, basis))
 
     def _policy(
         self, controls: Controls, session: Mapping[str, Any], model: str, reply_limit: int | None, basis: Known
@@ -218,9 +218,6 @@ class Policies:
         stated = self._discovered(model)
         return Window(stated.window, stated.source, facts.max_input or stated.max_input) if stated else facts.listed
 
-    def _facts(self, model: str) -> _ModelFacts:
-        return self._models.use(model, lambda: self._read_facts(model))
-
     def _read_facts(self, model: str) -> _ModelFacts:
         own, entry = partial(self._settings.own, model=model), self._settings.for_model(model)
         limit, tokens = own("max_input"), own("window")
@@ -239,12 +236,8 @@ class Policies:
             max_input=limit,
         )
 
-    def lowest_mark(self, known: Known, model: str, reply_limit: int | None) -> int | None:
-        """Tokens below which nothing ever happens to a request; None if the window is unknown."""
-        key = model, known.window, reply_limit
-        return self._marks.use(key, lambda: self._lowest_mark(*key))
-
     def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:
+        """Tokens below which nothing ever happens to a request; None if the window is unknown."""
         budget = self._facts(model).budget(window, reply_length)
         own = int(budget.usable * MIN_TRIGGER) if budget else 0
         return min(budget.prepare, budget.usable - budget.least_headroom, own) if budget else None

@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
-from proxy.asking import Caller
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision, fold_view
 from proxy.condensing.judging import Judges, VoteRound
 from proxy.condensing.leases import Leases
@@ -58,245 +57,221 @@ RECORD_FAILED = "record-failed"
 _log = logging.getLogger(__name__)
 
 
-class DecisionSnapshot(NamedTuple):
-    """The part of a decision that background work needs, taken now because the decision goes on changing."""
-
-    base: Replayed
-    is_new: bool
-    """Whether the view applies a condensation that no view has applied before."""
-
-    @classmethod
-    def of(cls, decision: Decision) -> DecisionSnapshot:
-        """A snapshot of a decision as it is now."""
-        return cls(base_of(decision), decision.action is Action.CONDENSED)
-
-    def recounted(self, case: Case) -> DecisionSnapshot:
-        """The same view with the tokens that a case has counted."""
-        return self._replace(base=Replayed(fold_view(case, self.base.applied), self.base.applied))
-
-
+@dataclass(slots=True, eq=False, kw_only=True)
 class Preparer:
     """Prepares condensations; one per app.
 
-    `counted` counts the tokens of a case whose sizes were estimated from lengths.
+    `counted` counts the tokens of a request whose sizes were estimated from lengths.
     """
 
-    def __init__(
-        self,
-        *,
-        maker: Maker,
-        judges: Judges,
-        keeper: Keeper,
-        leases: Leases,
-        tasks: OwnedTasks,
-        counted: Callable[[Case], Awaitable[Case]],
-        clock: Callable[[], float],
-    ) -> None:
-        self._maker = maker
-        self._judges = judges
-        self._keeper = keeper
-        self._leases = leases
-        self._tasks = tasks
-        self._counted = counted
-        self._clock = clock
-        self._failed_tries: Lru[Hashable, FailedTry] = Lru(_REMEMBERED)
-        self._held = 0
+    maker: Maker
+    judges: Judges
+    keeper: Keeper
+    leases: Leases
+    tasks: OwnedTasks
+    counted: Callable[[RequestContext], Awaitable[RequestContext]]
+    clock: Callable[[], float]
+    _failed_tries: Lru[Hashable, FailedTry] = field(default_factory=lambda: Lru(_REMEMBERED), init=False)
+    _held: int = field(default=0, init=False)
 
-    def follow_up(self, decision: Decision, case: Case) -> None:
+    def follow_up(self, decision: Decision, context: RequestContext) -> None:
         """Starts the work that has become due with a request, once its reply has been sent."""
-        if _may_prepare(case) and (case.policy.judging is not None or _may_be_due(decision.view, case)):
-            work = self._run_if_room(DecisionSnapshot.of(decision), case.with_fresh_patience())
-            self._tasks.start(work, work_key(case))
+        if _may_prepare(context) and (context.policy.judging is not None or _may_be_due(decision.view, context)):
+            work = self._run_if_room(decision._replace(body=b""), context.with_fresh_patience())
+            self.tasks.start(work, work_key(context))
 
-    async def _run_if_room(self, snapshot: DecisionSnapshot, case: Case) -> Condensation | None:
+    async def _run_if_room(self, decision: Decision, context: RequestContext) -> Condensation | None:
         """Runs in the background unless other work holds too much; a later request then makes the work due again."""
-        size = case.request.body.size * _MEMORY_PER_BYTE + _WORK_BYTES
+        size = context.request.body.size * _MEMORY_PER_BYTE + _WORK_BYTES
         if self._held and self._held + size > MAX_HELD:
             return None
         self._held += size
         try:
-            return await self._run(snapshot, case, background=True)
+            return await self._run(decision, context, background=True)
         finally:
             self._held -= size
 
-    async def vote_before_forwarding(self, decision: Decision, case: Case, deadline: float) -> list[Condensation]:
+    async def vote_before_forwarding(
+        self, decision: Decision, context: RequestContext, deadline: float
+    ) -> list[Condensation]:
         """The condensation that votes held before forwarding lead to, as a list of one or none.
 
         It is waited for until `deadline`, a time of the event loop's clock.
         """
-        stage = case.policy.judging
-        if stage is None or not stage.inline or not _may_prepare(case):
+        stage = context.policy.judging
+        if stage is None or not stage.inline or not _may_prepare(context):
             return []
-        snapshot = DecisionSnapshot.of(decision)
-        if await self._why_no_vote(stage, snapshot, case):
+        if await self._why_no_vote(stage, decision, context):
             return []
-        self._tasks.start(self._run(snapshot, case, background=False), work_key(case))
-        return await self._wait_here(case, deadline)
+        self.tasks.start(self._run(decision, context, background=False), work_key(context))
+        return await self._wait_here(context, deadline)
 
-    async def wait_for_preparation(self, case: Case, deadline: float) -> list[Condensation]:
+    async def wait_for_preparation(self, context: RequestContext, deadline: float) -> list[Condensation]:
         """The condensation that a preparation under way for this branch leads to, as a list of one or none.
 
         The preparation may be this replica's or another's. It is waited for until `deadline`, a time of the event
         loop's clock.
         """
-        if not _may_prepare(case):
+        if not _may_prepare(context):
             return []
-        return await self._wait_here(case, deadline) or await self._wait_elsewhere(case, deadline)
+        return await self._wait_here(context, deadline) or await self._wait_elsewhere(context, deadline)
 
-    async def _wait_here(self, case: Case, deadline: float) -> list[Condensation]:
-        prepared = await self._tasks.result_of(work_key(case), deadline)
+    async def _wait_here(self, context: RequestContext, deadline: float) -> list[Condensation]:
+        prepared = await self.tasks.result_of(work_key(context), deadline)
         return [prepared] if prepared is not None else []
 
-    async def _wait_elsewhere(self, case: Case, deadline: float) -> list[Condensation]:
+    async def _wait_elsewhere(self, context: RequestContext, deadline: float) -> list[Condensation]:
         """The condensation that another replica prepares for the head that this branch had with its last request."""
-        branch = case.branch
-        if branch is None or not case.policy.prepares:
+        branch = context.branch
+        if branch is None or not context.policy.prepares:
             return []
-        work = work_name(Requirement.PREPARE.value, branch.head, branch.applied, case)
+        work = work_name(Requirement.PREPARE.value, branch.head, branch.applied, context)
         result = decoded_or_none(
-            await self._leases.result(case.request.tenant, work, deadline, case.recognised.patience)
+            await self.leases.result(context.request.tenant, work, deadline, context.recognised.patience)
         )
         return [result] if result is not None else []
 
-    async def _why_no_vote(self, stage: Judging, snapshot: DecisionSnapshot, case: Case) -> str:
-        """Why no votes are held on a snapshot; "" if they are."""
-        view, budget = snapshot.base.view, case.policy.budget
+    async def _why_no_vote(self, stage: Judging, decision: Decision, context: RequestContext) -> str:
+        """Why no votes are held for a decision; "" if they are."""
+        view, budget = decision.view, context.policy.budget
         if budget is None:
             return "no-judge"
-        if snapshot.is_new:
+        if decision.action is Action.CONDENSED:
             return "cool-down"
-        if any(each.reason for each in self._recent_failures(snapshot.base, case, budget)):
+        if any(each.reason for each in self._recent_failures(base_of(decision), context, budget)):
             return RECORD_FAILED
         load = message_load(len(view.transcript.chain), view.tokens)
-        return await offload(load, stage.skip_reason, view, budget, case.session_facts(self._clock()))
+        return await offload(load, stage.skip_reason, view, budget, context.session_facts(self.clock()))
 
-    async def _run(self, snapshot: DecisionSnapshot, case: Case, *, background: bool) -> Condensation | None:
-        snapshot, case = await self._recounted_for_votes(snapshot, case)
-        verdict = await self._verdict(snapshot, case, background=background) or self._verdict_to_retry(snapshot, case)
+    async def _run(self, decision: Decision, context: RequestContext, *, background: bool) -> Condensation | None:
+        decision, context = await self._recounted_for_votes(decision, context)
+        verdict = await self._verdict(decision, context, background=background) or self._verdict_to_retry(
+            decision, context
+        )
         if verdict is not None and verdict.yes:
-            preparing = case.with_fresh_patience() if background else case
-            return await self._prepare(snapshot.base, preparing, verdict, background=background)
-        budget = case.policy.budget
-        if budget is None or not (background and case.policy.prepares):
+            preparing = context.with_fresh_patience() if background else context
+            return await self._prepare(base_of(decision), preparing, verdict, background=background)
+        budget = context.policy.budget
+        if budget is None or not (background and context.policy.prepares):
             return None
-        return await self._prepare_for_mark(snapshot.base, case, budget)
+        return await self._prepare_for_mark(base_of(decision), context, budget)
 
-    async def _recounted_for_votes(self, snapshot: DecisionSnapshot, case: Case) -> tuple[DecisionSnapshot, Case]:
-        """Counts the snapshot's tokens if a vote seems due: sizes guessed from lengths prove too little for one."""
-        stage = case.policy.judging
-        if stage is None or not case.is_estimated or await self._why_no_vote(stage, snapshot, case):
-            return snapshot, case
-        case = await self._counted(case)
-        return snapshot.recounted(case), case
+    async def _recounted_for_votes(
+        self, decision: Decision, context: RequestContext
+    ) -> tuple[Decision, RequestContext]:
+        """Counts the view's tokens if a vote seems due: sizes guessed from lengths prove too little for one."""
+        stage = context.policy.judging
+        if stage is None or not context.is_estimated or await self._why_no_vote(stage, decision, context):
+            return decision, context
+        context = await self.counted(context)
+        return decision._replace(view=fold_view(context, decision.applied)), context
 
-    async def _verdict(self, snapshot: DecisionSnapshot, case: Case, *, background: bool) -> Verdict | None:
+    async def _verdict(self, decision: Decision, context: RequestContext, *, background: bool) -> Verdict | None:
         """The verdict of the judges; in the background, if there is none, the session records why."""
-        stage = case.policy.judging
+        stage = context.policy.judging
         if stage is None:
             return None
-        vote_round = VoteRound(None, await self._why_no_vote(stage, snapshot, case))
-        holds = stage.inline is not background and (case.policy.prepares or not background)
+        vote_round = VoteRound(None, await self._why_no_vote(stage, decision, context))
+        holds = stage.inline is not background and (context.policy.prepares or not background)
         if holds and not vote_round.skip_reason:
-            vote_round = await self._judges.vote(stage, snapshot.base, case, self._caller(case, background=background))
+            vote_round = await self.judges.vote(
+                stage, base_of(decision), context, caller_of(context, self.tasks, background=background)
+            )
         if vote_round.verdict is None and background:
-            await self._judges.note(stage, vote_round, snapshot.base.view, case)
+            await self.judges.note(stage, vote_round, decision.view, context)
         return vote_round.verdict
 
-    async def _prepare_for_mark(self, base: Replayed, case: Case, budget: Budget) -> Condensation | None:
+    async def _prepare_for_mark(self, base: Replayed, context: RequestContext, budget: Budget) -> Condensation | None:
         # A record that would save too little to be applied at the trigger must not stand in the way of a better one.
         shrink = RULES[Requirement.SOFT].least_shrink
-        waiting = best_prepared(base.view, base.applied, case.recognised.condensations, budget, least_shrink=shrink)
-        if self._recent_failures(base, case, budget) or not _needs_preparation(base, case, budget, waiting):
+        waiting = best_prepared(base.view, base.applied, context.recognised.condensations, budget, least_shrink=shrink)
+        if self._recent_failures(base, context, budget) or not _needs_preparation(base, context, budget, waiting):
             return None
-        return await self._prepare(base, case, None, background=True)
+        return await self._prepare(base, context, None, background=True)
 
-    def _failures(self, case: Case) -> list[FailedTry]:
+    def _failures(self, context: RequestContext) -> list[FailedTry]:
         """The last failed tries of this branch: what this process knows, and what the session had stored."""
-        key, session = work_key(case), case.recognised.session
+        key, session = work_key(context), context.recognised.session
         stored = session.failed_try if session else None
-        known = (self._failed_tries.get(key), stored if stored and stored.branch == branch_of(case) else None)
+        known = (self._failed_tries.get(key), stored if stored and stored.branch == branch_of(context) else None)
         return [each for each in known if each is not None]
 
-    def _recent_failures(self, base: Replayed, case: Case, budget: Budget) -> list[FailedTry]:
+    def _recent_failures(self, base: Replayed, context: RequestContext, budget: Budget) -> list[FailedTry]:
         """The failed tries since which the branch has not changed enough: none is repeated on every turn."""
-        return [each for each in self._failures(case) if not _has_changed_enough(each, base, budget)]
+        return [each for each in self._failures(context) if not _has_changed_enough(each, base, budget)]
 
-    def _verdict_to_retry(self, snapshot: DecisionSnapshot, case: Case) -> Verdict | None:
+    def _verdict_to_retry(self, decision: Decision, context: RequestContext) -> Verdict | None:
         """The last verdict, if it stands, it was a YES, its record failed, and the view has grown by a step since."""
-        base, budget, session = snapshot.base, case.policy.budget, case.recognised.session
-        if budget is None or session is None or case.policy.judging is None or snapshot.is_new:
+        base, budget, session = base_of(decision), context.policy.budget, context.recognised.session
+        if budget is None or session is None or context.policy.judging is None or decision.action is Action.CONDENSED:
             return None
-        failed = [each for each in self._failures(case) if each.judged and each.applied == applied_id(base)]
-        if not failed or self._recent_failures(base, case, budget):
+        failed = [each for each in self._failures(context) if each.judged and each.applied == applied_id(base)]
+        if not failed or self._recent_failures(base, context, budget):
             return None
         last = next((each for each in reversed(session.verdicts) if each.stands_in(base.view.transcript.digests)), None)
         return last if last is not None and last.yes else None
 
-    async def _note(self, result: MakeResult, base: Replayed, case: Case, verdict: Verdict | None) -> None:
+    async def _note(self, result: MakeResult, base: Replayed, context: RequestContext, verdict: Verdict | None) -> None:
         """Counts the cost of a preparation, and notes whether it failed: in the session, and in the log."""
         failed = None
         if result.condensation is None:
             is_failure = result.used_model or verdict is not None
             reason = result.reason if is_failure else ""
-            at = self._clock()
-            failed = FailedTry(applied_id(base), base.view.tokens, reason, verdict is not None, branch_of(case), at)
-            self._failed_tries.put(work_key(case), failed)
+            at = self.clock()
+            failed = FailedTry(applied_id(base), base.view.tokens, reason, verdict is not None, branch_of(context), at)
+            self._failed_tries.put(work_key(context), failed)
             if reason:
                 _log.warning("no record was prepared%s: %s", " after a YES" if verdict else "", reason)
-        session = case.recognised.session
+        session = context.recognised.session
         was_failed = session is not None and session.failed_try is not None
         told = failed if failed and failed.reason else None
         if result.own_tokens or told or was_failed:
-            await self._keeper.amend(
-                case.recognised,
+            await self.keeper.amend(
+                context.recognised,
                 lambda session: session.with_totals(own_tokens=result.own_tokens)._replace(failed_try=told),
             )
 
     async def _prepare(
-        self, base: Replayed, case: Case, verdict: Verdict | None, *, background: bool
+        self, base: Replayed, context: RequestContext, verdict: Verdict | None, *, background: bool
     ) -> Condensation | None:
         head = base.view.transcript.digests[-1]
-        work, now = (
-            work_name(Requirement.PREPARE.value, head, applied_id(base), case),
-            asyncio.get_running_loop().time(),
-        )
-        request, patience = case.request, case.recognised.patience
-        async with self._leases.turn(request.tenant, work, now, patience, request.trust) as turn:
-            if not turn.held or await self._is_prepared_already(base, case, verdict):
+        work, now = work_name(_PREPARE.value, head, applied_id(base), context), asyncio.get_running_loop().time()
+        request, patience = context.request, context.recognised.patience
+        async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
+            if not turn.held or await self._is_prepared_already(base, context, verdict):
                 return None
-            result = await self._maker.prepare(base, case, self._caller(case, background=background), verdict)
+            result = await self.maker.prepare(
+                base, context, caller_of(context, self.tasks, background=background), verdict
+            )
             turn.handover = handed_over(result.condensation)
-        await self._note(result, base, case, verdict)
+        await self._note(result, base, context, verdict)
         return result.condensation
 
-    def _caller(self, case: Case, *, background: bool) -> Caller:
-        return caller_of(case, self._tasks, background=background)
-
-    async def _is_prepared_already(self, base: Replayed, case: Case, verdict: Verdict | None) -> bool:
+    async def _is_prepared_already(self, base: Replayed, context: RequestContext, verdict: Verdict | None) -> bool:
         """Whether such a condensation has been prepared since the session was read.
 
         If there is a verdict, only a condensation that a judge wanted counts.
         """
-        since = await self._keeper.recorded_since(case.recognised)
+        since = await self.keeper.recorded_since(context.recognised)
         prepared = prepared_in(since, base.view.transcript.digests, base.applied)
         return any(verdict is None or each.trigger == JUDGED for each in prepared)
 
 
-def _may_prepare(case: Case) -> bool:
-    pipeline = case.policy.pipeline
+def _may_prepare(context: RequestContext) -> bool:
+    pipeline = context.policy.pipeline
     changes = not (pipeline.is_off or pipeline.observe)
-    return changes and case.may_store and case.policy.asks_models and case.policy.budget is not None
+    return changes and context.may_store and context.policy.asks_models and context.policy.budget is not None
 
 
-def _may_be_due(view: View, case: Case) -> bool:
+def _may_be_due(view: View, context: RequestContext) -> bool:
     """Whether a mark or a stage may make anything due; mostly not, and this finds out without a task."""
-    policy, budget = case.policy, case.policy.budget
+    policy, budget = context.policy, context.policy.budget
     if budget is None or not policy.prepares:
         return False
     return view.tokens >= budget.prepare or any(is_due(stage, view, budget) for stage in policy.stages)
 
 
-def _needs_preparation(base: Replayed, case: Case, budget: Budget, waiting: Replayed | None) -> bool:
+def _needs_preparation(base: Replayed, context: RequestContext, budget: Budget, waiting: Replayed | None) -> bool:
     """Whether a view should have a condensation prepared.
 
     A stage's own trigger says so, or the `prepare` mark and a step of growth. A prepared condensation that waits is
@@ -309,7 +284,7 @@ def _needs_preparation(base: Replayed, case: Case, budget: Budget, waiting: Repl
     # If the last condensation asked no model and left the view past the mark, one that asks need not wait for growth.
     since = base.applied.tokens_after if base.applied and base.applied.own_tokens else None
     past_mark = tokens >= budget.prepare and may_be_raised(_PREPARE, tokens, budget, since)
-    return past_mark or any(is_due(stage, base.view, budget) for stage in case.policy.stages)
+    return past_mark or any(is_due(stage, base.view, budget) for stage in context.policy.stages)
 
 
 def _has_changed_enough(failed: FailedTry, base: Replayed, budget: Budget) -> bool:

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.cost import ON_EMBEDDINGS, remaining_after_votes, spent_before
 from proxy.memory.meaning import Asker, Meanings, Vector
 from proxy.store.base import SessionKey
@@ -42,17 +42,17 @@ class Searchable:
     asker: Asker | None = None
 
     @classmethod
-    def of(cls, case: Case) -> Searchable:
-        """What a case may search; a case of which nothing may be kept leaves nothing in memory."""
-        if not case.may_store:
-            return cls(None, case.history, case.cards)
+    def of(cls, context: RequestContext) -> Searchable:
+        """What a request may search; one of which nothing may be kept leaves nothing in memory."""
+        if not context.may_store:
+            return cls(None, context.history, context.cards)
         asker = Asker(
-            case.recognised.with_fresh_patience(),
-            lambda background: case.caller(background=background),
-            lambda share: remaining_after_votes(case, share),
-            spent_before(case, ON_EMBEDDINGS),
+            context.recognised.with_fresh_patience(),
+            lambda background: context.caller(background=background),
+            lambda share: remaining_after_votes(context, share),
+            spent_before(context, ON_EMBEDDINGS),
         )
-        return cls(case.recognised.key, case.history, case.cards, asker)
+        return cls(context.recognised.key, context.history, context.cards, asker)
 
     def nodes(self) -> list[str]:
         """The chain nodes of the history."""

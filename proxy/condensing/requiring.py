@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.cost import Moment, price_of, turns_to_pay_back
 from proxy.condensing.decision import Decision
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason
@@ -22,44 +22,46 @@ class Need(NamedTuple):
     """Why there is none, if there is more to say than the decision says already."""
 
 
-def assess_need(decision: Decision, case: Case) -> Need:
+def assess_need(decision: Decision, context: RequestContext) -> Need:
     """The requirement that the view of a decision raises."""
-    budget = case.policy.budget
+    budget = context.policy.budget
     if budget is None:
         return Need(None, Reason.WINDOW_UNKNOWN)
     since = decision.applied.tokens_after if decision.applied else None
     tokens = decision.tokens_after
-    own = _has_own_trigger(decision, case)
-    requirement = requirement_for(tokens, budget, since=since, forced=case.request.controls.force, due=own)
+    own = _has_own_trigger(decision, context)
+    requirement = requirement_for(tokens, budget, since=since, forced=context.request.controls.force, due=own)
     if requirement is not None:
         return Need(requirement)
     if tokens >= budget.trigger and not has_grown(tokens, budget, since):
         return Need(None, Reason.WAITING_FOR_STEP)
     return Need(
         None,
-        case.news or why_no_record(decision, case) or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""),
+        context.news
+        or why_no_record(decision, context)
+        or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""),
     )
 
 
-def _has_own_trigger(decision: Decision, case: Case) -> bool:
+def _has_own_trigger(decision: Decision, context: RequestContext) -> bool:
     """Whether a judged condensation is ready, or a stage's own trigger is reached."""
-    budget = case.policy.budget
+    budget = context.policy.budget
     if budget is None:
         return False
-    judged = best_prepared(decision.view, decision.applied, case.recognised.condensations, budget, judged_only=True)
-    return judged is not None or any(is_due(stage, decision.view, budget) for stage in case.policy.stages)
+    judged = best_prepared(decision.view, decision.applied, context.recognised.condensations, budget, judged_only=True)
+    return judged is not None or any(is_due(stage, decision.view, budget) for stage in context.policy.stages)
 
 
-def find_prepared(requirement: Requirement, decision: Decision, case: Case) -> Replayed | None:
+def find_prepared(requirement: Requirement, decision: Decision, context: RequestContext) -> Replayed | None:
     """The prepared condensation to apply, if there is one; under a judge, SOFT applies a judged one only."""
-    budget = case.policy.budget
+    budget = context.policy.budget
     if budget is None:
         return None
-    judged_only = requirement is Requirement.SOFT and case.policy.judging is not None
+    judged_only = requirement is Requirement.SOFT and context.policy.judging is not None
     return best_prepared(
         decision.view,
         decision.applied,
-        case.recognised.condensations,
+        context.recognised.condensations,
         budget,
         judged_only=judged_only,
         least_shrink=RULES[requirement].least_shrink,
@@ -87,21 +89,21 @@ def floor_under(decision: Decision) -> Floor | None:
     return None
 
 
-def why_no_record(decision: Decision, case: Case) -> str:
+def why_no_record(decision: Decision, context: RequestContext) -> str:
     """Why the record that judges wanted for this view failed; "" if none did."""
-    session = case.recognised.session
+    session = context.recognised.session
     failed = session.failed_try if session else None
     if failed is None or not failed.judged or session is None:
         return ""
-    same = failed.branch == session.name_for(case.branch, has_tools=case.has_tools)
+    same = failed.branch == session.name_for(context.branch, has_tools=context.has_tools)
     return failed.reason if same and failed.applied == (decision.applied.id if decision.applied else "") else ""
 
 
-def why_not_prepared(decision: Decision, case: Case) -> str:
+def why_not_prepared(decision: Decision, context: RequestContext) -> str:
     """Why a view at the trigger stays as it is although a model could condense it."""
-    if reason := why_no_record(decision, case):
+    if reason := why_no_record(decision, context):
         return reason
-    return Reason.AWAITING_VERDICT if case.policy.judging else Reason.NOT_PREPARED
+    return Reason.AWAITING_VERDICT if context.policy.judging else Reason.NOT_PREPARED
 
 
 def still_required(decision: Decision) -> Requirement | None:
@@ -120,25 +122,25 @@ def still_required(decision: Decision) -> Requirement | None:
     return None if all(stage.asks for stage in decision.policy.stages) else Requirement.SOFT
 
 
-def waits_to_pay_back(decision: Decision, case: Case, cache_lifetime: float) -> bool:
+def waits_to_pay_back(decision: Decision, context: RequestContext, cache_lifetime: float) -> bool:
     """Whether condensing now would cost more than it saves within `payback_turns`.
 
     If no condensation is ready, a view at the target is expected. `cache_lifetime` is in seconds: for that long the
     upstream is taken to keep a prompt in its cache.
     """
-    prices, budget = case.policy.prices, case.policy.budget
+    prices, budget = context.policy.prices, context.policy.budget
     if prices is None or budget is None:
         return False
-    found = find_prepared(Requirement.SOFT, decision, case)
-    idle = case.request.received_at - case.branch.last_used if case.branch else 0.0
+    found = find_prepared(Requirement.SOFT, decision, context)
+    idle = context.request.received_at - context.branch.last_used if context.branch else 0.0
     moment = Moment(
         before=budget.scale.upstream(decision.tokens_after),
         after=budget.scale.upstream(found.view.tokens if found else budget.target),
-        fixed=budget.scale.upstream(round(case.prompt.fixed.own)),
+        fixed=budget.scale.upstream(round(context.prompt.fixed.own)),
         calls=_price(prices, found) if found else 0.0,
         is_cold=idle > cache_lifetime,
     )
-    return turns_to_pay_back(prices, moment) > case.policy.payback_turns
+    return turns_to_pay_back(prices, moment) > context.policy.payback_turns
 
 
 def _price(prices: Prices, ready: Replayed) -> float:

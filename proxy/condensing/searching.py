@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from proxy.condensing.attempt import spliced
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable
 from proxy.endpoints.endpoint import Endpoint
@@ -63,21 +63,21 @@ class Searcher:
         self._learned = learned
         self._offers = Offers(ttl, clock, settings.top_k)
 
-    def with_offer(self, case: Case) -> Case:
-        """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
-        return self._offers.with_offer(case)
+    def with_offer(self, context: RequestContext) -> RequestContext:
+        """The context with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
+        return self._offers.with_offer(context)
 
-    def rounds(self, decision: Decision, case: Case) -> HiddenRounds:
+    def rounds(self, decision: Decision, context: RequestContext) -> HiddenRounds:
         """The hidden rounds that may follow the view of a decision whose model is offered the tool."""
         return HiddenRounds(
-            case.request.body.endpoint,
+            context.request.body.endpoint,
             decision.view,
-            case.policy.budget,
-            lambda query: self._recall.search(Searchable.of(case), query, self._settings.embeddings_search_wait),
-            lambda hidden, tool_state: spliced(decision.view, case, hidden, tool_state, probe=decision.probed),
+            context.policy.budget,
+            lambda query: self._recall.search(Searchable.of(context), query, self._settings.embeddings_search_wait),
+            lambda hidden, tool_state: spliced(decision.view, context, hidden, tool_state, probe=decision.probed),
             max_rounds=self._settings.max_rounds,
             top_k=self._settings.top_k,
-            runs_calls=case.offer.runs_calls,
+            runs_calls=context.offer.runs_calls,
         )
 
     async def run_searches(
@@ -154,40 +154,40 @@ class Offers:
         self._clock = clock
         self._refused: Lru[Scope, float] = Lru(MAX_SCOPES)
 
-    def with_offer(self, case: Case) -> Case:
-        """The case with the offer of the tool, and with the hidden rounds of earlier requests in its transcript.
+    def with_offer(self, context: RequestContext) -> RequestContext:
+        """The context with the offer of the tool, and with the hidden rounds of earlier requests in its transcript.
 
         Memory blocks that stay at their places are in it too, whether the tool is offered or not.
         """
-        if case.recognised.failure:
-            return case
-        if not case.policy.memory.tool:
-            return _with_patches(case, blocks_only=True) if case.keeps_blocks else case
-        body, transcript = case.request.body, case.measured.transcript
-        scope = case.request.scope
+        if context.recognised.failure:
+            return context
+        if not context.policy.memory.tool:
+            return _with_patches(context, blocks_only=True) if context.keeps_blocks else context
+        body, transcript = context.request.body, context.measured.transcript
+        scope = context.request.scope
         refused = max(self._refused.get(each) or 0.0 for each in (scope, scope.everyone)) > self._clock()
         has_system = bool(transcript.systems)
         made = offer(
-            body.endpoint, body.values, case.counter, has_system=has_system, refused=refused, top_k=self._top_k
+            body.endpoint, body.values, context.counter, has_system=has_system, refused=refused, top_k=self._top_k
         )
-        return _with_patches(case._replace(offer=made), blocks_only=not made.is_made)
+        return _with_patches(context._replace(offer=made), blocks_only=not made.is_made)
 
     def note_refusal(self, scope: Scope) -> None:
         """Notes that the upstream has refused tools for a model."""
         self._refused.put(scope, self._clock() + self._ttl)
 
 
-def _with_patches(case: Case, *, blocks_only: bool) -> Case:
-    """The case with the patches that stand in its transcript; without the tool only memory blocks do."""
-    transcript = case.measured.transcript
-    patches = standing_patches(case.recognised.patches, transcript)
+def _with_patches(context: RequestContext, *, blocks_only: bool) -> RequestContext:
+    """The context with the patches that stand in its transcript; without the tool only memory blocks do."""
+    transcript = context.measured.transcript
+    patches = standing_patches(context.recognised.patches, transcript)
     if blocks_only:
         patches = tuple(each for each in patches if all(map(is_memory, each.pieces)))
     if not patches:
-        return case
+        return context
     patched = transcript.with_patches(patches)
-    whole = patched if case.is_aligned else case.full_transcript
-    return case._replace(measured=case.measured._replace(transcript=patched), full_transcript=whole)
+    whole = patched if context.is_aligned else context.full_transcript
+    return context._replace(measured=context.measured._replace(transcript=patched), full_transcript=whole)
 
 
 def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tuple[Overlay, ...]:

@@ -12,6 +12,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from random import getrandbits
 
 from starlette.responses import Response
@@ -42,20 +43,18 @@ def new_request_id() -> str:
     return f"{getrandbits(64):016x}"
 
 
+@dataclass(slots=True, eq=False)
 class Serving:
     """Serves requests by `app`, and a POST to one of the `shortcuts` by what is there.
 
     `new_id` makes an id for a request that came without one.
     """
 
-    def __init__(
-        self, app: ASGIApp, shortcuts: Mapping[str, ASGIApp], guard: Guard, drain: Drain, new_id: Callable[[], str]
-    ) -> None:
-        self._app = app
-        self._shortcuts = shortcuts
-        self._guard = guard
-        self._drain = drain
-        self._new_id = new_id
+    _app: ASGIApp
+    _shortcuts: Mapping[str, ASGIApp]
+    _guard: Guard
+    _drain: Drain
+    _new_id: Callable[[], str]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request, and writes its line when its reply has ended."""

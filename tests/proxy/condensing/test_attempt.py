@@ -22,21 +22,21 @@ async def test_the_request_as_it_came_follows_only_if_it_fits() -> None:
         parts = services.condenser
         found = []
         for turns in (10, 400):
-            case = await parts.intake.build_case(request(talk(turns), force="true"), Timing())
-            refused = parts.attempt(await parts.decider.decide(case), case)
-            found.append(original_of(refused.decision, case, parts.decider.keeper))
+            context = await parts.intake.build_context(request(talk(turns), force="true"), Timing())
+            refused = parts.attempt(await parts.decider.decide(context), context)
+            found.append(original_of(refused.decision, context, parts.decider.keeper))
     original, too_long = found
     assert original is not None
-    assert original.decision.body == original.case.request.body.data if original.case else False
+    assert original.decision.body == original.context.request.body.data if original.context else False
     assert (original.decision.reason, too_long) == ("rewrite-refused", None)
 
 
 async def test_an_update_names_what_was_sent_and_what_was_saved() -> None:
     async with driver() as services:
         parts = services.condenser
-        case = await parts.intake.build_case(request(talk(40)), Timing())
-        decision = await parts.decider.decide(case)
-        update = attempt_of(decision, case, parts.decider.keeper, None).update
+        context = await parts.intake.build_context(request(talk(40)), Timing())
+        decision = await parts.decider.decide(context)
+        update = attempt_of(decision, context, parts.decider.keeper, None).update
     assert update is not None
     assert decision.applied is not None
     assert (update.applied, update.tokens_before > update.tokens_after) == (decision.applied.id, True)

@@ -73,7 +73,7 @@ class Unreadable(WatchedReply):
 class BrokenInjector(Injector):
     """Fails when a reply has left."""
 
-    def follow(self, case: Any) -> None:
+    def follow(self, context: Any) -> None:
         """Fails."""
         raise ZeroDivisionError
 

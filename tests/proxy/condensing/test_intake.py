@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.condensing.account import Timing
-from proxy.condensing.case import Case
+from proxy.condensing.context import RequestContext
 from proxy.services import Services
 from tests.support.driver import Message, driver, request, talk
 
@@ -13,8 +13,8 @@ pytestmark = pytest.mark.anyio
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 
 
-async def case_of(services: Services, messages: list[Message], **more: str) -> Case:
-    return await services.condenser.intake.build_case(request(messages, **more), Timing())
+async def case_of(services: Services, messages: list[Message], **more: str) -> RequestContext:
+    return await services.condenser.intake.build_context(request(messages, **more), Timing())
 
 
 async def test_a_short_list_is_estimated_by_its_length_and_a_long_one_is_counted() -> None:
@@ -27,31 +27,31 @@ async def test_a_short_list_is_estimated_by_its_length_and_a_long_one_is_counted
 
 async def test_a_dry_run_counts_even_a_short_list() -> None:
     async with driver() as services:
-        case = await case_of(services, talk(1), dry_run="true")
-    assert not case.is_estimated
-    assert not case.may_store
+        context = await case_of(services, talk(1), dry_run="true")
+    assert not context.is_estimated
+    assert not context.may_store
 
 
 async def test_a_session_is_found_again_by_its_history() -> None:
     async with driver() as services:
         exchange = await services.condenser.exchange(request(talk(3)))
         await exchange.store()
-        case = await case_of(services, talk(4))
+        context = await case_of(services, talk(4))
         other = await case_of(services, [{"role": "user", "content": "Something else."}])
-    assert (case.branch is not None, case.news) == (True, "")
+    assert (context.branch is not None, context.news) == (True, "")
     assert (other.branch, other.news) == (None, "new-branch")
 
 
 async def test_whether_the_client_offers_tools_is_known() -> None:
     async with driver() as services:
         intake = services.condenser.intake
-        with_tools = await intake.build_case(request(talk(1), {"tools": [TOOL]}), Timing())
-        without = await intake.build_case(request(talk(1), {"tools": []}), Timing())
+        with_tools = await intake.build_context(request(talk(1), {"tools": [TOOL]}), Timing())
+        without = await intake.build_context(request(talk(1), {"tools": []}), Timing())
     assert (with_tools.has_tools, without.has_tools) == (True, False)
     assert with_tools.overhead > without.overhead
 
 
 async def test_the_window_of_a_request_comes_before_that_of_the_settings() -> None:
     async with driver() as services:
-        case = await case_of(services, talk(1), window="2048")
-    assert case.policy.window.tokens == 2_048
+        context = await case_of(services, talk(1), window="2048")
+    assert context.policy.window.tokens == 2_048

@@ -116,7 +116,7 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
         assert first.applied is not None
         elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *chat(12)[2:]]
         intake, preparer = built.condenser.intake, built.condenser.decider.preparer
-        other, same = [await intake.build_case(asked, Timing()) for asked in (request(elsewhere), request())]
+        other, same = [await intake.build_context(asked, Timing()) for asked in (request(elsewhere), request())]
 
         built.background.start(work(first.applied), (KEY, "main"))
         deadline = asyncio.get_running_loop().time() + BOUND
@@ -134,10 +134,12 @@ async def test_who_looks_for_what_another_replica_prepares_takes_no_lease_for_it
 async def test_a_yes_leads_to_a_record_of_its_own_though_one_for_a_mark_was_prepared_meanwhile() -> None:
     async with running() as (built, _store, judges):
         exchange = await settled(built, request())
-        case = await built.condenser.intake.build_case(request(), Timing())
+        context = await built.condenser.intake.build_context(request(), Timing())
         exchange.follow_up()
         maker = built.condenser.decider.maker
-        for_a_mark = await maker.prepare(Replayed(exchange.decision.view, None), case, case.caller(background=True))
+        for_a_mark = await maker.prepare(
+            Replayed(exchange.decision.view, None), context, context.caller(background=True)
+        )
         assert for_a_mark.condensation is not None
         judges.gate.set()
         await built.background.idle()

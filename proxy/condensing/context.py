@@ -25,7 +25,7 @@ from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.transcript import Transcript
 
 
-class Case(NamedTuple):
+class RequestContext(NamedTuple):
     """All that is known about one request before the condenser decides on it."""
 
     request: ClientRequest
@@ -135,35 +135,35 @@ class Case(NamedTuple):
         """Whether the message list differs from what the client sent even if nothing is condensed."""
         return self.append is not None or self.measured.restored > 0
 
-    def with_recorded(self, recorded: Sequence[Condensation]) -> Case:
-        """The case with condensations that were recorded after its session was read."""
+    def with_recorded(self, recorded: Sequence[Condensation]) -> RequestContext:
+        """The context with condensations that were recorded after its session was read."""
         if not recorded:
             return self
         newer = {each.id for each in recorded}
         known = (*(each for each in self.recognised.condensations if each.id not in newer), *recorded)
         return self._replace(recognised=self.recognised._replace(condensations=known))
 
-    def for_profile(self, profile: Profile) -> Case:
-        """The case for an upstream with this profile: its views are written in the form that the profile asks for."""
+    def for_profile(self, profile: Profile) -> RequestContext:
+        """The context for an upstream with this profile, whose form its views are written in."""
         is_same = profile is self.policy.profile
-        case = self if is_same else self._replace(policy=self.policy._replace(profile=profile))
+        context = self if is_same else self._replace(policy=self.policy._replace(profile=profile))
         if profile.form == self.measured.transcript.form:
-            return case
-        return case.with_transcripts(lambda transcript: transcript.with_form(profile.form))
+            return context
+        return context.with_transcripts(lambda transcript: transcript.with_form(profile.form))
 
-    def with_newest_turn(self) -> Case:
-        """The case whose transcripts know where the newest turn begins, as far as the session shows it."""
+    def with_newest_turn(self) -> RequestContext:
+        """The context whose transcripts know where the newest turn begins, as far as the session shows it."""
         length = self.recognised.newest_turn
         return self.with_transcripts(lambda transcript: transcript.with_newest_turn(length)) if length else self
 
-    def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> Case:
-        """The case with its transcripts changed by `change`, which leaves their messages alone."""
+    def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> RequestContext:
+        """The context with its transcripts changed by `change`, which leaves their messages alone."""
         transcript = change(self.measured.transcript)
         full = transcript if self.is_aligned else self.full_transcript and change(self.full_transcript)
         return self._replace(measured=self.measured._replace(transcript=transcript), full_transcript=full)
 
-    def as_it_came(self) -> Case:
-        """The case for sending the request as the client sent it."""
+    def as_it_came(self) -> RequestContext:
+        """The context for sending the request as the client sent it."""
         return self._replace(
             measured=self.as_sent,
             policy=self.policy.off(),
@@ -173,8 +173,8 @@ class Case(NamedTuple):
             offer=NO_OFFER,
         )
 
-    def with_fresh_patience(self) -> Case:
-        """The case for background work, whose waits for the store do not count against the request's patience."""
+    def with_fresh_patience(self) -> RequestContext:
+        """The context for background work, whose waits for the store do not count against the request's patience."""
         return self._replace(recognised=self.recognised.with_fresh_patience())
 
     def caller(self, *, background: bool) -> Caller:
