@@ -43,7 +43,7 @@ class BrokenIntake(Intake):
     def __init__(self) -> None:
         """Has no parts."""
 
-    async def build_case(self, request: Any, timing: Any) -> Any:
+    async def build_context(self, request: Any, timing: Any) -> Any:
         """Fails."""
         raise ZeroDivisionError
 
