@@ -7,11 +7,16 @@ in one piece (`Endpoint.joined`), or as a stream (`Splicer`).
 
 from __future__ import annotations
 
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from proxy.endpoints.replies import Items
+from proxy.http.sse import Events
+from proxy.overflow.reading import is_error_body
+from strategies.core.messages import dump
 
 NAME = "search_memory"
 """The name of the tool."""
@@ -77,60 +82,108 @@ class Said(Protocol):
         ...
 
 
-class Splicer(Protocol):
+S = TypeVar("S", bound=Said)
+
+
+class Splicer(ABC, Generic[S]):
     """Joins several event streams of an upstream into one stream for the client: bytes in, bytes out.
 
     It is fed the bytes of one reply after another. When the reply `is_over` and `is_continued`, another one is to
     follow, and `begin` is called. If a later reply fails before the client has anything of it, its error is held back
-    as `failed_event`, and another reply may take its place.
+    as `failed_event`, and another reply may take its place. `runs_calls` says whether the hidden calls of the first
+    reply are run.
     """
 
-    is_over: bool
+    answer: ClassVar[re.Pattern[bytes]]
+    """Matches what only an event of a normal reply has, and no error."""
+    is_over = False
     """Whether the last event of the reply has come."""
-    failed_event: bytes
+    failed_event = b""
+    _replaceable = False
+    _has_sent = False
+    """Whether the client has got anything of this reply."""
+
+    def __init__(self, *, runs_calls: bool) -> None:
+        self._runs_calls = runs_calls
+        self._earlier: list[S] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forgets the last reply."""
+        self._events = Events()
+        self._has_sent = self.is_over = False
+        self.failed_event = b""
 
     def begin(self, *, runs_calls: bool, replaceable: bool = True) -> None:
         """Goes on with another reply; `replaceable` says whether one more may take its place if it fails."""
-        ...
-
-    def feed(self, chunk: bytes) -> bytes:
-        """The bytes that go to the client when a chunk of a reply comes."""
-        ...
-
-    def rest(self) -> bytes:
-        """The bytes for the client when a reply has ended."""
-        ...
+        self._earlier.append(self.said)
+        self._runs_calls, self._replaceable = runs_calls, replaceable
+        self._reset()
 
     @property
-    def said(self) -> Said:
+    @abstractmethod
+    def said(self) -> S:
         """What the model said in the reply, as far as it has come."""
-        ...
 
     @property
-    def has_sent_text(self) -> bool:
-        """Whether the client has got text of the answer."""
-        ...
-
-    @property
-    def is_unanswered(self) -> bool:
-        """Whether the client has nothing of this reply yet, and no text of the ones before it."""
-        ...
-
-    @property
+    @abstractmethod
     def has_searches(self) -> bool:
         """Whether hidden calls are complete and are to be run."""
-        ...
 
     @property
     def is_continued(self) -> bool:
         """Whether the upstream is to be asked again: the model called only the memory tool."""
-        ...
+        return self.has_searches and not self.said.has_client_calls
+
+    @property
+    def has_sent_text(self) -> bool:
+        """Whether the client has got text of the answer."""
+        return any(each.text for each in (*self._earlier, self.said))
+
+    @property
+    def is_replaceable(self) -> bool:
+        """Whether another reply may take the place of this one: the client has nothing of it."""
+        return self._replaceable and not self._has_sent
+
+    @property
+    def is_unanswered(self) -> bool:
+        """Whether this reply could be replaced, and the client has no text of the ones before it either."""
+        return self.is_replaceable and not self.has_sent_text
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The bytes that go to the client when a chunk of a reply comes."""
+        return b"".join([self._pass_event(lines) for lines in self._events.feed(chunk)])
+
+    def rest(self) -> bytes:
+        """The bytes for the client when a reply has ended: the rest of its last event, unchanged."""
+        rest = self._events.rest()
+        return b"" if self.is_continued else rest
+
+    def _pass_event(self, lines: list[bytes]) -> bytes:
+        if self.is_replaceable and is_error_body(event := b"".join(lines), answer=self.answer):
+            self.failed_event = event
+        if self.failed_event:
+            return b""
+        data = b"\n".join(line[5:].strip(b"\r\n").removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+        return self._passed(lines, data)
+
+    @abstractmethod
+    def _passed(self, lines: list[bytes], data: bytes) -> bytes:
+        """What the client gets of an event, given as its lines and the data in them."""
+
+
+def rewritten(lines: list[bytes], body: Mapping[str, Any]) -> bytes:
+    """An event with `body` as its data, its other lines as they came."""
+    at = next(i for i, line in enumerate(lines) if line.startswith(b"data:"))
+    end = lines[at][len(lines[at].rstrip(b"\r\n")) :]
+    others = [line for line in lines[at + 1 :] if not line.startswith(b"data:")]
+    return b"".join([*lines[:at], b"data: " + dump(body).encode() + end, *others])
 
 
 class MakeSplicer(Protocol):
     """Makes a splicer; `runs_calls` says whether the hidden calls of the first reply are run."""
 
-    def __call__(self, *, runs_calls: bool) -> Splicer: ...
+    def __call__(self, *, runs_calls: bool) -> Splicer[Any]: ...
 
 
 class JoinReplies(Protocol):

@@ -21,42 +21,29 @@ from typing import Any
 
 from proxy.endpoints.chat.hidden_calls import FirstChoice, calls_of, finish_for_client, usage_for_client
 from proxy.endpoints.chat.replies import ANSWER, Json, StreamedCall, StreamedMembers, continued_call, function_of
-from proxy.endpoints.hidden_calls import NAME, NO_ANSWER
-from proxy.http.sse import Events
-from proxy.overflow.reading import is_error_body
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, Splicer, rewritten
 from proxy.values import json_or_none
-from strategies.core.messages import dump
 
 _DONE = b"[DONE]"
 
 _IDENTITY = ("id", "created", "model")
 
 
-class ChatSplicer:
-    """Joins replies into one stream. `runs_calls` says whether the hidden calls of the first one are run."""
+class ChatSplicer(Splicer[FirstChoice]):
+    """Joins replies into one stream."""
+
+    answer = ANSWER
 
     def __init__(self, *, runs_calls: bool) -> None:
-        self._runs_calls = runs_calls
-        self._replaceable = False
+        super().__init__(runs_calls=runs_calls)
         self._identity: dict[str, Any] | None = None
-        self._earlier: list[FirstChoice] = []
         self._roles: set[int] = set()
-        self._reset()
 
     def _reset(self) -> None:
-        self._events = Events()
+        super()._reset()
         self._choices: dict[int, Choice] = {}
         self._usage: Mapping[str, Any] | None = None
         self._failed = False
-        self._has_sent = False
-        self.is_over = False
-        self.failed_event = b""
-
-    def begin(self, *, runs_calls: bool, replaceable: bool = True) -> None:
-        """Goes on with another reply; `replaceable` says whether one more may take its place if it fails."""
-        self._earlier.append(self.said)
-        self._runs_calls, self._replaceable = runs_calls, replaceable
-        self._reset()
 
     @property
     def said(self) -> FirstChoice:
@@ -65,47 +52,13 @@ class ChatSplicer:
         return FirstChoice(choice.message, choice.finish, self._usage)
 
     @property
-    def has_sent_text(self) -> bool:
-        """Whether the client has got text of the answer."""
-        return any(each.text for each in (*self._earlier, self.said))
-
-    @property
-    def is_replaceable(self) -> bool:
-        """Whether another reply may take the place of this one: the client has nothing of it."""
-        return self._replaceable and not self._has_sent
-
-    @property
-    def is_unanswered(self) -> bool:
-        """Whether this reply could be replaced, and the client has no text of the ones before it either."""
-        return self.is_replaceable and not self.has_sent_text
-
-    @property
     def has_searches(self) -> bool:
         """Whether hidden calls are complete and are to be run."""
         choice = self._choices.get(0)
         ended = choice is not None and (self.is_over or choice.finish is not None)
         return ended and self._runs_calls and not self._failed and self.said.calls_memory
 
-    @property
-    def is_continued(self) -> bool:
-        """Whether the upstream is to be asked again: the model called only the memory tool."""
-        return self.has_searches and not self.said.has_client_calls
-
-    def feed(self, chunk: bytes) -> bytes:
-        """The bytes that go to the client when a chunk of a reply comes."""
-        return b"".join([self._pass_event(lines) for lines in self._events.feed(chunk)])
-
-    def rest(self) -> bytes:
-        """The bytes for the client when a reply has ended: the rest of its last event, unchanged."""
-        rest = self._events.rest()
-        return b"" if self.is_continued else rest
-
-    def _pass_event(self, lines: list[bytes]) -> bytes:
-        if self.is_replaceable and is_error_body(event := b"".join(lines), answer=ANSWER):
-            self.failed_event = event
-        if self.failed_event:
-            return b""
-        data = b"\n".join(line[5:].strip(b"\r\n").removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+    def _passed(self, lines: list[bytes], data: bytes) -> bytes:
         if data == _DONE:
             self.is_over = True
             return b"" if self.is_continued else b"".join(lines)
@@ -115,7 +68,7 @@ class ChatSplicer:
         passed = self._pass_chunk(body)
         if passed is None:
             return b""
-        return b"".join(lines) if passed == body else _rewritten(lines, passed)
+        return b"".join(lines) if passed == body else rewritten(lines, passed)
 
     def _pass_chunk(self, body: dict[str, Any]) -> dict[str, Any] | None:
         """The chunk as the client gets it; None if it gets nothing of it."""
@@ -178,15 +131,6 @@ def _has_content(choice: Mapping[str, Any]) -> bool:
 def _json_object(data: bytes) -> dict[str, Any] | None:
     body = json_or_none(data)
     return body if isinstance(body, dict) else None
-
-
-def _rewritten(lines: list[bytes], body: Mapping[str, Any]) -> bytes:
-    """An event with `body` as its data, its other lines as they came."""
-    at = next(i for i, line in enumerate(lines) if line.startswith(b"data:"))
-    end = lines[at][len(lines[at].rstrip(b"\r\n")) :]
-    others = [line for line in lines[at + 1 :] if not line.startswith(b"data:")]
-    data = b"data: " + dump(body).encode() + end
-    return b"".join([*lines[:at], data, *others])
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from proxy.endpoints.hidden_calls import Splicer, rewritten
 from proxy.endpoints.responses.hidden_calls import (
     NOTHING_SAID,
     SaidItems,
@@ -31,42 +32,26 @@ from proxy.endpoints.responses.replies import (
     named_event,
     output_of,
 )
-from proxy.http.sse import Events
-from proxy.overflow.reading import is_error_body
 from proxy.values import json_or_none, word_at
-from strategies.core.messages import dump
 from strategies.dialects.responses import REASONING
 
 _Event = tuple[list[bytes], Json]
 """The lines of an event, and its data."""
 
 
-class ResponsesSplicer:
-    """Joins replies into one stream. `runs_calls` says whether the hidden calls of the first one are run."""
+class ResponsesSplicer(Splicer[SaidItems]):
+    """Joins replies into one stream."""
 
-    def __init__(self, *, runs_calls: bool) -> None:
-        self._runs_calls = runs_calls
-        self._replaceable = False
-        self._earlier: list[SaidItems] = []
-        self._sent_events = 0
-        self._sent_items = 0
-        self._reset()
+    answer = ANSWER
+    _sent_events = 0
+    _sent_items = 0
 
     def _reset(self) -> None:
-        self._events = Events()
+        super()._reset()
         self._items: dict[int, Mapping[str, Any]] = {}
         self._numbers: dict[int, int | None] = {}
         self._held: list[_Event] = []  # of reasoning that may have led to a hidden call
         self._response: Mapping[str, Any] = {}
-        self._has_sent = False
-        self.is_over = False
-        self.failed_event = b""
-
-    def begin(self, *, runs_calls: bool, replaceable: bool = True) -> None:
-        """Goes on with another reply; `replaceable` says whether one more may take its place if it fails."""
-        self._earlier.append(self.said)
-        self._runs_calls, self._replaceable = runs_calls, replaceable
-        self._reset()
 
     @property
     def said(self) -> SaidItems:
@@ -76,45 +61,16 @@ class ResponsesSplicer:
         return SaidItems(items, word_at(self._response, "status"), usage if isinstance(usage, Mapping) else None)
 
     @property
-    def has_sent_text(self) -> bool:
-        """Whether the client has got text of the answer."""
-        return any(each.text for each in (*self._earlier, self.said))
-
-    @property
-    def is_replaceable(self) -> bool:
-        """Whether another reply may take the place of this one: the client has nothing of it."""
-        return self._replaceable and not self._has_sent
-
-    @property
-    def is_unanswered(self) -> bool:
-        """Whether this reply could be replaced, and the client has no text of the ones before it either."""
-        return self.is_replaceable and not self.has_sent_text
-
-    @property
     def has_searches(self) -> bool:
         """Whether hidden calls are complete and are to be run."""
         return self.is_over and self._runs_calls and self.said.calls_memory
 
-    @property
-    def is_continued(self) -> bool:
-        """Whether the upstream is to be asked again: the model called only the memory tool."""
-        return self.has_searches and not self.said.has_client_calls
-
-    def feed(self, chunk: bytes) -> bytes:
-        """The bytes that go to the client when a chunk of a reply comes."""
-        return b"".join([self._pass_event(lines) for lines in self._events.feed(chunk)])
-
     def rest(self) -> bytes:
         """The bytes for the client when a reply has ended: the rest of its last event, unchanged."""
-        rest = self._events.rest()
+        rest = super().rest()
         return b"" if self.is_continued else self._released() + rest
 
-    def _pass_event(self, lines: list[bytes]) -> bytes:
-        if self.is_replaceable and is_error_body(event := b"".join(lines), answer=ANSWER):
-            self.failed_event = event
-        if self.failed_event:
-            return b""
-        data = b"\n".join(line[5:].strip(b"\r\n").removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+    def _passed(self, lines: list[bytes], data: bytes) -> bytes:
         body = json_or_none(data) if data else None
         if not isinstance(body, dict):
             return b"".join(lines)
@@ -160,7 +116,7 @@ class ResponsesSplicer:
             changed["output_index"] = self._numbers[index]
         if "sequence_number" in body:
             changed["sequence_number"] = self._next_number()
-        return b"".join(lines) if changed == body else _rewritten(lines, changed)
+        return b"".join(lines) if changed == body else rewritten(lines, changed)
 
     def _pass_end(self, event: _Event) -> bytes:
         """The event that ends a reply; nothing if another one follows."""
@@ -177,11 +133,3 @@ class ResponsesSplicer:
     def _next_number(self) -> int:
         self._sent_events += 1
         return self._sent_events - 1
-
-
-def _rewritten(lines: list[bytes], body: Mapping[str, Any]) -> bytes:
-    """An event with `body` as its data, its other lines as they came."""
-    at = next(i for i, line in enumerate(lines) if line.startswith(b"data:"))
-    end = lines[at][len(lines[at].rstrip(b"\r\n")) :]
-    others = [line for line in lines[at + 1 :] if not line.startswith(b"data:")]
-    return b"".join([*lines[:at], b"data: " + dump(body).encode() + end, *others])
