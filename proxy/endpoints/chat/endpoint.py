@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.endpoints.chat import hidden_calls, questions, replies, requests
+from proxy.endpoints.chat import hidden_calls, replies, requests
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.endpoints.chat.splicing import ChatSplicer
 from proxy.endpoints.endpoint import Endpoint
@@ -31,8 +31,8 @@ CHAT_ENDPOINT = Endpoint(
     error_event=replies.error_event,
     beat=replies.empty_chunk,
     as_events=replies.as_events,
-    question=questions.body_of,
-    answers=questions.answers_in,
+    question=requests.body_of,
+    answers=requests.answers_in,
     prompt_members=("tools",),
     gives_several_answers=True,
     lent_headers=(b"openai-",),

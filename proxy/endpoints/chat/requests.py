@@ -1,13 +1,19 @@
-"""Chat requests: what the members of a body mean."""
+"""Chat requests: what the members of a client's body mean, and the bodies and answers of the proxy's own calls."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from proxy.endpoints.endpoint import MalformedElement, SessionHint, Values, any_session_headers
+from proxy.endpoints.endpoint import MalformedElement, Question, SessionHint, Values, any_session_headers
 from proxy.http.headers import Headers
+from strategies.core.effects import Answer, Failure
+from strategies.core.parsing import loads
+from strategies.core.shaping import BRIDGE
 from strategies.core.transcript import Transcript
+from strategies.dialects.chat import CHAT, RESULT_ROLES
 
 
 def look(value: object) -> tuple[str, bool]:
@@ -46,3 +52,73 @@ def session_hints(headers: Headers, values: Values) -> Iterator[SessionHint]:
     if isinstance(metadata, Mapping):
         yield SessionHint("metadata.session_id", metadata.get("session_id"))
     yield SessionHint("prompt_cache_key", values.get("prompt_cache_key"), is_weak=True)
+
+
+# -- the proxy's own calls -----------------------------------------------------------------------------------------
+
+_NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
+
+
+def body_of(question: Question, limit: str) -> bytes:
+    """The body of a request, with the bound on the answer's length under the name `limit`."""
+    members = {"model": json.dumps(question.model), "messages": _messages(question)}
+    members |= question.members
+    if not _NO_TOOLS.fullmatch(members.get("tools", "null")):
+        members["tool_choice"] = '"none"'
+    if question.n > 1:
+        members["n"] = str(question.n)
+    if question.temperature is not None:
+        members["temperature"] = json.dumps(question.temperature)
+    members[limit] = str(question.max_tokens)
+    return ("{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}").encode()
+
+
+def _messages(question: Question) -> str:
+    if question.view is not None:
+        return with_user_message(question.view, question.user, alternates=question.alternates)
+    # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
+    return json.dumps([{"role": "system", "content": question.system}, {"role": "user", "content": question.user}])
+
+
+def with_user_message(view: str, text: str, *, alternates: bool = False) -> str:
+    """A message list as JSON text with one more user message at its end.
+
+    Where roles must alternate, an assistant message is put before it if the last one is the user's or a tool's.
+    """
+    head = view.rstrip().removesuffix("]").rstrip()
+    bridged = alternates and _last_role(view) in ("user", *RESULT_ROLES)
+    added = [*([CHAT.assistant(BRIDGE)] if bridged else ()), CHAT.user(text)]
+    between = "" if head.endswith("[") else ","
+    return f"{head}{between}{','.join(json.dumps(each) for each in added)}]"
+
+
+def _last_role(view: str) -> str:
+    messages = loads(view)
+    return str(messages[-1].get("role")) if messages else ""
+
+
+def answers_in(document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:
+    """The answers in a completion; None if it is none. Each is said to have cost `tokens`."""
+    choices = document.get("choices")
+    return [_answer(choice, tokens) for choice in choices] if isinstance(choices, list) else None
+
+
+def _answer(choice: Any, tokens: int) -> Answer | Failure:
+    message = choice.get("message") if isinstance(choice, Mapping) else None
+    if not isinstance(message, Mapping):
+        return Failure("unreadable")
+    return Answer(
+        text=_text(message.get("content")),
+        finish_reason=str(choice.get("finish_reason")),
+        tokens=tokens,
+        called_tools=bool(message.get("tool_calls") or message.get("function_call")),
+    )
+
+
+def _text(content: object) -> str:
+    """The text of a message's content, its text parts joined; "" where there is none."""
+    if isinstance(content, str):
+        return content
+    parts = content if isinstance(content, list) else []
+    texts = [each.get("text") for each in parts if isinstance(each, Mapping) and each.get("type") == "text"]
+    return "".join(text for text in texts if isinstance(text, str))

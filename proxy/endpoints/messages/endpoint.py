@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.messages import hidden_calls, questions, replies, requests
-from proxy.endpoints.messages.caching import with_marker
+from proxy.endpoints.messages import hidden_calls, replies, requests
 from proxy.endpoints.messages.counter import MessagesCounter
+from proxy.endpoints.messages.requests import with_marker
 from proxy.endpoints.messages.splicing import MessagesSplicer
 from strategies.dialects.messages import MESSAGES
 
@@ -39,8 +39,8 @@ MESSAGES_ENDPOINT = Endpoint(
     beat=replies.ping,
     as_events=replies.as_events,
     count_path="/v1/messages/count_tokens",
-    question=questions.body_of,
-    answers=questions.answers_in,
+    question=requests.body_of,
+    answers=requests.answers_in,
     prompt_members=("system", "tools"),
     lent_headers=(b"anthropic-",),
     tool=hidden_calls.tool,

@@ -1,14 +1,28 @@
-"""Messages requests: what the members of a body and the headers mean."""
+"""Messages requests: what members and headers mean, the proxy's own calls, and markers of the prompt cache.
+
+A request has at most four markers, and those for an hour stand before those for 5 minutes. A client marks where its own
+history may be cached. In a view the markers of replaced messages are gone, so the head, which stays the same from turn
+to turn, gets one, if the client marks anything and has one left.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from proxy.endpoints.endpoint import MalformedElement, SessionHint, Values, any_session_headers
+from proxy.endpoints.endpoint import MalformedElement, Question, SessionHint, Values, any_session_headers
+from proxy.endpoints.messages.replies import blocks_of, text_of
 from proxy.http.headers import Headers
 from proxy.reasons import Reason
 from proxy.values import json_or_none
+from strategies.core.effects import Answer, Failure
+from strategies.core.messages import dump
+from strategies.core.parsing import loads
+from strategies.core.shaping import BRIDGE
 from strategies.core.transcript import Transcript
+from strategies.dialects.messages import MESSAGES
 
 _TEXTS = ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use")
 """Blocks whose bytes bound their tokens; a picture of a few bytes may cost thousands, and so may a reference."""
@@ -80,3 +94,96 @@ def session_hints(headers: Headers, values: Values) -> Iterator[SessionHint]:
     inner = json_or_none(user) if isinstance(user, str) and user.startswith("{") else None
     if isinstance(inner, Mapping):
         yield SessionHint("metadata.user_id", inner.get("session_id"))
+
+
+# -- the proxy's own calls -----------------------------------------------------------------------------------------
+
+_NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
+_FINISHES = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
+
+
+def body_of(question: Question, limit: str) -> bytes:
+    """The body of a request, with the bound on the answer's length under the name `limit`.
+
+    Members of a view that say nothing are left out: this server refuses `"system": null`.
+    """
+    members = {"model": json.dumps(question.model), limit: str(question.max_tokens)}
+    members |= {name: value for name, value in question.members.items() if value.strip() != "null"}
+    if question.view is None and question.system:
+        members["system"] = json.dumps(question.system)
+    if not _NO_TOOLS.fullmatch(members.get("tools", "null")):
+        members["tool_choice"] = '{"type":"none"}'
+    if question.temperature is not None:
+        members["temperature"] = json.dumps(question.temperature)
+    members["messages"] = _messages(question)
+    return ("{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}").encode()
+
+
+def _messages(question: Question) -> str:
+    if question.view is None:
+        # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
+        return json.dumps([{"role": "user", "content": question.user}])
+    head = question.view.rstrip().removesuffix("]").rstrip()
+    bridged = question.alternates and _last_role(question.view) == "user"
+    added = [*([MESSAGES.assistant(BRIDGE)] if bridged else ()), MESSAGES.user(question.user)]
+    between = "" if head.endswith("[") else ","
+    return f"{head}{between}{','.join(json.dumps(message) for message in added)}]"
+
+
+def _last_role(view: str) -> str:
+    messages = loads(view)
+    return str(messages[-1].get("role")) if messages else ""
+
+
+def answers_in(document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:
+    """The only answer in a message; None if the document is none. It is said to have cost `tokens`."""
+    if not isinstance(document.get("content"), list):
+        return None
+    reason = str(document.get("stop_reason"))
+    called = any(block.get("type") == "tool_use" for block in blocks_of(document))
+    return [Answer(text_of(document), _FINISHES.get(reason, reason), tokens, called)]
+
+
+# -- markers of the prompt cache -----------------------------------------------------------------------------------
+
+MAX_MARKERS = 4
+_KEY = "cache_control"
+_MARK = b'"cache_control"'
+
+
+def with_marker(values: Values, elements: Sequence[bytes], place: int) -> bytes | None:
+    """The element at a place, which ends the head, with a marker on its last block; None where it gets none."""
+    automatic = values.get(_KEY)
+    before = [*_markers(values.get("tools")), *_markers(values.get("system")), *_marked(elements[:place])]
+    after = [*_marked(elements[place + 1 :]), *([automatic] if isinstance(automatic, Mapping) else ())]
+    if not (before or after) or len(before) + len(after) >= MAX_MARKERS:
+        return None
+    return _with_marker(elements[place], before[-1] if before else after[0])
+
+
+def _marked(elements: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
+    for element in elements:
+        if _MARK in element:
+            message = json_or_none(element)
+            yield from _markers(message.get("content") if isinstance(message, Mapping) else None)
+
+
+def _markers(blocks: object) -> Iterator[Mapping[str, Any]]:
+    """The markers of blocks, in order, those inside of results too."""
+    for block in blocks if isinstance(blocks, list) else ():
+        if isinstance(block, Mapping):
+            yield from _markers(block.get("content"))
+            if isinstance(marker := block.get(_KEY), Mapping):
+                yield marker
+
+
+def _with_marker(element: bytes, marker: Mapping[str, Any]) -> bytes | None:
+    message = json_or_none(element)
+    if not isinstance(message, dict) or _MARK in element:
+        return None
+    content = message.get("content")
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) and content else content
+    if not isinstance(blocks, list) or not blocks or not isinstance(blocks[-1], dict):
+        return None
+    message["content"] = [*blocks[:-1], {**blocks[-1], _KEY: marker}]
+    return dump(message).encode("utf-8", "surrogatepass")

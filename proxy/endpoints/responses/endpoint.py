@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from proxy.endpoints.chat.requests import session_hints
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.responses import hidden_calls, questions, replies, requests
+from proxy.endpoints.responses import hidden_calls, replies, requests
 from proxy.endpoints.responses.counter import ResponsesCounter
 from proxy.endpoints.responses.splicing import ResponsesSplicer
 from strategies.dialects.responses import RESPONSES
@@ -41,8 +41,8 @@ RESPONSES_ENDPOINT = Endpoint(
     as_events=replies.as_events,
     count_path="/v1/responses/input_tokens",
     counted=lambda tokens: {"object": "response.input_tokens", "input_tokens": tokens},
-    question=questions.body_of,
-    answers=questions.answers_in,
+    question=requests.body_of,
+    answers=requests.answers_in,
     prompt_members=("instructions", "tools", "text"),
     lent_headers=(b"openai-",),
     tool=hidden_calls.tool,
