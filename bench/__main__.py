@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-NAMES = ("load", "cpu", "lag", "waiting", "footprint", "attacks", "plan", "reading", "repeats", "first_requests")
+NAMES = ("load", "cpu", "lag", "waiting", "footprint", "attacks", "plan", "reading", "repeats")
 DEFAULT = "load"
 
 
