@@ -6,7 +6,7 @@ A new strategy is one file, one row in `TABLE`, one heading in `docs/strategies.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -54,14 +54,14 @@ class Pipeline:
 
     names: tuple[str, ...]
     observe: bool = False
+    is_off: bool = field(init=False, compare=False, repr=False)
+    """Whether the pipeline is `off` alone, which never changes anything."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_off", self.names == ("off",))
 
     def __str__(self) -> str:
         return (OBSERVE if self.observe else "") + "+".join(self.names)
-
-    @property
-    def is_off(self) -> bool:
-        """Whether the pipeline is `off` alone, which never changes anything."""
-        return self.names == ("off",)
 
 
 LONGEST = 256

@@ -3,51 +3,39 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, ItemsView, Iterable
+from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Lru(Generic[K, V]):
-    """A cache of at most `most` values; `put` and `use` count as uses, `get` and `first` do not."""
+class Lru(OrderedDict[K, V]):
+    """A cache of at most `most` values; `put` and `use` count as uses, reading does not."""
 
     def __init__(self, most: int) -> None:
+        super().__init__()
         self._most = most
-        self._kept: OrderedDict[K, V] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def get(self, key: K) -> V | None:
-        """The value of a key; None if there is none."""
-        return self._kept.get(key)
 
     def first(self, keys: Iterable[K]) -> V | None:
         """The value of the first of the keys that has one; None if none has."""
-        kept = self._kept
-        return next((kept[key] for key in keys if key in kept), None)
+        return next((self[key] for key in keys if key in self), None)
 
     def use(self, key: K, make: Callable[[], V]) -> V:
         """The value of a key, made if there is none."""
-        if key in self._kept:
-            self._kept.move_to_end(key)
-            return self._kept[key]
+        if key in self:
+            self.move_to_end(key)
+            return self[key]
         value = make()
         self.put(key, value)
         return value
 
     def put(self, key: K, value: V) -> None:
         """Sets the value of a key; drops the least recently used value if there are too many."""
-        self._kept[key] = value
-        self._kept.move_to_end(key)
-        if len(self._kept) > self._most:
-            self._kept.popitem(last=False)
-
-    def items(self) -> ItemsView[K, V]:
-        """Keys and values, the least recently used first."""
-        return self._kept.items()
+        self[key] = value
+        self.move_to_end(key)
+        if len(self) > self._most:
+            self.popitem(last=False)
 
 
 class SizedLru(Generic[K, V]):
