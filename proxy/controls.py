@@ -124,6 +124,7 @@ def _word(values: Mapping[str, Any], allowed: str) -> Callable[[Any], Any]:
 _session = _text(rf"[\x20-\x7e]{{1,{_MAX_ID}}}", f"1-{_MAX_ID} printable ASCII characters")
 _history = _word({"replay": False, "append": True}, "'replay' or 'append'")
 _memory = _word(MEMORY, f"one of {', '.join(MEMORY)}")
+_economy = _word({word: word for word in ("off", "advise", "auto")}, "one of off, advise, auto")
 _scope = _text(r"[A-Za-z0-9_.-]{1,64}", "1-64 letters, digits, '_', '.' or '-' of ASCII")
 
 
@@ -201,6 +202,13 @@ class Controls:
         "what the session [shares memory cards](sessions.md#memory) with: 1-64 of `A-Z a-z 0-9 _ . -`; 400 unless"
         " `memory.scopes` is set",
         sticks="yes, until another scope is named",
+    )
+    economy: str | None = control(
+        "economy",
+        _economy,
+        "`auto`: condense where that is [cheapest](economics.md); `advise`: say in the reply where that is; `off`",
+        sticks="yes",
+        settings="`models[].economy`, `economy`",
     )
     force: bool = control(
         "force",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import reduce
+from math import ceil, inf
 from typing import Any, NamedTuple
 
 from proxy.condensing.decision import OPTION_BOUNDS
@@ -18,6 +19,7 @@ from proxy.settings.sources import sets
 from proxy.tokens.windows import WindowLookup, bundled_table, no_stated_window
 from strategies import TABLE, Pipeline
 from strategies.core.budget import RESERVE_AT_MOST, Budget, Marks
+from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.protocol import Marking
 
 _DEFAULT, _OWN = "default", "settings for the model"
@@ -66,6 +68,38 @@ def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_win
     origin = checked.origin("strategy", own=bool(entry and entry.strategy))
     yield f"  strategy  {policy.pipeline} ({'suffix of the name' if checked.suffix else origin})"
     yield from _options(policy, checked)
+    if policy.budget is not None and not policy.pipeline.is_off:
+        origin = checked.origin("economy", own=bool(entry and entry.economy))
+        yield from _economy_lines(policy, policy.budget, _prices_origin(checked), origin)
+
+
+TYPICAL = {"an agent": (12_000, 600), "a chat": (500, 250)}
+"""Tokens of tools and system message, and by how many a request grows: medians of recorded conversations, rounded."""
+
+
+def _economy_lines(policy: Policy, budget: Budget, prices_origin: str, origin: str) -> Iterator[str]:
+    """Where condensing is cheapest for an agent and for a chat, and when a condensation pays back."""
+    prices = policy.costs
+    yield f"  economy   {policy.economy} ({origin})"
+    yield (
+        f"    prices = {prices.input:g} anew, {prices.cached_input:g} cached, {prices.cache_write:g} written to it,"
+        f" {prices.output:g} a reply ({prices_origin})"
+    )
+    for who, (head, growth) in TYPICAL.items():
+        condensing = condensing_of(budget, prices, head, growth, asks=policy.asks_first)
+        advice = advise(budget, prices, condensing, growth)
+        requests = break_even(condensing, budget.trigger, prices)
+        paid = "never pays back" if requests == inf else f"pays back after {ceil(requests):,} requests"
+        cheapest = f"{advice.trigger:,}, {advice.saves:.1%} cheaper than " if advice.saves else ""
+        yield f"    {who} ({head:,} constant, {growth:,} a request): cheapest at {cheapest}the trigger, which {paid}"
+
+
+def _prices_origin(checked: CheckedModel) -> str:
+    entry = checked.settings.for_model(checked.model)
+    if entry is not None and entry.prices is not None:
+        return f"settings for '{entry.match}'"
+    listed = bundled_table(config_directory() / "models.toml").prices(checked.model)
+    return "bundled table, US dollars a million" if listed else "ratios that most vendors share"
 
 
 def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str, int, str]]:

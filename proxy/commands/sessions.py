@@ -129,6 +129,7 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
             ("strategy", session["context_strategy"] or "not known"),
             ("settings", settings or "none"),
             ("totals", totals or "none"),
+            ("economy", _economy(session.get("economy"))),
         ]
     )
     for condensation in session["condensations"]:
@@ -148,6 +149,14 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield f"appended: {len(session['appended'])} messages"
         yield from _message_lines(session["appended"])
+
+
+def _economy(advice: Mapping[str, Any] | None) -> str:
+    """What `economy = "auto"` would do for a session, or does."""
+    if not advice:
+        return "nothing to save"
+    does = "auto condenses" if advice["mode"] == "auto" else "auto would condense"
+    return f"{does} at {advice['trigger']:,} tokens, {advice['saves']:.0%} cheaper than at the mark"
 
 
 def _condensation_lines(record: Mapping[str, Any], *, is_latest: bool) -> Iterator[str]:

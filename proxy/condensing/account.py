@@ -71,9 +71,14 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
         pairs.append(("X-Condenser-Head", head))
     if decision.applied is not None:
         pairs.append(("X-Condenser-Condensation", decision.applied.id))
+    if (advice := decision.economy) is not None:
+        pairs.append(("X-Condenser-Economy", f"{decision.policy.economy}; {advice}"))
     if (headroom := decision.headroom) is not None:
         pairs.append(("X-Condenser-Headroom", str(headroom)))
     return pairs
+
+
+_WORTH_A_PHRASE = 0.05
 
 
 def log_line(decision: Decision, timing: Timing) -> str:
@@ -89,7 +94,16 @@ def log_line(decision: Decision, timing: Timing) -> str:
         ", ".join(filter(None, done)),
     ]
     own = decision.all_own_tokens
-    return " ".join(parts) + (f", own {short(own)} tok" if own else "")
+    return " ".join(parts) + (f", own {short(own)} tok" if own else "") + _economy_phrase(decision)
+
+
+def _economy_phrase(decision: Decision) -> str:
+    """What the economy would do, or does, if that is worth saying."""
+    advice = decision.economy
+    if advice is None or advice.saves < _WORTH_A_PHRASE:
+        return ""
+    verb = "saves" if decision.policy.economy == "auto" else "would save"
+    return f", condensing at {short(advice.trigger)} {verb} {advice.saves:.0%}"
 
 
 def _action_phrase(decision: Decision) -> str:
@@ -152,6 +166,9 @@ def fields(decision: Decision, timing: Timing) -> dict[str, Any]:
         "window": decision.policy.window.tokens,
         "headroom": decision.headroom,
         "own_tokens": decision.all_own_tokens,
+        "economy": decision.policy.economy,
+        "economy_trigger": decision.economy.trigger if decision.economy else None,
+        "economy_saves": round(decision.economy.saves, 3) if decision.economy else None,
         "session_ms": round(timing.session, 2),
         "count_ms": round(timing.count, 2),
         "condense_ms": round(timing.condense, 2),

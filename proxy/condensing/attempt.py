@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision, undecided
@@ -99,7 +99,13 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
         has_tools=context.has_tools,
         covered=decision.view.covered,
         rewriting_refused=_is_refused(decision),
+        economy=_economy_of(decision),
     )
+
+
+def _economy_of(decision: Decision) -> dict[str, Any]:
+    advice = decision.economy
+    return {"mode": decision.policy.economy, **advice._asdict()} if advice is not None else {}
 
 
 def _last_applied(decision: Decision, context: RequestContext) -> str:

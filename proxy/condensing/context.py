@@ -20,6 +20,7 @@ from proxy.sessions.recognition import Recognised
 from proxy.tokens.counter import Counter
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
+from strategies.core.economics import Advice
 from strategies.core.messages import Role
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.transcript import Transcript
@@ -54,6 +55,8 @@ class RequestContext(NamedTuple):
     """The prompt as calibration compares it with earlier ones."""
     calibrated: Calibration = UNCALIBRATED
     """What is known about the upstream's own count of the prompt."""
+    advice: Advice | None = None
+    """Where condensing is cheapest for this session; None if that is not known or not wanted."""
     offer: Offer = NO_OFFER
     """The memory tool as it is offered to the model."""
 

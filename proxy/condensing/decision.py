@@ -24,6 +24,7 @@ from proxy.sessions.session import MAIN
 from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
+from strategies.core.economics import Advice
 from strategies.core.messages import Dialect
 from strategies.core.pieces import Overlay
 from strategies.core.transcript import Transcript
@@ -34,6 +35,10 @@ def trigger_of(condensation: Condensation) -> Trigger:
     """The trigger that a condensation was made for; one that only a newer version knows counts as THRESHOLD."""
     known = condensation.trigger in set(Trigger)
     return Trigger(condensation.trigger) if known else Trigger.THRESHOLD
+
+
+MIN_SAVING = 0.01
+"""The share of what prompts cost that is worth saying."""
 
 
 class Decision(NamedTuple):
@@ -73,6 +78,8 @@ class Decision(NamedTuple):
     """How the upstream is expected to count the view."""
     memory_block: MemoryBlock = NO_MEMORY_BLOCK
     """The memory block in the view."""
+    advice: Advice | None = None
+    """Where condensing is cheapest for this session."""
     memory_patch: Overlay | None = None
     """A memory block that this view is the first to have, and that stays at its place."""
 
@@ -136,6 +143,11 @@ class Decision(NamedTuple):
         return self.own_tokens + (self.applied.own_tokens if self.was_prepared and self.applied else 0)
 
     @property
+    def economy(self) -> Advice | None:
+        """The advice of the economy, if following it would save anything worth saying."""
+        return self.advice if self.advice is not None and self.advice.saves >= MIN_SAVING else None
+
+    @property
     def depth(self) -> int:
         """How many condensations are in the view."""
         return self.applied.depth if self.applied else 0
@@ -173,6 +185,7 @@ def undecided(context: RequestContext) -> Decision:
         calibrated=context.calibrated,
         action=Action.DEGRADED if found.failure else Action.PASSED,
         reason=found.failure,
+        advice=context.advice,
         head_before=context.append.current_head if context.append else "",
         warnings=_warnings(context),
     )

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
+from operator import attrgetter
 from time import perf_counter
 
 from proxy.condensing.account import Timing
@@ -30,10 +31,15 @@ from proxy.store.access import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.condensation import standing_in
-from strategies.core.messages import Message
+from strategies.core.economics import advise, condensing_of, with_trigger
+from strategies.core.messages import Message, Role
 from strategies.core.replay import JUDGED, prepared_in
 from strategies.core.view import item_for
 
+MIN_REQUESTS = 2
+"""Requests of a conversation before its growth is known."""
+MAX_SEEN = 4
+"""Of how many condensations the mean size and cost are expected of the next one."""
 MAX_ESTIMATED = 1_000
 """Longer lists are counted at once: estimating does not let other requests run, counting does."""
 
@@ -89,6 +95,8 @@ class Intake:
         context = await self._restore_dropped(await self._count(context) if _needs_counts(context) else context)
         context = context.for_profile(policy.profile).with_newest_turn()
         context = self._calibrate(self.add_offer(context) if any(policy.memory) else context)
+        if not context.is_estimated:
+            context = with_economy(context)
         timing.session = (perf_counter() - started) * 1000 + spent_on_history
         return context
 
@@ -98,7 +106,7 @@ class Intake:
             return context
         policy = context.policy._replace(budget=context.policy.budget and context.policy.budget.unscaled)
         counted = await self._count(context._replace(policy=policy))
-        return self._calibrate(counted.for_profile(policy.profile).with_newest_turn())
+        return with_economy(self._calibrate(counted.for_profile(policy.profile).with_newest_turn()))
 
     async def _count(self, context: RequestContext) -> RequestContext:
         if not context.is_estimated:
@@ -159,6 +167,22 @@ class Intake:
         if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):
             return self.measurer.estimate(request.body)
         return await self.measurer.measure(request.body, counter)
+
+
+def with_economy(context: RequestContext) -> RequestContext:
+    """The context with the trigger that is cheapest for its session; under `auto` its budget follows that."""
+    policy, budget, transcript = context.policy, context.policy.budget, context.history
+    requests = sum(message.role is Role.ASSISTANT for message in transcript.chain) + 1
+    if policy.economy == "off" or policy.pipeline.is_off or budget is None or requests < MIN_REQUESTS:
+        return context
+    head = context.overhead + transcript.system_tokens
+    growth = (transcript.tokens - transcript.system_tokens) / requests
+    seen = sorted(context.recognised.condensations, key=attrgetter("created_at"))[-MAX_SEEN:]
+    condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first, seen=seen)
+    advice = advise(budget, policy.costs, condensing, growth)
+    if policy.economy == "auto" and advice.saves > 0:
+        policy = policy._replace(budget=with_trigger(budget, advice.trigger))
+    return context._replace(policy=policy, advice=advice)
 
 
 def _counted_prompt(context: RequestContext) -> CountedPrompt:

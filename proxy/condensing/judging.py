@@ -1,7 +1,7 @@
 """Votes: holds rounds of judges' votes on a conversation, and records their verdicts.
 
 One round is held at a time for each chain, here and across replicas. Its tokens count towards the session's allowance
-(`proxy/condensing/cost.py`). A round is held while any allowance is left, even if the round costs more:
+(`proxy/condensing/allowance.py`). A round is held while any allowance is left, even if the round costs more:
 otherwise five votes on a fifth of a window would never be held.
 """
 
@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from proxy.asking import Caller
+from proxy.condensing.allowance import remaining
 from proxy.condensing.context import RequestContext
-from proxy.condensing.cost import remaining
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import work_name
 from proxy.condensing.running import EffectDriver, PipelineRunner, Urgency

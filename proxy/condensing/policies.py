@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from proxy.condensing.policy import REQUEST, SETTINGS, UNKNOWN, Policy, Window
+from proxy.condensing.policy import RATIOS, REQUEST, SETTINGS, UNKNOWN, Policy, Window
 from proxy.controls import MEMORY, Controls, Memory
 from proxy.errors import BadRequest
 from proxy.knowledge.learned_windows import LearnedWindow
@@ -20,10 +20,11 @@ from proxy.knowledge.profiles import ANY, Profile
 from proxy.knowledge.proof import Scope
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
-from proxy.settings.tables import JudgeRole, Mode, Prices, SummarizerRole
+from proxy.settings.tables import Economy, JudgeRole, Mode, SummarizerRole
 from proxy.tokens.windows import ModelTable, WindowLookup, no_stated_window
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, parse, stages
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks
+from strategies.core.economics import Prices
 from strategies.core.errors import OptionError
 from strategies.core.ledger import LedgerCaps, LedgerOptions
 from strategies.core.options import fill_options
@@ -41,6 +42,10 @@ class _ModelFacts(NamedTuple):
     judge: JudgeRole
     background: Mode
     prices: Prices | None
+    """The prices that the settings give."""
+    costs: Prices
+    """Those, else the published ones, else usual ratios."""
+    economy: Economy
     marks: Marks
     reserve: int | None
     window: Window | None
@@ -143,6 +148,8 @@ class Policies:
             injection=injection,
             background=facts.background,
             prices=facts.prices,
+            economy=asked.economy or facts.economy,
+            costs=facts.costs,
             payback_turns=self._settings.cost.payback_turns,
             scope=(asked.memory_scope or "") if self._settings.memory.scopes else "",
             profile=basis.profile,
@@ -223,12 +230,15 @@ class Policies:
         limit, tokens = own("max_input"), own("window")
         source = f"{SETTINGS} for '{entry.match}'" if entry and entry.window else SETTINGS
         found = self._table.find(model)
+        prices = entry.prices.to_prices() if entry and entry.prices else None
         return _ModelFacts(
             strategy=_parsed(own("strategy")),
             summarizer=own("summarizer"),
             judge=own("judge"),
             background=own("background"),
-            prices=own("prices"),
+            prices=prices,
+            costs=prices or self._table.prices(model) or RATIOS,
+            economy=own("economy"),
             marks=own("marks").to_marks(),
             reserve=own("reserve"),
             window=Window(tokens, source, limit) if tokens else None,
@@ -240,7 +250,7 @@ class Policies:
         """Tokens below which nothing ever happens to a request; None if the window is unknown."""
         budget = self._facts(model).budget(window, reply_length)
         own = int(budget.usable * MIN_TRIGGER) if budget else 0
-        return min(budget.prepare, budget.usable - budget.least_headroom, own) if budget else None
+        return min(budget.prepare, budget.usable - budget.least_headroom, budget.target, own) if budget else None
 
 
 def _parsed(strategy: str) -> Pipeline:

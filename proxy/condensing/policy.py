@@ -13,15 +13,18 @@ from typing import Any, NamedTuple
 from proxy.controls import MEMORY, Memory
 from proxy.knowledge.learned_windows import LearnedWindow, Origin
 from proxy.knowledge.profiles import ANY, Profile
-from proxy.settings.tables import JudgeRole, Mode, ModelRole, Prices, SummarizerRole
+from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
 from strategies import Pipeline, stages
 from strategies.core.budget import Budget, Scale
+from strategies.core.economics import Prices
 from strategies.core.effects import JUDGE, SUMMARIZER
 from strategies.core.ledger import LEDGER, LedgerCaps
 from strategies.core.protocol import Injection, Judging, Strategy
 
 _UNASKED = Injection()
 OFF = Pipeline(("off",))
+RATIOS = Prices(input=1.0, cached_input=0.1, cache_write=1.0, output=5.0)
+"""What most vendors' prices have in common, where a model's are not known."""
 UNKNOWN = "unknown"
 REQUEST = "request"
 SETTINGS = "settings"
@@ -87,6 +90,10 @@ class Policy(NamedTuple):
     """The scope in which memory cards are shared; "" if they are not."""
     prices: Prices | None = None
     """With prices, a condensation that is not needed yet waits until it pays back."""
+    economy: str = "off"
+    """`off`, `advise` or `auto`: whether the trigger is where condensing is cheapest."""
+    costs: Prices = RATIOS
+    """What tokens are taken to cost for that: the settings' prices, else the published ones, else usual ratios."""
     payback_turns: float = 0.0
     """The number of turns in which it must pay back."""
     profile: Profile = ANY
@@ -107,6 +114,11 @@ class Policy(NamedTuple):
     def asks_models(self) -> bool:
         """Whether a stage may ask a model."""
         return any(stage.asks for stage in self.stages)
+
+    @property
+    def asks_first(self) -> bool:
+        """Whether the first stage asks a model, so that every condensation costs a call."""
+        return bool(self.stages) and self.stages[0].asks
 
     @property
     def continues(self) -> bool:

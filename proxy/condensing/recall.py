@@ -14,8 +14,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from proxy.condensing.allowance import ON_EMBEDDINGS, remaining_after_votes, spent_before
 from proxy.condensing.context import RequestContext
-from proxy.condensing.cost import ON_EMBEDDINGS, remaining_after_votes, spent_before
 from proxy.memory.meaning import Asker, Meanings, Vector
 from proxy.store.base import SessionKey
 from strategies.core.cards import MemoryCard

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from proxy.condensing.context import RequestContext
-from proxy.condensing.cost import Moment, price_of, turns_to_pay_back
 from proxy.condensing.decision import Decision
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason
-from proxy.settings.tables import Prices
+from strategies.core.economics import Condensing, Prices, turns_to_pay_back
 from strategies.core.replay import JUDGED, Replayed, best_prepared
 from strategies.core.requirement import RULES, Requirement, floor, has_grown, requirement_for
 from strategies.pipeline import is_due
@@ -129,22 +128,22 @@ def waits_to_pay_back(decision: Decision, context: RequestContext, cache_lifetim
     upstream is taken to keep a prompt in its cache.
     """
     prices, budget = context.policy.prices, context.policy.budget
-    if prices is None or budget is None:
+    # Where the trigger is the cheapest one, the cost of condensing has been weighed already.
+    if prices is None or budget is None or context.policy.economy == "auto":
         return False
     found = find_prepared(Requirement.SOFT, decision, context)
     idle = context.request.received_at - context.branch.last_used if context.branch else 0.0
-    moment = Moment(
-        before=budget.scale.upstream(decision.tokens_after),
-        after=budget.scale.upstream(found.view.tokens if found else budget.target),
-        fixed=budget.scale.upstream(round(context.prompt.fixed.own)),
+    condensing = Condensing(
+        landing=budget.scale.upstream(found.view.tokens if found else budget.target),
+        head=budget.scale.upstream(round(context.prompt.fixed.own)),
         calls=_price(prices, found) if found else 0.0,
-        is_cold=idle > cache_lifetime,
     )
-    return turns_to_pay_back(prices, moment) > context.policy.payback_turns
+    before, is_cold = budget.scale.upstream(decision.tokens_after), idle > cache_lifetime
+    return turns_to_pay_back(condensing, before, prices, is_cold=is_cold) > context.policy.payback_turns
 
 
 def _price(prices: Prices, ready: Replayed) -> float:
     """The price of a record's model calls: its text counts as what they wrote, the rest as what they read."""
     place, spent = ready.view.replacement, ready.applied.own_tokens if ready.applied else 0
     written = min(ready.view.lead[place].message.tokens, spent) if place is not None else 0
-    return price_of(prices, prompt=spent - written, cached=0, completion=written)
+    return prices.of_call(prompt=spent - written, reply=written)

@@ -1,7 +1,7 @@
 """Ranks passages by meaning too, with the vectors of an embedding model, where the settings name one.
 
 The vectors of passages are made in the background after a reply has been sent, the newest passages first. Their cost
-comes out of the session's allowance (`proxy/condensing/cost.py`) and is added to its totals. The vector of a query
+comes out of the session's allowance (`proxy/condensing/allowance.py`) and is added to its totals. The vector of a query
 is waited for as long as the settings say, and requested only where there are vectors to compare it with. Without it,
 and after any failure, passages are ranked by their words alone.
 

@@ -169,6 +169,7 @@ def session_document(key: SessionKey, session: Session, blocks: Mapping[str, byt
         "latest_condensation": latest and latest.id,
         "condenser_meta_latest": latest and dict(latest.metadata),
         "judging": dict(session.judging),
+        "economy": dict(session.economy),
         "failed_try": session.failed_try and session.failed_try._asdict(),
         "memory": to_json(session.cards()),
         "verdicts": [encode_verdict(each) for each in session.verdicts],

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
@@ -28,7 +28,7 @@ from proxy.sessions.cards import with_shared
 from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.histories import new_block
 from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN, Session
+from proxy.sessions.session import MAIN, NOTHING, Session
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.store.base import REFUSED_WRITES, SessionKey, StoreError
 from proxy.store.compress import compress
@@ -86,6 +86,8 @@ class SessionUpdate(NamedTuple):
     """Tokens that the hidden rounds have cost."""
     rewriting_refused: bool = False
     """Whether the upstream took the request only as it came."""
+    economy: Mapping[str, Any] = NOTHING
+    """What the economy advises, for people to read."""
 
 
 @dataclass(slots=True)
@@ -347,7 +349,7 @@ def _session_after(session: Session, branch: Branch | None, turn: SessionUpdate,
     )
     refused = session.rewriting_refused or turn.rewriting_refused
     done = moved._replace(settings=settings, tip=turn.tip or session.tip, totals=totals, saved_tokens=saved)
-    return done._replace(rewriting_refused=refused, strategy=turn.strategy)
+    return done._replace(rewriting_refused=refused, strategy=turn.strategy, economy=turn.economy or done.economy)
 
 
 def _usage_totals(usage: Usage | None) -> dict[str, int]:

@@ -100,6 +100,8 @@ class Session(NamedTuple):
     """The newest verdicts of judges, oldest first."""
     judging: Mapping[str, Any] = NOTHING
     """The last state of judgement, for people to read."""
+    economy: Mapping[str, Any] = NOTHING
+    """Where condensing is cheapest: `trigger` in tokens, the share that it `saves`, the `mode`; for people to read."""
     failed_try: FailedTry | None = None
     """The last preparation, if it failed."""
     added_cards: tuple[MemoryCard, ...] = ()

@@ -40,6 +40,8 @@ class Settings(BaseSettings):
     strategy: KnownStrategy = DEFAULT
     window: int | None = Field(None, ge=MIN_WINDOW)
     """The context length of every model, in tokens."""
+    economy: tables.Economy = "advise"
+    """Whether conversations are condensed where that is cheapest, or the reply only says where that is."""
     inline_timeout: float = Field(10.0, gt=0)
     """Seconds that a client may wait for the proxy's own model calls, all calls of one request together."""
     keepalive: Literal["comment", "chunk", "off"] = "comment"

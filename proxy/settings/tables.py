@@ -25,6 +25,7 @@ from proxy.settings.values import (
 )
 from proxy.store import SCHEMES
 from strategies.core.budget import Marks
+from strategies.core.economics import Prices
 from strategies.core.ledger import LedgerCaps
 
 
@@ -297,15 +298,24 @@ class LimitSettings(Table):
     """Bytes of all bodies that are held at the same time, unpacked."""
 
 
-class Prices(Table):
+Economy = Literal["off", "advise", "auto"]
+
+
+class ModelPrices(Table):
     """What a million tokens cost, in any one currency."""
 
     input: float = Field(ge=0)
     """Tokens of a prompt."""
     cached_input: float = Field(default_factory=lambda data: data["input"], ge=0)
     """Tokens of a prompt that the upstream had in its cache; by default they cost as much as the others."""
+    cache_write: float = Field(default_factory=lambda data: data["input"], ge=0)
+    """Tokens of a prompt that the upstream writes to its cache; by default they cost as much as the others."""
     output: float = Field(0.0, ge=0)
     """Tokens of a reply."""
+
+    def to_prices(self) -> Prices:
+        """The prices for the cost model."""
+        return Prices(self.input, self.cached_input, self.cache_write, self.output)
 
 
 class CostSettings(Table):
@@ -334,12 +344,13 @@ class ModelSettings(Table):
     summarizer: SummarizerRole | None = None
     judge: JudgeRole | None = None
     background: Annotated[Mode | None, BeforeValidator(background_mode)] = None
-    prices: Prices | None = None
+    prices: ModelPrices | None = None
+    economy: Economy | None = None
     profile: Profile | None = None
 
 
 GENERAL = {
-    **{key: key for key in ("window", "strategy", "marks", "summarizer", "judge")},
+    **{key: key for key in ("window", "strategy", "marks", "summarizer", "judge", "economy")},
     "reserve": "marks.reserve",
     "background": "background.mode",
     "profile": "upstream.profile",

@@ -1,4 +1,4 @@
-"""The bundled table of model windows: data from a file, exact look-ups, no guessing.
+"""The bundled table of model windows and prices: data from a file, exact look-ups, no guessing.
 
 A wrong window is believed until a request fails; an unknown one is learned from the upstream. So the table has no names
 of published weights, which servers load with smaller windows than they were made for (deploy/update_models.py). And the
@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from strategies.core.economics import Prices
+
 _DATE = re.compile(r"[-@]20\d\d-?[01]\d-?[0-3]\d$")
 
 
@@ -32,15 +34,18 @@ class ModelWindow:
 class ModelTable:
     """Models by lower-case name without vendor prefix. Immutable."""
 
-    def __init__(self, models: Mapping[str, ModelWindow]) -> None:
+    def __init__(self, models: Mapping[str, ModelWindow], prices: Mapping[str, Prices] | None = None) -> None:
         self._models = dict(models)
+        self._prices = dict(prices or {})
 
     @classmethod
     def load(cls, path: Path) -> ModelTable:
         """Reads `config/models.toml`; raises `OSError`, or `ValueError` if the file is not of its form."""
-        entries = tomllib.loads(path.read_text(encoding="utf-8")).get("models", {})
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries, priced = document.get("models", {}), document.get("prices", {})
         try:
-            return cls({name.lower(): ModelWindow(**_limits_in(entry)) for name, entry in entries.items()})
+            windows = {name.lower(): ModelWindow(**_limits_in(entry)) for name, entry in entries.items()}
+            return cls(windows, {name.lower(): Prices(*prices) for name, prices in priced.items()})
         except (AttributeError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -50,6 +55,11 @@ class ModelTable:
     def find(self, model: str) -> ModelWindow | None:
         """The limits of a model as a client names it, or None: never the limits of a similar name."""
         found = (self._models.get(form) for form in _forms(model))
+        return next(filter(None, found), None)
+
+    def prices(self, model: str) -> Prices | None:
+        """The published prices of a model at its vendor's own API, or None."""
+        found = (self._prices.get(form) for form in _forms(model))
         return next(filter(None, found), None)
 
 

@@ -178,7 +178,7 @@ class Budget:
 
     def with_marks(self, marks: Marks) -> Budget:
         """The same budget with other marks, and with their target as its goal."""
-        other = replace(self, marks=marks.clamped())
+        other = replace(self, marks=marks.clamped(), nominal=self.nominal and self.nominal.with_marks(marks))
         return replace(other, goal=other.target)
 
     def with_goal(self, goal: int) -> Budget:

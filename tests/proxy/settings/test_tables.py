@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from proxy.settings import Settings, SettingsError, load_settings
-from proxy.settings.tables import Prices
+from proxy.settings.tables import ModelPrices
 from strategies import TABLE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -143,7 +143,7 @@ def test_a_model_may_have_a_background_of_its_own(value: object, mode: str) -> N
 def test_what_comes_from_a_cache_costs_as_the_rest_where_nothing_is_said() -> None:
     given = {"input": 2.0, "output": 8.0}
     (entry,) = Settings(models=({"match": "m", "prices": given},)).models  # type: ignore[arg-type]
-    assert entry.prices == Prices(input=2.0, cached_input=2.0, output=8.0)
+    assert entry.prices == ModelPrices(input=2.0, cached_input=2.0, cache_write=2.0, output=8.0)
 
 
 def test_prices_without_the_one_of_a_prompt_are_an_error_that_names_it(write: Any) -> None:

@@ -83,5 +83,17 @@ def test_a_dated_name_is_dropped_only_when_it_says_nothing_new() -> None:
 
 
 def test_entries_are_written_sorted_one_a_line() -> None:
-    text = update_models.render({"b": Limits(2), "a": Limits(3, 2, 1)}, "litellm==1")
-    assert text.endswith('[models]\n"a" = { window = 3, max_input = 2, max_output = 1 }\n"b" = { window = 2 }\n')
+    prices = {"c": update_models.Cost(2.5, 1.25, 2.5, 10.0)}
+    text = update_models.render({"b": Limits(2), "a": Limits(3, 2, 1)}, prices, "litellm==1")
+    assert '[models]\n"a" = { window = 3, max_input = 2, max_output = 1 }\n"b" = { window = 2 }\n' in text
+    assert text.endswith('[prices]\n"c" = [2.5, 1.25, 2.5, 10.0]\n')
+
+
+def test_prices_are_the_vendors_own_for_a_million_tokens() -> None:
+    cached = {**row("openai", 128_000), "input_cost_per_token": 2.5e-06, "cache_read_input_token_cost": 1.25e-06}
+    plain = {**row("openai", 128_000), "input_cost_per_token": 1e-06, "output_cost_per_token": 2e-06}
+    table = {"gpt-4o": cached, "gpt-4": plain, "gpt-3.5-turbo": row("openai", 16_000)}
+    assert update_models.priced([table]) == {
+        "gpt-4o": update_models.Cost(2.5, 1.25, 2.5, 0.0),
+        "gpt-4": update_models.Cost(1.0, 1.0, 1.0, 2.0),
+    }

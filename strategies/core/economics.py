@@ -1,0 +1,201 @@
+"""What conversations cost, and when condensing pays. Pure arithmetic: prompt lengths and prefixes in, money out.
+
+An example. An agent has 20,000 tokens that never change (tools, system message), grows by 1,000 tokens with each
+request, and is condensed to 40,000 tokens. Its model charges 1 for a fresh token and 0.1 for one from its cache. To
+condense costs (1 − 0.1) × (40,000 − 20,000) = 18,000, because the shortened part is read anew. Afterwards each request
+costs 0.1 less for each token that is gone. So the cheapest size at which to condense is
+40,000 + √(2 × 1,000 × 18,000 / 0.1) = 59,000 tokens: sooner, and the reading anew comes too often; later, and every
+request carries too much.
+
+Two forms say what a run costs. `cost_by_lengths` needs prompt lengths alone: a prompt that is not shorter than the one
+before is taken to begin with all of it (CliffCompaction, arXiv 2609.26779, appendix A.1). `cost_by_prefixes` takes what
+really repeats, what the cache charges for writing, how long it keeps a prompt, and our own calls.
+
+The best trigger follows from one cycle, in which a view grows from its landing `L0` to the trigger `L` by `g` a
+request. Its (L − L0) / g requests read (L + L0) / 2 tokens each, and it is condensed once, for `C`. So a request costs
+p_read × (L + L0) / 2 + C × g / (L − L0), and what does not depend on `L`. That is least at L0 + √(2 × g × C / p_read),
+the rule of StaySwitch (HanyangWang0418-oss/stayswitch, CLIFF_ALIGNMENT.md).
+
+All sizes are in tokens as the upstream counts them; money is in the currency of the prices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf, sqrt
+from typing import NamedTuple
+
+from strategies.core.budget import TARGET_UNDER_TRIGGER, Budget
+from strategies.core.condensation import Condensation
+
+_MILLION = 1_000_000
+_RECORD_SHARE = 0.5
+"""The share of its bound that a record takes on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a million tokens cost, in any one currency; raises `ValueError` for a negative price."""
+
+    input: float
+    """Tokens of a prompt that the upstream reads anew."""
+    cached_input: float
+    """Tokens of a prompt that the upstream has in its cache."""
+    cache_write: float
+    """Tokens of a prompt that the upstream reads anew and writes to its cache."""
+    output: float = 0.0
+    """Tokens of a reply."""
+
+    def __post_init__(self) -> None:
+        if min(self.input, self.cached_input, self.cache_write, self.output) < 0:
+            raise ValueError("a price must be at least 0")
+
+    def of_call(self, *, prompt: int, cached: int = 0, reply: int = 0) -> float:
+        """The price of one call, of whose prompt `cached` tokens come from a cache that nothing is written to."""
+        fresh = max(prompt - cached, 0)
+        return (fresh * self.input + cached * self.cached_input + reply * self.output) / _MILLION
+
+
+class Sent(NamedTuple):
+    """One request as it was sent; sizes in tokens."""
+
+    prompt: int
+    common: int = 0
+    """The longest beginning that it shares with an earlier prompt."""
+    reply: int = 0
+    idle: float = 0.0
+    """Seconds since the request before it."""
+
+
+def cost_by_lengths(prompts: Sequence[int], prices: Prices, replies: Iterable[int] = ()) -> float:
+    """What a run costs by its prompt lengths: each prompt that is not shorter repeats the one before it."""
+    total, before = 0.0, 0
+    for prompt in prompts:
+        cached = before if prompt >= before else 0
+        total += prices.of_call(prompt=prompt, cached=cached)
+        before = prompt
+    return total + prices.of_call(prompt=0, reply=sum(replies))
+
+
+def cost_by_prefixes(
+    requests: Iterable[Sent], prices: Prices, *, lifetime: float = inf, own_calls: float = 0.0
+) -> float:
+    """What a run costs by what its prompts share; the cache keeps a prompt for `lifetime` seconds.
+
+    `own_calls` is what the proxy's own calls have cost.
+    """
+    total = own_calls
+    for sent in requests:
+        cached = min(sent.common, sent.prompt) if sent.idle <= lifetime else 0
+        spent = (sent.prompt - cached) * prices.cache_write + cached * prices.cached_input + sent.reply * prices.output
+        total += spent / _MILLION
+    return total
+
+
+class Condensing(NamedTuple):
+    """A condensation as the cost model sees it; sizes in tokens."""
+
+    landing: int
+    """The view just after it."""
+    head: int
+    """What precedes the history and stays: tools, system messages."""
+    calls: float = 0.0
+    """The price of our own calls for it."""
+    redone: float = 0.0
+    """What the client's model spends to do again what was forgotten."""
+
+    def cost(self, prices: Prices) -> float:
+        """What it costs once: the changed part of the prompt is read anew."""
+        anew = max(self.landing - self.head, 0) * max(prices.cache_write - prices.cached_input, 0.0) / _MILLION
+        return anew + self.calls + self.redone
+
+
+def break_even(condensing: Condensing, before: int, prices: Prices) -> float:
+    """The requests after which a condensation of a view of `before` tokens has paid back; infinity for never."""
+    saved = max(before - condensing.landing, 0) * prices.cached_input / _MILLION
+    return condensing.cost(prices) / saved if saved > 0 else inf
+
+
+def turns_to_pay_back(condensing: Condensing, before: int, prices: Prices, *, is_cold: bool = False) -> float:
+    """Turns until a condensation has saved its cost: 0 if it saves at once, infinity if it never does.
+
+    The request that it is made for is the first that reads less. If the cache `is_cold`, all is read anew in any case.
+    """
+    gone = max(before - condensing.landing, 0)
+    saved = gone * prices.cached_input / _MILLION
+    cold = condensing.calls + condensing.redone - gone * prices.cache_write / _MILLION
+    cost = cold if is_cold else condensing.cost(prices) - saved
+    if cost <= 0:
+        return 0.0
+    return cost / saved if saved > 0 else inf
+
+
+def best_trigger(condensing: Condensing, growth: float, prices: Prices) -> float:
+    """The size in tokens at which to condense a view that grows by `growth` a request; infinity for never."""
+    price = prices.cached_input / _MILLION
+    if price <= 0 or growth <= 0:
+        return inf
+    return condensing.landing + sqrt(2 * growth * condensing.cost(prices) / price)
+
+
+def cost_of_request(condensing: Condensing, growth: float, trigger: float, prices: Prices) -> float:
+    """What a request costs on average, without its reply, where views are condensed at `trigger` tokens."""
+    span = trigger - condensing.landing
+    if span <= 0:
+        return inf
+    carried = (trigger + condensing.landing) / 2 * prices.cached_input / _MILLION
+    added = growth * prices.cache_write / _MILLION
+    return carried + added + condensing.cost(prices) * min(growth / span, 1.0)
+
+
+# -- the trigger of a session ----------------------------------------------------------------------------------------
+
+
+class Advice(NamedTuple):
+    """What `auto` would do."""
+
+    trigger: int
+    """The size of the view at which it condenses, in tokens of our own count."""
+    saves: float
+    """The share of what prompts cost that this saves, against the configured trigger; 0 if it changes nothing."""
+
+    def __str__(self) -> str:
+        return f"trigger={self.trigger}; saves={self.saves:.2f}"
+
+
+def condensing_of(
+    budget: Budget, prices: Prices, head: int, growth: float, *, asks: bool, seen: Sequence[Condensation] = ()
+) -> Condensing:
+    """The condensation to expect of views that grow by `growth` tokens a request behind `head` constant tokens.
+
+    It lands where those that the session has `seen` have landed, and costs calls as they did. Before the first it lands
+    at the target, and costs a call if its first stage `asks` a model.
+    """
+    least, record = int(head + 2 * growth), int(budget.replacement_cap * _RECORD_SHARE)
+    if seen:
+        landing = sum(made.tokens_after for made in seen) // len(seen)
+        own = sum(made.own_tokens for made in seen) // len(seen)
+    else:
+        landing, own = budget.target, max(budget.trigger - budget.target, 0) + record if asks else 0
+    reply = min(record, own)
+    return Condensing(max(landing, least), head, prices.of_call(prompt=own - reply, reply=reply))
+
+
+def advise(budget: Budget, prices: Prices, condensing: Condensing, growth: float) -> Advice:
+    """The best trigger for views that grow by `growth` tokens a request."""
+    least = max(condensing.landing + growth, budget.usable * budget.marks.target / TARGET_UNDER_TRIGGER)
+    wanted = ceil(min(max(best_trigger(condensing, growth, prices), least), budget.trigger))
+    if wanted >= budget.trigger:
+        return Advice(budget.trigger, 0.0)
+    at_mark = cost_of_request(condensing, growth, budget.trigger, prices)
+    return Advice(wanted, max(1 - cost_of_request(condensing, growth, wanted, prices) / at_mark, 0.0))
+
+
+def with_trigger(budget: Budget, trigger: int) -> Budget:
+    """The budget with another trigger in tokens; preparations begin as much sooner, and a step is as much smaller."""
+    marks, share = budget.marks, trigger / max(budget.usable, 1)
+    step = min(marks.step, max(share - marks.target, 0.0))
+    return budget.with_marks(
+        replace(marks, trigger=share, prepare=marks.prepare * share / marks.trigger, step=step)
+    ).with_goal(budget.goal)

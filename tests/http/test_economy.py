@@ -1,0 +1,86 @@
+"""Where condensing is cheapest: what `advise` says, what `auto` does, and who chooses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support import wire
+from tests.support.stage import Stage, asked, body_of, chat, count, staged
+from tests.support.wire import Answer
+
+OPERATOR = [("Authorization", "Bearer operator")]
+WINDOW = 32_768
+"""Its target is 14,336 tokens and its trigger 24,371."""
+PRICES = {"input": 1.0, "cached_input": 0.5}
+"""With reads this dear the cheapest trigger is near its least, a quarter above the target."""
+PRICED: dict[str, Any] = {"window": WINDOW, "strategy": "extract", "models": [{"match": "*", "prices": PRICES}]}
+
+
+ROUNDS = next(rounds for rounds in range(200) if count({"messages": chat(rounds)}) > 20_000)
+"""Of a chat that has passed the cheapest trigger and not the mark."""
+
+
+def grown(stage: Stage) -> Answer:
+    """The reply in such a chat."""
+    return stage.ask(chat(ROUNDS), asked(session="s"))
+
+
+def test_by_default_a_reply_says_where_condensing_is_cheapest_and_nothing_else_changes() -> None:
+    with staged(**PRICED) as stage:
+        answer = grown(stage)
+        mode, trigger, saves = (answer.header("x-condenser-economy") or "").split("; ")
+        assert mode == "advise"
+        assert 14_336 / 0.8 <= int(trigger.removeprefix("trigger=")) < 20_000
+        assert 0.01 <= float(saves.removeprefix("saves=")) < 0.5
+        assert answer.header("x-condenser-action") == "passed"
+        assert stage.upstream.journal.only().body == stage.sent[-1]
+
+
+def test_auto_condenses_there() -> None:
+    with staged(**PRICED, economy="auto") as stage:
+        answer = grown(stage)
+        assert answer.header("x-condenser-action") == "condensed"
+        assert (answer.header("x-condenser-economy") or "").startswith("auto; trigger=")
+        assert count(stage.forwarded[-1].json()) <= 14_336
+
+
+def test_off_says_and_does_nothing() -> None:
+    with staged(**PRICED, economy="off") as stage:
+        answer = grown(stage)
+        assert answer.header("x-condenser-economy") is None
+        assert answer.header("x-condenser-action") == "passed"
+
+
+@pytest.mark.parametrize("entry", [{"economy": "auto"}, {}], ids=["of the model", "of the session"])
+def test_the_models_entry_and_the_session_choose(entry: dict[str, str]) -> None:
+    models = [{"match": "*", "prices": PRICES, **entry}]
+    with staged(**{**PRICED, "models": models}) as stage:
+        if not entry:
+            stage.ask(chat(2), asked(session="s", economy="auto"))
+        assert grown(stage).header("x-condenser-action") == "condensed"
+
+
+def test_a_mode_that_there_is_not_is_refused_and_named() -> None:
+    with staged(**PRICED) as stage:
+        answer = stage.post(body_of(chat(1)), asked(session="s", economy="cheap"))
+        assert answer.status == 400
+        assert answer.json()["error"]["param"] == "X-Condenser-Economy"
+
+
+def test_a_view_that_was_condensed_is_replayed_until_it_has_grown_to_the_trigger_again() -> None:
+    with staged(**PRICED, economy="auto") as stage:
+        grown(stage)
+        later = stage.ask(chat(ROUNDS + 1), asked(session="s"))
+        assert later.header("x-condenser-action") == "replayed"
+
+
+def test_sessions_say_what_auto_would_do() -> None:
+    with staged(**PRICED, admin={"token": "operator"}) as stage:
+        grown(stage)
+        listed = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", b"", OPERATOR).json()["data"]
+        path = f"/_condenser/sessions/{listed[0]['tenant']}/{listed[0]['session']}"
+        economy = wire.request(stage.proxy.url, "GET", path, b"", OPERATOR).json()["economy"]
+        assert economy["mode"] == "advise"
+        assert 17_000 < economy["trigger"] < 20_000

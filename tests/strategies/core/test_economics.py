@@ -1,0 +1,229 @@
+"""The cost model: money from prompt lengths and prefixes, and the trigger that makes a conversation cheapest."""
+
+from __future__ import annotations
+
+from math import inf, isclose
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from strategies.core.budget import Budget, Scale
+from strategies.core.condensation import Condensation
+from strategies.core.economics import (
+    Advice,
+    Condensing,
+    Prices,
+    Sent,
+    advise,
+    best_trigger,
+    break_even,
+    condensing_of,
+    cost_by_lengths,
+    cost_by_prefixes,
+    cost_of_request,
+    turns_to_pay_back,
+    with_trigger,
+)
+
+CHEAP = Prices(input=0.95, cached_input=0.16, cache_write=0.95, output=4.0)
+RATIOS = Prices(input=1.0, cached_input=0.1, cache_write=1.25)
+
+sizes = st.integers(0, 400_000)
+money = st.floats(0.001, 100)
+priced = st.tuples(st.floats(0.01, 1), st.floats(1, 1.25), money).map(
+    lambda made: Prices(made[2], made[0] * made[2], made[1] * made[2], 5 * made[2])
+)
+condensings = st.tuples(st.integers(1, 200_000), st.floats(0, 1), st.floats(0, 0.1)).map(
+    lambda made: Condensing(made[0], int(made[0] * made[1]), made[2])
+)
+
+
+def test_a_prompt_that_is_not_shorter_repeats_the_one_before_it() -> None:
+    # 10,000 anew, then 10,000 from the cache and 1,000 anew, then all 4,000 anew.
+    assert isclose(cost_by_lengths([10_000, 11_000, 4_000], CHEAP), (15_000 * 0.95 + 10_000 * 0.16) / 1e6)
+
+
+def test_replies_are_paid_for() -> None:
+    assert isclose(cost_by_lengths([], CHEAP, [200, 300]), 500 * 4.0 / 1e6)
+    assert isclose(cost_by_prefixes([Sent(0, reply=500)], CHEAP), 500 * 4.0 / 1e6)
+
+
+def test_what_is_not_in_the_cache_is_written_to_it() -> None:
+    assert isclose(cost_by_prefixes([Sent(1_000, 400)], RATIOS), (600 * 1.25 + 400 * 0.1) / 1e6)
+
+
+def test_a_cold_cache_has_nothing() -> None:
+    warm, cold = Sent(1_000, 1_000, idle=300.0), Sent(1_000, 1_000, idle=300.1)
+    assert isclose(cost_by_prefixes([warm], RATIOS, lifetime=300.0), 100 / 1e6)
+    assert isclose(cost_by_prefixes([cold], RATIOS, lifetime=300.0), 1_250 / 1e6)
+
+
+def test_the_proxys_own_calls_are_part_of_the_cost() -> None:
+    assert isclose(cost_by_prefixes([], CHEAP, own_calls=0.49), 0.49)
+
+
+def test_a_negative_price_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least 0"):
+        Prices(1.0, -0.1, 1.0)
+
+
+def test_the_best_trigger_of_the_example() -> None:
+    prices = Prices(1.0, 0.1, 1.0)
+    assert round(best_trigger(Condensing(40_000, 20_000), 1_000, prices)) == 58_974
+    assert break_even(Condensing(40_000, 20_000), 58_974, prices) == pytest.approx(18_000 / 1_897.4)
+
+
+def test_what_costs_nothing_to_carry_is_never_condensed() -> None:
+    free = Prices(1.0, 0.0, 1.0)
+    assert best_trigger(Condensing(10_000, 0), 1_000, free) == inf
+    assert break_even(Condensing(10_000, 0), 20_000, free) == inf
+    assert break_even(Condensing(10_000, 0), 9_000, RATIOS) == inf
+    assert best_trigger(Condensing(10_000, 0), 0, RATIOS) == inf
+
+
+@given(st.lists(sizes, max_size=20), priced)
+def test_both_forms_agree_where_every_prompt_continues_the_one_before(prompts: list[int], prices: Prices) -> None:
+    grown = sorted(prompts)
+    plain = Prices(prices.input, prices.cached_input, prices.input, prices.output)
+    sent = [Sent(now, before) for before, now in zip([0, *grown], grown, strict=False)]
+    assert isclose(cost_by_lengths(grown, plain), cost_by_prefixes(sent, plain), abs_tol=1e-9)
+
+
+@given(st.lists(st.tuples(sizes, sizes), max_size=20), priced)
+def test_a_longer_common_prefix_never_costs_more(pairs: list[tuple[int, int]], prices: Prices) -> None:
+    none = [Sent(prompt) for prompt, _ in pairs]
+    some = [Sent(prompt, common) for prompt, common in pairs]
+    every = [Sent(prompt, prompt) for prompt, _ in pairs]
+    costs = [cost_by_prefixes(each, prices) for each in (every, some, none)]
+    assert costs == sorted(costs) or isclose(costs[0], costs[2])
+
+
+@given(condensings, st.floats(10, 20_000), priced, st.floats(0.2, 5))
+def test_no_other_trigger_is_cheaper_than_the_best(
+    condensing: Condensing, growth: float, prices: Prices, factor: float
+) -> None:
+    best = best_trigger(condensing, growth, prices)
+    # Within less than one request of the landing a view would be condensed with every request.
+    assume(best - condensing.landing >= growth)
+    other = condensing.landing + (best - condensing.landing) * factor
+    assume(other - condensing.landing >= growth)
+    least = cost_of_request(condensing, growth, best, prices)
+    assert least <= cost_of_request(condensing, growth, other, prices) * (1 + 1e-9)
+
+
+@given(condensings, st.floats(10, 20_000), priced)
+def test_the_best_trigger_lies_above_the_landing_and_grows_with_growth_and_cost(
+    condensing: Condensing, growth: float, prices: Prices
+) -> None:
+    best = best_trigger(condensing, growth, prices)
+    assert best >= condensing.landing
+    assert best_trigger(condensing, growth * 2, prices) >= best
+    assert best_trigger(condensing._replace(calls=condensing.calls + 1), growth, prices) >= best
+
+
+@given(condensings, st.integers(1, 400_000), priced)
+def test_after_its_break_even_a_condensation_has_saved_its_cost(
+    condensing: Condensing, before: int, prices: Prices
+) -> None:
+    requests = break_even(condensing, before, prices)
+    assume(requests != inf)
+    saved = requests * (before - condensing.landing) * prices.cached_input / 1e6
+    assert isclose(saved, condensing.cost(prices), rel_tol=1e-6, abs_tol=1e-12)
+
+
+COSTLY = Prices(input=3.0, cached_input=0.3, cache_write=3.0, output=15.0)
+
+
+def test_a_cold_cache_pays_at_once() -> None:
+    assert turns_to_pay_back(Condensing(50_000, 2_000), 100_000, COSTLY, is_cold=True) == 0
+
+
+def test_a_warm_cache_pays_after_the_turns_that_reading_anew_costs() -> None:
+    # 48,000 tokens are read anew for 2.7 more a million; each turn reads 50,000 fewer for 0.3, this one among them.
+    turns = turns_to_pay_back(Condensing(50_000, 2_000), 100_000, COSTLY)
+    assert turns == pytest.approx((48_000 * 2.7 - 50_000 * 0.3) / (50_000 * 0.3))
+
+
+def test_our_own_calls_make_it_pay_later() -> None:
+    plain = turns_to_pay_back(Condensing(50_000, 2_000), 100_000, COSTLY)
+    assert turns_to_pay_back(Condensing(50_000, 2_000, calls=0.5), 100_000, COSTLY) > plain
+
+
+def test_what_leaves_nothing_out_never_pays() -> None:
+    assert turns_to_pay_back(Condensing(10_000, 0, calls=0.1), 10_000, COSTLY, is_cold=True) == inf
+
+
+@given(sizes, condensings, st.booleans(), st.integers(0, 50_000))
+def test_leaving_out_more_never_pays_later(before: int, condensing: Condensing, is_cold: bool, more: int) -> None:
+    less = turns_to_pay_back(condensing, before, COSTLY, is_cold=is_cold)
+    deeper = condensing._replace(landing=max(condensing.landing - more, 0))
+    further = turns_to_pay_back(deeper, before, COSTLY, is_cold=is_cold)
+    assert 0 <= further <= less or isclose(further, less)
+
+
+def test_a_call_costs_what_is_fresh_what_is_cached_and_the_reply() -> None:
+    prices = Prices(input=2.5, cached_input=1.25, cache_write=2.5, output=10.0)
+    assert prices.of_call(prompt=1_000_000, cached=400_000, reply=100_000) == pytest.approx(1.5 + 0.5 + 1.0)
+
+
+# -- the trigger of a session ------------------------------------------------------------------------------------------
+
+WIDE = Budget.of(200_000)
+
+
+def made(*, tokens_after: int, own_tokens: int) -> Condensation:
+    """A condensation that left a view of that size, after model calls of that size."""
+    return Condensation(
+        "c", b"", 1, 1, (), 200_000, "extract", "soft", "threshold", 166_000, tokens_after, 0.0, own_tokens
+    )
+
+
+def test_an_agent_with_cheap_reads_is_cheapest_below_the_mark() -> None:
+    advice = advise(WIDE, RATIOS, condensing_of(WIDE, RATIOS, 20_000, 500, asks=False), 500)
+    assert WIDE.target / 0.8 <= advice.trigger < WIDE.trigger
+    assert 0.0 < advice.saves < 0.2
+
+
+def test_a_small_window_leaves_the_trigger_at_its_mark() -> None:
+    small = Budget.of(8_192)
+    condensing = condensing_of(small, RATIOS, 2_000, 800, asks=True)
+    assert condensing.calls > 0
+    assert advise(small, RATIOS, condensing, 800) == Advice(small.trigger, 0.0)
+
+
+def test_a_condensation_is_expected_to_be_like_those_before_it() -> None:
+    seen = [made(tokens_after=60_000, own_tokens=0), made(tokens_after=40_000, own_tokens=30_000)]
+    expected = condensing_of(WIDE, RATIOS, 20_000, 500, asks=True, seen=seen)
+    reply = WIDE.replacement_cap // 2
+    assert expected == Condensing(50_000, 20_000, RATIOS.of_call(prompt=15_000 - reply, reply=reply))
+    assert condensing_of(WIDE, RATIOS, 90_000, 5_000, asks=False, seen=seen).landing == 100_000
+
+
+def test_the_budget_follows_a_trigger_in_both_counts_and_keeps_its_target() -> None:
+    scaled = WIDE.scaled(Scale(1_000, 1.25))
+    followed = with_trigger(scaled, scaled.trigger - 10_000)
+    assert abs(followed.trigger - (scaled.trigger - 10_000)) <= 1
+    assert (followed.target, followed.goal) == (scaled.target, scaled.goal)
+    assert followed.prepare < scaled.prepare
+    assert followed.unscaled.marks == followed.marks
+
+
+@given(
+    st.integers(2_000, 1_000_000),
+    priced,
+    st.integers(0, 300_000),
+    st.floats(1, 50_000),
+    st.booleans(),
+)
+def test_the_trigger_stays_between_what_the_head_allows_and_the_mark(
+    window: int, prices: Prices, head: int, growth: float, asks: bool
+) -> None:
+    budget = Budget.of(window)
+    condensing = condensing_of(budget, prices, head, growth, asks=asks)
+    advice = advise(budget, prices, condensing, growth)
+    assert advice.trigger <= budget.trigger
+    assert 0.0 <= advice.saves < 1.0
+    if advice.trigger < budget.trigger:
+        assert advice.trigger >= condensing.landing + growth
+        assert with_trigger(budget, advice.trigger).target == budget.target
