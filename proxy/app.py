@@ -34,7 +34,7 @@ from proxy.serving.counting import Counting
 from proxy.serving.layer import Serving, error_response, new_request_id
 from proxy.serving.passthrough import PassThrough
 from proxy.settings import Settings
-from proxy.store.base import SessionStore
+from proxy.store.base import Store
 from proxy.upstream import Transport
 
 _JSON = "application/json"
@@ -46,7 +46,7 @@ _CONDENSED = {path: Condensed(endpoint) for path, endpoint in PATHS.items()}
 def create_app(
     settings: Settings,
     *,
-    store: SessionStore | None = None,
+    store: Store | None = None,
     transport: Transport | None = None,
     clock: Callable[[], float] = time.time,
     drain: Drain | None = None,

@@ -49,7 +49,7 @@ from proxy.settings import Settings
 from proxy.settings.permits import ControlSettings
 from proxy.settings.token import admin_token
 from proxy.store import open_store
-from proxy.store.base import SessionStore
+from proxy.store.base import Store
 from proxy.telemetry import Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
 from proxy.tokens.windows import bundled_table
@@ -89,7 +89,7 @@ class Services:
     """Raises `BadRequest` for controls that clients may not set; None if they may set all."""
 
     @property
-    def store(self) -> SessionStore:
+    def store(self) -> Store:
         """Where sessions are stored."""
         return self.stored.store
 
@@ -112,7 +112,7 @@ class _Ground:
 async def open_services(
     settings: Settings,
     *,
-    store: SessionStore | None = None,
+    store: Store | None = None,
     transport: Transport | None = None,
     summarizer: Resolver | None = None,
     clock: Callable[[], float] = time.time,
@@ -137,7 +137,7 @@ async def open_services(
 
 
 @asynccontextmanager
-async def _opened_store(settings: Settings, clock: Callable[[], float]) -> AsyncIterator[SessionStore]:
+async def _opened_store(settings: Settings, clock: Callable[[], float]) -> AsyncIterator[Store]:
     quotas = settings.store.max_session_bytes, settings.store.max_tenant_bytes
     store = await open_store(settings.store.url, clock=clock, max_session_bytes=quotas[0], max_tenant_bytes=quotas[1])
     try:

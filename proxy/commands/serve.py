@@ -32,7 +32,7 @@ from proxy.settings import Settings
 from proxy.settings.tables import ModelRole, UpstreamSettings
 from proxy.settings.token import admin_token, is_loopback, token_file
 from proxy.store import open_store
-from proxy.store.base import SessionStore, StoreError
+from proxy.store.base import Store, StoreError
 from proxy.version import LOGGER
 
 REFUSAL = """condenser: refusing to start on {host} with {keys}:
@@ -133,7 +133,7 @@ async def store_problem(settings: Settings) -> str:
     return ""
 
 
-async def _warn_of_silence(store: SessionStore, settings: Settings) -> None:
+async def _warn_of_silence(store: Store, settings: Settings) -> None:
     """Warns if the store does not answer: a server may be down when the proxy starts, or its address be wrong."""
     try:
         async with asyncio.timeout(settings.store.timeout):

@@ -365,7 +365,7 @@ class Exchange:
         if is_small and update.patch is update.memory_patch is None:
             return
         if context.keeps_reply and self.request.goes_on is not None:
-            session = context.recognised.key.session
+            session = context.recognised.key.name
             blocks = reply_block(self.request.goes_on, self.request.body, session, reply_id, items)
             update = update._replace(blocks=blocks)
         if context.append is None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from proxy.condensing.allowance import ON_EMBEDDINGS, remaining_after_votes, spent_before
 from proxy.condensing.context import RequestContext
 from proxy.memory.meaning import Asker, Meanings, Vector
-from proxy.store.base import SessionKey
+from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Transcript
 from strategies.memory.passages import Entry, card_entry, message_entries
@@ -36,7 +36,7 @@ class Searchable:
     sees it. `asker` is the request on whose behalf vectors are made; None where none may be made.
     """
 
-    key: SessionKey | None
+    key: StoreKey | None
     history: Transcript
     cards: Callable[[], Sequence[MemoryCard]]
     asker: Asker | None = None
@@ -115,7 +115,7 @@ class Recall:
 
     def __init__(self, meanings: Meanings | None = None) -> None:
         self._meanings = meanings
-        self._indexed: OrderedDict[SessionKey, _SessionIndex] = OrderedDict()
+        self._indexed: OrderedDict[StoreKey, _SessionIndex] = OrderedDict()
 
     async def search(self, searchable: Searchable, query: str, wait: float = 0.0) -> list[Hit]:
         """The hits of a query, best first; its vector, if one is used, is waited for `wait` seconds."""
@@ -143,7 +143,7 @@ class Recall:
             return None
         return await self._meanings.query(asker, query, wait)
 
-    def _of(self, key: SessionKey | None) -> _SessionIndex:
+    def _of(self, key: StoreKey | None) -> _SessionIndex:
         if key is None:
             return _SessionIndex()
         indexed = self._indexed.setdefault(key, _SessionIndex())

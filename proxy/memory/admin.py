@@ -20,7 +20,7 @@ from proxy.sessions.cards import standing_for, with_card, without_cards
 from proxy.sessions.histories import StoredHistory, StoredMessage
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
-from proxy.store.base import SessionKey, StoreError
+from proxy.store.base import StoreError, StoreKey
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
 from strategies.core.messages import Dialect, Message, Reader, Role, unknown
 from strategies.core.parsing import loads, normalized
@@ -51,7 +51,7 @@ class MemoryAdmin:
     clock: Callable[[], float]
     keeps_text: bool = True
 
-    async def list_cards(self, key: SessionKey) -> Document | None:
+    async def list_cards(self, key: StoreKey) -> Document | None:
         """All cards, oldest first."""
         session = await self.stored.in_time(self.stored.load(key))
         if session is None:
@@ -60,7 +60,7 @@ class MemoryAdmin:
         covered = _covered(session)
         return {"object": "list", "data": [card_document(card, covered) for card in cards]}
 
-    async def export_cards(self, key: SessionKey) -> list[Document] | None:
+    async def export_cards(self, key: StoreKey) -> list[Document] | None:
         """The cards that hold, oldest first, in the export format of the reference document and with no other members.
 
         `source` is left out where it is not known.
@@ -71,7 +71,7 @@ class MemoryAdmin:
         told = to_json(card for card in await asyncio.to_thread(session.cards) if card.holds)
         return [{name: card[name] for name in EXPORTED if name in card} for card in told]
 
-    async def search(self, key: SessionKey, query: str, name: str = MAIN, top_k: int = TOP_K) -> Document | None:
+    async def search(self, key: StoreKey, query: str, name: str = MAIN, top_k: int = TOP_K) -> Document | None:
         """The messages and cards of a branch that match a query, best first; None also if there is no such branch."""
         patience = self.stored.patience()
         session = await patience.read(self.stored.load(key))
@@ -108,14 +108,14 @@ class MemoryAdmin:
             return unknown(stored.digest, Role.USER, dialect)
         return self.reader.read(stored.raw, loads(stored.raw), 0, dialect, stored.digest)
 
-    async def add(self, key: SessionKey, written: object) -> Document | None:
+    async def add(self, key: StoreKey, written: object) -> Document | None:
         """Adds a card that a person wrote; returns the card that holds then. Raises `BadRequest`."""
         self._check_keeps_text()
         card = parse_card(written, self.clock())
         session = await self._change(key, lambda session: session and with_card(session, card))
         return card_document(standing_for(session, card) or card, _covered(session)) if session else None
 
-    async def import_cards(self, key: SessionKey, written: object) -> Document | None:
+    async def import_cards(self, key: StoreKey, written: object) -> Document | None:
         """Adds the cards of an export in the format of the reference document; those that are there already stay.
 
         Returns how many were added, and how many were there. Raises `BadRequest`, which names a bad card by its place.
@@ -140,7 +140,7 @@ class MemoryAdmin:
         if not self.keeps_text:
             raise BadRequest('With store.content = "digests" no text is kept, and so no memory.')
 
-    async def forget(self, key: SessionKey, card: str | None = None) -> Document | None:
+    async def forget(self, key: StoreKey, card: str | None = None) -> Document | None:
         """Deletes all cards, or one and those that say the same. Returns how many; None also if it is not there."""
         gone = 0
 
@@ -157,7 +157,7 @@ class MemoryAdmin:
         session = await self._change(key, changed)
         return {"object": "forgotten", "cards": gone} if session else None
 
-    async def _change(self, key: SessionKey, change: Callable[[Session | None], Session | None]) -> Session | None:
+    async def _change(self, key: StoreKey, change: Callable[[Session | None], Session | None]) -> Session | None:
         changing = self.stored.change(key, change, self.ttl)
         return await self.stored.write(changing, self.stored.patience())
 

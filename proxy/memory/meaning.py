@@ -29,7 +29,7 @@ from proxy.runtime.lru import Lru
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import Session
 from proxy.settings.tables import ModelRole
-from proxy.store.base import SessionKey
+from proxy.store.base import StoreKey
 from strategies.core.effects import Failure
 from strategies.memory.ranking import Hit, fuse, outstanding
 
@@ -113,9 +113,9 @@ class Vectors:
 
     def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._sessions: OrderedDict[SessionKey, SessionVectors] = OrderedDict()
+        self._sessions: OrderedDict[StoreKey, SessionVectors] = OrderedDict()
 
-    def of(self, key: SessionKey) -> SessionVectors:
+    def of(self, key: StoreKey) -> SessionVectors:
         """The vectors of a session; counts as a use of them."""
         found = self._sessions.setdefault(key, SessionVectors())
         self._sessions.move_to_end(key)
@@ -170,7 +170,7 @@ class Asker(NamedTuple):
     """The tokens that they had cost when the request came."""
 
     @property
-    def key(self) -> SessionKey:
+    def key(self) -> StoreKey:
         return self.recognised.key
 
 
@@ -230,7 +230,7 @@ class Meanings:
         known.spend(found.tokens)
         return vector_of(found.vectors[0])
 
-    async def rank(self, key: SessionKey, query: Vector, hits: Sequence[Hit], visible: Sequence[Hit]) -> list[Hit]:
+    async def rank(self, key: StoreKey, query: Vector, hits: Sequence[Hit], visible: Sequence[Hit]) -> list[Hit]:
         """The hits by words fused with those of the `visible` passages that are close to the query in meaning."""
         known = self._vectors.of(key)
         return await asyncio.to_thread(lambda: fuse(hits, outstanding(known.closeness(query, visible))))

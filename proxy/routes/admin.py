@@ -18,7 +18,7 @@ from proxy.memory.admin import MAX_HITS, TOP_K, MemoryAdmin
 from proxy.services import Services
 from proxy.sessions.admin import Admin, Document
 from proxy.sessions.session import MAIN
-from proxy.store.base import SessionKey, StoreError
+from proxy.store.base import StoreError, StoreKey
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
@@ -57,7 +57,7 @@ async def _answer(request: Request, services: Services) -> Document | list[Docum
         case ["sessions", *names] if names and not all(map(_NAME.fullmatch, names)):
             return None
         case ["sessions", tenant, session, "memory", *more]:
-            return await _memory(request, services.memory_admin, SessionKey(tenant, session), more)
+            return await _memory(request, services.memory_admin, StoreKey(tenant, session), more)
     return await _sessions(request, services.admin, path)
 
 
@@ -69,9 +69,9 @@ async def _sessions(request: Request, admin: Admin, path: list[str]) -> Document
         case "GET", ["sessions"]:
             return await admin.list_sessions(query.get("tenant"), query.get("id"))
         case "GET", ["sessions", tenant, session]:
-            return await admin.session(SessionKey(tenant, session))
+            return await admin.session(StoreKey(tenant, session))
         case "DELETE", ["sessions", tenant, session]:
-            return _deleted(await admin.delete(SessionKey(tenant, session)))
+            return _deleted(await admin.delete(StoreKey(tenant, session)))
         case "DELETE", ["sessions", tenant]:
             return _deleted(await admin.delete_tenant(tenant))
         case _, ["stats"] | ["sessions"]:
@@ -82,7 +82,7 @@ async def _sessions(request: Request, admin: Admin, path: list[str]) -> Document
 
 
 async def _memory(
-    request: Request, memory: MemoryAdmin, key: SessionKey, more: list[str]
+    request: Request, memory: MemoryAdmin, key: StoreKey, more: list[str]
 ) -> Document | list[Document] | None:
     match request.method, more:
         case "GET", []:

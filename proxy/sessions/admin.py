@@ -23,7 +23,7 @@ from proxy.sessions.histories import StoredHistory, StoredMessage
 from proxy.sessions.identity import session_key
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
-from proxy.store.base import SessionKey, StoreError
+from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import Tree
 from strategies.core.cards import to_json
 from strategies.core.condensation import Condensation
@@ -56,19 +56,19 @@ class Admin:
         """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
         keys_of_id = [session_key(name, dialect) for dialect in ENDPOINTS] if name else []
         names = None if name is None else {name, *keys_of_id, key_of_shown(name)}
-        keys = [key for key in await self._stored.store.sessions(tenant) if names is None or key.session in names]
+        keys = [key for key in await self._stored.store.keys(tenant) if names is None or key.name in names]
         loaded = [each async for each in self._each_session(keys)]
         rows = [_summary(key, session) for key, session in loaded if session is not None]
-        unreadable = [{"tenant": key.tenant, "session": key.session} for key, session in loaded if session is None]
+        unreadable = [{"tenant": key.tenant, "session": key.name} for key, session in loaded if session is None]
         rows.sort(key=lambda row: row["created_at"], reverse=True)
         return {"object": "list", "data": rows, "unreadable": unreadable}
 
     async def find_session(self, name: str, tenant: str | None = None) -> Document | None:
         """The session with this key or id, of all tenants or one; raises `BadRequest` where several have it."""
         listed = await self.list_sessions(tenant, name)
-        keys = [SessionKey(row["tenant"], row["session"]) for row in (*listed["data"], *listed["unreadable"])]
+        keys = [StoreKey(row["tenant"], row["session"]) for row in (*listed["data"], *listed["unreadable"])]
         if len(keys) > 1:
-            places = ", ".join(f"{key.tenant}/{key.session}" for key in keys)
+            places = ", ".join(f"{key.tenant}/{key.name}" for key in keys)
             raise BadRequest(
                 f"{len(keys)} sessions have this id; name one as TENANT/SESSION, or its tenant with ?tenant=: {places}",
                 param="tenant",
@@ -76,7 +76,7 @@ class Admin:
             )
         return await self.session(keys[0]) if keys else None
 
-    async def session(self, key: SessionKey) -> Document | None:
+    async def session(self, key: StoreKey) -> Document | None:
         """All that is stored of one session; None where there is none."""
         patience = self._stored.patience()
         session = await patience.read(self._stored.load(key))
@@ -88,13 +88,13 @@ class Admin:
         except (ValueError, LookupError, TypeError) as error:
             raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
 
-    async def delete(self, key: SessionKey) -> bool:
+    async def delete(self, key: StoreKey) -> bool:
         """Deletes a session, also one that cannot be read. Returns whether there was one."""
         return await self._stored.in_time(self._stored.store.delete(key))
 
     async def delete_tenant(self, tenant: str) -> int:
         """Deletes all sessions of a tenant, those that were never saved included. Returns how many there were."""
-        keys = await self._stored.store.sessions(tenant)
+        keys = await self._stored.store.keys(tenant)
         for key in keys:
             await self.delete(key)
         return len(keys)
@@ -103,7 +103,7 @@ class Admin:
         """Counts over all sessions that have not expired."""
         totals: Counter[str] = Counter()
         tenants: set[str] = set()
-        async for key, session in self._each_session(await self._stored.store.sessions()):
+        async for key, session in self._each_session(await self._stored.store.keys()):
             if session is not None and session.source != SCOPE:
                 tenants.add(key.tenant)
                 totals.update(sessions=1, branches=len(session.branches), condensations=len(session.condensations))
@@ -113,7 +113,7 @@ class Admin:
         names = (*counted, *own, "prompt_tokens", "cached_tokens", "completion_tokens")
         return {"object": "stats", "tenants": len(tenants), **{name: totals[name] for name in names}}
 
-    async def _each_session(self, keys: Iterable[SessionKey]) -> AsyncIterator[tuple[SessionKey, Session | None]]:
+    async def _each_session(self, keys: Iterable[StoreKey]) -> AsyncIterator[tuple[StoreKey, Session | None]]:
         """Each session that was saved, read one by one so that requests get their turn; None for a broken one."""
         for key in keys:
             try:
@@ -130,7 +130,7 @@ class Admin:
 # Documents
 
 
-def _summary(key: SessionKey, session: Session) -> Document:
+def _summary(key: StoreKey, session: Session) -> Document:
     return {
         **_head(key, session),
         "branches": len(session.branches),
@@ -139,17 +139,17 @@ def _summary(key: SessionKey, session: Session) -> Document:
     }
 
 
-def _head(key: SessionKey, session: Session) -> Document:
+def _head(key: StoreKey, session: Session) -> Document:
     return {
         "tenant": key.tenant,
-        "session": key.session,
+        "session": key.name,
         "id": session.id,
         "source": session.source,
         "created_at": session.created_at,
     }
 
 
-def session_document(key: SessionKey, session: Session, blocks: Mapping[str, bytes]) -> Document:
+def session_document(key: StoreKey, session: Session, blocks: Mapping[str, bytes]) -> Document:
     """All that is stored of a session; its condensations are in the order of time."""
     stored = StoredHistory.of(blocks, session.dialect)
     condensations = sorted(session.condensations, key=lambda each: (each.created_at, each.depth))

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from proxy.sessions.session import Session
-from proxy.store.base import SessionKey
+from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.memory.merging import merge_cards
 
@@ -32,14 +32,14 @@ MAX_SUPERSEDED = 100
 class Scope(NamedTuple):
     """A scope as one request sees it; `cards` are the cards that it may see, superseded ones too."""
 
-    key: SessionKey
+    key: StoreKey
     name: str
     cards: tuple[MemoryCard, ...] = ()
 
 
-def scope_key(tenant: str, name: str) -> SessionKey:
+def scope_key(tenant: str, name: str) -> StoreKey:
     """The key of a scope; the keys of sessions begin with other letters."""
-    return SessionKey(tenant, _key(name))
+    return StoreKey(tenant, _key(name))
 
 
 def key_of_shown(shown: str) -> str | None:

@@ -27,7 +27,7 @@ from proxy.sessions.append import VERSION, StoredAppend, decode_append
 from proxy.sessions.identity import CHAT
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
-from proxy.store.base import SessionKey, StoreError
+from proxy.store.base import StoreError, StoreKey
 from proxy.store.compress import decompress
 from strategies.core.alignment import Tree
 from strategies.core.digest import ROOT, link
@@ -182,9 +182,9 @@ class Histories:
     def __init__(self, stored: StoredSessions, max_bytes: int = MAX_BYTES) -> None:
         self._stored = stored
         self._max_bytes = max_bytes
-        self._cached: SizedLru[SessionKey, _Cached] = SizedLru(max_bytes)
+        self._cached: SizedLru[StoreKey, _Cached] = SizedLru(max_bytes)
 
-    async def history(self, key: SessionKey, session: Session, ends: Collection[str]) -> StoredHistory:
+    async def history(self, key: StoreKey, session: Session, ends: Collection[str]) -> StoredHistory:
         """The history of a session with its paths to `ends`, as far as they are stored; raises `StoreError`.
 
         `ends` are chain digests in hex, or names of append mode's blocks.
@@ -202,11 +202,11 @@ class Histories:
             self.forget(key)
         return history
 
-    def forget(self, key: SessionKey) -> None:
+    def forget(self, key: StoreKey) -> None:
         """Drops a session that is gone from the cache."""
         self._cached.forget(key)
 
-    async def _read_missing(self, key: SessionKey, history: StoredHistory, ends: Collection[str]) -> None:
+    async def _read_missing(self, key: StoreKey, history: StoredHistory, ends: Collection[str]) -> None:
         for _ in range(READS_BY_NAME):
             missing = history.missing(ends)
             if not missing:
@@ -215,11 +215,11 @@ class Histories:
                 break
         await self._read_all(key, history, ends)
 
-    async def _read_all(self, key: SessionKey, history: StoredHistory, ends: Collection[str]) -> None:
+    async def _read_all(self, key: StoreKey, history: StoredHistory, ends: Collection[str]) -> None:
         await self._read(key, history, None)
         history.note_all_read(ends)
 
-    async def _read(self, key: SessionKey, history: StoredHistory, names: list[str] | None) -> int:
+    async def _read(self, key: StoreKey, history: StoredHistory, names: list[str] | None) -> int:
         """Reads the blocks of these names, all of them where that is None. Returns how many there were."""
         blocks = await self._stored.store.blocks(key, names)
         try:

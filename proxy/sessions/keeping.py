@@ -30,7 +30,7 @@ from proxy.sessions.histories import new_block
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import MAIN, NOTHING, Session
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
-from proxy.store.base import REFUSED_WRITES, SessionKey, StoreError
+from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
 from proxy.store.compress import compress
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, standing_in
@@ -128,10 +128,10 @@ class Keeper:
         await self._share(recognised, kept)
         return kept
 
-    async def _put_standing(self, key: SessionKey, condensation: Condensation) -> Condensation:
+    async def _put_standing(self, key: StoreKey, condensation: Condensation) -> Condensation:
         name = record_name(condensation.digest, condensation.depth)
         data = await self._stored.store.put_record(key, name, compress(encode_condensation(condensation)), self.ttl)
-        await self._stored.store.mark_standing(key, name)
+        await self._stored.store.mark(key, name)
         return self._stored.condensation(data, standing=True) or condensation
 
     async def record_prepared(self, recognised: Recognised, condensation: Condensation) -> Condensation:
@@ -170,7 +170,7 @@ class Keeper:
         own = recognised.session.condensations if recognised.session else ()
         if any(each.id == condensation.id for each in own):
             name = record_name(condensation.digest, condensation.depth)
-            await self._stored.write(self._stored.store.mark_standing(recognised.key, name), recognised.patience)
+            await self._stored.write(self._stored.store.mark(recognised.key, name), recognised.patience)
         else:
             await self._stored.write(self._put_standing(recognised.key, condensation), recognised.patience)
 
@@ -297,7 +297,7 @@ class Keeper:
 
 
 def _new_id(recognised: Recognised) -> str:
-    return names.printable_id(recognised.identity.id) if recognised.identity.id else recognised.key.session
+    return names.printable_id(recognised.identity.id) if recognised.identity.id else recognised.key.name
 
 
 def is_small(tokens: int, window: int | None) -> bool:
@@ -324,7 +324,7 @@ def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
         or session.find_branch(turn.transcript) is not None
     ):
         return recognised
-    key = SessionKey(recognised.key.tenant, names.new_derived_id())
+    key = StoreKey(recognised.key.tenant, names.new_derived_id())
     return recognised._replace(key=key, session=None, parent=session.id, inherited=0)
 
 

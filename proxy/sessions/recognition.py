@@ -26,7 +26,7 @@ from proxy.sessions.identity import Identity
 from proxy.sessions.session import Session, newest_turn
 from proxy.sessions.stored import StoredSessions
 from proxy.store.access import Patience
-from proxy.store.base import SessionKey, StoreError
+from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import MIN_RUN, align
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Role
@@ -47,7 +47,7 @@ class Recognised(NamedTuple):
 
     identity: Identity
     """How the request names its session."""
-    key: SessionKey
+    key: StoreKey
     """Where the session is stored, or would be."""
     shown_id: str
     """The session's id as headers show it."""
@@ -143,11 +143,11 @@ class Recogniser:
 
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
         if identity.id is not None:
-            key = SessionKey(tenant, identity.key)
+            key = StoreKey(tenant, identity.key)
             return Recognised(identity, key, names.printable_id(identity.id), patience)
         task = transcript.task
         opening = transcript.chain[task].digest if task is not None else b""
-        key = SessionKey(tenant, self._new_session())
+        key = StoreKey(tenant, self._new_session())
         return Recognised(identity, key, names.provisional_id(tenant, opening), patience)
 
     async def _recognise(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
@@ -177,7 +177,7 @@ class Recogniser:
             self._stored.outage.failed("a history was not aligned", error)
             return found
 
-    async def _loaded(self, key: SessionKey) -> Session | None:
+    async def _loaded(self, key: StoreKey) -> Session | None:
         session = await self._stored.load(key)
         if session is None:
             self._histories.forget(key)
@@ -209,7 +209,7 @@ class Recogniser:
         )
         if found is None:
             return blank
-        path = (found.key.session, *lookup.path(found.session.parent if found.session else found.parent))
+        path = (found.key.name, *lookup.path(found.session.parent if found.session else found.parent))
         begins = openings(transcript.with_newest_turn(found.newest_turn))
         for node in (*nodes[:2], *(each.node for each in begins)):
             self._recent_paths.put((tenant, node), path)
@@ -230,7 +230,7 @@ class Recogniser:
             # After a longer match was rejected, a shorter one counts only if its reply proves the conversation.
             if branch is not None and is_answered_alike(branch, transcript, must_be_known=nearest is not None):
                 recognised = await _with_records(lookup, blank, session)
-                key, newest = SessionKey(lookup.tenant, name), newest_turn(session, branch, transcript)
+                key, newest = StoreKey(lookup.tenant, name), newest_turn(session, branch, transcript)
                 return recognised._replace(key=key, shown_id=name, session=session, branch=branch, newest_turn=newest)
             # Not continued: another conversation may have sent the same messages and be ahead of this one.
             nearest = nearest or (name, session)
@@ -254,13 +254,13 @@ class Recogniser:
         Raises `StoreError`, with `writes` also where nothing can be stored now.
         """
         try:
-            key = SessionKey(tenant, identity.key)
+            key = StoreKey(tenant, identity.key)
             return await patience.read(self._history(key, writes=writes))
         except StoreError as error:
             self._stored.outage.failed("a history was not read", error)
             raise
 
-    async def _history(self, key: SessionKey, *, writes: bool) -> History:
+    async def _history(self, key: StoreKey, *, writes: bool) -> History:
         if writes and (failure := await self._stored.why_unwritable()):
             raise StoreError(failure)
         session = await self._loaded(key)
@@ -317,7 +317,7 @@ class SessionLookup:
     async def session(self, name: str) -> Session | None:
         """The session of that name, None where there is none."""
         if name not in self._sessions:
-            self._sessions[name] = await self._stored.load(SessionKey(self.tenant, name))
+            self._sessions[name] = await self._stored.load(StoreKey(self.tenant, name))
         return self._sessions[name]
 
     async def ancestors(self, session: Session) -> list[Session]:

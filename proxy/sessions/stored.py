@@ -28,7 +28,7 @@ from proxy.runtime.lru import SizedLru
 from proxy.sessions.codec import UNREADABLE, decode_condensation, decode_document, encode_session
 from proxy.sessions.session import Session
 from proxy.store.access import Facts, Outage, Patience, T, within
-from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import Snapshot, Store, StoreError, StoreKey, Write
 from proxy.store.compress import SMALLEST, compress, decompress
 from strategies.core.condensation import Condensation
 
@@ -53,9 +53,7 @@ class StoredSessions:
     `on_write` is called after each write with the reason of its failure, "" if it worked.
     """
 
-    def __init__(
-        self, store: SessionStore, timeout: float, on_write: Callable[[str], None] = lambda _reason: None
-    ) -> None:
+    def __init__(self, store: Store, timeout: float, on_write: Callable[[str], None] = lambda _reason: None) -> None:
         self.store = store
         self.outage = Outage(time.monotonic, on_write)
         self.facts = Facts(store, timeout, self.outage)
@@ -63,34 +61,34 @@ class StoredSessions:
         self._timeout = timeout
         self._records = Records()
         self._writes: set[asyncio.Task[Any]] = set()
-        self._locks: WeakValueDictionary[SessionKey, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[StoreKey, asyncio.Lock] = WeakValueDictionary()
 
     def patience(self) -> Patience:
         """The patience of a new piece of work."""
         return Patience(self._timeout)
 
-    def turn(self, key: SessionKey) -> asyncio.Lock:
+    def turn(self, key: StoreKey) -> asyncio.Lock:
         """The lock under which this process writes a session, so that only another replica can have written first."""
         return self._locks.setdefault(key, asyncio.Lock())
 
-    async def blocks(self, key: SessionKey, session: Session) -> dict[str, bytes]:
+    async def blocks(self, key: StoreKey, session: Session) -> dict[str, bytes]:
         """All blocks of a session and of the parents that it inherits messages from; raises `StoreError`."""
         blocks = await self.store.blocks(key)
         parent: Session | None = session
         while parent and parent.inherited and parent.parent:
-            above = SessionKey(key.tenant, parent.parent)
+            above = StoreKey(key.tenant, parent.parent)
             parent = await self.load(above)
             blocks = {**(await self.store.blocks(above) if parent else {}), **blocks}
         return blocks
 
-    async def load(self, key: SessionKey) -> Session | None:
+    async def load(self, key: StoreKey) -> Session | None:
         """The session under a key, or None; raises `StoreError`."""
         try:
             session = self._session(await self.store.load(key))
         except StoreError as error:
             if error.reason != "store-corrupt":
                 raise
-            raise StoreError(error.reason, f"session {key.tenant}/{key.session} cannot be read: {error}") from error
+            raise StoreError(error.reason, f"session {key.tenant}/{key.name} cannot be read: {error}") from error
         self.outage.answered()
         return session
 
@@ -107,7 +105,7 @@ class StoredSessions:
         for name in likely:
             with suppress(StoreError):
                 sessions[name] = self._session(found.snapshots.get(name))
-        return found.sessions, sessions
+        return found.names, sessions
 
     def _session(self, snapshot: Snapshot | None) -> Session | None:
         try:
@@ -123,7 +121,7 @@ class StoredSessions:
             raise StoreError("store-corrupt", f"a record cannot be read: {type(error).__name__}") from error
 
     async def save(
-        self, key: SessionKey, session: Session, ttl: int, blocks: Mapping[str, bytes] = NONE, index: Sequence[str] = ()
+        self, key: StoreKey, session: Session, ttl: int, blocks: Mapping[str, bytes] = NONE, index: Sequence[str] = ()
     ) -> bool:
         """Writes a session, its new blocks, and index entries for the digests in `index`.
 
@@ -141,7 +139,7 @@ class StoredSessions:
         return is_first
 
     async def change(
-        self, key: SessionKey, change: Callable[[Session | None], Session | None], ttl: int
+        self, key: StoreKey, change: Callable[[Session | None], Session | None], ttl: int
     ) -> Session | None:
         """Writes the session that `change` returns for the stored one; tries again where other writers come first.
 
@@ -247,7 +245,7 @@ class Records:
             self.put_session(snapshot.meta, session, len(document))
         if not snapshot.records:
             return session._replace(revision=snapshot.revision)
-        standing = snapshot.standing
+        standing = snapshot.marks
         records = (self.condensation(data, standing=name in standing) for name, data in snapshot.records.items())
         readable = tuple(each for each in records if each is not None)
         return session._replace(condensations=readable, revision=snapshot.revision)

@@ -20,7 +20,7 @@ from proxy.request.wire import Body
 from proxy.sessions.append import Append, Tip, history_at
 from proxy.sessions.histories import Histories
 from proxy.sessions.stored import StoredSessions
-from proxy.store.base import SessionKey, StoreError
+from proxy.store.base import StoreError, StoreKey
 from strategies.core.digest import DIGEST_BYTES
 
 
@@ -47,8 +47,8 @@ class KeptReplies:
     async def _supplied(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, GoesOn | None]:
         name = block_name(reply_id)
         found, _ = await self._stored.find(tenant, [name], ())
-        key = SessionKey(tenant, found.get(name, ""))
-        session = await self._stored.load(key) if key.session else None
+        key = StoreKey(tenant, found.get(name, ""))
+        session = await self._stored.load(key) if key.name else None
         if session is None or session.dialect != body.endpoint.dialect.name:
             return body, None
         history = await self._histories.history(key, session, [name])
@@ -56,7 +56,7 @@ class KeptReplies:
             before = history_at(Tip("", name), history.appended).elements
         except KeyError:
             return body, None
-        return body.with_history((*before, *body.elements)), GoesOn(name, key.session, len(before))
+        return body.with_history((*before, *body.elements)), GoesOn(name, key.name, len(before))
 
 
 def block_name(reply_id: str) -> str:

@@ -1,4 +1,4 @@
-"""Session stores; `open_store` picks one by the scheme of a URL.
+"""Stores; `open_store` picks one by the scheme of a URL.
 
     sqlite:///sessions.db     a file, relative; four slashes make it absolute
     memory://                 SQLite without a file, gone with the process
@@ -12,9 +12,9 @@ A client library is imported only by the scheme that needs it. A URL may hold cr
 A store keeps the bytes that it is given; who writes them compresses them first (`compress`). Redis is behind a circuit
 breaker (`breaker`); in a cluster each node has its own. Quotas are enforced by the stores themselves (`base`).
 
-The `reason` of a StoreError is one of `REASONS`. Where a write raises, it is unknown whether it happened, except with
-`store-quota`: then it did not. All writes may be repeated; repeating a `save` that did happen returns False, since its
-revision is stale by then.
+The `reason` of a StoreError is one of `REASONS`, whether a store raises it or a writer that gives up. Where a write
+raises, it is unknown whether it happened, except with `store-quota` and `store-contended`: then it did not. All writes
+may be repeated; repeating a `save` that did happen returns False, since its revision is stale by then.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from proxy.quoting import redacted
-from proxy.store.base import Quotas, SessionStore
+from proxy.store.base import Quotas, Store
 from proxy.store.breaker import Breaker
 
 SCHEMES = ("sqlite", "memory", "redis", "rediss", "redis+sentinel", "redis+cluster")
@@ -33,6 +33,7 @@ REASONS = frozenset(
     {
         "store-busy",  # another process holds the SQLite file
         "store-closed",
+        "store-contended",  # other writers were always first; raised by those who save
         "store-corrupt",  # not a database, or a broken one
         "store-error",  # anything else; the detail says what
         "store-full",
@@ -53,7 +54,7 @@ async def open_store(
     clock: Callable[[], float] = time.time,
     max_session_bytes: int = 0,
     max_tenant_bytes: int = 0,
-) -> SessionStore:
+) -> Store:
     """Opens the store at `url`. SQLite is opened at once, Redis by the first call, since it may be down when we start.
 
     `clock` decides what has expired in SQLite; Redis uses its own clock. Quotas are bytes as stored, 0 for none. Raises
@@ -82,13 +83,13 @@ def _path(url: str, scheme: str, place: str) -> Path | None:
     return Path(place[1:])
 
 
-async def _sqlite(path: Path | None, clock: Callable[[], float], quotas: Quotas) -> SessionStore:
+async def _sqlite(path: Path | None, clock: Callable[[], float], quotas: Quotas) -> Store:
     from proxy.store.sqlite import SqliteStore  # noqa: PLC0415
 
     return await SqliteStore.open(path, clock=clock, quotas=quotas)
 
 
-def _redis(url: str, quotas: Quotas, breaker: Breaker | None) -> SessionStore:
+def _redis(url: str, quotas: Quotas, breaker: Breaker | None) -> Store:
     from proxy.store.redis_store import RedisStore  # noqa: PLC0415
 
     return RedisStore(url, shown=redacted(url), quotas=quotas, breaker=breaker)

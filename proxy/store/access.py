@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from proxy.store.base import ANSWERS, REFUSED_WRITES, SessionStore, StoreError
+from proxy.store.base import ANSWERS, REFUSED_WRITES, Store, StoreError
 from proxy.store.compress import compress, decompress
 
 T = TypeVar("T")
@@ -140,13 +140,13 @@ class Outage:
 
 @dataclass(slots=True)
 class Facts:
-    """Small values of one store that belong to no session, shared by replicas and kept over a restart.
+    """Small values of one store that belong to no entry, shared by replicas and kept over a restart.
 
     Nothing depends on them: a fact that cannot be read is unknown, one that cannot be written is lost, and the log says
     so.
     """
 
-    _store: SessionStore
+    _store: Store
     _timeout: float
     """Seconds that each access may take."""
     _outage: Outage

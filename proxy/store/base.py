@@ -1,34 +1,33 @@
-"""The protocol of session stores: a few operations, each of them atomic.
+"""The protocol of stores: a few operations on bytes, each of them atomic.
 
-A store keeps bytes and knows nothing of strategies. A session has, under its key:
+A tenant has entries. Each has a key, and under it:
 
     meta      one document that changes, guarded by a revision: a writer that has not seen the newest one loses
     records   immutable documents by name; the first writer of a name wins and all others get its bytes
-    standing  the names of records that a forwarded view has applied
-    blocks    immutable runs of messages by the chain digest that they end with
+    marks     the names of records that were marked, which lasts
+    blocks    immutable documents by name, read apart from the rest
 
-A tenant has a chain index, which maps a chain digest to the session whose history it is part of. An index entry is a
-hint: it is written after the session, may outlive it, and is verified by the reader.
+A tenant also has an index, which maps digests to the names of entries. An item of the index is a hint: it may be
+written after the entry and outlive it, so the reader verifies it.
 
 Every key contains the tenant, so no call can reach another tenant's data. Each `save` renews the time to live of all
-that a session has.
+that an entry has. What entries stand for (here, sessions) is for their writers to know; in the keys of Redis, the SQL
+and error messages, which are older than this distinction, an entry is called a session.
 
-Facts belong to no session and to no tenant: they hold what was learned of an upstream. A fact has a name and a time to
-live, and the last writer wins: a fact that is lost or stale is learned again.
+Facts belong to no entry and to no tenant. A fact has a name and a time to live, and the last writer wins. A fact may be
+lost, so it must be something that can be learned again.
 
 A tenant also has leases, by name and for a number of seconds. The holder of a lease does a piece of work that others
 would do too, and may hand its result over to them. Leases only save work: correctness never depends on them.
 
-Quotas bound the bytes of one session, and of all sessions of one tenant. The bytes of a session are those of its meta,
-of its blocks with their digests, and of its records with their names, in stored form, which is compressed. Two rules
-keep the cost for clients low when a session is full:
+Quotas bound the bytes of one entry, and of all entries of one tenant. The bytes of an entry are those of its meta, and
+of its blocks and records with their names, in stored form. Two rules hold when an entry is full:
 
 - New blocks are refused, and with them the whole `save`: nothing is written, and a StoreError `store-quota` is raised.
-  The store cannot know whether a meta is of use without the blocks that came with it (the head of an appended history
-  names its newest block), so it does not store a meta whose blocks it refuses. A `save` without new blocks is never
-  refused: a writer that can do without its blocks repeats the save without them, and the session stays known.
-- A record is worth more than a block: without it every later turn condenses again, pays the model again and misses the
-  provider's prompt cache. So records may exceed the quotas of a session and of a tenant by a quarter.
+  The store cannot know whether a meta is of use without the blocks that came with it, so it does not store a meta whose
+  blocks it refuses. A `save` without new blocks is never refused.
+- Records may exceed the quotas by a quarter, because losing one costs more: without its condensation, every later turn
+  of a conversation condenses again, pays the model again and misses the provider's prompt cache.
 """
 
 from __future__ import annotations
@@ -56,42 +55,42 @@ REFUSED_WRITES = frozenset(("store-full", "store-read-only"))
 """Answers that last: nothing can be written, while reading goes on."""
 
 
-class SessionKey(NamedTuple):
-    """Tenant and session, both digests or generated ids in [A-Za-z0-9_-]: safe in any key."""
+class StoreKey(NamedTuple):
+    """Tenant and name of an entry, both digests or generated ids in [A-Za-z0-9_-]: safe in any key."""
 
     tenant: str
-    session: str
+    name: str
 
 
 class Snapshot(NamedTuple):
-    """A session as one consistent read returns it; `revision` counts its saves, from 1."""
+    """An entry as one consistent read returns it, without its blocks; `revision` counts its saves, from 1."""
 
     meta: bytes
     revision: int
     records: Mapping[str, bytes] = MappingProxyType({})
-    standing: frozenset[str] = frozenset()
+    marks: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One change of a session."""
+    """One change of an entry."""
 
     meta: bytes
     """The new document."""
     revision: int
-    """The revision of the snapshot that the change was made from; 0 for a new session."""
+    """The revision of the snapshot that the change was made from; 0 for a new entry."""
     ttl: int
-    """Seconds that the session lives from now on."""
+    """Seconds that the entry lives from now on."""
     blocks: Mapping[str, bytes] = field(default_factory=dict)
     """New blocks by name; one that exists already stays as it is."""
     index: Sequence[str] = ()
-    """Chain digests under which the session is to be found."""
+    """Digests under which the entry is to be found."""
 
 
 class FindResult(NamedTuple):
-    """The result of `find`: names of sessions by chain digest, and the snapshots that were read with them, by name."""
+    """The result of `find`: names of entries by digest, and the snapshots that were read with them, by name."""
 
-    sessions: Mapping[str, str] = MappingProxyType({})
+    names: Mapping[str, str] = MappingProxyType({})
     snapshots: Mapping[str, Snapshot] = MappingProxyType({})
 
 
@@ -106,41 +105,41 @@ class Lease(NamedTuple):
     handover: bytes = b""
 
 
-class SessionStore(Protocol):
+class Store(Protocol):
     """The protocol of all stores. Methods raise `StoreError` where they fail, and nothing else."""
 
-    async def load(self, key: SessionKey) -> Snapshot | None:
-        """The session; None where it is unknown or has expired."""
+    async def load(self, key: StoreKey) -> Snapshot | None:
+        """The entry; None where it is unknown or has expired."""
         ...
 
-    async def save(self, key: SessionKey, write: Write) -> bool:
+    async def save(self, key: StoreKey, write: Write) -> bool:
         """Writes if the stored revision is `write.revision`; else writes nothing and returns False."""
         ...
 
-    async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
+    async def put_record(self, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:
         """Stores `record` unless one of that name exists. Returns the bytes that are stored."""
         ...
 
-    async def mark_standing(self, key: SessionKey, name: str) -> None:
-        """Marks a record as applied by a forwarded view. May be repeated."""
+    async def mark(self, key: StoreKey, name: str) -> None:
+        """Marks a record. May be repeated."""
         ...
 
-    async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        """The blocks of a session by name: all of them, or those of `names` that exist."""
+    async def blocks(self, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        """The blocks of an entry by name: all of them, or those of `names` that exist."""
         ...
 
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
-        """Looks chain digests up in the index; those that it does not have are left out.
+        """Looks digests up in the index; those that it does not have are left out.
 
-        The `likely` sessions are read in the same round trip, each as `load` does.
+        The entries with the `likely` names are read in the same round trip, each as `load` does.
         """
         ...
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         """Takes a lease for `ttl` seconds, unless another holder has it or has handed a result over.
 
-        The holder renews its lease by the same call. `name` and `holder` consist of the same characters as a session
-        key; each attempt at a piece of work has a holder of its own.
+        The holder renews its lease by the same call. `name` and `holder` consist of the same characters as a key;
+        each attempt at a piece of work has a holder of its own.
         """
         ...
 
@@ -160,15 +159,15 @@ class SessionStore(Protocol):
         """Stores a fact for `ttl` seconds, in place of the one with its name."""
         ...
 
-    async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
+    async def keys(self, tenant: str | None = None) -> list[StoreKey]:
         """All keys of one tenant or of all tenants that have data, in order; also those that were never saved.
 
         Scans the whole store, so it is for operators and never for a request.
         """
         ...
 
-    async def delete(self, key: SessionKey) -> bool:
-        """Deletes all data of a session. Returns whether there was a session."""
+    async def delete(self, key: StoreKey) -> bool:
+        """Deletes an entry with all that it has. Returns whether it was ever saved."""
         ...
 
     async def ping(self) -> None:
@@ -185,22 +184,22 @@ UNBOUNDED = -1  # a room without a bound, as the stores are given it
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The maximum bytes of one session, and of all sessions of a tenant together; 0 for no quota."""
+    """The maximum bytes of one entry, and of all entries of a tenant together; 0 for no quota."""
 
-    session: int = 0
+    entry: int = 0
     tenant: int = 0
 
     def for_blocks(self, others: int) -> int:
-        """The maximum bytes of a session with its new blocks; its tenant's other sessions have `others` bytes."""
-        return _least(self.session, self.tenant, others)
+        """The maximum bytes of an entry with its new blocks; its tenant's other entries have `others` bytes."""
+        return _least(self.entry, self.tenant, others)
 
     def for_records(self, others: int) -> int:
-        """The maximum bytes of a session with a new record."""
-        return _least(self.session * 5 // 4, self.tenant * 5 // 4, others)
+        """The maximum bytes of an entry with a new record."""
+        return _least(self.entry * 5 // 4, self.tenant * 5 // 4, others)
 
 
-def _least(session: int, tenant: int, others: int) -> int:
-    bounds = [session] if session else []
+def _least(entry: int, tenant: int, others: int) -> int:
+    bounds = [entry] if entry else []
     if tenant:
         bounds.append(max(0, tenant - others))
     return min(bounds, default=UNBOUNDED)

@@ -1,6 +1,6 @@
-"""Sessions in Redis 7 or Valkey, shared by many replicas: one server, one behind Sentinels, or a cluster.
+"""Entries in Redis 7 or Valkey, shared by many replicas: one server, one behind Sentinels, or a cluster.
 
-Keys of one session share the hash tag in braces, so they are in one slot of a cluster:
+Keys of one entry share the hash tag in braces, so they are in one slot of a cluster:
 
     condenser:{<tenant>:<session>}:meta        hash: body, revision, bytes (of blocks and records)
     condenser:{<tenant>:<session>}:records     hash: name -> record
@@ -14,14 +14,14 @@ Keys of one session share the hash tag in braces, so they are in one slot of a c
 
 Each operation is one script or one command, so it is atomic, and it renews the time to live in the same step. Scripts
 get their keys as arguments and build none. The keys of the index are in other slots: a single server writes them in the
-session's script, but in a cluster (also one behind a single address) they are written after it. The hash tag with one
+entry's script, but in a cluster (also one behind a single address) they are written after it. The hash tag with one
 character of the digest keeps a tenant's index in sixteen slots: a single server looks a transcript up with one command,
 and a cluster with at most sixteen.
 
 A tenant's usage is in another slot too: it is read before a write, which may then use what the quota leaves, and the
-session's new size is noted afterwards. So writers at the same moment can exceed the quota by what each of them writes.
+entry's new size is noted afterwards. So writers at the same moment can exceed the quota by what each of them writes.
 A size is noted as an absolute number, never as a difference: if a note is lost, or a fail-over makes it wrong, the next
-write of that session corrects it, and the sizes of sessions that have expired are taken off the sum. Sessions from
+write of that entry corrects it, and the sizes of entries that have expired are taken off the sum. Entries from
 before there was a quota are counted from their next write on.
 
 Cancellation. redis-py has been seen to give the answer of a cancelled call to the next caller. So a call runs in a task
@@ -38,14 +38,14 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxy.store.base import FindResult, Lease, Quotas, SessionKey, Snapshot, StoreError, Write
+from proxy.store.base import FindResult, Lease, Quotas, Snapshot, StoreError, StoreKey, Write
 from proxy.store.breaker import Breaker
 from proxy.store.redis import Client, Command, CrossSlot, Limits, Word, cause_of, store_error
 from proxy.store.redis_urls import open_client
 
 T = TypeVar("T")
 
-LISTING = 5.0  # seconds that a listing of sessions may take; each of its steps is bounded like any other exchange
+LISTING = 5.0  # seconds that a listing of entries may take; each of its steps is bounded like any other exchange
 
 _META = "condenser:{{{tenant}:{session}}}:meta"
 _STALE, _REFUSED = -1, -2  # returned by save.lua instead of a size
@@ -53,7 +53,7 @@ _ONLY_ASK = -1  # given to usage.lua as the size, to read the usage and note not
 
 
 class RedisStore:
-    """`SessionStore` over Redis, connected by the first call; `shown` is the URL as errors quote it."""
+    """`Store` over Redis, connected by the first call; `shown` is the URL as errors quote it."""
 
     def __init__(
         self,
@@ -73,19 +73,19 @@ class RedisStore:
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    async def load(self, key: SessionKey) -> Snapshot | None:
+    async def load(self, key: StoreKey) -> Snapshot | None:
         return _snapshot(await self._call(self._ask_one(_load_command(key))))
 
-    async def save(self, key: SessionKey, write: Write) -> bool:
+    async def save(self, key: StoreKey, write: Write) -> bool:
         return await self._call(self._save(key, write))
 
-    async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
+    async def put_record(self, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:
         return await self._call(self._put_record(key, name, record, ttl))
 
-    async def mark_standing(self, key: SessionKey, name: str) -> None:
+    async def mark(self, key: StoreKey, name: str) -> None:
         await self._call(self._ask_one(_script("stand", _keys(key)[:3], name)))
 
-    async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
+    async def blocks(self, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         name = _keys(key)[3]
         if names is None:
             return _mapping(await self._call(self._ask_one(Command(("HGETALL", name), name))))
@@ -121,13 +121,13 @@ class RedisStore:
         key = _fact(name)
         await self._call(self._ask_one(Command(("SET", key, fact, "PX", _ms(ttl)), key)))
 
-    async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
+    async def keys(self, tenant: str | None = None) -> list[StoreKey]:
         pattern = _META.format(tenant="*" if tenant is None else _escaped(tenant), session="*")
         until = asyncio.get_running_loop().time() + LISTING
         found = await self._call(self._client.keys(pattern, until), LISTING)
-        return sorted(SessionKey(*_session_in(name)) for name in found)
+        return sorted(StoreKey(*_session_in(name)) for name in found)
 
-    async def delete(self, key: SessionKey) -> bool:
+    async def delete(self, key: StoreKey) -> bool:
         return await self._call(self._delete(key))
 
     async def ping(self) -> None:
@@ -140,12 +140,12 @@ class RedisStore:
             await asyncio.wait(self._running, timeout=self._limits.call)
         await self._client.close()
 
-    async def _save(self, key: SessionKey, write: Write) -> bool:
+    async def _save(self, key: StoreKey, write: Write) -> bool:
         room = self._quotas.for_blocks(await self._bytes_of_others(key))
         blocks = (part for block in write.blocks.items() for part in block)
-        values = (write.revision, _ms(write.ttl), room, key.session, write.meta, *blocks)
-        entries = [_chain(key.tenant, digest) for digest in write.index]
-        size, entered = await self._run_save(key, entries, values)
+        values = (write.revision, _ms(write.ttl), room, key.name, write.meta, *blocks)
+        items = [_chain(key.tenant, digest) for digest in write.index]
+        size, entered = await self._run_save(key, items, values)
         if size == _STALE:
             return False
         if size == _REFUSED:
@@ -154,16 +154,16 @@ class RedisStore:
         await self._ask_all([*pointers, *self._usage_notes(key, size, write.ttl)])
         return True
 
-    async def _run_save(self, key: SessionKey, entries: Sequence[str], values: Sequence[Word]) -> tuple[int, bool]:
-        """The result of save.lua, and whether the script wrote the entries of the index too."""
-        if entries and self._may_cross_slots:
+    async def _run_save(self, key: StoreKey, items: Sequence[str], values: Sequence[Word]) -> tuple[int, bool]:
+        """The result of save.lua, and whether the script wrote the items of the index too."""
+        if items and self._may_cross_slots:
             try:
-                return await self._ask_one(_script("save", [*_keys(key), *entries], *values)), True
+                return await self._ask_one(_script("save", [*_keys(key), *items], *values)), True
             except CrossSlot:
                 self._may_cross_slots = False
-        return await self._ask_one(_script("save", _keys(key), *values)), not entries
+        return await self._ask_one(_script("save", _keys(key), *values)), not items
 
-    async def _put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
+    async def _put_record(self, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:
         room = self._quotas.for_records(await self._bytes_of_others(key))
         answer = await self._ask_one(_script("put_record", _keys(key), name, record, _ms(ttl), room))
         if answer is None:
@@ -184,7 +184,7 @@ class RedisStore:
         """Asks for each group of digests with one command."""
         keys = [[_chain(tenant, digest) for digest in group] for group in groups]
         questions = [Command(("MGET", *group), group[0]) for group in keys]
-        loading = [_load_command(SessionKey(tenant, name)) for name in likely]
+        loading = [_load_command(StoreKey(tenant, name)) for name in likely]
         answers = await self._ask_all([*questions, *loading])
         names = (session for answer in answers[: len(groups)] for session in answer)
         found = zip((digest for group in groups for digest in group), names, strict=True)
@@ -194,18 +194,18 @@ class RedisStore:
             {name: snapshot for name, snapshot in read if snapshot is not None},
         )
 
-    async def _delete(self, key: SessionKey) -> bool:
+    async def _delete(self, key: StoreKey) -> bool:
         existed = await self._ask_one(_script("delete", _keys(key)))
         await self._ask_all(self._usage_notes(key, 0, 0))
         return bool(existed)
 
-    async def _bytes_of_others(self, key: SessionKey) -> int:
-        """The bytes of the tenant's other sessions; 0 without a tenant quota, which alone needs it."""
+    async def _bytes_of_others(self, key: StoreKey) -> int:
+        """The bytes of the tenant's other entries; 0 without a tenant quota, which alone needs it."""
         if not self._quotas.tenant:
             return 0
         return int(await self._ask_one(_usage(key, _ONLY_ASK, 0)))
 
-    def _usage_notes(self, key: SessionKey, size: int, ttl: int) -> list[Command]:
+    def _usage_notes(self, key: StoreKey, size: int, ttl: int) -> list[Command]:
         return [_usage(key, size, ttl)] if self._quotas.tenant else []
 
     async def _ask_one(self, command: Command) -> Any:
@@ -248,14 +248,14 @@ class RedisStore:
 
 
 def _groups(digests: Sequence[str], *, together: bool) -> list[list[str]]:
-    """Digests grouped by the command that looks them up: all in one, or those whose entries share a slot."""
+    """Digests grouped by the command that looks them up: all in one, or those whose items share a slot."""
     groups: dict[str, list[str]] = {}
     for digest in dict.fromkeys(digests):
         groups.setdefault("" if together else digest[:1], []).append(digest)
     return list(groups.values())
 
 
-def _load_command(key: SessionKey) -> Command:
+def _load_command(key: StoreKey) -> Command:
     return _script("load", _keys(key)[:3])
 
 
@@ -286,13 +286,13 @@ _SCRIPTS = {
 }
 
 
-def _keys(key: SessionKey) -> list[str]:
-    prefix = f"condenser:{{{key.tenant}:{key.session}}}:"
+def _keys(key: StoreKey) -> list[str]:
+    prefix = f"condenser:{{{key.tenant}:{key.name}}}:"
     return [prefix + part for part in ("meta", "records", "standing", "blocks")]
 
 
 def _session_in(name: bytes) -> list[str]:
-    """Tenant and session in the key of a meta."""
+    """Tenant and entry in the key of a meta."""
     return name.decode().partition("{")[2].rpartition("}")[0].split(":")
 
 
@@ -313,15 +313,15 @@ def _fact(name: str) -> str:
     return f"condenser:{{{name}}}:fact"
 
 
-def _pointers(key: SessionKey, write: Write) -> list[Command]:
-    """The commands that make the entries of the index lead to a session."""
-    entries = [_chain(key.tenant, digest) for digest in write.index]
-    return [Command(("SET", entry, key.session, "PX", _ms(write.ttl)), entry) for entry in entries]
+def _pointers(key: StoreKey, write: Write) -> list[Command]:
+    """The commands that make the items of the index lead to an entry."""
+    items = [_chain(key.tenant, digest) for digest in write.index]
+    return [Command(("SET", item, key.name, "PX", _ms(write.ttl)), item) for item in items]
 
 
-def _usage(key: SessionKey, size: int, ttl: int) -> Command:
+def _usage(key: StoreKey, size: int, ttl: int) -> Command:
     keys = [f"condenser:{{{key.tenant}}}:{part}" for part in ("sizes", "ends")]
-    return _script("usage", keys, key.session, size, _ms(ttl))
+    return _script("usage", keys, key.name, size, _ms(ttl))
 
 
 def _mapping(pairs: Sequence[bytes]) -> dict[str, bytes]:

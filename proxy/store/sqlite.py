@@ -1,4 +1,4 @@
-"""Sessions in one SQLite file, or in memory: the store that needs no server.
+"""Entries in one SQLite file, or in memory: the store that needs no server.
 
 All SQL on a file runs in one thread that this store owns, over one connection: the event loop never waits for a disk,
 and other users of the default executor cannot delay us. In memory there is no disk to wait for, and a thread would cost
@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from proxy.store import sqlite_jobs as jobs
-from proxy.store.base import FindResult, Lease, Quotas, SessionKey, Snapshot, StoreError, Write
+from proxy.store.base import FindResult, Lease, Quotas, Snapshot, StoreError, StoreKey, Write
 from proxy.store.sqlite_file import open_database
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-PURGE_EVERY = 64  # writes; a purge can remove as many sessions as that many writes create
+PURGE_EVERY = 64  # writes; a purge can remove as many entries as that many writes create
 
 _REASONS = {
     sqlite3.SQLITE_BUSY: "store-busy",
@@ -44,7 +44,7 @@ _REASONS = {
 
 
 class SqliteStore:
-    """`SessionStore` over the file at `path`, or over memory where that is None."""
+    """`Store` over the file at `path`, or over memory where that is None."""
 
     def __init__(self, clock: Callable[[], float], quotas: Quotas, executor: Executor) -> None:
         self._clock = clock
@@ -74,26 +74,26 @@ class SqliteStore:
         self._connection = open_database(path)
         jobs.purge(self._connection, self._clock())
 
-    async def load(self, key: SessionKey) -> Snapshot | None:
+    async def load(self, key: StoreKey) -> Snapshot | None:
         return await self._call(jobs.load, key)
 
-    async def save(self, key: SessionKey, write: Write) -> bool:
+    async def save(self, key: StoreKey, write: Write) -> bool:
         self._count_write()
         return await self._call(jobs.save, key, write, self._quotas)
 
-    async def put_record(self, key: SessionKey, name: str, record: bytes, ttl: int) -> bytes:
+    async def put_record(self, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:
         self._count_write()
         new = jobs.Record(name, record, ttl)
         return await self._call(jobs.put_record, key, new, self._quotas)
 
-    async def mark_standing(self, key: SessionKey, name: str) -> None:
-        await self._call(jobs.mark_standing, key, name)
+    async def mark(self, key: StoreKey, name: str) -> None:
+        await self._call(jobs.mark, key, name)
 
-    async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
+    async def blocks(self, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         return await self._call(jobs.blocks, key, names)
 
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
-        keys = [SessionKey(tenant, name) for name in likely]
+        keys = [StoreKey(tenant, name) for name in likely]
         return await self._call(jobs.find_and_read, tenant, digests, keys)
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
@@ -115,10 +115,10 @@ class SqliteStore:
         self._count_write()
         await self._call(jobs.put_fact, name, fact, ttl)
 
-    async def sessions(self, tenant: str | None = None) -> list[SessionKey]:
-        return await self._call(jobs.sessions, tenant)
+    async def keys(self, tenant: str | None = None) -> list[StoreKey]:
+        return await self._call(jobs.keys, tenant)
 
-    async def delete(self, key: SessionKey) -> bool:
+    async def delete(self, key: StoreKey) -> bool:
         return await self._call(jobs.delete, key)
 
     async def ping(self) -> None:

@@ -1,11 +1,11 @@
 """What is done with an open SQLite database: the jobs of the store, each of which is one transaction.
 
-A session has one `expires_at`, so that all its rows expire together. A row with revision 0 and no meta is a session
+An entry has one `expires_at`, so that all its rows expire together. A row with revision 0 and no meta is an entry
 that has records and was never saved. Its `bytes` are the size that quotas count, updated in the same transaction; a
 tenant's size is their sum, read from an index that covers it. Expired data is invisible at once. It is removed by the
 next write under its key, or by `purge`, which goes in small steps.
 
-A job gets the connection and the time that it begins at. Functions on a session's rows (`Document` to `stay_within`)
+A job gets the connection and the time that it begins at. Functions on an entry's rows (`Document` to `stay_within`)
 run inside the transaction of their job.
 """
 
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from json import dumps
 from typing import Any, Literal, NamedTuple
 
-from proxy.store.base import UNBOUNDED, FindResult, Lease, Quotas, SessionKey, Snapshot, StoreError, Write
+from proxy.store.base import UNBOUNDED, FindResult, Lease, Quotas, Snapshot, StoreError, StoreKey, Write
 
 PURGE_SESSIONS = 64
 PURGE_INDEX = 4096
@@ -40,13 +40,13 @@ def rows_of(connection: sqlite3.Connection, statement: str, *values: object) -> 
     return connection.execute(statement, values).fetchall()
 
 
-# Sessions
+# Entries
 
 
-def load(connection: sqlite3.Connection, now: float, key: SessionKey) -> Snapshot | None:
+def load(connection: sqlite3.Connection, now: float, key: StoreKey) -> Snapshot | None:
     found = read_document(connection, key, now)
     if found is None or not found.has_more:
-        # True of nearly all sessions. A single statement needs no transaction to be consistent.
+        # True of nearly all entries. A single statement needs no transaction to be consistent.
         return found and Snapshot(found.meta, found.revision)
     with transaction(connection, "DEFERRED"):
         found = read_document(connection, key, now)
@@ -57,7 +57,7 @@ def load(connection: sqlite3.Connection, now: float, key: SessionKey) -> Snapsho
     return Snapshot(found.meta, found.revision, dict(records), frozenset(name for (name,) in standing))
 
 
-def save(connection: sqlite3.Connection, now: float, key: SessionKey, write: Write, quotas: Quotas) -> bool:
+def save(connection: sqlite3.Connection, now: float, key: StoreKey, write: Write, quotas: Quotas) -> bool:
     expires_at = now + write.ttl
     with transaction(connection, "IMMEDIATE"):
         row, revision, rest = find_live_row(connection, key, now)
@@ -76,12 +76,12 @@ def save(connection: sqlite3.Connection, now: float, key: SessionKey, write: Wri
             (write.meta, revision + 1, expires_at, size, row),
         )
         if write.index:
-            chained = [(key.tenant, digest, key.session, expires_at) for digest in write.index]
+            chained = [(key.tenant, digest, key.name, expires_at) for digest in write.index]
             connection.executemany("INSERT OR REPLACE INTO chain VALUES (?, ?, ?, ?)", chained)
     return True
 
 
-def put_record(connection: sqlite3.Connection, now: float, key: SessionKey, new: Record, quotas: Quotas) -> bytes:
+def put_record(connection: sqlite3.Connection, now: float, key: StoreKey, new: Record, quotas: Quotas) -> bytes:
     with transaction(connection, "IMMEDIATE"):
         row = find_live_row(connection, key, now).row
         row = ensure_row(connection, key, row, now + new.ttl)
@@ -97,30 +97,28 @@ def put_record(connection: sqlite3.Connection, now: float, key: SessionKey, new:
     return new.data
 
 
-def mark_standing(connection: sqlite3.Connection, now: float, key: SessionKey, name: str) -> None:
+def mark(connection: sqlite3.Connection, now: float, key: StoreKey, name: str) -> None:
     with transaction(connection, "IMMEDIATE"):
         row = find_live_row(connection, key, now).row
         if row is not None:
             connection.execute("INSERT INTO standing VALUES (?, ?) ON CONFLICT DO NOTHING", (row, name))
 
 
-def blocks(
-    connection: sqlite3.Connection, now: float, key: SessionKey, names: Sequence[str] | None
-) -> dict[str, bytes]:
+def blocks(connection: sqlite3.Connection, now: float, key: StoreKey, names: Sequence[str] | None) -> dict[str, bytes]:
     select = (
         "SELECT digest, block FROM blocks JOIN sessions ON sessions.id = session_id"
         " WHERE tenant = ? AND session = ? AND expires_at > ?"
     )
     some = "" if names is None else " AND digest IN (SELECT value FROM json_each(?))"
     asked = () if names is None else (dumps(list(names)),)
-    rows = rows_of(connection, select + some, key.tenant, key.session, now, *asked)
+    rows = rows_of(connection, select + some, key.tenant, key.name, now, *asked)
     return dict(rows)
 
 
 def find_and_read(
-    connection: sqlite3.Connection, now: float, tenant: str, digests: Sequence[str], likely: Sequence[SessionKey]
+    connection: sqlite3.Connection, now: float, tenant: str, digests: Sequence[str], likely: Sequence[StoreKey]
 ) -> FindResult:
-    read = {key.session: load(connection, now, key) for key in likely}
+    read = {key.name: load(connection, now, key) for key in likely}
     known = {name: snapshot for name, snapshot in read.items() if snapshot is not None}
     return FindResult(find(connection, now, tenant, digests) if digests else {}, known)
 
@@ -136,17 +134,17 @@ def find(connection: sqlite3.Connection, now: float, tenant: str, digests: Seque
     return dict(rows)
 
 
-def sessions(connection: sqlite3.Connection, now: float, tenant: str | None) -> list[SessionKey]:
+def keys(connection: sqlite3.Connection, now: float, tenant: str | None) -> list[StoreKey]:
     rows = rows_of(
         connection,
         "SELECT tenant, session FROM sessions"
         " WHERE expires_at > ? AND tenant = coalesce(?, tenant) ORDER BY tenant, session",
         *(now, tenant),
     )
-    return [SessionKey(*row) for row in rows]
+    return [StoreKey(*row) for row in rows]
 
 
-def delete(connection: sqlite3.Connection, now: float, key: SessionKey) -> bool:
+def delete(connection: sqlite3.Connection, now: float, key: StoreKey) -> bool:
     with transaction(connection, "IMMEDIATE"):
         row, revision, _ = find_live_row(connection, key, now)
         if row is not None:
@@ -162,11 +160,11 @@ class Record(NamedTuple):
     ttl: int
 
 
-# Rows of a session
+# Rows of an entry
 
 
 class Document(NamedTuple):
-    """The document of a session, and its row id; `has_more` says whether it has records, or marks of standing ones."""
+    """The document of an entry, and its row id; `has_more` says whether it has records or marks."""
 
     row: int
     meta: bytes
@@ -175,7 +173,7 @@ class Document(NamedTuple):
 
 
 class LiveRow(NamedTuple):
-    """Row id and revision of a session, and the bytes of all but its meta; the default stands for no session."""
+    """Row id and revision of an entry, and the bytes of all but its meta; the default stands for no entry."""
 
     row: int | None = None
     revision: int = 0
@@ -188,30 +186,30 @@ def size_of(connection: sqlite3.Connection, row: int) -> int:
 
 
 def put_block(connection: sqlite3.Connection, row: int, digest: str, block: bytes) -> int:
-    """Adds a block unless the session has it. Returns by how many bytes the session grows."""
+    """Adds a block unless the entry has it. Returns by how many bytes the entry grows."""
     put = connection.execute("INSERT INTO blocks VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (row, digest, block))
     return len(digest) + len(block) if put.rowcount else 0
 
 
-def size_of_others(connection: sqlite3.Connection, key: SessionKey, now: float) -> int:
+def size_of_others(connection: sqlite3.Connection, key: StoreKey, now: float) -> int:
     select = "SELECT coalesce(sum(bytes), 0) FROM sessions WHERE tenant = ? AND expires_at > ? AND session <> ?"
-    size: int = rows_of(connection, select, key.tenant, now, key.session)[0][0]
+    size: int = rows_of(connection, select, key.tenant, now, key.name)[0][0]
     return size
 
 
-def read_document(connection: sqlite3.Connection, key: SessionKey, now: float) -> Document | None:
-    """The document of a session; None where it was never saved, or has expired."""
+def read_document(connection: sqlite3.Connection, key: StoreKey, now: float) -> Document | None:
+    """The document of an entry; None where it was never saved, or has expired."""
     found = connection.execute(
         "SELECT id, meta, revision, EXISTS (SELECT 1 FROM records WHERE session_id = id)"
         " OR EXISTS (SELECT 1 FROM standing WHERE session_id = id) FROM sessions"
         " WHERE tenant = ? AND session = ? AND expires_at > ? AND meta IS NOT NULL",
-        (key.tenant, key.session, now),
+        (key.tenant, key.name, now),
     ).fetchone()
     return Document(*found) if found else None
 
 
-def find_live_row(connection: sqlite3.Connection, key: SessionKey, now: float) -> LiveRow:
-    """The row of a session that has not expired; one that has is deleted."""
+def find_live_row(connection: sqlite3.Connection, key: StoreKey, now: float) -> LiveRow:
+    """The row of an entry that has not expired; one that has is deleted."""
     found = connection.execute(
         "SELECT id, revision, bytes - coalesce(length(meta), 0), expires_at FROM sessions"
         " WHERE tenant = ? AND session = ?",
@@ -226,8 +224,8 @@ def find_live_row(connection: sqlite3.Connection, key: SessionKey, now: float) -
     return LiveRow(*row)
 
 
-def ensure_row(connection: sqlite3.Connection, key: SessionKey, row: int | None, expires_at: float) -> int:
-    """The row of a session, created if need be, which now lives until `expires_at` or longer."""
+def ensure_row(connection: sqlite3.Connection, key: StoreKey, row: int | None, expires_at: float) -> int:
+    """The row of an entry, created if need be, which now lives until `expires_at` or longer."""
     if row is None:
         return insert_row(connection, key, expires_at)
     connection.execute(
@@ -236,8 +234,8 @@ def ensure_row(connection: sqlite3.Connection, key: SessionKey, row: int | None,
     return row
 
 
-def insert_row(connection: sqlite3.Connection, key: SessionKey, expires_at: float) -> int:
-    """Inserts a row for a new session. Returns its id."""
+def insert_row(connection: sqlite3.Connection, key: StoreKey, expires_at: float) -> int:
+    """Inserts a row for a new entry. Returns its id."""
     row = connection.execute(
         "INSERT INTO sessions (tenant, session, revision, expires_at) VALUES (?, ?, 0, ?)", (*key, expires_at)
     ).lastrowid
@@ -246,7 +244,7 @@ def insert_row(connection: sqlite3.Connection, key: SessionKey, expires_at: floa
 
 
 def stay_within(room: int, size: int) -> None:
-    """Raises, which rolls the transaction back, if a session would exceed its quota."""
+    """Raises, which rolls the transaction back, if an entry would exceed its quota."""
     if room != UNBOUNDED and size > room:
         raise StoreError("store-quota", f"the session would have {size} bytes of {room}")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from proxy.store.base import SessionKey, Write
+from proxy.store.base import StoreKey, Write
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
 from tests.support.proxy import Proxy, proxying
@@ -30,7 +30,7 @@ class Held(SqliteStore):
         super().__init__(*given)
         self.asked, self.gate, self.saved = Signal("a save"), Signal("the gate"), Signal("what was saved")
 
-    async def save(self, key: SessionKey, write: Write) -> bool:
+    async def save(self, key: StoreKey, write: Write) -> bool:
         """As it is, when the gate is open."""
         self.asked.set()
         await self.gate.reached()

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from proxy.store import open_store
-from proxy.store.base import SessionStore
+from proxy.store.base import Store
 from tests.proxy.remembered import Sessions, made
 
 
 @pytest.fixture
-async def store() -> AsyncIterator[SessionStore]:
+async def store() -> AsyncIterator[Store]:
     """A store in memory."""
     opened = await open_store("memory://")
     yield opened
@@ -57,6 +57,6 @@ def elsewhere(no_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 @pytest.fixture
-def sessions(store: SessionStore) -> Sessions:
+def sessions(store: Store) -> Sessions:
     """Sessions in that store."""
     return made(store)

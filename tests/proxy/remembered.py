@@ -13,7 +13,7 @@ from proxy.sessions.identity import Identity
 from proxy.sessions.keeping import Keeper, SessionUpdate
 from proxy.sessions.recognition import Recognised, Recogniser
 from proxy.sessions.stored import StoredSessions
-from proxy.store.base import SessionKey
+from proxy.store.base import StoreKey
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader
 from strategies.core.pieces import Keep
@@ -38,7 +38,7 @@ class Sessions:
         """As a request of its own."""
         return await self._recogniser.recognise(tenant, identity, transcript, self._recogniser.patience())
 
-    async def texts(self, key: SessionKey, *, whole: bool = False) -> list[str]:
+    async def texts(self, key: StoreKey, *, whole: bool = False) -> list[str]:
         """The contents that its blocks have, in order; `whole`, with those that it inherits."""
         session = await self._stored.load(key)
         assert session is not None

@@ -20,7 +20,7 @@ from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store
-from proxy.store.base import SessionStore, Write
+from proxy.store.base import Store, Write
 from proxy.tokens.counter import Tokenizers
 from tests.support import chat_bodies as wire
 from tests.support.histories import Message, long_history
@@ -41,7 +41,7 @@ WORK = {
 class TalliedStore:
     """A store that counts its calls and the bytes that it is given."""
 
-    def __init__(self, store: SessionStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self.calls: Counter[str] = Counter()
         self.written = 0
@@ -101,7 +101,7 @@ async def running(**profile: bool) -> AsyncIterator[tuple[Services, TalliedStore
     upstream = {"base_url": "http://localhost/v1", "profile": profile}
     settings = Settings.model_validate({"upstream": upstream, "background": {"mode": "off"}})
     summarizer = ScriptedSummarizer(Tokenizers())
-    async with open_services(settings, store=cast(SessionStore, tallied), summarizer=summarizer) as built:
+    async with open_services(settings, store=cast(Store, tallied), summarizer=summarizer) as built:
         yield built, tallied
     await store.close()
 
@@ -236,4 +236,4 @@ async def test_a_thousand_requests_of_one_shot_each_write_nothing() -> None:
             assert decision.action is Action.PASSED
         assert store.writes == 0
         assert store.written == 0
-        assert await store.sessions() == []
+        assert await store.keys() == []

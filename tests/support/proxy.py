@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.store.base import SessionStore
+from proxy.store.base import Store
 from tests.support.recording import CHAT, Exchange, Headers, Journal, Tap
 from tests.support.server import serve
 from tests.support.signals import BOUND
@@ -52,7 +52,7 @@ def proxying(
     upstream_url: str,
     *,
     clock: Callable[[], float] = time.time,
-    opened: SessionStore | None = None,
+    opened: Store | None = None,
     **settings: Any,
 ) -> Iterator[Proxy]:
     """The real app in front of `upstream_url`; `settings` replace the defaults below, key by key.

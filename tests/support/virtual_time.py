@@ -12,7 +12,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from proxy.store.base import SessionStore
+from proxy.store.base import Store
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ class _Selector(selectors.DefaultSelector):
 class SlowStore:
     """A store whose answers come late: `takes` says by the name of a call how many seconds. It notes what is asked."""
 
-    def __init__(self, inner: SessionStore, takes: Callable[[str], float]) -> None:
+    def __init__(self, inner: Store, takes: Callable[[str], float]) -> None:
         self.inner = inner
         self.takes = takes
         self.asked: list[str] = []

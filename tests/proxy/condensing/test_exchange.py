@@ -24,7 +24,7 @@ from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key
 from proxy.sessions.stored import Records
 from proxy.settings import Settings
-from proxy.store.base import SessionKey, Write
+from proxy.store.base import StoreKey, Write
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from tests.support import chat_bodies as wire
@@ -32,7 +32,7 @@ from tests.support.signals import BOUND
 from tests.support.stage import chat
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 2)]
-KEY = SessionKey("t", session_key("s"))
+KEY = StoreKey("t", session_key("s"))
 
 
 class Gated(SqliteStore):
@@ -49,7 +49,7 @@ class Gated(SqliteStore):
         await self._may("remember")
         await super().put_fact(name, fact, ttl)
 
-    async def save(self, key: SessionKey, write: Write) -> bool:
+    async def save(self, key: StoreKey, write: Write) -> bool:
         """As it is, when it may."""
         await self._may("save")
         has_won = await super().save(key, write)

@@ -22,7 +22,7 @@ from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.identity import session_key
 from proxy.settings import Settings
 from proxy.store import open_store
-from proxy.store.base import Lease, SessionKey, SessionStore, StoreError
+from proxy.store.base import Lease, Store, StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.effects import Effect, Result
@@ -52,7 +52,7 @@ def request(**more: str) -> ClientRequest:
     return ClientRequest("t", headers, body, "gpt-4o", False, controls.read(headers, None, None))
 
 
-async def decided(store: SessionStore) -> Decision:
+async def decided(store: Store) -> Decision:
     settings = Settings(strategy="extract", window=4_096)
     async with open_services(settings, store=store) as built:
         return (await built.condenser.exchange(request())).decision
@@ -67,7 +67,7 @@ async def test_a_record_made_for_a_longer_history_does_not_hide_the_question_at_
 
     store = await open_store("memory://")
     name = record_name(first.digest, first.depth)
-    await store.put_record(SessionKey("t", session_key("s")), name, encode_condensation(longer), 60)
+    await store.put_record(StoreKey("t", session_key("s")), name, encode_condensation(longer), 60)
     decision = await decided(store)
     await store.close()
     assert decision.action is Action.CONDENSED
@@ -125,7 +125,7 @@ async def opened() -> Watched:
     return store
 
 
-async def summarized(store: SessionStore, summarizer: Summarizer, *, timeout: float = 10.0) -> Decision:
+async def summarized(store: Store, summarizer: Summarizer, *, timeout: float = 10.0) -> Decision:
     """What a replica of its own decides on the request, with a strategy that asks."""
     settings = Settings(strategy="half-window", window=2_048, inline_timeout=timeout)
     async with open_services(settings, store=store, summarizer=summarizer) as built:
@@ -153,7 +153,7 @@ async def test_what_another_replica_leaves_is_forwarded_and_kept_without_asking_
     assert decision.applied is not None
     assert handed_over(decision.applied) == left
     record = record_name(decision.applied.digest, decision.applied.depth)
-    assert await store.put_record(SessionKey("t", session_key("s")), record, b"", 60) == left
+    assert await store.put_record(StoreKey("t", session_key("s")), record, b"", 60) == left
     await store.close()
 
 

@@ -22,7 +22,7 @@ from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key
 from proxy.sessions.stored import Records
 from proxy.settings import Settings
-from proxy.store.base import Lease, SessionKey
+from proxy.store.base import Lease, StoreKey
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Condensation
@@ -33,7 +33,7 @@ from tests.support.signals import BOUND
 from tests.support.stage import Message, chat
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 2)]
-KEY = SessionKey("t", session_key("s"))
+KEY = StoreKey("t", session_key("s"))
 WINDOW = 16_384
 MEGABYTE = 1024 * 1024
 TURNS = 200

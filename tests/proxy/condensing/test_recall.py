@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 import pytest
 
 from proxy.condensing.recall import MAX_ENTRIES, MAX_SESSIONS, Recall, Searchable
-from proxy.store.base import SessionKey
+from proxy.store.base import StoreKey
 from strategies.core.messages import Message
 from strategies.core.transcript import Transcript
 from strategies.memory.passages import message_entries
@@ -23,7 +23,7 @@ from tests.support.signals import Signal
 from tests.support.transcripts import assistant, english, transcript_of, user
 
 OVERLAP = 0.2  # seconds that a writer is waited for who must not come
-KEY = SessionKey("tenant", "s")
+KEY = StoreKey("tenant", "s")
 SAID = transcript_of([user("where is the key?"), assistant("behind the blue barrel"), user("and the shed?")])
 
 
@@ -46,7 +46,7 @@ def read_by(transcript: Transcript, told: Callable[[], None]) -> Transcript:
     return reading
 
 
-def searchable(transcript: Transcript, key: SessionKey | None = KEY) -> Searchable:
+def searchable(transcript: Transcript, key: StoreKey | None = KEY) -> Searchable:
     return Searchable(key, transcript, list)
 
 
@@ -94,7 +94,7 @@ async def test_the_index_of_the_session_that_was_not_used_for_longest_is_forgott
     recall = Recall()
     reads: list[int] = []
     for number in (*range(MAX_SESSIONS), 0, MAX_SESSIONS, 0, 1):
-        found = searchable(read_by(SAID, partial(reads.append, number)), SessionKey("t", str(number)))
+        found = searchable(read_by(SAID, partial(reads.append, number)), StoreKey("t", str(number)))
         await recall.learn(found)
     assert reads[-3:] == [1, 1, 1]
     assert reads.count(0) == len(SAID.chain)

@@ -15,7 +15,7 @@ from proxy.knowledge.proof import Scope
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
-from proxy.store.base import SessionStore
+from proxy.store.base import Store
 from proxy.store.sqlite import SqliteStore
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
@@ -53,7 +53,7 @@ class SlowStore(SqliteStore):
 
 @asynccontextmanager
 async def learning(
-    store: SessionStore | None = None,
+    store: Store | None = None,
 ) -> AsyncIterator[tuple[Calibrator, list[Features], OwnedTasks]]:
     """A calibrator, the lines that it has reported, and its tasks."""
     store, tasks = store or await open_store("memory://"), OwnedTasks()

@@ -15,7 +15,7 @@ from proxy.overflow import Refusal, RefusedPart
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
-from proxy.store.base import SessionStore
+from proxy.store.base import Store
 from proxy.store.sqlite import SqliteStore
 from tests.proxy.store.conftest import Clock
 
@@ -26,7 +26,7 @@ MODEL, TTL = Scope("m", "tenant"), 1_000
 
 @asynccontextmanager
 async def learning(
-    *, store: SessionStore | None = None, clock: Clock | None = None, upstream: str = "http://a/v1"
+    *, store: Store | None = None, clock: Clock | None = None, upstream: str = "http://a/v1"
 ) -> AsyncIterator[LearnedWindows]:
     tasks: OwnedTasks = OwnedTasks()
     kept = store or await open_store("memory://")

@@ -14,7 +14,7 @@ from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import Session
 from proxy.settings.tables import ModelRole
 from proxy.store.access import Patience
-from proxy.store.base import SessionKey
+from proxy.store.base import StoreKey
 from strategies.core.effects import Failure
 from tests.proxy.asking.support import Clock
 
@@ -50,7 +50,7 @@ class Totals:
 
 def asker(tenant: str = "t", *, window: int = 1_000_000, forwarded: int = 0, spent: int = 0) -> Asker:
     identity = Identity("header", "s")
-    found = Recognised(identity, SessionKey(tenant, "s"), "s", Patience(1.0))
+    found = Recognised(identity, StoreKey(tenant, "s"), "s", Patience(1.0))
 
     def caller(background: bool) -> Caller:
         return Caller("m", [], background=background)

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from proxy.memory.meaning import COMPARED, FLOAT_BYTES, MAX_SESSIONS, SessionVectors, Vectors, vector_of
-from proxy.store.base import SessionKey
+from proxy.store.base import StoreKey
 from strategies.core.messages import Role
 from strategies.memory.passages import Entry
 from strategies.memory.ranking import Hit
@@ -55,7 +55,7 @@ def test_a_text_is_asked_for_once() -> None:
 
 def test_beyond_the_bound_the_session_that_was_not_used_for_longest_is_forgotten() -> None:
     kept = Vectors(most_bytes=4 * FLOAT_BYTES)
-    one, two, three = (SessionKey("t", name) for name in ("one", "two", "three"))
+    one, two, three = (StoreKey("t", name) for name in ("one", "two", "three"))
     for key in (one, two):
         kept.of(key).put(["a"], [[1.0, 0.0]])
     assert kept.make_room()
@@ -67,16 +67,16 @@ def test_beyond_the_bound_the_session_that_was_not_used_for_longest_is_forgotten
 
 def test_one_session_alone_gets_no_more_than_there_is() -> None:
     kept = Vectors(most_bytes=4 * FLOAT_BYTES)
-    kept.of(SessionKey("t", "one")).put(["a", "b", "c"], [[1.0, 0.0]] * 3)
+    kept.of(StoreKey("t", "one")).put(["a", "b", "c"], [[1.0, 0.0]] * 3)
     assert not kept.make_room()
 
 
 def test_sessions_that_have_no_vectors_are_forgotten_too() -> None:
     kept = Vectors()
-    first = kept.of(SessionKey("t", "first"))
+    first = kept.of(StoreKey("t", "first"))
     for number in range(MAX_SESSIONS - 1):
-        kept.of(SessionKey("t", str(number)))
-    assert kept.of(SessionKey("t", "first")) is first
+        kept.of(StoreKey("t", str(number)))
+    assert kept.of(StoreKey("t", "first")) is first
     for number in range(MAX_SESSIONS):
-        kept.of(SessionKey("t", f"later {number}"))
-    assert kept.of(SessionKey("t", "first")) is not first
+        kept.of(StoreKey("t", f"later {number}"))
+    assert kept.of(StoreKey("t", "first")) is not first

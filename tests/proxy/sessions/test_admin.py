@@ -21,7 +21,7 @@ from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
 from proxy.settings.token import TOKEN_FILE, admin_token, known_token
 from proxy.store import open_store
-from proxy.store.base import SessionKey, Write
+from proxy.store.base import StoreKey, Write
 from strategies.core.condensation import Condensation
 from tests.proxy.command_line import run
 from tests.support.ports import free_port
@@ -103,14 +103,14 @@ async def test_without_a_token_nobody_is_allowed() -> None:
 @pytest.mark.anyio
 async def test_a_session_that_cannot_be_read_hinders_no_other_and_can_be_deleted() -> None:
     store = await open_store("memory://")
-    admin, key = Admin(StoredSessions(store, 1.0), "t"), SessionKey("tenant", "broken")
+    admin, key = Admin(StoredSessions(store, 1.0), "t"), StoreKey("tenant", "broken")
     await store.save(key, Write(b"not JSON", 0, 60))
-    await store.put_record(SessionKey("tenant", "never-saved"), "r", b"record", 60)
+    await store.put_record(StoreKey("tenant", "never-saved"), "r", b"record", 60)
     listed = await admin.list_sessions()
     assert (listed["data"], listed["unreadable"]) == ([], [{"tenant": "tenant", "session": "broken"}])
     assert (await admin.stats())["sessions"] == 0
     assert await admin.delete_tenant("tenant") == 2
-    assert await store.sessions() == []
+    assert await store.keys() == []
     await store.close()
 
 
@@ -277,7 +277,7 @@ def test_condensations_are_in_order_of_time_with_the_latest_marked_and_what_they
     ]
     session = Session("s", "x-session", 0.0, strategy="mask+half-window", saved_tokens={"c3-3": 1_234})
     session = session._replace(condensations=tuple(records))
-    document = session_document(SessionKey("tenant", "s"), session, {})
+    document = session_document(StoreKey("tenant", "s"), session, {})
     assert [each["id"] for each in document["condensations"]] == ["c2-2", "c3-3", "c1-1"]
     assert document["latest_condensation"] == "c1-1"
     assert document["condenser_meta_latest"] == {"stages": ["mask"], "compressionDuration": 30.0}

@@ -23,15 +23,15 @@ from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recognised, Recogniser
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
-from proxy.store.base import SessionKey, Write
+from proxy.store.base import StoreKey, Write
 from strategies.core.cards import MemoryCard
 from tests.proxy.memory.test_admin import card, condensation
 
 
 def test_a_scope_has_a_key_that_no_session_id_has() -> None:
     key = scope_key("t", "home")
-    assert key.session.startswith("m")
-    assert key_of_shown("scope:home") == key.session
+    assert key.name.startswith("m")
+    assert key_of_shown("scope:home") == key.name
     assert key_of_shown("home") is None
     assert scope_key("t", "Home") != key
 
@@ -79,7 +79,7 @@ async def stored() -> AsyncIterator[StoredSessions]:
 
 async def scoped(stored: StoredSessions, name: str, **more: Any) -> Recognised:
     """A new session of tenant "t" with the scope of that name."""
-    blank = Recognised(Identity("X-Condenser-Session", "s"), SessionKey("t", "s"), "s", stored.patience(), **more)
+    blank = Recognised(Identity("X-Condenser-Session", "s"), StoreKey("t", "s"), "s", stored.patience(), **more)
     return await Recogniser(stored, ()).with_scope(blank, name, read=True)
 
 

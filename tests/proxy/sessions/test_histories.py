@@ -12,7 +12,7 @@ from proxy.sessions.append import Append, Tip
 from proxy.sessions.histories import READS_BY_NAME, Histories, StoredHistory, new_block
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
-from proxy.store.base import SessionKey, SessionStore, StoreError, Write
+from proxy.store.base import Store, StoreError, StoreKey, Write
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript
 from strategies.dialects.chat import CHAT
@@ -20,21 +20,21 @@ from tests.support.chat_bodies import element
 
 pytestmark = pytest.mark.anyio
 
-KEY = SessionKey("t", "s")
+KEY = StoreKey("t", "s")
 SESSION = Session("s", "test", created_at=1.0)
 
 
 class Noting:
     """A store, and which blocks were asked for: names, or None for all."""
 
-    def __init__(self, inner: SessionStore) -> None:
+    def __init__(self, inner: Store) -> None:
         self._inner = inner
         self.asked: list[Sequence[str] | None] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def blocks(self, key: SessionKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
+    async def blocks(self, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         self.asked.append(names)
         return await self._inner.blocks(key, names)
 
@@ -42,19 +42,19 @@ class Noting:
 class Stage:
     """A session that grows in a store, and the histories that a process reads of it."""
 
-    def __init__(self, store: SessionStore, most_bytes: int = 1_000_000) -> None:
+    def __init__(self, store: Store, most_bytes: int = 1_000_000) -> None:
         self.store = Noting(store)
         self.histories = Histories(StoredSessions(self.store, 5.0), most_bytes)
 
-    async def write(self, blocks: dict[str, bytes], key: SessionKey = KEY) -> None:
+    async def write(self, blocks: dict[str, bytes], key: StoreKey = KEY) -> None:
         found = await self.store.load(key)
         assert await self.store.save(key, Write(b"{}", found.revision if found else 0, 60, blocks))
 
-    async def grow(self, text: str, start: int, key: SessionKey = KEY) -> None:
+    async def grow(self, text: str, start: int, key: StoreKey = KEY) -> None:
         """Stores the block of the letters from `start` on."""
         await self.write(new_block(transcript(text), start, keeps_text=True), key)
 
-    async def read(self, text: str, key: SessionKey = KEY, session: Session = SESSION) -> str:
+    async def read(self, text: str, key: StoreKey = KEY, session: Session = SESSION) -> str:
         """The stored line to the end of `text`."""
         end = transcript(text).digests[-1]
         history = await self.histories.history(key, session, [end.hex()])
@@ -67,7 +67,7 @@ def transcript(text: str) -> Transcript:
 
 
 @pytest.fixture
-def stage(store: SessionStore) -> Stage:
+def stage(store: Store) -> Stage:
     return Stage(store)
 
 
@@ -135,9 +135,9 @@ async def test_what_is_forgotten_is_read_again(stage: Stage) -> None:
     assert stage.store.asked == [None, None]
 
 
-async def test_sessions_used_least_are_forgotten_for_others(store: SessionStore) -> None:
+async def test_sessions_used_least_are_forgotten_for_others(store: Store) -> None:
     stage = Stage(store, most_bytes=2 * StoredHistory.of(new_block(transcript("abc"), 0, keeps_text=True)).size)
-    keys = [SessionKey("t", f"s{i}") for i in range(3)]
+    keys = [StoreKey("t", f"s{i}") for i in range(3)]
     for key in keys:
         await stage.grow("abc", 0, key)
     for key in (keys[0], keys[1], keys[0], keys[2], keys[0]):
@@ -147,7 +147,7 @@ async def test_sessions_used_least_are_forgotten_for_others(store: SessionStore)
     assert len(stage.store.asked) == 4
 
 
-async def test_a_session_larger_than_all_may_be_is_read_and_not_kept(store: SessionStore) -> None:
+async def test_a_session_larger_than_all_may_be_is_read_and_not_kept(store: Store) -> None:
     stage = Stage(store, most_bytes=10)
     await stage.grow("abc", 0)
     assert await stage.read("abc") == await stage.read("abc") == "abc"

@@ -17,7 +17,7 @@ from proxy.sessions.append import NO_TIP, Append, Tip
 from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
-from proxy.store.base import SessionKey, SessionStore
+from proxy.store.base import Store, StoreKey
 from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Condensation
 from strategies.core.pieces import Keep, Literal, PieceKind
@@ -52,9 +52,7 @@ def fields(made_one: Condensation) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("keeps_text", [True, False])
-async def test_a_record_holds_the_first_user_message_where_no_history_does(
-    keeps_text: bool, store: SessionStore
-) -> None:
+async def test_a_record_holds_the_first_user_message_where_no_history_does(keeps_text: bool, store: Store) -> None:
     keeper = Keeper(StoredSessions(store, 5.0), ttl=60, clock=time.time, keeps_text=keeps_text)
     view = fold(transcript("abc"), (condensation("ab").overlay,), 0, Tokenizers().for_model("gpt-4o", ChatCounter))
     written = Literal(transcript("a").chain[0].raw, PieceKind.TASK, 0)
@@ -99,7 +97,7 @@ async def test_the_same_append_at_once_is_stored_once_with_the_newer_reply(sessi
     assert texts == ["one", "1 again"]
 
 
-async def test_an_append_to_a_history_that_is_gone_is_not_stored(sessions: Sessions, store: SessionStore) -> None:
+async def test_an_append_to_a_history_that_is_gone_is_not_stored(sessions: Sessions, store: Store) -> None:
     first = appended(NO_TIP, "one", "1")
     await settle_append(sessions, first)
     assert first.tip is not None
@@ -119,7 +117,7 @@ SHARED = string.ascii_letters[:40]
 
 
 @asynccontextmanager
-async def forked(shared: str, most: int) -> AsyncIterator[tuple[Sessions, SessionKey]]:
+async def forked(shared: str, most: int) -> AsyncIterator[tuple[Sessions, StoreKey]]:
     """A conversation, and a fork of it behind all but its last message, in a store of so many bytes for the tenant."""
     store = await open_store("memory://", max_tenant_bytes=most)
     sessions = made(store)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.sessions.identity import Identity
-from proxy.store.base import SessionKey, SessionStore, StoreError, Write
+from proxy.store.base import Store, StoreError, StoreKey, Write
 from tests.proxy.remembered import DERIVED, NAMED, Sessions, condensation, made, recognised, settled, turn
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ class Hanging:
 class WithoutBlocks:
     """A store that gives all but blocks in time."""
 
-    def __init__(self, inner: SessionStore) -> None:
+    def __init__(self, inner: Store) -> None:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
@@ -52,13 +52,13 @@ async def test_a_derived_session_is_found_by_its_head_or_a_rewritten_one_that_wa
     found = await recognised(sessions, later)
     assert found.key == first.key
     assert found.session is not None
-    assert found.shown_id == first.key.session
+    assert found.shown_id == first.key.name
 
 
 async def test_another_last_message_that_nothing_follows_is_a_fork_of_a_derived_session(sessions: Sessions) -> None:
     first = await settled(sessions, "abc")
     fork = await settled(sessions, "abX")
-    assert (fork.session, fork.parent) == (None, first.key.session)
+    assert (fork.session, fork.parent) == (None, first.key.name)
     assert (await recognised(sessions, "abcde")).key == first.key
     assert (await recognised(sessions, "abXYZ")).key == fork.key
 
@@ -80,13 +80,13 @@ async def test_two_conversations_that_part_at_once_never_share_a_derived_session
     assert [each.name for each in now.session.branches] == ["main"]
     assert other.key != first.key
     assert other.session is not None
-    assert other.session.parent == first.key.session
+    assert other.session.parent == first.key.name
 
 
 async def test_retries_of_a_last_message_are_forks_of_the_conversation_not_of_each_other(sessions: Sessions) -> None:
     first = await settled(sessions, "abc")
     forks = [await settled(sessions, f"ab{letter}") for letter in "XYZ"]
-    assert {fork.parent for fork in forks} == {first.key.session}
+    assert {fork.parent for fork in forks} == {first.key.name}
     assert len({fork.key for fork in forks}) == 3
 
 
@@ -97,7 +97,7 @@ async def test_conversations_that_begin_alike_and_go_on_are_forks_of_the_first_n
     await sessions.keep(first, condensation("ab"))
     for letter in "QRSTUVWXYZ":
         fork = await settled(sessions, f"abcdef{letter}")
-        assert fork.parent == first.key.session
+        assert fork.parent == first.key.name
         await settled(sessions, f"abcdef{letter}--")
     assert [each.id for each in (await recognised(sessions, "abcdef!")).condensations] == ["c-ab"]
 
@@ -107,14 +107,14 @@ async def test_what_a_fork_has_condensed_of_what_it_shares_is_passed_on_to_its_f
     fork = await settled(sessions, "abcdefX")
     await sessions.keep(fork, condensation("abc"))
     again = await recognised(sessions, "abcdefY")
-    assert again.parent == fork.key.session
+    assert again.parent == fork.key.name
     assert [each.id for each in again.condensations] == ["c-abc"]
 
 
 async def test_what_parts_from_a_fork_behind_its_own_messages_is_a_fork_of_that(sessions: Sessions) -> None:
     await settled(sessions, "abc")
     fork = await settled(sessions, "abXYZ")
-    assert (await settled(sessions, "abXYQ")).parent == fork.key.session
+    assert (await settled(sessions, "abXYQ")).parent == fork.key.name
 
 
 async def test_an_edit_is_a_fork_of_its_own_conversation_and_not_of_one_that_parted_from_it_earlier(
@@ -124,7 +124,7 @@ async def test_an_edit_is_a_fork_of_its_own_conversation_and_not_of_one_that_par
     await settled(sessions, "abX")  # the same with another third message; its reply is not known
     await settled(sessions, "abcdefg")
     edited = await recognised(sessions, "abcdefY")
-    assert (edited.session, edited.parent) == (None, first.key.session)
+    assert (edited.session, edited.parent) == (None, first.key.name)
 
 
 async def test_the_longest_known_prefix_counts(sessions: Sessions) -> None:
@@ -139,7 +139,7 @@ async def test_a_history_that_parts_earlier_is_a_fork_with_its_parent(sessions: 
     fork = await recognised(sessions, "abcXYZ!")
     assert fork.session is None
     assert fork.key != first.key
-    assert fork.parent == first.key.session
+    assert fork.parent == first.key.name
 
 
 async def test_a_conversation_that_goes_the_same_way_once_more_is_one_fork(sessions: Sessions) -> None:
@@ -190,7 +190,7 @@ async def test_a_weak_id_counts_only_where_the_chain_goes_on(sessions: Sessions)
     assert (other.identity, other.session) == (DERIVED, None)
 
 
-async def test_an_index_entry_that_leads_nowhere_is_no_harm(sessions: Sessions, store: SessionStore) -> None:
+async def test_an_index_entry_that_leads_nowhere_is_no_harm(sessions: Sessions, store: Store) -> None:
     first = await settled(sessions, "abc")
     await store.delete(first.key)
     assert (await recognised(sessions, "abcde")).session is None
@@ -205,7 +205,7 @@ async def test_a_store_that_hangs_costs_its_time_and_is_told() -> None:
 
 @pytest.mark.parametrize("identity", [DERIVED, NAMED])
 async def test_a_document_that_cannot_be_read_is_told_and_costs_no_reply(
-    identity: Identity, sessions: Sessions, store: SessionStore
+    identity: Identity, sessions: Sessions, store: Store
 ) -> None:
     first = await settled(sessions, "abc", identity)
     await overwrite(store, first.key, b"{broken")
@@ -214,19 +214,19 @@ async def test_a_document_that_cannot_be_read_is_told_and_costs_no_reply(
 
 
 async def test_a_document_that_was_only_likely_to_be_needed_and_cannot_be_read_is_no_failure(
-    sessions: Sessions, store: SessionStore
+    sessions: Sessions, store: Store
 ) -> None:
     first = await settled(sessions, "abc")
     likely = await settled(sessions, "abX")
     await settled(made(store, prefix="other"), "abY")  # by another process: the index leads there now
     await overwrite(store, likely.key, b"{broken")
     found = await recognised(sessions, "abZ")
-    assert (found.session, found.parent, found.failure) == (None, first.key.session, "")
+    assert (found.session, found.parent, found.failure) == (None, first.key.name, "")
 
 
 @pytest.mark.parametrize(("text", "failure"), [("abcdX", ""), ("qrstu", "store-timeout")])
 async def test_a_branch_that_was_found_needs_no_history_that_cannot_be_read(
-    text: str, failure: str, sessions: Sessions, store: SessionStore
+    text: str, failure: str, sessions: Sessions, store: Store
 ) -> None:
     await settled(sessions, "abcde", NAMED)
     await settled(sessions, "vwxyz", NAMED)
@@ -236,21 +236,19 @@ async def test_a_branch_that_was_found_needs_no_history_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("document", [b'{"v": 99}', b'{"v": 2, "anything": []}'])
-async def test_a_document_of_a_newer_version_is_a_miss(
-    document: bytes, sessions: Sessions, store: SessionStore
-) -> None:
+async def test_a_document_of_a_newer_version_is_a_miss(document: bytes, sessions: Sessions, store: Store) -> None:
     first = await settled(sessions, "abc", NAMED)
     await overwrite(store, first.key, document)
     found = await recognised(sessions, "abcde", NAMED)
     assert (found.session, found.failure) == (None, "")
 
 
-async def overwrite(store: SessionStore, key: SessionKey, document: bytes) -> None:
+async def overwrite(store: Store, key: StoreKey, document: bytes) -> None:
     snapshot = await store.load(key)
     assert snapshot is not None
     assert await store.save(key, Write(document, snapshot.revision, 60))
 
 
 async def test_the_ids_of_forks_and_sessions_are_never_those_of_others(sessions: Sessions) -> None:
-    shown: Sequence[str] = [(await settled(sessions, text)).key.session for text in ("abc", "xyz", "123")]
+    shown: Sequence[str] = [(await settled(sessions, text)).key.name for text in ("abc", "xyz", "123")]
     assert len(set(shown)) == 3

@@ -14,7 +14,7 @@ from proxy.sessions.codec import UNREADABLE, encode_condensation, encode_session
 from proxy.sessions.session import Session
 from proxy.sessions.stored import MAX_BYTES, Records, StoredSessions
 from proxy.store import open_store
-from proxy.store.base import SessionKey, Snapshot, StoreError, Write
+from proxy.store.base import Snapshot, StoreError, StoreKey, Write
 from strategies.core.condensation import Condensation
 from strategies.core.pieces import Keep, Literal, PieceKind
 
@@ -71,7 +71,7 @@ def test_a_record_with_a_piece_that_no_upstream_could_be_sent_is_unreadable(how:
 
 @pytest.mark.parametrize("how", DAMAGES.values(), ids=DAMAGES)
 async def test_a_session_with_such_a_record_is_told_to_be_corrupt(how: Damage) -> None:
-    store, key = await open_store("memory://"), SessionKey("t", "s")
+    store, key = await open_store("memory://"), StoreKey("t", "s")
     await store.save(key, Write(encode_session(Session("s", "given", 0.0)), 0, 60))
     await store.put_record(key, record_name(MADE.digest, 1), damaged(how), 60)
     with pytest.raises(StoreError, match="store-corrupt"):

@@ -24,7 +24,7 @@ from proxy.sessions.identity import session_key
 from proxy.sessions.stored import LAST_SHARE, StoredSessions
 from proxy.settings import Settings
 from proxy.store.access import Patience
-from proxy.store.base import SessionKey, SessionStore, Snapshot
+from proxy.store.base import Snapshot, Store, StoreKey
 from proxy.tokens.counter import Tokenizers
 from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
@@ -33,7 +33,7 @@ from tests.support.virtual_time import PassingTime, SlowStore
 pytestmark = pytest.mark.anyio
 WHOLE = 1_000.0
 MOST = WHOLE * (1 + LAST_SHARE)
-KEY = SessionKey("t", session_key("s"))
+KEY = StoreKey("t", session_key("s"))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
 
 
 @asynccontextmanager
-async def asking(store: SessionStore | SlowStore, strategy: str = "extract") -> AsyncIterator[Services]:
+async def asking(store: Store | SlowStore, strategy: str = "extract") -> AsyncIterator[Services]:
     settings = Settings.model_validate(
         {"strategy": strategy, "window": 4_096, "inline_timeout": 100 * WHOLE, "store": {"timeout": WHOLE}}
     )
@@ -74,7 +74,7 @@ async def answered(built: Services, asked: ClientRequest) -> tuple[Exchange, flo
     return exchange, clock() - began
 
 
-async def snapshot(store: SessionStore) -> Snapshot:
+async def snapshot(store: Store) -> Snapshot:
     found = await store.load(KEY)
     assert found is not None
     return found
@@ -86,7 +86,7 @@ async def snapshot(store: SessionStore) -> Snapshot:
     "ours", [{}, {"session": "s"}, {"session": "s", "force": "true"}, {"session": "s", "history": "append"}]
 )
 async def test_all_that_the_store_costs_a_request_is_bounded_however_slow_it_is(
-    seconds: float, strategy: str, ours: dict[str, str], store: SessionStore
+    seconds: float, strategy: str, ours: dict[str, str], store: Store
 ) -> None:
     loop = asyncio.get_running_loop()
     async with asking(SlowStore(store, lambda _: seconds), strategy) as built:
@@ -98,14 +98,14 @@ async def test_all_that_the_store_costs_a_request_is_bounded_however_slow_it_is(
             assert loop.time() - began < MOST + BOUND
 
 
-async def test_a_request_whose_patience_is_used_up_is_degraded_and_told_so(store: SessionStore) -> None:
+async def test_a_request_whose_patience_is_used_up_is_degraded_and_told_so(store: Store) -> None:
     async with asking(SlowStore(store, lambda name: 600)) as built:
         exchange, _ = await answered(built, request(session="s", force="true"))
     assert (exchange.decision.action, exchange.decision.reason) == (Action.DEGRADED, "store-timeout")
     assert exchange.decision.applied is not None
 
 
-async def test_what_was_read_in_time_stands_though_patience_ends_later(store: SessionStore) -> None:
+async def test_what_was_read_in_time_stands_though_patience_ends_later(store: Store) -> None:
     async with asking(store) as built:
         before, _ = await answered(built, request(session="s", force="true"))
     async with asking(SlowStore(store, lambda name: WHOLE - BOUND if name == "load" else WHOLE)) as built:
@@ -116,17 +116,17 @@ async def test_what_was_read_in_time_stands_though_patience_ends_later(store: Se
     assert exchange.decision.applied.id == before.decision.applied.id
 
 
-async def test_record_and_session_are_stored_though_no_reply_waits_for_them(store: SessionStore) -> None:
+async def test_record_and_session_are_stored_though_no_reply_waits_for_them(store: Store) -> None:
     async with asking(SlowStore(store, lambda name: 0 if name == "load" else 400)) as built:
         exchange, _ = await answered(built, request(session="s", force="true"))
     assert exchange.decision.applied is not None
     found = await snapshot(store)
     assert found.revision == 1
-    assert len(found.records) == len(found.standing) == 1
+    assert len(found.records) == len(found.marks) == 1
 
 
 async def test_a_session_is_settled_before_the_last_byte_where_the_store_has_become_well_again(
-    store: SessionStore,
+    store: Store,
 ) -> None:
     slow = SlowStore(store, lambda name: 2 * WHOLE if name == "put_record" else 0)
     async with asking(slow) as built:
@@ -136,7 +136,7 @@ async def test_a_session_is_settled_before_the_last_byte_where_the_store_has_bec
     assert WHOLE <= passed < WHOLE + BOUND
 
 
-async def test_waiting_for_others_who_settle_the_same_session_counts_too(store: SessionStore) -> None:
+async def test_waiting_for_others_who_settle_the_same_session_counts_too(store: Store) -> None:
     async with asking(SlowStore(store, lambda name: 0 if name == "load" else 900)) as built:
         both = await asyncio.gather(*(answered(built, request(rounds, session="s")) for rounds in (3, 4, 5)))
     assert max(passed for _, passed in both) < MOST + BOUND
@@ -144,7 +144,7 @@ async def test_waiting_for_others_who_settle_the_same_session_counts_too(store: 
 
 @pytest.mark.parametrize("seconds", [60, 190, 260, 340, 510, 900])
 async def test_waiting_for_others_of_this_process_and_of_another_costs_no_more_in_all(
-    seconds: float, store: SessionStore
+    seconds: float, store: Store
 ) -> None:
     slow = SlowStore(store, lambda _: seconds)
     async with asking(slow) as one, asking(slow) as other:
@@ -156,7 +156,7 @@ async def test_waiting_for_others_of_this_process_and_of_another_costs_no_more_i
         assert max(passed for _, passed in await asyncio.gather(*turns)) < MOST + BOUND
 
 
-async def test_waiting_for_a_record_that_another_request_keeps_counts_too(store: SessionStore) -> None:
+async def test_waiting_for_a_record_that_another_request_keeps_counts_too(store: Store) -> None:
     slow = SlowStore(store, lambda name: 900 if name == "put_record" else 0)
     async with asking(slow, "half-window") as built:
         asked = request(session="s", force="true")
@@ -165,7 +165,7 @@ async def test_waiting_for_a_record_that_another_request_keeps_counts_too(store:
     assert slow.asked.count("put_record") == 2
 
 
-async def test_a_turn_that_was_settled_late_is_not_lost_for_the_next_one(store: SessionStore) -> None:
+async def test_a_turn_that_was_settled_late_is_not_lost_for_the_next_one(store: Store) -> None:
     async with asking(SlowStore(store, lambda name: 490)) as built:
         for rounds in (3, 4, 5):
             await answered(built, request(rounds, session="s"))
@@ -175,7 +175,7 @@ async def test_a_turn_that_was_settled_late_is_not_lost_for_the_next_one(store: 
     assert (await snapshot(store)).revision == 4
 
 
-async def test_what_is_prepared_after_the_reply_has_patience_of_its_own(store: SessionStore) -> None:
+async def test_what_is_prepared_after_the_reply_has_patience_of_its_own(store: Store) -> None:
     slow = SlowStore(store, lambda name: WHOLE - BOUND if name == "load" else 200)
     async with asking(slow, "half-window") as built:
         exchange, _ = await answered(built, request(session="s"))
@@ -185,7 +185,7 @@ async def test_what_is_prepared_after_the_reply_has_patience_of_its_own(store: S
         assert "put_record" in slow.asked
 
 
-async def test_waiting_for_the_work_of_another_replica_costs_no_patience(store: SessionStore) -> None:
+async def test_waiting_for_the_work_of_another_replica_costs_no_patience(store: Store) -> None:
     await store.lease("t", "work", "another", 600)
     patience, asked, loop = Patience(WHOLE), SlowStore(store, lambda _: 100), asyncio.get_running_loop()
     leases, until = Leases(StoredSessions(asked, WHOLE), OwnedTasks()), loop.time() + 5 * WHOLE
@@ -197,7 +197,7 @@ async def test_waiting_for_the_work_of_another_replica_costs_no_patience(store: 
     assert patience.remaining > WHOLE - 100 - BOUND
 
 
-async def test_a_lease_that_was_got_too_late_is_given_back(store: SessionStore) -> None:
+async def test_a_lease_that_was_got_too_late_is_given_back(store: Store) -> None:
     stored = StoredSessions(SlowStore(store, lambda name: 600 if name == "lease" else 0), WHOLE)
     async with Leases(stored, OwnedTasks()).turn("t", "work", 0.0, Patience(500.0)) as turn:
         assert not turn.held
@@ -205,7 +205,7 @@ async def test_a_lease_that_was_got_too_late_is_given_back(store: SessionStore) 
     assert (await store.lease("t", "work", "another", 60)).held
 
 
-async def test_no_lease_is_asked_for_when_patience_is_used_up(store: SessionStore) -> None:
+async def test_no_lease_is_asked_for_when_patience_is_used_up(store: Store) -> None:
     patience, asked = Patience(0.0), SlowStore(store, lambda _: 0)
     async with Leases(StoredSessions(asked, WHOLE), OwnedTasks()).turn("t", "work", 0.0, patience) as turn:
         assert (turn.held, turn.received) == (False, b"")
@@ -215,7 +215,7 @@ async def test_no_lease_is_asked_for_when_patience_is_used_up(store: SessionStor
 # A store that hangs
 
 
-async def passed(store: SessionStore, hangs: Callable[[str], bool], asked: ClientRequest) -> float:
+async def passed(store: Store, hangs: Callable[[str], bool], asked: ClientRequest) -> float:
     """Seconds that a request for a model that is new here waits for a store that never answers some calls."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PassingTime)
@@ -225,14 +225,14 @@ async def passed(store: SessionStore, hangs: Callable[[str], bool], asked: Clien
         return loop.passed - before
 
 
-async def test_what_others_have_learned_is_waited_for_once_and_not_for_long(store: SessionStore) -> None:
+async def test_what_others_have_learned_is_waited_for_once_and_not_for_long(store: Store) -> None:
     assert await passed(store, lambda name: name == "recall", request(session="s")) <= FIRST_LOOK
 
 
-async def test_a_request_that_is_off_does_not_wait_for_what_others_have_learned(store: SessionStore) -> None:
+async def test_a_request_that_is_off_does_not_wait_for_what_others_have_learned(store: Store) -> None:
     asked = request(session="s", strategy="off")
     assert await passed(store, lambda name: name == "recall", asked) == 0
 
 
-async def test_a_store_that_hangs_takes_one_patience_of_a_request_in_all(store: SessionStore) -> None:
+async def test_a_store_that_hangs_takes_one_patience_of_a_request_in_all(store: Store) -> None:
     assert await passed(store, lambda _: True, request(session="s")) <= WHOLE

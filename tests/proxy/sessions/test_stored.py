@@ -10,12 +10,12 @@ import pytest
 
 from proxy.sessions.stored import LAST_SHARE, StoredSessions
 from proxy.store.access import Patience
-from proxy.store.base import SessionKey, SessionStore, StoreError, Write
+from proxy.store.base import Store, StoreError, StoreKey, Write
 from tests.support.signals import BOUND
 from tests.support.virtual_time import PassingTime, SlowStore
 
 pytestmark = pytest.mark.anyio
-KEY = SessionKey("tenant", "session")
+KEY = StoreKey("tenant", "session")
 NEW = Write(b"{}", 0, 60)
 WHOLE = 1_000.0
 
@@ -25,11 +25,11 @@ def anyio_backend() -> tuple[str, dict[str, Any]]:
     return "asyncio", {"loop_factory": PassingTime}
 
 
-def slow(store: SessionStore, seconds: float) -> SlowStore:
+def slow(store: Store, seconds: float) -> SlowStore:
     return SlowStore(store, lambda _: seconds)
 
 
-async def test_every_step_takes_from_the_same_patience(store: SessionStore) -> None:
+async def test_every_step_takes_from_the_same_patience(store: Store) -> None:
     patience, asked = Patience(WHOLE), slow(store, 400)
     await patience.read(asked.load(KEY))
     assert patience.remaining == pytest.approx(600, abs=BOUND)
@@ -40,7 +40,7 @@ async def test_every_step_takes_from_the_same_patience(store: SessionStore) -> N
     assert patience.remaining == 0
 
 
-async def test_a_read_does_not_even_begin_when_patience_is_used_up(store: SessionStore) -> None:
+async def test_a_read_does_not_even_begin_when_patience_is_used_up(store: Store) -> None:
     patience, asked = Patience(WHOLE), slow(store, 2 * WHOLE)
     for _ in range(2):
         with pytest.raises(StoreError, match="store-timeout"):
@@ -54,7 +54,7 @@ async def test_another_piece_of_work_has_the_whole_patience() -> None:
     assert patience.fresh().remaining == WHOLE
 
 
-async def test_a_failure_of_the_store_is_told_and_costs_what_it_took(store: SessionStore) -> None:
+async def test_a_failure_of_the_store_is_told_and_costs_what_it_took(store: Store) -> None:
     await store.close()
     patience = Patience(WHOLE)
     with pytest.raises(StoreError, match="store-closed"):
@@ -62,7 +62,7 @@ async def test_a_failure_of_the_store_is_told_and_costs_what_it_took(store: Sess
     assert patience.remaining == pytest.approx(700, abs=BOUND)
 
 
-async def test_a_write_that_is_not_waited_for_any_longer_is_done_all_the_same(store: SessionStore) -> None:
+async def test_a_write_that_is_not_waited_for_any_longer_is_done_all_the_same(store: Store) -> None:
     stored, patience = StoredSessions(store, WHOLE), Patience(WHOLE)
     patience.remaining = 0
     with pytest.raises(StoreError, match="store-timeout"):
@@ -71,7 +71,7 @@ async def test_a_write_that_is_not_waited_for_any_longer_is_done_all_the_same(st
     assert await store.load(KEY) is not None
 
 
-async def test_a_write_whose_caller_is_cancelled_is_done_all_the_same(store: SessionStore) -> None:
+async def test_a_write_whose_caller_is_cancelled_is_done_all_the_same(store: Store) -> None:
     stored, asked = StoredSessions(store, WHOLE), slow(store, 900)
     caller = asyncio.create_task(stored.write(asked.save(KEY, NEW), stored.patience()))
     await asked.begun.wait()
@@ -83,7 +83,7 @@ async def test_a_write_whose_caller_is_cancelled_is_done_all_the_same(store: Ses
 
 
 async def test_a_failure_of_a_write_whose_caller_has_left_is_logged(
-    store: SessionStore, caplog: pytest.LogCaptureFixture
+    store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     stored, asked = StoredSessions(store, WHOLE), slow(store, 900)
     caller = asyncio.create_task(stored.write(asked.save(KEY, NEW), stored.patience()))
@@ -94,7 +94,7 @@ async def test_a_failure_of_a_write_whose_caller_has_left_is_logged(
     assert "store-closed" in caplog.text
 
 
-async def test_a_write_ends_within_the_limit(store: SessionStore) -> None:
+async def test_a_write_ends_within_the_limit(store: Store) -> None:
     stored = StoredSessions(store, WHOLE)
     with pytest.raises(StoreError, match="store-timeout"):
         await stored.write(slow(store, 2 * WHOLE).save(KEY, NEW), stored.patience())
@@ -102,14 +102,14 @@ async def test_a_write_ends_within_the_limit(store: SessionStore) -> None:
     assert await store.load(KEY) is None
 
 
-async def test_the_last_step_is_waited_for_though_patience_is_used_up(store: SessionStore) -> None:
+async def test_the_last_step_is_waited_for_though_patience_is_used_up(store: Store) -> None:
     stored, patience = StoredSessions(store, WHOLE), Patience(WHOLE)
     patience.remaining = 0
     await stored.write(slow(store, LAST_SHARE * WHOLE - BOUND).save(KEY, NEW), patience, is_last=True)
     assert await store.load(KEY) is not None
 
 
-async def test_the_last_step_is_waited_for_no_longer_than_its_share(store: SessionStore) -> None:
+async def test_the_last_step_is_waited_for_no_longer_than_its_share(store: Store) -> None:
     stored, patience, loop = StoredSessions(store, WHOLE), Patience(WHOLE), asyncio.get_running_loop()
     patience.remaining, began = 0, loop.time()
     with pytest.raises(StoreError, match="store-timeout"):

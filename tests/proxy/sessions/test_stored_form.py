@@ -12,20 +12,20 @@ from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import Session
 from proxy.sessions.stored import IN_THREAD, StoredSessions
 from proxy.store import open_store
-from proxy.store.base import SessionKey, SessionStore, StoreError, Write
+from proxy.store.base import Store, StoreError, StoreKey, Write
 from proxy.store.compress import NEWER, compress
 from strategies.core.pieces import Keep, Literal, PieceKind
 from tests.proxy.sessions.test_records import MADE
 
 pytestmark = pytest.mark.anyio
 
-KEY = SessionKey("tenant", "session")
+KEY = StoreKey("tenant", "session")
 TEXT = b'{"role":"user","content":"the same words again"}' * 100
 UNKNOWN = b"\xc1\x07whatever"
 LARGE = Session("s", "given", 0.0, settings={"note": "the same words again " * 100})
 
 
-async def test_a_session_and_its_blocks_are_stored_compressed_and_read_back(store: SessionStore) -> None:
+async def test_a_session_and_its_blocks_are_stored_compressed_and_read_back(store: Store) -> None:
     stored = StoredSessions(store, 10.0)
     for block in (TEXT, TEXT * (2 * IN_THREAD // len(TEXT))):
         await store.delete(KEY)
@@ -44,13 +44,13 @@ async def test_a_large_block_that_compresses_well_counts_as_it_is_stored() -> No
     await store.close()
 
 
-async def test_a_session_from_before_there_was_compression_reads_as_ever(store: SessionStore) -> None:
+async def test_a_session_from_before_there_was_compression_reads_as_ever(store: Store) -> None:
     await store.save(KEY, Write(encode_session(LARGE), 0, 60))
 
     assert await StoredSessions(store, 10.0).load(KEY) == LARGE._replace(revision=1)
 
 
-async def test_what_a_newer_version_has_compressed_is_a_miss(store: SessionStore) -> None:
+async def test_what_a_newer_version_has_compressed_is_a_miss(store: Store) -> None:
     stored = StoredSessions(store, 10.0)
     await store.save(KEY, Write(encode_session(LARGE), 0, 60))
     await store.put_record(KEY, "new", UNKNOWN, 60)
@@ -64,7 +64,7 @@ async def test_what_a_newer_version_has_compressed_is_a_miss(store: SessionStore
     assert await stored.load(KEY) is None
 
 
-async def test_a_record_that_is_cut_makes_the_session_corrupt(store: SessionStore) -> None:
+async def test_a_record_that_is_cut_makes_the_session_corrupt(store: Store) -> None:
     await store.save(KEY, Write(encode_session(LARGE), 0, 60))
     await store.put_record(KEY, "r", compress(TEXT)[:-5], 60)
 
@@ -72,7 +72,7 @@ async def test_a_record_that_is_cut_makes_the_session_corrupt(store: SessionStor
         await StoredSessions(store, 10.0).load(KEY)
 
 
-async def test_a_fact_is_stored_compressed_and_read_back(store: SessionStore) -> None:
+async def test_a_fact_is_stored_compressed_and_read_back(store: Store) -> None:
     facts = StoredSessions(store, 10.0).facts
     assert await facts.put("f", TEXT, 60, "a fact")
 

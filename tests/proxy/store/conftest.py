@@ -14,7 +14,7 @@ import pytest
 from redis.asyncio import Redis
 
 from proxy.store import open_store
-from proxy.store.base import SessionKey, SessionStore
+from proxy.store.base import Store, StoreKey
 from tests.support import redis_server
 from tests.support.redis_cluster import MASTERS, RedisCluster
 from tests.support.redis_sentinel import RedisService
@@ -45,20 +45,20 @@ class Stage:
 
     kind: str
     url: str
-    store: SessionStore
+    store: Store
     clock: Clock
     tenant: str
     pass_time: Callable[[int], Awaitable[None]]
     stack: AsyncExitStack
 
-    async def another(self, **options: int) -> SessionStore:
+    async def another(self, **options: int) -> Store:
         """A second store at the same place, closed with the first; a second memory is another one."""
         store = await open_store(self.url, clock=self.clock, **options)
         self.stack.push_async_callback(store.close)
         return store
 
-    def key(self, session: str = "s") -> SessionKey:
-        return SessionKey(self.tenant, session)
+    def key(self, session: str = "s") -> StoreKey:
+        return StoreKey(self.tenant, session)
 
 
 @pytest.fixture(scope="session")

@@ -11,18 +11,18 @@ import pytest
 
 from proxy.quoting import redacted
 from proxy.store import REASONS
-from proxy.store.base import Quotas, SessionKey, SessionStore, StoreError
+from proxy.store.base import Quotas, Store, StoreError, StoreKey
 from proxy.store.redis import Limits
 from proxy.store.redis_store import RedisStore
 from tests.proxy.store.saving import TTL, write
 
-KEY = SessionKey("tenant", "session")
+KEY = StoreKey("tenant", "session")
 BOUND = 1.5  # seconds within which every call answers or fails
 
 
-async def fill(store: SessionStore) -> None:
+async def fill(store: Store) -> None:
     await store.put_record(KEY, "r", b"record", TTL)
-    await store.mark_standing(KEY, "r")
+    await store.mark(KEY, "r")
     await store.save(KEY, write(blocks={"d": b"block"}, index=["d"]))
 
 
@@ -30,17 +30,17 @@ async def execute(client: Any, *command: str | bytes) -> Any:
     return await client.execute_command(*command)  # untyped in redis-py
 
 
-EVERY_CALL: dict[str, Callable[[SessionStore], Awaitable[Any]]] = {
+EVERY_CALL: dict[str, Callable[[Store], Awaitable[Any]]] = {
     "load": lambda store: store.load(KEY),
     "save": lambda store: store.save(KEY, write(index=["d"])),
     "put_record": lambda store: store.put_record(KEY, "r", b"record", TTL),
-    "stand": lambda store: store.mark_standing(KEY, "r"),
+    "stand": lambda store: store.mark(KEY, "r"),
     "blocks": lambda store: store.blocks(KEY),
     "find": lambda store: store.find("tenant", ["d"]),
     "lease": lambda store: store.lease("tenant", "work", "holder", 3),
     "leased": lambda store: store.read_lease("tenant", "work"),
     "release": lambda store: store.release("tenant", "work", "holder", b"left", 3),
-    "sessions": lambda store: store.sessions(),
+    "sessions": lambda store: store.keys(),
     "delete": lambda store: store.delete(KEY),
     "ping": lambda store: store.ping(),
 }

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from proxy.store.base import FindResult, SessionKey, Snapshot
+from proxy.store.base import FindResult, Snapshot, StoreKey
 from tests.proxy.store.conftest import Stage
 from tests.proxy.store.saving import ALL_BYTES, TTL, write
 
@@ -42,7 +42,7 @@ async def test_a_snapshot_has_the_records_and_which_of_them_stand(stage: Stage) 
     await stage.store.save(stage.key(), write())
     await stage.store.put_record(stage.key(), "r1", b"first", TTL)
     await stage.store.put_record(stage.key(), "r2", b"second", TTL)
-    await stage.store.mark_standing(stage.key(), "r2")
+    await stage.store.mark(stage.key(), "r2")
 
     snapshot = await stage.store.load(stage.key())
 
@@ -89,7 +89,7 @@ async def test_a_stale_writer_loses_and_writes_nothing(stage: Stage) -> None:
     assert not await stage.store.save(stage.key(), stale)
     assert await stage.store.load(stage.key()) == Snapshot(b"two", 2)
     assert await stage.store.blocks(stage.key()) == {}
-    assert (await stage.store.find(stage.tenant, ["stale"])).sessions == {}
+    assert (await stage.store.find(stage.tenant, ["stale"])).names == {}
 
 
 @pytest.mark.parametrize("revision", [0, 2, 7])
@@ -141,7 +141,7 @@ async def test_of_fifty_writers_of_a_record_all_get_the_bytes_of_one(stage: Stag
 
 async def test_a_record_may_come_before_the_first_save(stage: Stage) -> None:
     await stage.store.put_record(stage.key(), "r", b"record", TTL)
-    await stage.store.mark_standing(stage.key(), "r")
+    await stage.store.mark(stage.key(), "r")
 
     assert await stage.store.load(stage.key()) is None
     assert await stage.store.save(stage.key(), write())
@@ -152,13 +152,13 @@ async def test_standing_twice_is_standing(stage: Stage) -> None:
     await stage.store.save(stage.key(), write())
     await stage.store.put_record(stage.key(), "r", b"record", TTL)
 
-    await asyncio.gather(*(stage.store.mark_standing(stage.key(), "r") for _ in range(10)))
+    await asyncio.gather(*(stage.store.mark(stage.key(), "r") for _ in range(10)))
 
     assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1, {"r": b"record"}, frozenset({"r"}))
 
 
 async def test_a_mark_in_an_unknown_session_is_not_made(stage: Stage) -> None:
-    await stage.store.mark_standing(stage.key(), "r")
+    await stage.store.mark(stage.key(), "r")
     await stage.store.save(stage.key(), write())
 
     assert await stage.store.load(stage.key()) == Snapshot(b"meta", 1)
@@ -180,15 +180,15 @@ async def test_the_index_finds_what_it_knows_and_leaves_out_the_rest(stage: Stag
 
     found = await stage.store.find(stage.tenant, ["x", "c", "a", "y"])
 
-    assert found.sessions == {"a": "one", "c": "two"}
-    assert (await stage.store.find(stage.tenant, [])).sessions == {}
+    assert found.names == {"a": "one", "c": "two"}
+    assert (await stage.store.find(stage.tenant, [])).names == {}
 
 
 async def test_an_index_entry_leads_to_the_session_that_was_saved_last(stage: Stage) -> None:
     await stage.store.save(stage.key("one"), write(index=["a"]))
     await stage.store.save(stage.key("two"), write(index=["a"]))
 
-    assert (await stage.store.find(stage.tenant, ["a"])).sessions == {"a": "two"}
+    assert (await stage.store.find(stage.tenant, ["a"])).names == {"a": "two"}
 
 
 async def test_likely_sessions_are_read_with_the_names_as_far_as_they_exist(stage: Stage) -> None:
@@ -207,7 +207,7 @@ async def test_five_thousand_digests_are_found_at_once(stage: Stage) -> None:
     digests = [f"{n:064x}" for n in range(5_000)]
     await stage.store.save(stage.key(), write(index=digests[::2]))
 
-    assert (await stage.store.find(stage.tenant, digests)).sessions == dict.fromkeys(digests[::2], "s")
+    assert (await stage.store.find(stage.tenant, digests)).names == dict.fromkeys(digests[::2], "s")
 
 
 # Tenants
@@ -216,7 +216,7 @@ async def test_five_thousand_digests_are_found_at_once(stage: Stage) -> None:
 async def test_another_tenant_finds_nothing_under_the_same_names(stage: Stage) -> None:
     await stage.store.save(stage.key(), write(blocks={"d": b"block"}, index=["a"]))
     await stage.store.put_record(stage.key(), "r", b"record", TTL)
-    other = SessionKey(stage.tenant + "x", "s")
+    other = StoreKey(stage.tenant + "x", "s")
 
     assert await stage.store.load(other) is None
     assert await stage.store.blocks(other) == {}

@@ -52,4 +52,4 @@ async def test_two_stores_at_one_place_share_their_facts(stage: Stage) -> None:
 async def test_a_fact_is_no_session(stage: Stage) -> None:
     await stage.store.put_fact(f"{stage.tenant}-fact", b"said", 60)
 
-    assert await stage.store.sessions(stage.tenant) == []
+    assert await stage.store.keys(stage.tenant) == []

@@ -113,4 +113,4 @@ async def test_a_lease_that_is_over_without_anything_left_looks_free(stage: Stag
 async def test_a_lease_is_no_session(stage: Stage) -> None:
     await leased(stage, "one")
 
-    assert await stage.store.sessions(stage.tenant) == []
+    assert await stage.store.keys(stage.tenant) == []

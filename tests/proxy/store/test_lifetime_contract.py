@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from proxy.store.base import SessionKey, Snapshot
+from proxy.store.base import Snapshot, StoreKey
 from tests.proxy.store.conftest import Stage
 from tests.proxy.store.saving import TTL, write
 
@@ -26,14 +26,14 @@ async def test_a_session_lives_for_its_time_and_no_longer(stage: Stage) -> None:
     await stage.pass_time(61)
     assert await stage.store.load(stage.key()) is None
     assert await stage.store.blocks(stage.key()) == {}
-    assert (await stage.store.find(stage.tenant, ["a"])).sessions == {}
+    assert (await stage.store.find(stage.tenant, ["a"])).names == {}
     assert not await stage.store.delete(stage.key())
 
 
 async def test_nothing_of_an_expired_session_is_in_the_next_one_of_its_name(stage: Stage) -> None:
     await stage.store.save(stage.key(), write(blocks={"d": b"block"}))
     await stage.store.put_record(stage.key(), "r", b"old", TTL)
-    await stage.store.mark_standing(stage.key(), "r")
+    await stage.store.mark(stage.key(), "r")
 
     await stage.pass_time(TTL + 1)
 
@@ -46,7 +46,7 @@ async def test_nothing_of_an_expired_session_is_in_the_next_one_of_its_name(stag
 async def test_a_save_renews_all_of_a_session(stage: Stage) -> None:
     await stage.store.save(stage.key(), write(blocks={"d": b"block"}))
     await stage.store.put_record(stage.key(), "r", b"record", TTL)
-    await stage.store.mark_standing(stage.key(), "r")
+    await stage.store.mark(stage.key(), "r")
 
     await stage.pass_time(TTL - 60)
     await stage.store.save(stage.key(), write(revision=1))
@@ -72,7 +72,7 @@ async def test_a_record_lengthens_the_life_of_its_session_and_never_shortens_it(
 async def test_a_mark_lives_as_long_as_its_session(stage: Stage) -> None:
     await stage.store.save(stage.key(), write())
     await stage.pass_time(TTL - 60)
-    await stage.store.mark_standing(stage.key(), "r")
+    await stage.store.mark(stage.key(), "r")
     await stage.pass_time(61)
     await stage.store.save(stage.key(), write())
 
@@ -89,18 +89,18 @@ async def test_the_sessions_of_a_tenant_are_those_that_live(stage: Stage) -> Non
     await stage.store.save(stage.key("deleted"), write())
     await stage.store.delete(stage.key("deleted"))
 
-    assert await stage.store.sessions(stage.tenant) == [stage.key(each) for each in ("a", "b", "never-saved")]
+    assert await stage.store.keys(stage.tenant) == [stage.key(each) for each in ("a", "b", "never-saved")]
     await stage.pass_time(TTL + 1)
-    assert await stage.store.sessions(stage.tenant) == []
+    assert await stage.store.keys(stage.tenant) == []
 
 
 async def test_without_a_tenant_all_sessions_are_listed(stage: Stage) -> None:
-    other = SessionKey(stage.tenant[::-1], "s")
+    other = StoreKey(stage.tenant[::-1], "s")
     await stage.store.save(stage.key(), write())
     await stage.store.save(other, write())
 
-    assert await stage.store.sessions(other.tenant) == [other]
-    every = await stage.store.sessions()
+    assert await stage.store.keys(other.tenant) == [other]
+    every = await stage.store.keys()
     assert every == sorted(every)
     assert {stage.key(), other} <= set(every)
     await stage.store.delete(other)
@@ -110,22 +110,22 @@ async def test_without_a_tenant_all_sessions_are_listed(stage: Stage) -> None:
 async def test_a_tenant_in_a_listing_is_no_pattern(stage: Stage, tenant: str) -> None:
     await stage.store.save(stage.key(), write())
 
-    assert await stage.store.sessions(tenant) == []
+    assert await stage.store.keys(tenant) == []
 
 
 async def test_thousands_of_sessions_are_listed_once_each(stage: Stage) -> None:
     keys = [stage.key(f"s{n:04}") for n in range(2_500)]
     for start in range(0, len(keys), 20):
-        await asyncio.gather(*(stage.store.save(key, write(index=[key.session])) for key in keys[start : start + 20]))
+        await asyncio.gather(*(stage.store.save(key, write(index=[key.name])) for key in keys[start : start + 20]))
 
-    assert await stage.store.sessions(stage.tenant) == keys
+    assert await stage.store.keys(stage.tenant) == keys
 
 
 async def test_deleting_removes_all_of_one_session_and_nothing_of_another(stage: Stage) -> None:
     for session in ("gone", "kept"):
         await stage.store.save(stage.key(session), write(blocks={"d": b"block"}))
         await stage.store.put_record(stage.key(session), "r", b"record", TTL)
-        await stage.store.mark_standing(stage.key(session), "r")
+        await stage.store.mark(stage.key(session), "r")
 
     assert await stage.store.delete(stage.key("gone"))
     assert not await stage.store.delete(stage.key("gone"))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.store.base import SessionKey, Snapshot, StoreError
+from proxy.store.base import Snapshot, StoreError, StoreKey
 from tests.proxy.store.conftest import Stage
 from tests.proxy.store.saving import TTL, write
 
@@ -34,7 +34,7 @@ async def test_blocks_up_to_the_quota_of_a_session_are_kept_and_the_next_is_refu
 
     assert await store.load(stage.key()) == Snapshot(b"m" * 100, 1)
     assert set(await store.blocks(stage.key())) == {"d1"}
-    assert (await store.find(stage.tenant, ["d"])).sessions == {}
+    assert (await store.find(stage.tenant, ["d"])).names == {}
 
 
 async def test_a_save_without_new_blocks_is_never_refused(stage: Stage) -> None:
@@ -43,7 +43,7 @@ async def test_a_save_without_new_blocks_is_never_refused(stage: Stage) -> None:
     await store.save(stage.key(), write(b"", blocks=blocks))
 
     assert await store.save(stage.key(), write(incompressible(2_000), 1, blocks=blocks, index=["d"]))
-    assert (await store.find(stage.tenant, ["d"])).sessions == {"d": "s"}
+    assert (await store.find(stage.tenant, ["d"])).names == {"d": "s"}
     await refused(store.save(stage.key(), write(b"", 2, blocks={"e": incompressible(200)})))
 
 
@@ -81,7 +81,7 @@ async def test_the_sessions_of_a_tenant_share_its_quota_and_another_tenant_has_i
     await refused(store.save(stage.key("two"), write(b"", blocks={"d": incompressible(5_000)})))
     assert await store.save(stage.key("two"), write(b"", blocks={"d": incompressible(3_000)}))
     await refused(store.put_record(stage.key("two"), "r", incompressible(4_000), TTL))
-    other = SessionKey(stage.tenant + "x", "one")
+    other = StoreKey(stage.tenant + "x", "one")
     assert await store.save(other, write(b"", blocks={"d": incompressible(9_000)}))
 
 

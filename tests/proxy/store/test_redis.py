@@ -91,7 +91,7 @@ async def usage(client: Redis) -> dict[bytes, bytes]:
 
 
 async def test_without_a_quota_of_tenants_nothing_is_noted(own_redis: RedisServer, client: Redis) -> None:
-    async with opened(own_redis.url, quotas=Quotas(session=1_000)) as store:
+    async with opened(own_redis.url, quotas=Quotas(entry=1_000)) as store:
         await fill(store)
 
     assert await client.keys("condenser:{tenant}:*") == []
@@ -150,14 +150,14 @@ async def test_reading_and_deleting_work_when_the_server_is_full_and_a_write_lea
     changes = (
         store.save(KEY, write(b"new", 1, blocks={"e": b"block"})),
         store.put_record(KEY, "other", b"record", TTL),
-        store.mark_standing(KEY, "other"),
+        store.mark(KEY, "other"),
     )
     for change in changes:
         assert (await failure(change)).reason == "store-full"
 
     assert await store.load(KEY) == before
     assert await store.blocks(KEY) == {"d": b"block"}
-    assert (await store.find("tenant", ["d"])).sessions == {"d": "session"}
+    assert (await store.find("tenant", ["d"])).names == {"d": "session"}
     assert await store.delete(KEY)
 
 
@@ -187,7 +187,7 @@ async def test_one_server_is_asked_once_for_all_that_a_turn_reads_and_once_for_a
 
     assert await exchanges() - before == 2 + 1  # the question itself is one
     assert found.snapshots["session"].revision == 1
-    assert (await store.find("tenant", ["e"])).sessions == {"e": "session"}
+    assert (await store.find("tenant", ["e"])).names == {"e": "session"}
 
 
 async def test_a_cluster_behind_one_address_is_written_though_no_script_may_name_keys_of_two_slots() -> None:
@@ -198,7 +198,7 @@ async def test_a_cluster_behind_one_address_is_written_though_no_script_may_name
         async with opened(whole.url) as store:
             await fill(store)
             assert await store.save(KEY, write(b"new", 1, index=["e"]))
-            assert (await store.find("tenant", ["d", "e"])).sessions == {"d": "session", "e": "session"}
+            assert (await store.find("tenant", ["d", "e"])).names == {"d": "session", "e": "session"}
 
 
 def is_serving(client: Any) -> bool:
@@ -214,7 +214,7 @@ async def test_a_listing_steps_through_the_keys_and_holds_up_nobody(own_redis: R
         await fill(store)
         await client.mset({f"foreign:{n}": b"x" for n in range(3_000)})
 
-        assert await store.sessions() == [KEY]
+        assert await store.keys() == [KEY]
 
         used: Any = await client.info("commandstats")
         assert used["cmdstat_scan"]["calls"] >= 3

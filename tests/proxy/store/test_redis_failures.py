@@ -12,7 +12,7 @@ from redis import exceptions
 from redis.asyncio import Redis
 
 from proxy.store import open_store
-from proxy.store.base import SessionKey, Snapshot, StoreError
+from proxy.store.base import Snapshot, StoreError, StoreKey
 from proxy.store.redis import Limits, Server, server_options
 from proxy.store.redis_store import RedisStore
 from tests.proxy.store.on_redis import BOUND, EVERY_CALL, KEY, execute, failure, fill, opened
@@ -78,7 +78,7 @@ async def test_a_hung_server_that_goes_on_answers_the_next_question_and_not_the_
     store: RedisStore, own_redis: RedisServer
 ) -> None:
     await store.save(KEY, write(b"old question"))
-    other = KEY._replace(session="other")
+    other = KEY._replace(name="other")
     await store.save(other, write(b"new question"))
     own_redis.stop()
     await failure(store.load(KEY))
@@ -204,7 +204,7 @@ async def test_a_server_that_reads_its_data_is_loading() -> None:
     with RedisServer(*slowly) as server:
         async with opened(server.url) as store, Redis.from_url(server.url) as client:
             for n in range(40):
-                await store.put_record(SessionKey("tenant", f"s{n}"), "r", ALL_BYTES * 8, TTL)
+                await store.put_record(StoreKey("tenant", f"s{n}"), "r", ALL_BYTES * 8, TTL)
             await client.save()
             assert "store-loading" in await failures_during_restart(server, store)
 

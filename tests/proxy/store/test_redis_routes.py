@@ -14,7 +14,7 @@ from redis.crc import key_slot
 
 from proxy.quoting import redacted
 from proxy.store import open_store
-from proxy.store.base import SessionKey, SessionStore, Snapshot, StoreError, Write
+from proxy.store.base import Snapshot, Store, StoreError, StoreKey, Write
 from proxy.store.redis import Cluster, Limits
 from proxy.store.redis_store import RedisStore
 from tests.support.ports import free_port
@@ -34,9 +34,9 @@ def write(meta: bytes = b"meta", revision: int = 0, **parts: Any) -> Write:
     return Write(meta, revision, **{"ttl": TTL, **parts})
 
 
-def meta_key(key: SessionKey) -> str:
+def meta_key(key: StoreKey) -> str:
     """The name by which Redis tells the slot of a session."""
-    return f"condenser:{{{key.tenant}:{key.session}}}:meta"
+    return f"condenser:{{{key.tenant}:{key.name}}}:meta"
 
 
 async def failure(call: Awaitable[Any]) -> str:
@@ -47,13 +47,13 @@ async def failure(call: Awaitable[Any]) -> str:
     return raised.value.reason
 
 
-async def fill_and_read(store: SessionStore, key: SessionKey) -> None:
+async def fill_and_read(store: Store, key: StoreKey) -> None:
     await store.put_record(key, "r", b"record", TTL)
-    assert await store.save(key, write(blocks={"d": b"block"}, index=[key.session]))
-    await store.mark_standing(key, "r")
+    assert await store.save(key, write(blocks={"d": b"block"}, index=[key.name]))
+    await store.mark(key, "r")
     assert await store.load(key) == Snapshot(b"meta", 1, {"r": b"record"}, frozenset({"r"}))
     assert await store.blocks(key) == {"d": b"block"}
-    assert (await store.find(key.tenant, [key.session])).sessions == {key.session: key.session}
+    assert (await store.find(key.tenant, [key.name])).names == {key.name: key.name}
 
 
 @asynccontextmanager
@@ -65,9 +65,9 @@ async def opened(url: str, limits: Limits = PATIENT) -> AsyncIterator[RedisStore
         await store.close()
 
 
-def keys(tenant: str, count: int = 24) -> list[SessionKey]:
+def keys(tenant: str, count: int = 24) -> list[StoreKey]:
     """Sessions enough that each of three masters has some."""
-    return [SessionKey(tenant, f"{n:x}") for n in range(count)]
+    return [StoreKey(tenant, f"{n:x}") for n in range(count)]
 
 
 # The short check of each; the contract runs over both in `make torture`
@@ -77,7 +77,7 @@ def keys(tenant: str, count: int = 24) -> list[SessionKey]:
 async def test_a_session_is_kept_behind_a_sentinel(service: RedisService) -> None:
     store = await open_store(service.url)
     await store.ping()
-    await fill_and_read(store, SessionKey("smoke", "s"))
+    await fill_and_read(store, StoreKey("smoke", "s"))
     await store.close()
 
 
@@ -87,8 +87,8 @@ async def test_sessions_are_kept_in_a_cluster_wherever_their_slots_are(cluster: 
     await store.ping()
     for key in keys("smoke"):  # one after the other: seventy connections at once take a busy machine too long
         await fill_and_read(store, key)
-    digests = [key.session for key in keys("smoke")]
-    assert (await store.find("smoke", digests)).sessions == dict(zip(digests, digests, strict=True))
+    digests = [key.name for key in keys("smoke")]
+    assert (await store.find("smoke", digests)).names == dict(zip(digests, digests, strict=True))
     await store.close()
 
 
@@ -96,7 +96,7 @@ async def test_sessions_are_kept_in_a_cluster_wherever_their_slots_are(cluster: 
 async def test_one_seed_of_a_cluster_that_lives_is_enough(cluster: RedisCluster) -> None:
     url = f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{cluster.nodes[4].port}"
     async with opened(url) as store:
-        await fill_and_read(store, SessionKey("seed", "s"))
+        await fill_and_read(store, StoreKey("seed", "s"))
 
 
 @pytest.mark.anyio
@@ -115,7 +115,7 @@ async def test_without_a_server_that_answers_every_call_fails_within_its_bound(f
     url = form.format(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     async with opened(url) as store:
         for _ in range(2):
-            assert await failure(store.load(SessionKey("t", "s"))) == "store-unavailable"
+            assert await failure(store.load(StoreKey("t", "s"))) == "store-unavailable"
 
 
 @pytest.mark.anyio
@@ -188,10 +188,10 @@ async def migrating(cluster: RedisCluster, key: str) -> AsyncIterator[Move]:
 
 @pytest.mark.anyio
 async def test_an_index_entry_whose_slot_is_moving_is_written_and_found_where_it_goes(cluster: RedisCluster) -> None:
-    key, pointer = SessionKey("moving", "s"), "condenser:{moving:d}:chain:digest"
+    key, pointer = StoreKey("moving", "s"), "condenser:{moving:d}:chain:digest"
     async with opened(cluster.url) as store, migrating(cluster, pointer) as move:
         assert await store.save(key, write(index=["digest"]))
-        assert (await store.find("moving", ["digest"])).sessions == {"digest": "s"}
+        assert (await store.find("moving", ["digest"])).names == {"digest": "s"}
 
         assert await move.tell(move.source, "CLUSTER COUNTKEYSINSLOT", move.slot) == 0
         assert await move.tell(move.target, "CLUSTER COUNTKEYSINSLOT", move.slot) == 1
@@ -200,7 +200,7 @@ async def test_an_index_entry_whose_slot_is_moving_is_written_and_found_where_it
 
 @pytest.mark.anyio
 async def test_a_session_whose_keys_are_half_moved_is_unavailable_and_not_torn(cluster: RedisCluster) -> None:
-    key = SessionKey("torn", "s")
+    key = StoreKey("torn", "s")
     async with opened(cluster.url) as store:
         await store.save(key, write(blocks={"d": b"block"}))
         async with migrating(cluster, meta_key(key)) as move:
@@ -257,17 +257,17 @@ def own_cluster() -> Iterator[RedisCluster]:
 async def test_the_first_call_after_a_fail_over_of_sentinels_finds_the_new_master(password: str) -> None:
     with RedisService(sentinels=3, password=password) as service:
         async with opened(service.url) as store:
-            await store.save(SessionKey("t", "s"), write())
+            await store.save(StoreKey("t", "s"), write())
             await asyncio.to_thread(_replicated, service.servers[0])
             service.servers[0].kill()
-            assert await failure(store.load(SessionKey("t", "s"))) == "store-unavailable"
+            assert await failure(store.load(StoreKey("t", "s"))) == "store-unavailable"
             await asyncio.to_thread(service.await_master, service.servers[1])
 
-            assert await store.load(SessionKey("t", "s")) == Snapshot(b"meta", 1)
-            assert await store.save(SessionKey("t", "s"), write(b"new", 1))
+            assert await store.load(StoreKey("t", "s")) == Snapshot(b"meta", 1)
+            assert await store.save(StoreKey("t", "s"), write(b"new", 1))
 
 
-async def is_down(store: SessionStore) -> bool:
+async def is_down(store: Store) -> bool:
     """Whether a master that the store knows does not answer, or is left alone."""
     try:
         await store.ping()

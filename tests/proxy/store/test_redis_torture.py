@@ -20,7 +20,7 @@ from typing import TypeVar
 import pytest
 
 from proxy.store import open_store
-from proxy.store.base import SessionKey, SessionStore, StoreError, Write
+from proxy.store.base import Store, StoreError, StoreKey, Write
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import RedisService
 from tests.support.redis_server import RedisServer
@@ -40,7 +40,7 @@ FILLER = b" and what was said" * 100
 class Load:
     """Replicas that work on the same sessions, and all that they were told."""
 
-    replicas: list[SessionStore]
+    replicas: list[Store]
     tried: defaultdict[tuple[str, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     saved: defaultdict[tuple[str, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     offered: defaultdict[tuple[str, str], set[bytes]] = field(default_factory=lambda: defaultdict(set))
@@ -62,7 +62,7 @@ class Load:
         while not self.stopped.is_set():
             turn += 1
             try:
-                await self._turn(SessionKey("tenant", session), replica, turn)
+                await self._turn(StoreKey("tenant", session), replica, turn)
             except StoreError:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self.stopped.wait(), PACE)
@@ -71,21 +71,21 @@ class Load:
             async with self.changed:
                 self.changed.notify_all()
 
-    async def _turn(self, key: SessionKey, replica: int, turn: int) -> None:
+    async def _turn(self, key: StoreKey, replica: int, turn: int) -> None:
         store = self.replicas[replica]
         snapshot = await self._timed(store.load(key))
         revision = snapshot.revision if snapshot else 0
         if snapshot:
-            assert snapshot.meta in self.tried[key.session, revision]
+            assert snapshot.meta in self.tried[key.name, revision]
             for name, record in snapshot.records.items():
-                assert record in self.offered[key.session, name]
+                assert record in self.offered[key.name, name]
         mine = b"%d of %d" % (turn, replica) + FILLER
         name = f"r{turn % 50}"
-        self.offered[key.session, name].add(mine)
-        self.kept[key.session, name].add(await self._timed(store.put_record(key, name, mine, TTL)))
-        self.tried[key.session, revision + 1].add(mine)
+        self.offered[key.name, name].add(mine)
+        self.kept[key.name, name].add(await self._timed(store.put_record(key, name, mine, TTL)))
+        self.tried[key.name, revision + 1].add(mine)
         if await self._timed(store.save(key, Write(mine, revision, TTL, index=[f"{turn % 16:x}"]))):
-            self.saved[key.session, revision + 1].add(mine)
+            self.saved[key.name, revision + 1].add(mine)
 
     async def _timed(self, call: Awaitable[T]) -> T:
         begun = time.monotonic()
@@ -147,7 +147,7 @@ async def newest_is_not_lost(load: Load) -> None:
     """What is stored is at least as new as what any replica was told."""
     for n in range(SESSIONS):
         newest = max(revision for session, revision in load.saved if session == f"s{n}")
-        snapshot = await load.replicas[0].load(SessionKey("tenant", f"s{n}"))
+        snapshot = await load.replicas[0].load(StoreKey("tenant", f"s{n}"))
         assert snapshot is not None
         assert snapshot.revision >= newest
 

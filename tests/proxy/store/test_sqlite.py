@@ -16,19 +16,19 @@ from pathlib import Path
 
 import pytest
 
-from proxy.store.base import SessionKey, Snapshot, StoreError, Write
+from proxy.store.base import Snapshot, StoreError, StoreKey, Write
 from proxy.store.sqlite import PURGE_EVERY, SqliteStore
 from tests.proxy.store.conftest import Clock
 from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio
 
-KEY = SessionKey("tenant", "session")
+KEY = StoreKey("tenant", "session")
 
 SAVE_ELSEWHERE = """
 import asyncio, sys
 from pathlib import Path
-from proxy.store.base import SessionKey, Write
+from proxy.store.base import StoreKey, Write
 from proxy.store.sqlite import SqliteStore
 
 async def main():
@@ -36,10 +36,10 @@ async def main():
     for _ in range(int(sys.argv[2])):
         saved = False
         while not saved:
-            old = await store.load(SessionKey("tenant", "session"))
+            old = await store.load(StoreKey("tenant", "session"))
             revision = old.revision if old else 0
             write = Write(b"elsewhere", revision, ttl=600)
-            saved = await store.save(SessionKey("tenant", "session"), write)
+            saved = await store.save(StoreKey("tenant", "session"), write)
     await store.close()
 
 asyncio.run(main())
@@ -333,7 +333,7 @@ async def test_what_has_expired_leaves_the_file_in_time(path: Path) -> None:
     store = await SqliteStore.open(path, clock=clock)
     for n in range(PURGE_EVERY):
         write = Write(b"meta", 0, ttl=600, blocks={"d": b"block"}, index=[f"d{n}"])
-        await store.save(SessionKey("tenant", f"s{n}"), write)
+        await store.save(StoreKey("tenant", f"s{n}"), write)
     await store.lease("tenant", "work", "holder", 3)
     clock.now += 601
     for revision in range(PURGE_EVERY):
