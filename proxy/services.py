@@ -41,10 +41,10 @@ from proxy.request.scanning import Bounds
 from proxy.resources import config_directory, tool_output_patterns
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.admin import Admin
+from proxy.sessions.histories import KeptReplies
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser
 from proxy.sessions.stored import StoredSessions
-from proxy.sessions.taking_over import KeptReplies
 from proxy.settings import Settings
 from proxy.settings.permits import ControlSettings
 from proxy.settings.token import admin_token

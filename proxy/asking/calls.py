@@ -260,12 +260,11 @@ def _votes_in(reply: Completion | Failure, n: int) -> list[Vote]:
     """The `n` votes of one call; those that are missing or unreadable do not count."""
     if isinstance(reply, Failure):
         return [Vote(None, error=reply.reason)] * n
-    votes = [read_vote(each.text) if isinstance(each, Answer) else _uncounted(each) for each in reply.answers[:n]]
+    votes = [
+        read_vote(each.text) if isinstance(each, Answer) else Vote(None, error=each.reason)
+        for each in reply.answers[:n]
+    ]
     return votes + [Vote(None, error="not-given")] * (n - len(votes))
-
-
-def _uncounted(failure: Failure) -> Vote:
-    return Vote(None, error=failure.reason)
 
 
 # -- embeddings --------------------------------------------------------------------------------------------------------
@@ -329,8 +328,9 @@ def _vectors(data: list[Any]) -> list[Sequence[float]]:
 
 
 def _is_vector(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_number, value))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and -_LARGEST < value < _LARGEST
+    """Whether this is a list of numbers that are neither too large nor infinite, at least one."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(number, int | float) and -_LARGEST < number < _LARGEST for number in value)
+    )

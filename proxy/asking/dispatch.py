@@ -86,11 +86,6 @@ def headers_for(role: ModelRole, caller: Caller) -> Headers:
     return [(name, value) for name, value in caller.headers if name in CREDENTIALS or name.startswith(lent)]
 
 
-def is_lent(headers: Headers, role: ModelRole) -> bool:
-    """Whether a call authenticates with the caller's credential."""
-    return role.api_key is None and any(name in CREDENTIALS for name, _ in headers)
-
-
 class FinishedCall(NamedTuple):
     """How one call ended: `failure` is empty, or one kebab-case word that says what went wrong; `tokens` in all."""
 
@@ -160,7 +155,10 @@ class Dispatcher:
                 self.on_call(FinishedCall(role, caller.background, failure, tokens))
 
     def _is_lent(self, model: ModelRole, caller: Caller) -> bool:
-        return not self.own_key and is_lent(headers_for(model, caller), model)
+        """Whether a call authenticates with the caller's credential."""
+        if self.own_key or model.api_key is not None:
+            return False
+        return any(name in CREDENTIALS for name, _ in headers_for(model, caller))
 
     def _check_credential(self, model: ModelRole, caller: Caller) -> None:
         """Raises `CallBlocked` where a caller's credential is not ours to use, or a key of the settings not for it."""

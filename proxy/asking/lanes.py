@@ -20,7 +20,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from math import inf, isfinite
 
@@ -85,7 +86,11 @@ class Lane:
         """Notes that a request that a client waits for is under way; `leave_foreground` must follow."""
         self._clients_under_way += 1
         if self._running:
-            self._break_off()
+            now = asyncio.get_running_loop().time()
+            for scope, (mode, waiters) in list(self._running.items()):
+                if self._gives_way(mode) and not waiters.any:
+                    del self._running[scope]
+                    scope.reschedule(now)
 
     def leave_foreground(self) -> None:
         """Notes that such a request is over."""
@@ -204,34 +209,20 @@ class Lane:
                 turn.set_result(True)
         # `now` is read once: if the lane opened between two readings, no timer would be set and nothing would wake us.
         if self._waiting and now < self._opens_at:
-            self._admit_again_in(self._opens_at - now)
-
-    def _admit_again_in(self, seconds: float) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._admit)
-
-    def _break_off(self) -> None:
-        now = asyncio.get_running_loop().time()
-        for scope, (mode, waiters) in list(self._running.items()):
-            if self._gives_way(mode) and not waiters.any:
-                del self._running[scope]
-                scope.reschedule(now)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(self._opens_at - now, self._admit)
 
 
+@dataclass(slots=True, eq=False)
 class Lanes:
-    """The lanes of one app, by server. `is_serial` says whether a server is known to do one thing at a time."""
+    """The lanes of one app, by server."""
 
-    def __init__(
-        self,
-        settings: BackgroundSettings,
-        clock: Callable[[], float],
-        is_serial: Callable[[str], bool] = lambda _: False,
-    ) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._is_serial = is_serial
-        self._lanes: dict[str, Lane] = {}
+    _settings: BackgroundSettings
+    _clock: Callable[[], float]
+    _is_serial: Callable[[str], bool] = lambda _: False
+    """Whether a server is known to do one thing at a time."""
+    _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
 
     def to(self, server: str) -> Lane:
         if server not in self._lanes:
@@ -241,20 +232,12 @@ class Lanes:
 
 def pause_seconds(retry_after: str | None, now: float) -> float:
     """How many seconds from `now` a `Retry-After` asks to wait; its value is a number of seconds or a date."""
-    seconds = _seconds(retry_after.strip(), now) if retry_after else PAUSE
-    return min(max(seconds, 0.0), MAX_PAUSE)
-
-
-def _seconds(text: str, now: float) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        return _until(text, now)
-    return number if isfinite(number) else PAUSE
-
-
-def _until(date: str, now: float) -> float:
-    try:
-        return parsedate_to_datetime(date).timestamp() - now
-    except (ValueError, OverflowError):
-        return PAUSE
+    seconds = PAUSE
+    if retry_after:
+        text = retry_after.strip()
+        try:
+            seconds = float(text)
+        except ValueError:
+            with suppress(ValueError, OverflowError):
+                seconds = parsedate_to_datetime(text).timestamp() - now
+    return min(max(seconds, 0.0), MAX_PAUSE) if isfinite(seconds) else PAUSE

@@ -71,13 +71,14 @@ def recognise(
 def _classify(meaning: Meaning, numbers: Numbers) -> Refusal:
     """Classifies a refusal of prompt and reply together: it is one of the reply if the prompt is a small part."""
     window, prompt, reply = numbers
-    if meaning is Meaning.OUTPUT or (window and reply and _is_all_reply(window, prompt, reply)):
+    is_all_reply = (
+        window
+        and reply
+        and (reply >= window or (prompt is not None and reply > window * 3 // 4 and prompt <= window // 4))
+    )
+    if meaning is Meaning.OUTPUT or is_all_reply:
         return Refusal(RefusedPart.OUTPUT, reply_tokens=reply)
     return Refusal(RefusedPart.INPUT, window, prompt, reply)
-
-
-def _is_all_reply(window: int, prompt: int | None, reply: int) -> bool:
-    return reply >= window or (prompt is not None and reply > window * 3 // 4 and prompt <= window // 4)
 
 
 __all__ = ["Refusal", "RefusedPart", "recognise"]

@@ -116,7 +116,8 @@ def _document(text: str) -> tuple[Any, str]:
     if not events:
         return text, ""
     values = [_opened(found) for each in events if (found := json_or_none(each)) is not None]
-    value = next(filter(_has_error, values), values[0] if values else None)
+    failed = (value for value in values if isinstance(value, Mapping) and value.get("error"))
+    value = next(failed, values[0] if values else None)
     name = "error" if re.search(r"^event:[ ]?error\s*$", text, re.MULTILINE) else ""
     return ("\n".join(events) if value is None else value), name
 
@@ -125,10 +126,6 @@ def _opened(value: Any) -> Any:
     """An event; of a response that has failed only its error, since the event repeats the request's instructions."""
     response = value.get("response") if isinstance(value, Mapping) and value.get("type") == "response.failed" else None
     return {"error": response.get("error")} if isinstance(response, Mapping) else value
-
-
-def _has_error(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value.get("error"))
 
 
 def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, Any]]:

@@ -182,14 +182,10 @@ def meaning_of(content: BodyContent) -> Meaning | None:
     if content.codes & _OTHER_CODES or any(_RATE.search(text) for text in content.texts):
         return None
     found = {_meaning(text) for text in content.texts}
-    if _is_about_a_value(content):
+    by_code = any(_VALUE_CODES.fullmatch(code) for code in content.codes)
+    if by_code or any(_VALUE_WORDS.search(text) for text in content.texts):
         return Meaning.OUTPUT if Meaning.OUTPUT in found else None
     return Meaning.INPUT if Meaning.INPUT in found else next(filter(None, found), None)
-
-
-def _is_about_a_value(content: BodyContent) -> bool:
-    by_code = any(_VALUE_CODES.fullmatch(code) for code in content.codes)
-    return by_code or any(_VALUE_WORDS.search(text) for text in content.texts)
 
 
 def _meaning(text: str) -> Meaning | None:
@@ -286,7 +282,9 @@ class Numbers(NamedTuple):
 
 def numbers_in(content: BodyContent) -> Numbers:
     """The numbers in an error that is known to be one of overflow."""
-    window = next(_plausible([*_values_of(content.numbers, _WINDOW_KEYS), *_windows(content.texts)]), None)
+    windows = [*_values_of(content.numbers, _WINDOW_KEYS), *_matches(content.texts, _WINDOW_PATTERNS, group=-1)]
+    plausible = (each for each in windows if MIN_WINDOW <= each <= MAX_WINDOW and each not in _YEARS_AND_CODES)
+    window = next(plausible, None)
     counts = _positive([*_values_of(content.numbers, _COUNTED_KEYS), *_counts(content.texts)])
     counted = next((each for each in counts if each != window), None)
     return Numbers(window, counted, next(_positive(_matches(content.texts, _ASKED_PATTERNS)), None))
@@ -294,12 +292,6 @@ def numbers_in(content: BodyContent) -> Numbers:
 
 def _values_of(numbers: Mapping[str, int], keys: Iterable[str]) -> Iterator[int]:
     return (numbers[key] for key in keys if key in numbers)
-
-
-def _windows(texts: Iterable[str]) -> Iterator[int]:
-    for text in texts:
-        for pattern in _WINDOW_PATTERNS:
-            yield from (_number(found.groups()[-1]) for found in pattern.finditer(text))
 
 
 def _counts(texts: Iterable[str]) -> Iterator[int]:
@@ -311,14 +303,11 @@ def _counts(texts: Iterable[str]) -> Iterator[int]:
                 yield sum(_number(part) for part in parts if part)
 
 
-def _matches(texts: Iterable[str], patterns: Iterable[re.Pattern[str]]) -> Iterator[int]:
+def _matches(texts: Iterable[str], patterns: Iterable[re.Pattern[str]], group: int = 0) -> Iterator[int]:
+    """The numbers in one group of each match, counted from 0."""
     for text in texts:
         for pattern in patterns:
-            yield from (_number(found.group(1)) for found in pattern.finditer(text))
-
-
-def _plausible(numbers: Iterable[int]) -> Iterator[int]:
-    return (number for number in numbers if MIN_WINDOW <= number <= MAX_WINDOW and number not in _YEARS_AND_CODES)
+            yield from (_number(found.groups()[group]) for found in pattern.finditer(text))
 
 
 def _positive(numbers: Iterable[int]) -> Iterator[int]:

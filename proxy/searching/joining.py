@@ -175,7 +175,8 @@ class Following:
             if text_sent:
                 raise
             following = OpenedReply(error_reply(self.rounds.endpoint, error))
-        if text_sent or _is_reply(following):
+        is_reply = is_success(following.reply.status) and not following.error  # as far as its body was examined
+        if text_sent or is_reply:
             return following.reply
         return await self._give_up_search(following.reply)
 
@@ -223,11 +224,6 @@ class Following:
             raise
         await refused.close()
         return reply
-
-
-def _is_reply(following: OpenedReply) -> bool:
-    """Whether the reply is no error, as far as its body was examined."""
-    return is_success(following.reply.status) and not following.error
 
 
 def _acceptable_tokens(refusal: Refusal, tokens: int) -> int | None:

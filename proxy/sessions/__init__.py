@@ -4,9 +4,8 @@ session      what is stored of a conversation, and how a request finds its branc
 recognition  finds the session of a request
 stored       reads and writes sessions, caches what it decoded, and bounds how long a request waits for that
 keeping      writes a session back after a request was decided
-histories    the blocks that a history is stored in, and a cache of decoded ones
+histories    the blocks of a history, a cache of decoded ones, and the histories that requests name by a reply
 append       append mode
-taking_over  the histories of replies that requests name
 cards        memory cards that a person changed, and those that sessions share
 admin        sessions for an operator
 """

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from hmac import compare_digest
 from typing import Any
 
@@ -185,13 +185,8 @@ def _branch(branch: Branch, tree: Tree[StoredMessage]) -> Document:
         "count": branch.count,
         "last_used": branch.last_used,
         "applied": branch.applied,
-        "messages": list(_messages(tree.line(branch.head))),
+        "messages": [None if each.raw is None else loads(each.raw) for each in tree.line(branch.head)],
     }
-
-
-def _messages(line: Iterable[StoredMessage]) -> Iterator[Any]:
-    for each in line:
-        yield None if each.raw is None else loads(each.raw)
 
 
 def _condensation(condensation: Condensation) -> Document:

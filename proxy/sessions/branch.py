@@ -123,11 +123,6 @@ def _has_reply(branch: Branch, transcript: Transcript, place: int) -> bool:
     )
 
 
-def _opening_in(branch: Branch, digests: Sequence[bytes]) -> int:
-    """The last place where the branch's newest turn may begin that a transcript shares with it; 0 for none."""
-    return next((each.place for each in reversed(branch.openings) if has_node(digests, *each)), 0)
-
-
 def openings(transcript: Transcript) -> tuple[Opening, ...]:
     """Where the newest turn of a transcript begins: one place if that is known, else before its last user messages."""
     places: Iterable[int] = [transcript.opening] if transcript.opening else transcript.last_users(MAX_OPENINGS)
@@ -172,7 +167,8 @@ def common_length(branch: Branch, digests: Sequence[bytes]) -> int:
         return count
     if has_node(digests, count - 1, branch.before):
         return count - 1
-    return _opening_in(branch, digests)
+    # The last place where the branch's newest turn may begin that the transcript has too.
+    return next((opening.place for opening in reversed(branch.openings) if has_node(digests, *opening)), 0)
 
 
 def has_node(digests: Sequence[bytes], count: int, node: bytes) -> bool:

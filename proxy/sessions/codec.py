@@ -53,7 +53,7 @@ def encode_session(session: Session) -> bytes:
             "judging": session.judging,
             **({"economy": session.economy} if session.economy else {}),
             "failed": session.failed_try,
-            "patches": list(map(_patch_row, session.patches)),
+            "patches": [[each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
             "added": to_json(session.added_cards),
             "forgotten": session.forgotten_ids,
             "inherited": session.inherited,
@@ -98,7 +98,10 @@ def decode_document(meta: bytes) -> Session | None:
         judging=document.get("judging", {}),
         economy=document.get("economy", {}),
         failed_try=FailedTry(*document["failed"]) if document.get("failed") else None,
-        patches=tuple(_patch(*each) for each in document.get("patches", ())),
+        patches=tuple(
+            Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)))
+            for anchor, at, pieces in document.get("patches", ())
+        ),
         added_cards=tuple(from_json(document.get("added", []))),
         forgotten_ids=tuple(document.get("forgotten", ())),
         inherited=document.get("inherited", 0),
@@ -133,14 +136,6 @@ def _branch(row: Sequence[Any]) -> Branch:
         name, *nodes, count, last_used, applied, seen, block, anchor, reply, bytes.fromhex(last), opens, side
     )
     return replace(known, applied_at=applied_at) if applied_at else known
-
-
-def _patch_row(patch: Overlay) -> list[Any]:
-    return [patch.anchor.hex(), patch.at, list(_encode_pieces(patch.pieces))]
-
-
-def _patch(anchor: str, at: int, pieces: Iterable[Any]) -> Overlay:
-    return Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)))
 
 
 def encode_verdict(verdict: Verdict) -> dict[str, Any]:

@@ -11,6 +11,13 @@ back to the beginning. When the cached sessions exceed a number of bytes togethe
 dropped.
 
 A session that was deleted and created again has another `created_at`, and nothing cached of the old one is used.
+
+`KeptReplies` takes histories over. A server that keeps its replies lets a client name the newest one and send only what
+is new. So the proxy stores each such reply in a block of its own: what the client sent for it, the reply, and the name
+of the block of the reply before. The block is named by a digest of the reply's id, and the chain index leads from there
+to the session that has it. Such a conversation is stored from its first request on, in which no model has said
+anything; a client that sends what a model said keeps its history itself. In a session that forks from the one that has
+the history, the first block repeats all of it.
 """
 
 from __future__ import annotations
@@ -18,19 +25,23 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.replies import Items
 from proxy.endpoints.table import endpoint_named
+from proxy.request.client_request import GoesOn
+from proxy.request.wire import Body
 from proxy.runtime.lru import SizedLru
-from proxy.sessions.append import VERSION, StoredAppend, decode_append
+from proxy.sessions.append import VERSION, Append, StoredAppend, Tip, decode_append, history_at
 from proxy.sessions.identity import CHAT
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.compress import decompress
 from strategies.core.alignment import Tree
-from strategies.core.digest import ROOT, link
+from strategies.core.digest import DIGEST_BYTES, ROOT, link
 from strategies.core.messages import Message
 from strategies.core.transcript import Transcript
 
@@ -192,10 +203,10 @@ class Histories:
         cached = self._cached.use(key)
         if cached is not None and cached.created_at == session.created_at:
             history = cached.history
-            await self._read_missing(key, history, ends)
+            await self._read_missing(key, history, ends, READS_BY_NAME)
         else:
             history = StoredHistory(session.dialect)
-            await self._read_all(key, history, ends)
+            await self._read_missing(key, history, ends, 0)
         if history.size <= self._max_bytes:
             self._cached.put(key, _Cached(session.created_at, history), history.size)
         else:
@@ -206,16 +217,14 @@ class Histories:
         """Drops a session that is gone from the cache."""
         self._cached.forget(key)
 
-    async def _read_missing(self, key: StoreKey, history: StoredHistory, ends: Collection[str]) -> None:
-        for _ in range(READS_BY_NAME):
+    async def _read_missing(self, key: StoreKey, history: StoredHistory, ends: Collection[str], tries: int) -> None:
+        """Reads the blocks that the paths to `ends` lack, at most `tries` times by name, else all blocks."""
+        for _ in range(tries):
             missing = history.missing(ends)
             if not missing:
                 return
             if not await self._read(key, history, sorted(missing)):
                 break
-        await self._read_all(key, history, ends)
-
-    async def _read_all(self, key: StoreKey, history: StoredHistory, ends: Collection[str]) -> None:
         await self._read(key, history, None)
         history.note_all_read(ends)
 
@@ -223,16 +232,14 @@ class Histories:
         """Reads the blocks of these names, all of them where that is None. Returns how many there were."""
         blocks = await self._stored.store.blocks(key, names)
         try:
-            history.add(await _decode_blocks(blocks, history.endpoint))
+            if sum(map(len, blocks.values())) < IN_THREAD:
+                decoded = decode_blocks(blocks, history.endpoint)
+            else:
+                decoded = await asyncio.to_thread(decode_blocks, blocks, history.endpoint)
+            history.add(decoded)
         except (ValueError, LookupError, TypeError) as error:
             raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from error
         return len(blocks)
-
-
-async def _decode_blocks(blocks: Mapping[str, bytes], endpoint: Endpoint) -> list[DecodedBlock]:
-    if sum(map(len, blocks.values())) < IN_THREAD:
-        return decode_blocks(blocks, endpoint)
-    return await asyncio.to_thread(decode_blocks, blocks, endpoint)
 
 
 class MissingMessages(NamedTuple):
@@ -241,3 +248,53 @@ class MissingMessages(NamedTuple):
     messages: tuple[StoredMessage, ...]
     kept_first: bool
     history: StoredHistory
+
+
+class KeptReplies:
+    """Reads the histories that end with stored replies; one per app."""
+
+    def __init__(self, stored: StoredSessions) -> None:
+        self._stored = stored
+        self._histories = Histories(stored)
+
+    async def supplied(self, tenant: str, body: Body) -> tuple[Body, GoesOn | None]:
+        """The body of a request with the history that it names; unchanged and None where that is not known."""
+        named = body.values.get(body.endpoint.previous_reply)
+        if named is None:
+            return body, GoesOn() if body.endpoint.is_kept(body.values) else None
+        if not isinstance(named, str):
+            return body, None
+        try:
+            return await self._stored.patience().read(self._supplied(tenant, named, body))
+        except StoreError as error:
+            self._stored.outage.failed("a stored reply was not read", error)
+            return body, None
+
+    async def _supplied(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, GoesOn | None]:
+        name = block_name(reply_id)
+        found, _ = await self._stored.find(tenant, [name], ())
+        key = StoreKey(tenant, found.get(name, ""))
+        session = await self._stored.load(key) if key.name else None
+        if session is None or session.dialect != body.endpoint.dialect.name:
+            return body, None
+        history = await self._histories.history(key, session, [name])
+        try:
+            before = history_at(Tip("", name), history.appended).elements
+        except KeyError:
+            return body, None
+        return body.with_history((*before, *body.elements)), GoesOn(name, key.name, len(before))
+
+
+def block_name(reply_id: str) -> str:
+    """The name of the block of a reply with this id."""
+    return blake2b(reply_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"reply").hexdigest()
+
+
+def reply_block(goes_on: GoesOn, body: Body, session: str, reply_id: str, reply: Items) -> Mapping[str, bytes]:
+    """The block that stores the reply to a request in a session, by its name; empty for a reply without an id."""
+    if not (reply and reply_id):
+        return {}
+    is_here = goes_on.session == session
+    base, start = (goes_on.name, goes_on.supplied) if is_here else ("", 0)
+    _, data = Append(Tip("", base), tuple(body.elements[start:]), "").block(reply)
+    return {block_name(reply_id): data}

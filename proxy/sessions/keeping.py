@@ -258,7 +258,9 @@ class Keeper:
     async def _settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
         async with self._stored.turn(recognised.key):
             for _ in range(TRIES):
-                if turn.tip is not None and _is_overtaken(recognised.session, turn.tip, turn.tip_before):
+                stored_tip = recognised.session.tip if recognised.session else NO_TIP
+                # A repetition of this very append does not count.
+                if turn.tip is not None and stored_tip != turn.tip_before and stored_tip.head != turn.tip.head:
                     raise StoreError("store-contended", "another append to this history was stored first")
                 if await self._save(recognised, turn):
                     return
@@ -305,12 +307,6 @@ def is_small(tokens: int, window: int | None) -> bool:
     return tokens < (window // SMALL_SHARE if window is not None else SMALL_TOKENS)
 
 
-def _is_overtaken(session: Session | None, tip: Tip, tip_before: Tip) -> bool:
-    """Whether another append was stored since this one was supplied; a repetition of this one does not count."""
-    stored = session.tip if session else NO_TIP
-    return stored != tip_before and stored.head != tip.head
-
-
 def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
     """`recognised` under a new key if another request has moved its derived session on to another history meanwhile.
 
@@ -339,24 +335,23 @@ def _session_after(session: Session, branch: Branch | None, turn: SessionUpdate,
     moved = patched.with_turn(turn.transcript, branch, now, *what, has_tools=turn.has_tools)
     settings = session.settings if session.is_derived else turn.settings
     saved = session.saved_after(turn.applied, turn.tokens_before - turn.tokens_after)
+    usage = turn.usage
+    reported = (
+        {"prompt_tokens": usage.prompt, "cached_tokens": usage.cached, "completion_tokens": usage.completion}
+        if usage
+        else {}
+    )
     totals = session.totals_with(
         requests=1,
         client_tokens=turn.tokens_before,
         forwarded_tokens=turn.tokens_after,
         own_tokens=turn.own_tokens,
         **({"memory_tokens": turn.memory_tokens} if turn.memory_tokens else {}),
-        **_usage_totals(turn.usage),
+        **reported,
     )
     refused = session.rewriting_refused or turn.rewriting_refused
     done = moved._replace(settings=settings, tip=turn.tip or session.tip, totals=totals, saved_tokens=saved)
     return done._replace(rewriting_refused=refused, strategy=turn.strategy, economy=turn.economy or done.economy)
-
-
-def _usage_totals(usage: Usage | None) -> dict[str, int]:
-    """What a usage adds to the totals; tokens as the upstream counts them."""
-    if usage is None:
-        return {}
-    return {"prompt_tokens": usage.prompt, "cached_tokens": usage.cached, "completion_tokens": usage.completion}
 
 
 def _nodes(turn: SessionUpdate) -> tuple[str, ...]:

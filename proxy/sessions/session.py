@@ -221,7 +221,8 @@ class Session(NamedTuple):
         kept = [each for each in self.patches if not (each.at <= covered and has_node(digests, each.at, each.anchor))]
         if patch is not None:
             kept = [*(each for each in kept if (each.anchor, each.at) != (patch.anchor, patch.at)), patch]
-        sizes = accumulate(_size(each) for each in reversed(kept))
+        texts = ((piece.raw for piece in each.pieces if isinstance(piece, Literal)) for each in reversed(kept))
+        sizes = accumulate(sum(map(len, raws)) for raws in texts)
         fitting = sum(1 for size in sizes if size <= MAX_PATCH_CHARS)
         return self._replace(patches=tuple(kept[max(len(kept) - min(fitting, MAX_PATCHES), 0) :]))
 
@@ -268,10 +269,6 @@ def _applied_at(old: Branch | None, applied: str, transcript: Transcript) -> int
     if not transcript.chain[-1].dialect.binds_reasoning:
         return 0
     return (old.applied_at if old is not None and old.applied == applied else 0) or len(transcript.chain)
-
-
-def _size(patch: Overlay) -> int:
-    return sum(len(piece.raw) for piece in patch.pieces if isinstance(piece, Literal))
 
 
 def first_seen_after(

@@ -67,7 +67,8 @@ def save(connection: sqlite3.Connection, now: float, key: StoreKey, write: Write
         size = rest + len(write.meta)
         added = 0
         for digest, block in write.blocks.items():
-            added += put_block(connection, row, digest, block)
+            put = connection.execute("INSERT INTO blocks VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (row, digest, block))
+            added += len(digest) + len(block) if put.rowcount else 0
         if added:
             size += added
             stay_within(quotas.for_blocks(size_of_others(connection, key, now) if quotas.tenant else 0), size)
@@ -83,14 +84,20 @@ def save(connection: sqlite3.Connection, now: float, key: StoreKey, write: Write
 
 def put_record(connection: sqlite3.Connection, now: float, key: StoreKey, new: Record, quotas: Quotas) -> bytes:
     with transaction(connection, "IMMEDIATE"):
+        expires_at = now + new.ttl
         row = find_live_row(connection, key, now).row
-        row = ensure_row(connection, key, row, now + new.ttl)
+        if row is None:
+            row = insert_row(connection, key, expires_at)
+        else:
+            renew = "UPDATE sessions SET expires_at = ? WHERE id = ? AND expires_at < ?"
+            connection.execute(renew, (expires_at, row, expires_at))
         select = "SELECT record FROM records WHERE session_id = ? AND name = ?"
         found = rows_of(connection, select, row, new.name)
         if found:
             kept: bytes = found[0][0]
             return kept
-        size = size_of(connection, row) + len(new.name) + len(new.data)
+        ((before,),) = rows_of(connection, "SELECT bytes FROM sessions WHERE id = ?", row)
+        size = before + len(new.name) + len(new.data)
         stay_within(quotas.for_records(size_of_others(connection, key, now) if quotas.tenant else 0), size)
         connection.execute("INSERT INTO records VALUES (?, ?, ?)", (row, new.name, new.data))
         connection.execute("UPDATE sessions SET bytes = ? WHERE id = ?", (size, row))
@@ -180,17 +187,6 @@ class LiveRow(NamedTuple):
     rest: int = 0
 
 
-def size_of(connection: sqlite3.Connection, row: int) -> int:
-    size: int = rows_of(connection, "SELECT bytes FROM sessions WHERE id = ?", row)[0][0]
-    return size
-
-
-def put_block(connection: sqlite3.Connection, row: int, digest: str, block: bytes) -> int:
-    """Adds a block unless the entry has it. Returns by how many bytes the entry grows."""
-    put = connection.execute("INSERT INTO blocks VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (row, digest, block))
-    return len(digest) + len(block) if put.rowcount else 0
-
-
 def size_of_others(connection: sqlite3.Connection, key: StoreKey, now: float) -> int:
     select = "SELECT coalesce(sum(bytes), 0) FROM sessions WHERE tenant = ? AND expires_at > ? AND session <> ?"
     size: int = rows_of(connection, select, key.tenant, now, key.name)[0][0]
@@ -222,16 +218,6 @@ def find_live_row(connection: sqlite3.Connection, key: StoreKey, now: float) -> 
         connection.execute("DELETE FROM sessions WHERE id = ?", (row[0],))
         return LiveRow()
     return LiveRow(*row)
-
-
-def ensure_row(connection: sqlite3.Connection, key: StoreKey, row: int | None, expires_at: float) -> int:
-    """The row of an entry, created if need be, which now lives until `expires_at` or longer."""
-    if row is None:
-        return insert_row(connection, key, expires_at)
-    connection.execute(
-        "UPDATE sessions SET expires_at = ? WHERE id = ? AND expires_at < ?", (expires_at, row, expires_at)
-    )
-    return row
 
 
 def insert_row(connection: sqlite3.Connection, key: StoreKey, expires_at: float) -> int:
@@ -294,11 +280,6 @@ def release_lease(connection: sqlite3.Connection, now: float, claim: Claim, hand
         )
 
 
-def purge_leases(connection: sqlite3.Connection, now: float) -> None:
-    """Removes expired leases, in its caller's transaction; they are few, since leases live for seconds."""
-    connection.execute("DELETE FROM leases WHERE expires_at <= ?", (now,))
-
-
 def get_fact(connection: sqlite3.Connection, now: float, name: str) -> bytes | None:
     rows = rows_of(connection, "SELECT fact FROM facts WHERE name = ? AND expires_at > ?", name, now)
     return rows[0][0] if rows else None
@@ -327,6 +308,6 @@ def purge(connection: sqlite3.Connection, now: float) -> None:
             " (SELECT tenant, digest FROM chain WHERE expires_at <= ? LIMIT ?)",
             (now, PURGE_INDEX),
         )
-        # No limit: there are only a few facts for each model of an upstream.
+        # No limit: there are only a few facts for each model of an upstream, and leases live for seconds.
         connection.execute("DELETE FROM facts WHERE expires_at <= ?", (now,))
-        purge_leases(connection, now)
+        connection.execute("DELETE FROM leases WHERE expires_at <= ?", (now,))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -31,12 +31,12 @@ class ModelWindow:
     max_input: int | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ModelTable:
     """Models by lower-case name without vendor prefix. Immutable."""
 
-    def __init__(self, models: Mapping[str, ModelWindow], prices: Mapping[str, Prices] | None = None) -> None:
-        self._models = dict(models)
-        self._prices = dict(prices or {})
+    _models: Mapping[str, ModelWindow]
+    _prices: Mapping[str, Prices] = field(default_factory=dict)
 
     @classmethod
     def load(cls, path: Path) -> ModelTable:
