@@ -77,7 +77,6 @@ class ModelCall:
 
 
 def question_for(ask: Ask, roles: Roles, caller: Caller) -> ModelCall:
-    """The question that an `Ask` puts."""
     role = roles[ask.role]
     if ask.view is not None:
         # The upstream has cached the view for the model and the account of the request only.
@@ -90,7 +89,6 @@ def question_for(ask: Ask, roles: Roles, caller: Caller) -> ModelCall:
 
 
 def vote_question(ballot: Ballot, roles: Roles, caller: Caller, n: int = 1) -> ModelCall:
-    """The question that asks for `n` votes."""
     call = _call(ballot, roles[ballot.role], caller)
     return replace(call, question=replace(call.question, n=n))
 

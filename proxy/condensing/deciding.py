@@ -152,7 +152,7 @@ class Decider:
             if extended is None:
                 await self.keeper.mark_standing(context.recognised, prepared.applied)
                 return decision
-            kept = await self.keeper.record_standing(context.recognised, extended)
+            kept = await self.keeper.record(context.recognised, extended, standing=True)
             return _applied(decision, kept, context, ready=True)
         except StoreError as error:
             return decision._replace(action=Action.DEGRADED, reason=error.reason)

@@ -129,7 +129,7 @@ class Maker:
             return result
         try:
             return result._replace(
-                condensation=await self._keeper.record_prepared(context.recognised, result.condensation)
+                condensation=await self._keeper.record(context.recognised, result.condensation, standing=False)
             )
         except StoreError as error:
             return result._replace(failure=error.reason)
@@ -203,10 +203,10 @@ class Maker:
         A record that was made for a longer transcript may hide what this view must show: then ours is recorded one
         step deeper.
         """
-        kept = await self._keeper.record_standing(context.recognised, ours)
+        kept = await self._keeper.record(context.recognised, ours, standing=True)
         while kept.pieces != ours.pieces and not _shows_required(kept, context):
             ours = _deeper(ours)
-            kept = await self._keeper.record_standing(context.recognised, ours)
+            kept = await self._keeper.record(context.recognised, ours, standing=True)
         return kept
 
     async def _run(self, job: Job) -> MakeResult:

@@ -59,7 +59,6 @@ class CountedPrompt:
 
     @property
     def chain(self) -> Features:
-        """The features of the chain."""
         return of_messages(self.transcript.chain) if self.chain_features is None else self.chain_features
 
     @cached_property
@@ -71,7 +70,6 @@ class CountedPrompt:
 
     @cached_property
     def whole(self) -> Features:
-        """The features of the whole request."""
         return self.fixed.plus(self.chain)
 
     @property
@@ -110,7 +108,6 @@ class Anchor(NamedTuple):
 
 
 def row(anchor: Anchor) -> list[Any]:
-    """An anchor as a JSON array."""
     return [*anchor[:-1], list(anchor.fixed)]
 
 

@@ -88,7 +88,6 @@ class _Kinds(NamedTuple):
 
 
 def of_messages(messages: Iterable[Message]) -> Features:
-    """The features of some messages."""
     number = media = 0
     words = code = wide = media_tokens = 0.0
     for message in messages:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
 from typing import Any, Literal, NamedTuple
@@ -115,13 +116,14 @@ _LESSONS = (
 )
 
 
+@dataclass(slots=True, eq=False)
 class Profiles:
-    """The profiles of one upstream's models; one per app. `set_for` gives a model's profile from the settings."""
+    """The profiles of one upstream's models; one per app."""
 
-    def __init__(self, set_for: Callable[[str], Profile] = lambda _: ANY) -> None:
-        self._set_for = set_for
-        self._set: Lru[str, Profile] = Lru(MAX_MODELS)
-        self._learned: Lru[Scope, Profile] = Lru(MAX_SCOPES)
+    _set_for: Callable[[str], Profile] = lambda _: ANY
+    """Gives a model's profile from the settings."""
+    _set: Lru[str, Profile] = field(default_factory=lambda: Lru(MAX_MODELS), init=False)
+    _learned: Lru[Scope, Profile] = field(default_factory=lambda: Lru(MAX_SCOPES), init=False)
 
     def for_model(self, scope: Scope) -> Profile:
         """The profile of a model's server, as far as it is known in a scope."""

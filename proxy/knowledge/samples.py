@@ -166,7 +166,6 @@ def _newest(observations: Iterable[Observation]) -> tuple[Observation, ...]:
 
 
 def fit_prices(observations: Sequence[Observation]) -> Features:
-    """The prices that fit best."""
     prices = EVEN
     for _ in range(_ROUNDS):
         prices = _solve_within_bounds(*_normal_equations(observations, prices))
@@ -227,7 +226,6 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
 
 
 def encoded(samples: Samples) -> bytes:
-    """The samples as bytes."""
     document = {
         "v": VERSION,
         "wholes": [[each.counted, each.by, each.at, *each.features] for each in samples.wholes],

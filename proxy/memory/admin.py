@@ -17,12 +17,12 @@ from proxy.errors import BadRequest
 from proxy.sessions.append import history_at
 from proxy.sessions.branch import Branch, has_node
 from proxy.sessions.cards import standing_for, with_card, without_cards
-from proxy.sessions.histories import StoredHistory, StoredMessage
+from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
-from strategies.core.messages import Dialect, Message, Reader, Role, unknown
+from strategies.core.messages import Message, Reader, Role, unknown
 from strategies.core.parsing import loads, normalized
 from strategies.core.transcript import Transcript
 from strategies.memory.passages import card_entry, message_entries
@@ -52,7 +52,6 @@ class MemoryAdmin:
     keeps_text: bool = True
 
     async def list_cards(self, key: StoreKey) -> Document | None:
-        """All cards, oldest first."""
         session = await self.stored.in_time(self.stored.load(key))
         if session is None:
             return None
@@ -99,14 +98,13 @@ class MemoryAdmin:
         """The messages of a branch; for an appended history, which has no branches, all of it."""
         if branch is not None and not session.tip.block:
             dialect = stored.endpoint.dialect
-            yield from (self._message(each, dialect) for each in stored.tree.line(branch.head))
+            for each in stored.tree.line(branch.head):
+                if each.raw is None:
+                    yield unknown(each.digest, Role.USER, dialect)
+                else:
+                    yield self.reader.read(each.raw, loads(each.raw), 0, dialect, each.digest)
         for element in history_at(session.tip, stored.appended).elements:
             yield self.reader.read(element.raw, element.value, 0, element.endpoint.dialect)
-
-    def _message(self, stored: StoredMessage, dialect: Dialect) -> Message:
-        if stored.raw is None:
-            return unknown(stored.digest, Role.USER, dialect)
-        return self.reader.read(stored.raw, loads(stored.raw), 0, dialect, stored.digest)
 
     async def add(self, key: StoreKey, written: object) -> Document | None:
         """Adds a card that a person wrote; returns the card that holds then. Raises `BadRequest`."""

@@ -67,6 +67,7 @@ class Vector(NamedTuple):
     signs: int
 
 
+@dataclass(slots=True, eq=False)
 class SessionVectors:
     """The vectors of one session.
 
@@ -74,9 +75,10 @@ class SessionVectors:
     about how many bytes they take.
     """
 
-    def __init__(self) -> None:
-        self.tokens = self.unreported = self.size = 0
-        self._known: dict[bytes, Vector] = {}
+    tokens: int = 0
+    unreported: int = 0
+    size: int = 0
+    _known: dict[bytes, Vector] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._known)

@@ -262,7 +262,6 @@ async def read_whole(reply: UpstreamReply) -> ReadReply:
 
 
 def error_reply(endpoint: Endpoint, error: ProxyError) -> ReadReply:
-    """One of our own errors as a reply."""
     return ReadReply(error.status, [(b"content-type", b"application/json")], endpoint.error_body(error))
 
 

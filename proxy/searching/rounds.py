@@ -173,7 +173,6 @@ class HiddenRounds:
         self._add(message, "\n".join(each.text for each in self._last_results[len(before) :]))
 
     async def _run_call(self, id: str, arguments: object) -> _Result:
-        """The result of one call."""
         try:
             query, top_k = parse_arguments(arguments, self._top_k)
         except BadArguments as error:

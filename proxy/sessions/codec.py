@@ -139,7 +139,6 @@ def _branch(row: Sequence[Any]) -> Branch:
 
 
 def encode_verdict(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON."""
     return {
         "yes": verdict.yes,
         "digest": verdict.digest.hex(),

@@ -94,5 +94,4 @@ def provisional_id(tenant: str, opening: bytes) -> str:
 
 
 def new_derived_id() -> str:
-    """A new random id for a derived session."""
     return "d" + secrets.token_hex(8)

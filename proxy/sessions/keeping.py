@@ -117,33 +117,24 @@ class Keeper:
         pieces = head_pieces(view)
         return pieces if self.keeps_text else with_task(pieces, view.transcript)
 
-    async def record_standing(self, recognised: Recognised, condensation: Condensation) -> Condensation:
-        """Records a condensation that a view applies; returns the one that is stored, ours or another writer's.
+    async def record(self, recognised: Recognised, condensation: Condensation, *, standing: bool) -> Condensation:
+        """Records a condensation; returns the one that is stored, ours or another writer's. Raises `StoreError`.
 
-        Raises `StoreError`.
+        `standing` says that a view applies it; otherwise it is only prepared.
         """
-        if recognised.trust.holds(self._logged(lambda: self.record_standing(recognised, condensation))):
-            return replace(condensation, standing=True)
-        kept = await self._stored.write(self._put_standing(recognised.key, condensation), recognised.patience)
+        if recognised.trust.holds(self._logged(lambda: self.record(recognised, condensation, standing=standing))):
+            return replace(condensation, standing=standing)
+        putting = self._put(recognised.key, condensation, standing=standing)
+        kept = await self._stored.write(putting, recognised.patience)
         await self._share(recognised, kept)
         return kept
 
-    async def _put_standing(self, key: StoreKey, condensation: Condensation) -> Condensation:
+    async def _put(self, key: StoreKey, condensation: Condensation, *, standing: bool) -> Condensation:
         name = record_name(condensation.digest, condensation.depth)
         data = await self._stored.store.put_record(key, name, compress(encode_condensation(condensation)), self.ttl)
-        await self._stored.store.mark(key, name)
-        return self._stored.condensation(data, standing=True) or condensation
-
-    async def record_prepared(self, recognised: Recognised, condensation: Condensation) -> Condensation:
-        """Records a condensation that no view applies yet; returns the one that is stored. Raises `StoreError`."""
-        if recognised.trust.holds(self._logged(lambda: self.record_prepared(recognised, condensation))):
-            return replace(condensation, standing=False)
-        name, record = record_name(condensation.digest, condensation.depth), compress(encode_condensation(condensation))
-        putting = self._stored.store.put_record(recognised.key, name, record, self.ttl)
-        data = await self._stored.write(putting, recognised.patience)
-        kept = self._stored.condensation(data, standing=False) or condensation
-        await self._share(recognised, kept)
-        return kept
+        if standing:
+            await self._stored.store.mark(key, name)
+        return self._stored.condensation(data, standing=standing) or condensation
 
     async def _share(self, recognised: Recognised, kept: Condensation) -> None:
         """Puts the cards of a condensation into the scope that its request names; a failure is only logged."""
@@ -172,7 +163,7 @@ class Keeper:
             name = record_name(condensation.digest, condensation.depth)
             await self._stored.write(self._stored.store.mark(recognised.key, name), recognised.patience)
         else:
-            await self._stored.write(self._put_standing(recognised.key, condensation), recognised.patience)
+            await self._stored.write(self._put(recognised.key, condensation, standing=True), recognised.patience)
 
     async def standing_since(self, recognised: Recognised, digests: Sequence[bytes]) -> Condensation | None:
         """A condensation for this chain that was recorded since the session was read; None if there is none."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from proxy.http.headers import Headers, lowered_names
@@ -298,14 +299,14 @@ async def _with_records(lookup: SessionLookup, blank: Recognised, session: Sessi
 _ANCESTORS = 8
 
 
+@dataclass(slots=True, eq=False)
 class SessionLookup:
     """Reads a tenant's sessions for one request; the `likely` ones come with the first names."""
 
-    def __init__(self, stored: StoredSessions, tenant: str, likely: Sequence[str]) -> None:
-        self.tenant = tenant
-        self._stored = stored
-        self._likely = likely
-        self._sessions: dict[str, Session | None] = {}
+    _stored: StoredSessions
+    tenant: str
+    _likely: Sequence[str]
+    _sessions: dict[str, Session | None] = field(default_factory=dict, init=False)
 
     async def names(self, digests: Sequence[str]) -> Mapping[str, str]:
         """The names of sessions that the index has for these digests, by digest."""
@@ -315,7 +316,6 @@ class SessionLookup:
         return found
 
     async def session(self, name: str) -> Session | None:
-        """The session of that name, None where there is none."""
         if name not in self._sessions:
             self._sessions[name] = await self._stored.load(StoreKey(self.tenant, name))
         return self._sessions[name]

@@ -64,7 +64,6 @@ class StoredSessions:
         self._locks: WeakValueDictionary[StoreKey, asyncio.Lock] = WeakValueDictionary()
 
     def patience(self) -> Patience:
-        """The patience of a new piece of work."""
         return Patience(self._timeout)
 
     def turn(self, key: StoreKey) -> asyncio.Lock:

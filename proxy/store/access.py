@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from proxy.store.base import ANSWERS, REFUSED_WRITES, Store, StoreError
@@ -88,6 +88,7 @@ def _too_slow(seconds: float) -> StoreError:
     return StoreError("store-timeout", f"not done in the {seconds:.2f} s that were left")
 
 
+@dataclass(slots=True, eq=False)
 class Outage:
     """Whether the store fails now; `clock` is monotonic, in seconds.
 
@@ -97,13 +98,12 @@ class Outage:
     `unwritten` is why the last write failed, "" if it did not. `on_write` is called with that after each write.
     """
 
-    def __init__(self, clock: Callable[[], float], on_write: Callable[[str], None] = lambda _reason: None) -> None:
-        self.unwritten = ""
-        self._clock = clock
-        self._on_write = on_write
-        self._since: float | None = None
-        self._requests = 0
-        self._writes_only = False
+    _clock: Callable[[], float]
+    _on_write: Callable[[str], None] = lambda _reason: None
+    unwritten: str = field(default="", init=False)
+    _since: float | None = field(default=None, init=False)
+    _requests: int = field(default=0, init=False)
+    _writes_only: bool = field(default=False, init=False)
 
     def failed(self, what: str, error: StoreError, *, is_request: bool = False) -> None:
         """Notes that something failed; an error that is no outage is logged each time, any other the first time.

@@ -260,7 +260,6 @@ def _load_command(key: StoreKey) -> Command:
 
 
 def _snapshot(answer: Any) -> Snapshot | None:
-    """The snapshot in an answer of load.lua."""
     if answer is None:
         return None
     meta, revision, records, standing = answer

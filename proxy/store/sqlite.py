@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -49,16 +50,16 @@ _REASONS = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class SqliteStore:
     """`Store` over the file at `path`, or over memory where that is None."""
 
-    def __init__(self, clock: Callable[[], float], quotas: Quotas, executor: Executor) -> None:
-        self._clock = clock
-        self._quotas = quotas
-        self._executor = executor
-        self._connection: sqlite3.Connection | None = None
-        self._closing: Future[None] | None = None
-        self._writes = 0
+    _clock: Callable[[], float]
+    _quotas: Quotas
+    _executor: Executor
+    _connection: sqlite3.Connection | None = field(default=None, init=False)
+    _closing: Future[None] | None = field(default=None, init=False)
+    _writes: int = field(default=0, init=False)
 
     @classmethod
     async def open(

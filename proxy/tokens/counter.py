@@ -23,7 +23,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -102,16 +102,16 @@ class EncodingStatus:
     problem: str = ""
 
 
+@dataclass(slots=True, eq=False)
 class Tokenizers:
     """The counters of one app. Thread-safe; loading blocks for up to half a second, once per encoding."""
 
-    def __init__(self, ranks_dir: Path | None = None) -> None:
-        """`ranks_dir` holds the rank files; None means the bundled ones."""
-        self._directory = ranks_dir
-        self._lock = threading.Lock()
-        self._encoders: dict[str, tuple[str, CountFor]] = {}
-        self._problems: dict[str, str] = {}
-        self._counters: dict[tuple[str, type[Counter], str], Counter] = {}
+    _directory: Path | None = None
+    """Where the rank files are; None for the bundled ones."""
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _encoders: dict[str, tuple[str, CountFor]] = field(default_factory=dict, init=False)
+    _problems: dict[str, str] = field(default_factory=dict, init=False)
+    _counters: dict[tuple[str, type[Counter], str], Counter] = field(default_factory=dict, init=False)
 
     def for_model(self, model: str, kind: type[Counter], owner: str = "") -> Counter:
         """A tenant's counter of a model as a client names it; unknown models get the nearest encoding.

@@ -73,7 +73,6 @@ class Prompt(ABC):
     # -- media
 
     def image(self, size: Size | None, detail: object) -> int:
-        """Tokens of a picture."""
         return self.images.tokens(size, detail if isinstance(detail, str) else "auto")
 
     def audio(self, data: object, form: object) -> int:

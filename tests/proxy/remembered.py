@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -31,7 +32,7 @@ class Sessions:
         self._stored = stored
         self.identify = recogniser.identify
         self._recogniser = recogniser
-        self.keep = keeper.record_standing
+        self.keep = partial(keeper.record, standing=True)
         self.settle = keeper.settle
 
     async def recognise(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:

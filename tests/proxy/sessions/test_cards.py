@@ -87,7 +87,7 @@ async def scoped(stored: StoredSessions, name: str, **more: Any) -> Recognised:
 async def test_a_condensation_is_kept_and_its_cards_are_read_with_the_scope(stored: StoredSessions) -> None:
     keeper = Keeper(stored, ttl=60, clock=time.time)
     cards = (card("A.", condensation="c1"), card("B.", condensation="c1"))
-    await keeper.record_standing(await scoped(stored, "home"), condensation("c1", *cards))
+    await keeper.record(await scoped(stored, "home"), condensation("c1", *cards), standing=True)
     found = await scoped(stored, "home")
     assert found.scope is not None
     assert found.scope.cards == cards
@@ -101,15 +101,15 @@ async def test_a_scope_that_cannot_be_read_costs_its_cards_only(
         found = await scoped(stored, "broken")
         assert (found.scope and found.scope.cards, found.failure) == ((), "")
         made = condensation("c1", card("A.", condensation="c1"))
-        kept = await Keeper(stored, ttl=60, clock=time.time).record_standing(found, made)
+        kept = await Keeper(stored, ttl=60, clock=time.time).record(found, made, standing=True)
     assert kept.cards == made.cards
     assert ["were not" in record.message for record in caplog.records] == [True, True]
 
 
 @pytest.mark.anyio
 async def test_no_scope_is_read_where_the_store_has_failed_already(stored: StoredSessions) -> None:
-    await Keeper(stored, ttl=60, clock=time.time).record_standing(
-        await scoped(stored, "home"), condensation("c1", card("A."))
+    await Keeper(stored, ttl=60, clock=time.time).record(
+        await scoped(stored, "home"), condensation("c1", card("A.")), standing=True
     )
     found = await scoped(stored, "home", failure="store-timeout")
     assert found.scope is not None
