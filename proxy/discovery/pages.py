@@ -128,10 +128,6 @@ def _as_window(value: object) -> int | None:
     return value if is_number and isinstance(value, int) and MIN_WINDOW <= value <= MAX_WINDOW else None
 
 
-def _smallest(values: Iterable[object]) -> int | None:
-    return min(filter(None, map(_as_window, values)), default=None)
-
-
 def _rows(page: object, key: str) -> list[Row]:
     """The objects in the list at a key of an object; empty if the page has another form."""
     rows = page.get(key) if isinstance(page, Mapping) else None
@@ -177,17 +173,15 @@ def windows_in(data: object) -> Reading | None:
 
 def _window(row: Row, rows: Sequence[Row], kind: ServerKind) -> object:
     if "max_model_len" in row:
-        return row["max_model_len"] or _of_parent(row, rows)
+        # vLLM states no window for an adapter, but one for the model that the adapter is for.
+        of_parent = (each.get("max_model_len") for each in rows if each.get("id") == row.get("parent"))
+        return row["max_model_len"] or next(of_parent, None)
     if kind is ServerKind.LLAMA_CPP:
         return (_object(row, "meta") or {}).get("n_ctx")
     if kind is ServerKind.OPENROUTER:
-        return _smallest((row.get("context_length"), (_object(row, "top_provider") or {}).get("context_length")))
+        stated = row.get("context_length"), (_object(row, "top_provider") or {}).get("context_length")
+        return min(filter(None, map(_as_window, stated)), default=None)
     return _host_window(row) if kind is ServerKind.HOST else None
-
-
-def _of_parent(row: Row, rows: Sequence[Row]) -> object:
-    """The window of the model that an adapter is for: vLLM states none for the adapter itself."""
-    return next((each.get("max_model_len") for each in rows if each.get("id") == row.get("parent")), None)
 
 
 def _host_window(row: Row) -> object:

@@ -197,19 +197,13 @@ def _exported_card(written: object, now: float) -> MemoryCard:
         raise BadRequest("a card is a JSON object.")
     card = parse_card({name: written[name] for name in ("content", "type", "tags") if name in written}, now)
     at, source = written.get("created_at", card.created_at), written.get("source", SOURCE)
-    if not isinstance(at, str) or not _is_time(at):
-        raise BadRequest("'created_at' must be an ISO 8601 time.", param="created_at")
+    try:
+        datetime.fromisoformat(at)
+    except (TypeError, ValueError):
+        raise BadRequest("'created_at' must be an ISO 8601 time.", param="created_at") from None
     if not isinstance(source, str) or len(source) > LONGEST:
         raise BadRequest(f"'source' must be a text of at most {LONGEST} characters.", param="source")
     return replace(card, created_at=at, source=source)
-
-
-def _is_time(text: str) -> bool:
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _are_tags(tags: object) -> bool:

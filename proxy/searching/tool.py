@@ -116,19 +116,12 @@ def _tokens(counter: Counter, tool: str, *, has_client_tools: bool, has_system: 
     return with_it - without
 
 
-class SearchArguments(NamedTuple):
-    """The arguments of a call."""
-
-    query: str
-    top_k: int
-
-
 class BadArguments(ValueError):
     """Arguments without a usable query; the message is shown to the model."""
 
 
-def parse_arguments(arguments: object, top_k: int) -> SearchArguments:
-    """Reads a call's arguments; `top_k` is used where they do not give it. Raises `BadArguments`."""
+def parse_arguments(arguments: object, top_k: int) -> tuple[str, int]:
+    """The query and the number of passages that a call asks for, by default `top_k`. Raises `BadArguments`."""
     members = json_or_none(arguments) if isinstance(arguments, str) else arguments
     if not isinstance(members, dict):
         raise BadArguments(f"The arguments are no JSON object: {str(arguments)[:_QUOTED]!r}. {_HINT}")
@@ -137,4 +130,4 @@ def parse_arguments(arguments: object, top_k: int) -> SearchArguments:
         raise BadArguments(f"The arguments have no query. {_HINT}")
     if isinstance(asked, int) and not isinstance(asked, bool):
         top_k = min(max(asked, 1), MAX_PASSAGES)
-    return SearchArguments(query, top_k)
+    return query, top_k

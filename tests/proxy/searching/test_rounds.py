@@ -251,8 +251,7 @@ def test_its_tokens_are_what_it_adds_to_the_prompt(tools: list[Any], has_system:
 
 def test_the_model_may_ask_for_more_passages_but_not_for_all() -> None:
     asked = [
-        parse_arguments(json.dumps({"query": "x", "top_k": top_k}), 5).top_k
-        for top_k in (None, 0, 7, 10_000, "7", True)
+        parse_arguments(json.dumps({"query": "x", "top_k": top_k}), 5)[1] for top_k in (None, 0, 7, 10_000, "7", True)
     ]
     assert asked == [5, 1, 7, MAX_PASSAGES, 5, 5]
 
