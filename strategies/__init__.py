@@ -42,9 +42,9 @@ TABLE: Mapping[str, Row] = {
     "extract": Row(Extract, ExtractOptions()),
     "shorten": Row(Shorten, ShortenOptions()),
 }
-DEFAULT = "mask+half-window"
+DEFAULT = "mask+extract"
 LADDER = ("extract", "recent", "shorten")
-LADDER_OPTIONS: Mapping[str, Mapping[str, object]] = {"shorten": {"newest": True}}
+LADDER_OPTIONS: Mapping[str, Mapping[str, object]] = {"extract": {"depth": 1.0}, "shorten": {"newest": True}}
 OBSERVE = "observe:"
 
 

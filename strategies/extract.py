@@ -43,6 +43,9 @@ class ExtractOptions(Options):
     """`max_tokens` bounds the record without its ledger."""
 
     max_tokens: int = option(1_200, 100)
+    depth: float = option(0.3, 0.1, 1)
+    """The share of usable that a view is cut down to where the goal is higher: no call is made, and the next cut comes
+    later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,10 @@ class Extract(Strategy):
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans a record in the place of the shortest prefix that meets the goal."""
         yield from ()
-        ledger = budget.ledger.rules + budget.ledger.facts
-        most = min(text_room(budget.replacement_cap, view.counter), self.options.max_tokens + ledger)
+        most = min(text_room(budget.replacement_cap, view.counter), self.options.max_tokens + budget.ledger.all)
         split = Split(view, frame_tokens(view.counter) + most, budget.task_cap)
-        end = split.first_at_round(budget.goal) or _after_oversized(view, budget)
+        goal = min(budget.goal, int(budget.usable * self.options.depth))
+        end = split.first_at_round(goal) or split.first_at_round(budget.goal) or _after_oversized(view, budget)
         if end is None:
             raise NothingToDo("nothing-to-extract")
         start = 0 if view.replacement is None else view.replacement + 1

@@ -129,9 +129,15 @@ class RequestContext(NamedTuple):
     def has_nothing_due(self) -> bool:
         """Whether the length alone shows that the transcript is below every mark, and nothing else is asked of it."""
         session, policy = self.recognised.session, self.policy
-        asks_for_nothing = policy.judging is None and not any(policy.memory)
+        asks_for_nothing = policy.judging is None and not (policy.memory.tool or self.may_inject)
         is_plain = not self.recognised.condensations and (session is None or session.failed_try is None)
         return self.is_estimated and asks_for_nothing and is_plain
+
+    @property
+    def may_inject(self) -> bool:
+        """Whether a memory block may be due: something was condensed, or cards came from elsewhere."""
+        has_any = bool(self.recognised.condensations or self.recognised.patches) or self.has_foreign_cards
+        return self.policy.memory.inject and has_any
 
     @property
     def is_rewritten(self) -> bool:

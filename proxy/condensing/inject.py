@@ -95,7 +95,7 @@ class Injector:
 
     def follow(self, context: RequestContext) -> None:
         """Indexes the new messages of a conversation in the background, once its reply has been sent."""
-        if context.policy.memory.inject or context.policy.memory.tool:
+        if context.policy.memory.tool or context.may_inject:
             self._tasks.start(self._recall.learn(Searchable.of(context)), ("learn", context.recognised.key))
 
     async def _choose_block(self, view: View, context: RequestContext, budget: Budget) -> MemoryBlock | None:

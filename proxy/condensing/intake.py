@@ -38,6 +38,8 @@ from strategies.core.view import item_for
 
 MIN_REQUESTS = 2
 """Requests of a conversation before its growth is known."""
+NEWEST = 64
+"""The number of messages by which the growth of a conversation is told."""
 MAX_SEEN = 4
 """Of how many condensations the mean size and cost are expected of the next one."""
 MAX_ESTIMATED = 1_000
@@ -94,7 +96,8 @@ class Intake:
         )
         context = await self._restore_dropped(await self._count(context) if _needs_counts(context) else context)
         context = context.for_profile(policy.profile).with_newest_turn()
-        context = self._calibrate(self.add_offer(context) if any(policy.memory) else context)
+        uses_memory = policy.memory.tool or context.may_inject
+        context = self._calibrate(self.add_offer(context) if uses_memory else context)
         if not context.is_estimated:
             context = with_economy(context)
         timing.session = (perf_counter() - started) * 1000 + spent_on_history
@@ -172,11 +175,12 @@ class Intake:
 def with_economy(context: RequestContext) -> RequestContext:
     """The context with the trigger that is cheapest for its session; under `auto` its budget follows that."""
     policy, budget, transcript = context.policy, context.policy.budget, context.history
-    requests = sum(message.role is Role.ASSISTANT for message in transcript.chain) + 1
+    newest = transcript.chain[-NEWEST:]
+    requests = [message.role for message in newest].count(Role.ASSISTANT) + 1
     if policy.economy == "off" or policy.pipeline.is_off or budget is None or requests < MIN_REQUESTS:
         return context
     head = context.overhead + transcript.system_tokens
-    growth = (transcript.tokens - transcript.system_tokens) / requests
+    growth = sum([message.tokens for message in newest]) / requests
     seen = sorted(context.recognised.condensations, key=attrgetter("created_at"))[-MAX_SEEN:]
     condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first, seen=seen)
     advice = advise(budget, policy.costs, condensing, growth)

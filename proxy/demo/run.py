@@ -37,15 +37,16 @@ def demo(options: Options, conversation: Conversation, say: Say) -> bool:
 async def _demo(options: Options, conversation: Conversation, say: Say) -> bool:
     # These settings are not loaded: environment and files do not count, so that the demo always shows the defaults.
     settings = Settings.model_construct(store=StoreSettings(url="memory://", timeout=600.0))
-    strategies = {"direct": "off", "trimmed": "recent", "condensed": options.strategy}
+    # Where the oldest messages are only dropped, nothing brings them back.
+    ways = {"direct": ("off", None), "trimmed": ("recent", "off"), "condensed": (options.strategy, None)}
     async with open_replay_proxy(settings) as proxy:
         player = Player(proxy, "", options.window)
-        ways = [
-            Way(name, strategy, options.window, player.start(conversation, pipeline, name), name == "direct")
-            for name, strategy in strategies.items()
+        opened = [
+            Way(name, strategy, options.window, player.start(conversation, pipeline, name, memory), name == "direct")
+            for name, (strategy, memory) in ways.items()
             if (pipeline := parse(strategy)) is not None
         ]
-        return await _run(options, conversation, ways, player.size(conversation), say)
+        return await _run(options, conversation, opened, player.size(conversation), say)
 
 
 async def _run(options: Options, conversation: Conversation, ways: Sequence[Way], size: int, say: Say) -> bool:

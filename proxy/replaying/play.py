@@ -109,9 +109,11 @@ class Player:
             await played.send(end)
         return played.result()
 
-    def start(self, conversation: Conversation, pipeline: Pipeline, session: str) -> Playing:
-        """A conversation none of whose requests has been sent yet."""
-        client = RecordedClient(conversation, self._model, session=session, strategy=pipeline, window=self._window)
+    def start(self, conversation: Conversation, pipeline: Pipeline, session: str, memory: str | None = None) -> Playing:
+        """A conversation none of whose requests has been sent yet, with a mode of `memory` if one is given."""
+        client = RecordedClient(
+            conversation, self._model, session=session, strategy=pipeline, window=self._window, memory=memory
+        )
         return Playing(self, conversation, client, self._overhead(conversation))
 
     def size(self, conversation: Conversation) -> int:

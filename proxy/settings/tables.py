@@ -156,7 +156,7 @@ class BackgroundSettings(Table):
 class MemorySettings(Table):
     """How messages that were condensed away reach the model again."""
 
-    default: Literal["off", "inject", "tool", "inject+tool"] = "off"
+    default: Literal["off", "inject", "tool", "inject+tool"] = "inject"
     """The mode if neither request nor session sets one."""
     max_tokens: int = Field(800, ge=64)
     """Maximum size in tokens of a block that is put before a user message."""
@@ -175,14 +175,15 @@ class MemorySettings(Table):
 
 
 class LedgerSettings(Table):
-    """Maximum tokens of rules and facts that replacements repeat word for word; see `strategies.core.ledger`."""
+    """Maximum tokens of what replacements repeat word for word; see `strategies.core.ledger`."""
 
     rules_max_tokens: int = Field(1_000, ge=0)
-    facts_max_tokens: int = Field(300, ge=0)
+    names_max_tokens: int = Field(700, ge=0)
+    facts_max_tokens: int = Field(800, ge=0)
 
     def to_caps(self) -> LedgerCaps:
         """The caps as the strategies use them."""
-        return LedgerCaps(self.rules_max_tokens, self.facts_max_tokens)
+        return LedgerCaps(self.rules_max_tokens, self.facts_max_tokens, self.names_max_tokens)
 
 
 class TokenizerSettings(Table):

@@ -247,14 +247,16 @@ def break_fences(text: str) -> str:
     return _FENCE.sub(r"<\\", text)
 
 
-RULES_SHARE, FACTS_SHARE = 2 / 3, 1 / 8
-"""The shares of a replacement's text that rules and facts may take, if a small window leaves less than their caps."""
+RULES_SHARE, NAMES_SHARE, FACTS_SHARE, LEDGER_SHARE = 2 / 3, 0.35, 0.3, 0.9
+"""The shares of a replacement's text that the parts of a ledger, and all of it, may take at most."""
 
 
 def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> Ledger:
     """The ledger of a replacement for the items before `end`; `gone` are those that no earlier ledger has seen."""
     earlier = previous_record(view)[1]
-    stays = {view.transcript.task, *view.transcript.question}
+    task, chain = view.transcript.task, view.transcript.chain
+    is_whole = task is None or chain[task].tokens <= budget.task_cap
+    stays = {*view.transcript.question, *((task,) if is_whole else ())}
     messages = [message for index, message in originals(view, gone) if index not in stays]
     said, caps = _messages_since(view, end, earlier), _caps(budget, view.counter)
     return replace(ledger(earlier, said, messages, caps, view.counter), chinese=is_chinese(view.transcript))
@@ -269,7 +271,10 @@ def ledger_tokens(kept: Ledger, counter: TokenCounter) -> int:
 def _caps(budget: Budget, counter: TokenCounter) -> LedgerCaps:
     most = text_room(budget.replacement_cap, counter)
     return LedgerCaps(
-        min(budget.ledger.rules, int(most * RULES_SHARE)), min(budget.ledger.facts, int(most * FACTS_SHARE))
+        rules=min(budget.ledger.rules, int(most * RULES_SHARE)),
+        facts=min(budget.ledger.facts, int(most * FACTS_SHARE)),
+        names=min(budget.ledger.names, int(most * NAMES_SHARE)),
+        together=int(most * LEDGER_SHARE),
     )
 
 

@@ -145,10 +145,11 @@ class Span:
     def ledger_and_room(self, cap: Cap, budget: Budget) -> tuple[Ledger, int]:
         """The ledger after the span's record, and the tokens that it leaves for the record.
 
-        The user's rules come first, then the record, then facts. Raises `Declined` where there is no room for a record.
+        The user's rules come first, then the record, then names and facts. Raises `Declined` where there is no room for
+        a record.
         """
         kept = next_ledger(self.view, self.items, self.end, budget)
-        for ledger in (kept, replace(kept, facts=())):
+        for ledger in (kept, replace(kept, facts=()), replace(kept, facts=(), names=())):
             room = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)
             if room >= MIN_RECORD:
                 return ledger, room
@@ -172,7 +173,7 @@ Recording = Generator[tuple[Effect, ...], tuple[Result, ...], Record]
 
 def record_cap(view: View, budget: Budget, most: int) -> Cap:
     """The cap of a record of at most `most` tokens with its ledger; raises `Declined` where that is too little."""
-    text = min(text_room(budget.replacement_cap, view.counter), most + budget.ledger.rules + budget.ledger.facts)
+    text = min(text_room(budget.replacement_cap, view.counter), most + budget.ledger.all)
     record = min(text, most, _prompt_window(budget) // 4)
     if record < MIN_RECORD:
         raise Declined("no-room", f"{record} tokens for a summary")

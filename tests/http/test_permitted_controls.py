@@ -21,6 +21,7 @@ VALUES = {
     "if-head": "0-a",
     "memory": "inject",
     "memory-scope": "team",
+    "economy": "auto",
     "force": "true",
     "no-store": "true",
     "dry-run": "true",

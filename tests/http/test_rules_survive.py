@@ -87,7 +87,7 @@ def test_what_takes_a_rule_back_stands_after_it() -> None:
 
 
 def test_the_budget_of_the_ledger_is_a_setting() -> None:
-    ledger = {"rules_max_tokens": 60, "facts_max_tokens": 0}
+    ledger = {"rules_max_tokens": 60, "names_max_tokens": 0, "facts_max_tokens": 0}
     with staged(window=WINDOW, answers=forgetting, ledger=ledger) as stage:
         stage.ask(list(deployment(60))[:-1], asked(session="s", strategy="half-window", force="true"))
         (record,) = [each for each in stage.last_view if is_replacement(each)]

@@ -52,6 +52,17 @@ WORK = [
 ]
 
 
+def test_a_view_is_cut_down_to_the_depth_where_the_goal_is_higher() -> None:
+    talk = chat(60, size=60)
+    assert extracted(talk, goal=4_000).tokens <= 0.3 * BUDGET.usable
+    assert 0.3 * BUDGET.usable < extracted(talk, goal=4_000, depth=1).tokens <= 4_000
+
+
+def test_a_deep_cut_that_cannot_be_made_leaves_the_goal() -> None:
+    talk = [*chat(8, size=60)[:-1], user(words(2_500))]
+    assert 0.3 * BUDGET.usable < extracted(talk, goal=4_000).tokens <= 4_000
+
+
 def test_the_record_says_what_the_user_said_what_was_done_and_what_failed() -> None:
     text = previous_text(extracted(WORK))
     assert "What the user said:\n- Never touch tests/.\n- Use Python 3.11.\n- Go on." in text

@@ -18,6 +18,12 @@ from tests.support.server import serve
 from tests.support.signals import BOUND
 from tests.support.upstream import ScriptedUpstream
 
+PLAIN: dict[str, Any] = {
+    "store": {"url": "memory://"},
+    "strategy": "mask+half-window",
+    "memory": {"default": "off"},
+    "options": {"extract": {"depth": 1.0}},
+}
 HOP_BY_HOP = {
     "connection",
     "keep-alive",
@@ -57,6 +63,9 @@ def proxying(
 ) -> Iterator[Proxy]:
     """The real app in front of `upstream_url`; `settings` replace the defaults below, key by key.
 
+    Unlike in the product, a model is asked for records, nothing is cut deeper than the goal, and memory is off: tests
+    see each of these only where they ask for it.
+
     Nothing is asked of the upstream that no test asks for: discovery is off unless a test turns it on. A store that is
     `opened` takes the place of that of the settings.
     """
@@ -66,7 +75,8 @@ def proxying(
     from proxy.settings import Settings
 
     upstream = {"base_url": upstream_url + "/v1", "discover": False, **settings.pop("upstream", {})}
-    built = Settings(**{"store": {"url": "memory://"}, "upstream": upstream, **settings})
+    memory = {**PLAIN["memory"], **settings.pop("memory", {})}
+    built = Settings(**{**PLAIN, "upstream": upstream, "memory": memory, **settings})
     app = create_app(built, store=opened, clock=clock)
     watched = _Watched(app)
     tap = Tap(watched)

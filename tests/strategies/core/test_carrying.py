@@ -56,13 +56,14 @@ def test_what_an_earlier_ledger_has_seen_is_not_counted_again() -> None:
     assert previous_record(second)[1].facts == (Fact("A-1", 2),)
 
 
-def test_in_a_small_window_rules_have_two_thirds_and_names_an_eighth() -> None:
+def test_in_a_small_window_rules_have_two_thirds_and_facts_what_is_left() -> None:
     rules = "\n".join(f"Never open door number {i}." for i in range(40))
     view = view_of([user("Go."), assistant(" ".join(f"A-{i}" for i in range(90))), user(rules), *chat(3)])
     kept = handed_on(view, 3, Budget.of(3_000))
     most = text_room(300, WORDS)
     assert most / 2 < ledger_tokens(Ledger(kept.rules), WORDS) <= most * 2 / 3 + 1
-    assert ledger_tokens(Ledger((), kept.facts), WORDS) <= most / 8 + 1
+    assert 0 < ledger_tokens(Ledger((), kept.facts), WORDS) <= most * 0.3 + 1
+    assert ledger_tokens(kept, WORDS) <= most * 0.9 + 4
 
 
 def test_where_the_record_would_have_no_room_names_give_way_to_it() -> None:

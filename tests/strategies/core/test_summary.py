@@ -11,7 +11,7 @@ from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Re
 from strategies.core.errors import AnswerRefused, Declined
 from strategies.core.plan import Plan, apply, replace_before, task_piece
 from strategies.core.protocol import SessionFacts
-from strategies.core.replacement import replacement
+from strategies.core.replacement import frame_tokens, replacement
 from strategies.core.summary import (
     MAX_PARTS,
     PLAIN,
@@ -134,7 +134,7 @@ def test_every_prompt_and_its_answer_fit_the_window(window: int) -> None:
 
 def test_a_window_without_room_for_a_record_is_declined() -> None:
     view = view_of(chat(2))
-    assert record_cap(view, Budget.of(20_000), 500) == Cap(500 + 1_000 + 300, 500)
+    assert record_cap(view, Budget.of(20_000), 500) == Cap(2_000 - frame_tokens(WORDS), 500)
     assert record_cap(view, Budget(20_000, 0, prompt_window=1_000), 500).record == 250
     with pytest.raises(Declined, match="no-room"):
         record_cap(view, Budget.of(600), 500)
