@@ -18,6 +18,7 @@ class Reason(StrEnum):
     STRATEGY_OFF = "strategy-off"
     WINDOW_UNKNOWN = "window-unknown"
     WAITING_FOR_STEP = "waiting-for-step"
+    REVERTED = "reverted"
     NOT_PREPARED = "not-prepared"
     AWAITING_VERDICT = "awaiting-verdict"
     AWAITING_PAYBACK = "awaiting-payback"
@@ -81,6 +82,7 @@ class Reason(StrEnum):
 NOTHING_CONDENSED = frozenset({"", Reason.BELOW_MARKS, Reason.WAITING_FOR_STEP, Reason.WINDOW_UNKNOWN})
 """Reasons, and the lack of one, that say only that there was no cause to condense."""
 NO_MORE_CONDENSED = NOTHING_CONDENSED | {
+    Reason.REVERTED,
     Reason.NOT_PREPARED,
     Reason.NO_PROGRESS,
     Reason.NO_ROOM,

@@ -1,4 +1,4 @@
-"""List, show, export or delete the sessions of a running proxy."""
+"""List, show, export, revert or delete the sessions of a running proxy."""
 
 from __future__ import annotations
 
@@ -40,12 +40,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         ("list", "one line for each session, the newest first"),
         ("show", "one session: branches, condensations, messages"),
         ("export", "one session as JSON"),
+        ("revert", "take a condensation back: the longer view returns while it fits"),
         ("delete", "remove a session, or with --tenant alone all of a tenant"),
     ):
         action = actions.add_parser(name, help=text, description=sentence(text))
         if name != "list":
             nargs = "?" if name == "delete" else None
             action.add_argument("id", metavar="ID", nargs=nargs, help="the session as `list` prints it, or its id")
+        if name == "revert":
+            which = "its id as `show` prints it; by default the latest one that views apply"
+            action.add_argument("condensation", metavar="CONDENSATION", nargs="?", help=which)
         if name == "export":
             action.add_argument("--file", metavar="FILE", help="where to write; by default standard output")
             action.add_argument("--memory", action="store_true", help="the array of its memory cards alone")
@@ -93,7 +97,22 @@ def _delete(arguments: argparse.Namespace) -> None:
     print(f"deleted {deleted} session{'' if deleted == 1 else 's'}")
 
 
-_ACTIONS = {"list": _list, "show": _show, "export": _export, "delete": _delete}
+def _revert(arguments: argparse.Namespace) -> None:
+    tenant, session = find_key(arguments)
+    name = arguments.condensation
+    if name is None:
+        records = request_json(arguments, session_path(tenant, session))["condensations"]
+        standing = [record["id"] for record in records if record["standing"] and not record.get("restores")]
+        if not standing:
+            print("no condensation to revert")
+            return
+        name = standing[-1]
+    path = session_path(tenant, session, "condensations", name, "revert")
+    request_json(arguments, path, method="POST", hint_404="no such condensation in this session")
+    print(f"reverted {name}")
+
+
+_ACTIONS = {"list": _list, "show": _show, "export": _export, "revert": _revert, "delete": _delete}
 
 
 def _request(arguments: argparse.Namespace, *names: str) -> Any:
@@ -166,7 +185,7 @@ def _condensation_lines(record: Mapping[str, Any], *, is_latest: bool) -> Iterat
     yield from _wrapped(
         f"condensation {record['id']}{' (latest)' if is_latest else ''}: {record['strategy']} by {record['trigger']},"
         f" {record['covered']} messages, {record['tokens_before']:,} -> {record['tokens_after']:,} tokens of"
-        f" {record['window']:,}, {'standing' if record['standing'] else 'prepared'}, {_moment(record['created_at'])}"
+        f" {record['window']:,}, {_state(record)}, {_moment(record['created_at'])}"
     )
     yield f"  saved {record['saved_tokens']:,} tokens so far, cost {record['own_tokens']:,} tokens{took}"
     for piece in record["pieces"]:
@@ -177,6 +196,14 @@ def _condensation_lines(record: Mapping[str, Any], *, is_latest: bool) -> Iterat
     for stage, telemetry in record["metadata"].items():
         if isinstance(telemetry, Mapping) and telemetry:
             yield from _telemetry_lines(f"  {stage}: ", telemetry)
+
+
+def _state(record: Mapping[str, Any]) -> str:
+    if record.get("reverted"):  # a proxy of an earlier version does not say
+        return "reverted"
+    if record.get("restores"):
+        return f"standing, takes {record['restores']} back"
+    return "standing" if record["standing"] else "prepared"
 
 
 def _telemetry_lines(title: str, telemetry: Mapping[str, Any]) -> Iterator[str]:

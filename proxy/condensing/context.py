@@ -23,6 +23,7 @@ from strategies.core.condensation import Condensation
 from strategies.core.economics import Advice
 from strategies.core.messages import Role
 from strategies.core.protocol import SessionFacts, Verdict
+from strategies.core.replay import is_held_back
 from strategies.core.transcript import Transcript
 
 
@@ -151,6 +152,10 @@ class RequestContext(NamedTuple):
         newer = {each.id for each in recorded}
         known = (*(each for each in self.recognised.condensations if each.id not in newer), *recorded)
         return self._replace(recognised=self.recognised._replace(condensations=known))
+
+    def is_held_back(self, applied: Condensation | None) -> bool:
+        """Whether nothing is condensed until it must be, since a person took back what reached beyond `applied`."""
+        return is_held_back(self.recognised.condensations, self.history.digests, applied)
 
     def for_profile(self, profile: Profile) -> RequestContext:
         """The context for an upstream with this profile, whose form its views are written in."""

@@ -181,7 +181,8 @@ def with_economy(context: RequestContext) -> RequestContext:
         return context
     head = context.overhead + transcript.system_tokens
     growth = sum([message.tokens for message in newest]) / requests
-    seen = sorted(context.recognised.condensations, key=attrgetter("created_at"))[-MAX_SEEN:]
+    made = (each for each in context.recognised.condensations if not (each.reverted or each.restores))
+    seen = sorted(made, key=attrgetter("created_at"))[-MAX_SEEN:]
     condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first, seen=seen)
     advice = advise(budget, policy.costs, condensing, growth)
     if policy.economy == "auto" and advice.saves > 0:

@@ -76,7 +76,9 @@ class Preparer:
 
     def follow_up(self, decision: Decision, context: RequestContext) -> None:
         """Starts the work that has become due with a request, once its reply has been sent."""
-        if _may_prepare(context) and (context.policy.judging is not None or _may_be_due(decision.view, context)):
+        if not _may_prepare(context) or context.is_held_back(decision.applied):
+            return
+        if context.policy.judging is not None or _may_be_due(decision.view, context):
             work = self._run_if_room(decision._replace(body=b""), context.with_fresh_patience())
             self.tasks.start(work, work_key(context))
 
@@ -99,7 +101,7 @@ class Preparer:
         It is waited for until `deadline`, a time of the event loop's clock.
         """
         stage = context.policy.judging
-        if stage is None or not stage.inline or not _may_prepare(context):
+        if stage is None or not stage.inline or not _may_prepare(context) or context.is_held_back(decision.applied):
             return []
         if await self._why_no_vote(stage, decision, context):
             return []

@@ -30,6 +30,8 @@ def assess_need(decision: Decision, context: RequestContext) -> Need:
     tokens = decision.tokens_after
     own = _has_own_trigger(decision, context)
     requirement = requirement_for(tokens, budget, since=since, forced=context.request.controls.force, due=own)
+    if requirement is Requirement.SOFT and context.is_held_back(decision.applied):
+        return Need(None, Reason.REVERTED)
     if requirement is not None:
         return Need(requirement)
     if tokens >= budget.trigger and not has_grown(tokens, budget, since):

@@ -72,12 +72,16 @@ async def _sessions(request: Request, admin: Admin, path: list[str]) -> Document
             return await admin.session(StoreKey(tenant, session))
         case "DELETE", ["sessions", tenant, session]:
             return _deleted(await admin.delete(StoreKey(tenant, session)))
+        case "POST", ["sessions", tenant, session, "condensations", condensation, "revert"]:
+            return await admin.revert(StoreKey(tenant, session), condensation)
         case "DELETE", ["sessions", tenant]:
             return _deleted(await admin.delete_tenant(tenant))
         case _, ["stats"] | ["sessions"]:
             raise _not_allowed("GET")
         case _, ["sessions", _] | ["sessions", _, _]:
             raise _not_allowed("GET, DELETE")
+        case _, ["sessions", _, _, "condensations", _, "revert"]:
+            raise _not_allowed("POST")
     return None
 
 

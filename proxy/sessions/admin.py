@@ -1,4 +1,6 @@
-"""Sessions for an operator, who may list, read and delete them: JSON documents, for holders of the admin token.
+"""Sessions for an operator, who may list, read and delete them, and take condensations back.
+
+They are JSON documents, for holders of the admin token.
 
 Where the store keeps the text of conversations, the documents have it too. So they go to nobody else and into no log.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping
 from hmac import compare_digest
@@ -18,22 +21,24 @@ from proxy.sessions.append import history_at
 from proxy.sessions.branch import Branch
 from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.cards import key_of_shown
-from proxy.sessions.codec import encode_condensation, encode_verdict
+from proxy.sessions.codec import encode_condensation, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, StoredMessage
 from proxy.sessions.identity import session_key
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
+from proxy.store.compress import compress
 from strategies.core.alignment import Tree
 from strategies.core.cards import to_json
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, restoration
 from strategies.core.parsing import loads
 
 Document = dict[str, Any]
+_AT_LEAST = 1  # seconds that the session lives at least; what it has already is not shortened
 
 
 class Admin:
-    """Reads and deletes sessions for an operator. All methods but `allows` raise `StoreError`.
+    """Reads and changes sessions for an operator. All methods but `allows` raise `StoreError`.
 
     A `token` of None lets nobody in.
     """
@@ -87,6 +92,26 @@ class Admin:
             return await asyncio.to_thread(session_document, key, session, blocks)
         except (ValueError, LookupError, TypeError) as error:
             raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
+
+    async def revert(self, key: StoreKey, condensation: str) -> Document | None:
+        """Takes a session's condensation back, so that no later view applies it; None where there is none of this id.
+
+        May be repeated.
+        """
+        session = await self._stored.in_time(self._stored.load(key))
+        found = next((each for each in session.condensations if each.id == condensation), None) if session else None
+        if session is None or found is None:
+            return None
+        if not found.reverted and ENDPOINTS[session.dialect].dialect.binds_reasoning:
+            await self._restore(key, restoration(found, session.condensations, time.time()))
+        mark = reverted(record_name(found.digest, found.depth))
+        await self._stored.in_time(self._stored.store.mark(key, mark))
+        return {"object": "reverted", "condensation": condensation}
+
+    async def _restore(self, key: StoreKey, record: Condensation) -> None:
+        name, data = record_name(record.digest, record.depth), compress(encode_condensation(record))
+        await self._stored.in_time(self._stored.store.put_record(key, name, data, _AT_LEAST))
+        await self._stored.in_time(self._stored.store.mark(key, name))
 
     async def delete(self, key: StoreKey) -> bool:
         """Deletes a session, also one that cannot be read. Returns whether there was one."""
@@ -153,7 +178,7 @@ def session_document(key: StoreKey, session: Session, blocks: Mapping[str, bytes
     """All that is stored of a session; its condensations are in the order of time."""
     stored = StoredHistory.of(blocks, session.dialect)
     condensations = sorted(session.condensations, key=lambda each: (each.created_at, each.depth))
-    latest = condensations[-1] if condensations else None
+    latest = next((each for each in reversed(condensations) if not each.reverted), None)
     return {
         "object": "session",
         **_head(key, session),
@@ -193,4 +218,9 @@ def _condensation(condensation: Condensation) -> Document:
     """A condensation as it is stored: a piece `[from, to]` is a run of kept messages, any other is the proxy's text."""
     document: Document = json.loads(encode_condensation(condensation))
     del document["v"]
-    return {**document, "standing": condensation.standing}
+    return {
+        **document,
+        "standing": condensation.standing,
+        "reverted": condensation.reverted,
+        "restores": condensation.restores,
+    }

@@ -160,6 +160,14 @@ def record_name(digest: bytes, depth: int) -> str:
     return f"{digest.hex()}:{depth}"
 
 
+def reverted(name: str) -> str:
+    """The mark that says that a person took back the condensation in the record of this name.
+
+    Earlier versions keep the mark and do not read it.
+    """
+    return f"reverted:{name}"
+
+
 def encode_condensation(condensation: Condensation) -> bytes:
     """The record of a condensation; whether it stands is stored outside of the record."""
     return _dump(

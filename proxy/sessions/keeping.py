@@ -13,9 +13,10 @@ a store that was slow and has recovered is still waited for. A session that is n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
+from itertools import count
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -122,6 +123,7 @@ class Keeper:
 
         `standing` says that a view applies it; otherwise it is only prepared.
         """
+        condensation = _beside_reverted(condensation, recognised.condensations)
         if recognised.trust.holds(self._logged(lambda: self.record(recognised, condensation, standing=standing))):
             return replace(condensation, standing=standing)
         putting = self._put(recognised.key, condensation, standing=standing)
@@ -291,6 +293,13 @@ class Keeper:
 
 def _new_id(recognised: Recognised) -> str:
     return names.printable_id(recognised.identity.id) if recognised.identity.id else recognised.key.name
+
+
+def _beside_reverted(condensation: Condensation, known: Iterable[Condensation]) -> Condensation:
+    """A new condensation at a depth where no reverted one has its place."""
+    taken = {each.depth for each in known if each.reverted and each.digest == condensation.digest}
+    depth = next(depth for depth in count(condensation.depth) if depth not in taken)
+    return condensation if depth == condensation.depth else replace(condensation, depth=depth)
 
 
 def is_small(tokens: int, window: int | None) -> bool:

@@ -25,7 +25,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from proxy.runtime.lru import SizedLru
-from proxy.sessions.codec import UNREADABLE, decode_condensation, decode_document, encode_session
+from proxy.sessions.codec import UNREADABLE, decode_condensation, decode_document, encode_session, reverted
 from proxy.sessions.session import Session
 from proxy.store.access import Facts, Outage, Patience, T, within
 from proxy.store.base import Snapshot, Store, StoreError, StoreKey, Write
@@ -244,10 +244,17 @@ class Records:
             self.put_session(snapshot.meta, session, len(document))
         if not snapshot.records:
             return session._replace(revision=snapshot.revision)
-        standing = snapshot.marks
-        records = (self.condensation(data, standing=name in standing) for name, data in snapshot.records.items())
+        marks = snapshot.marks
+        records = (
+            self._marked(data, standing=name in marks, is_reverted=reverted(name) in marks)
+            for name, data in snapshot.records.items()
+        )
         readable = tuple(each for each in records if each is not None)
         return session._replace(condensations=readable, revision=snapshot.revision)
+
+    def _marked(self, data: bytes, *, standing: bool, is_reverted: bool) -> Condensation | None:
+        found = self.condensation(data, standing=standing and not is_reverted)
+        return replace(found, reverted=True) if found is not None and is_reverted else found
 
     def put_session(self, meta: bytes, session: Session, size: int) -> None:
         """Caches a session that is stored as `meta`, so that reading it again decodes nothing.

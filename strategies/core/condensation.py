@@ -12,11 +12,11 @@ is the same message.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from strategies.core.cards import MemoryCard
-from strategies.core.pieces import Overlay, Piece
+from strategies.core.pieces import Keep, Overlay, Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +52,49 @@ class Condensation:
     """The id of the condensation that the view before it applied, if any."""
     standing: bool = True
     """Whether a forwarded view has applied it; False while it is only prepared."""
+    reverted: bool = False
+    """Whether a person took it back, so that no view applies it any more; then it does not stand."""
     cards: tuple[MemoryCard, ...] = ()
     """The memory cards that its summaries brought."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Telemetry of the strategies as JSON. Never content of the conversation, except for what a judge said."""
 
     @property
+    def restores(self) -> str:
+        """The id of the condensation that it takes back, if it is a `restoration`; else ""."""
+        return str(self.metadata.get(_RESTORES, ""))
+
+    @property
     def overlay(self) -> Overlay:
         """The overlay that puts its pieces into a view."""
         return Overlay(self.digest, self.covered, self.covered, self.pieces)
+
+
+_RESTORES = "restores"
+
+
+def restoration(reverted: Condensation, known: Iterable[Condensation], now: float) -> Condensation:
+    """The record that brings back the view before a condensation, where views bind what a model reasoned.
+
+    Its head shows the messages that were covered, or what the condensation before had put for them. So a view has a
+    head to say that what was reasoned under another one is left out.
+    """
+    known = list(known)
+    parent = next((each for each in known if each.id == reverted.parent and not each.reverted), None)
+    before, reached = (parent.pieces, parent.covered) if parent else ((), 0)
+    return replace(
+        reverted,
+        id=f"r{reverted.id}",
+        depth=max(each.depth for each in (reverted, *known) if each.digest == reverted.digest) + 1,
+        pieces=(*before, *map(Keep, range(reached, reverted.covered))),
+        tokens_after=reverted.tokens_before,
+        created_at=now,
+        own_tokens=0,
+        parent=parent.id if parent else None,
+        standing=True,
+        cards=(),
+        metadata={_RESTORES: reverted.id},
+    )
 
 
 def standing_in(condensations: Iterable[Condensation], digests: Sequence[bytes]) -> list[Condensation]:

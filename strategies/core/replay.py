@@ -99,6 +99,17 @@ def shows_protected_messages(view: View) -> bool:
     return True
 
 
+def is_held_back(condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None) -> bool:
+    """Whether a person took back a condensation of this chain that reaches further than `applied`.
+
+    Then nothing is condensed anew before it must be: a view would lose at once what was just brought back.
+    """
+    if applied is not None and applied.restores:
+        return True
+    reverted = [replace(each, standing=True) for each in condensations if each.reverted]
+    return bool(reverted and _beyond(reverted, digests, applied))
+
+
 JUDGED = "judge"
 
 
@@ -106,9 +117,15 @@ def prepared_in(
     condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None
 ) -> list[Condensation]:
     """The prepared condensations that apply to this chain and reach further than `applied`, best first."""
-    prepared = [replace(each, standing=True) for each in condensations if not each.standing]
+    prepared = [replace(each, standing=True) for each in condensations if not (each.standing or each.reverted)]
+    return _beyond(prepared, digests, applied)
+
+
+def _beyond(
+    condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None
+) -> list[Condensation]:
     reached = (applied.covered, applied.depth) if applied else (0, 0)
-    return [each for each in standing_in(prepared, digests) if (each.covered, each.depth) > reached]
+    return [each for each in standing_in(condensations, digests) if (each.covered, each.depth) > reached]
 
 
 def best_prepared(

@@ -228,7 +228,11 @@ class View:
     def is_changed(self) -> bool:
         """Whether the view differs from the known messages of the transcript."""
         known = len(self.transcript.chain) - len(self.transcript.unknown)
-        return self.size != known or not all(item.intact for item in self.lead)
+        return self.size != known or not all(self._is_as_sent(item) for item in self.lead)
+
+    def _is_as_sent(self, item: Item) -> bool:
+        """Whether an item is a message of the client's, with its reasoning where it had any."""
+        return isinstance(item.piece, Keep) and item.message is self.transcript.chain[item.piece.index]
 
     def item_of(self, index: int | None) -> int | None:
         """The item that is, or stands for, the chain message `index`."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, restoration
 from strategies.core.messages import dump
 from strategies.core.pieces import Keep, Literal, PieceKind
-from strategies.core.replay import Replayed, replay
+from strategies.core.replay import Replayed, is_held_back, prepared_in, replay
 from tests.support.transcripts import WORDS, Body, assistant, chat, transcript_of, user
 
 BODIES = chat(8, size=50)
@@ -141,3 +143,36 @@ def test_a_prepared_record_is_not_replayed() -> None:
 def test_replaying_twice_gives_the_same_view(window: int | None, last: str | None) -> None:
     one, other = replayed(RECORDS, window=window, last=last), replayed(RECORDS[::-1], window=window, last=last)
     assert one.view.to_json() == other.view.to_json()
+
+
+def taken_back(each: Condensation) -> Condensation:
+    return replace(each, standing=False, reverted=True)
+
+
+@given(st.sets(st.sampled_from(range(len(RECORDS)))), st.sampled_from([None, "", *(each.id for each in RECORDS)]))
+def test_what_was_taken_back_is_never_applied(gone: set[int], last: str | None) -> None:
+    records = [taken_back(each) if i in gone else each for i, each in enumerate(RECORDS)]
+    found = replayed(records, last=last)
+    ids = {RECORDS[i].id for i in gone}
+    assert applied(found) not in ids
+    assert not ids & {each.id for each in prepared_in(records, transcript_of(BODIES).digests, None)}
+    reached = (found.applied.covered, found.applied.depth) if found.applied else (0, 0)
+    further = any((RECORDS[i].covered, RECORDS[i].depth) > reached for i in gone)
+    assert is_held_back(records, transcript_of(BODIES).digests, found.applied) is further
+
+
+@given(st.sampled_from(RECORDS))
+def test_a_restoration_shows_every_message_and_comes_before_all_records_of_its_place(made: Condensation) -> None:
+    same = [each for each in RECORDS if each.digest == made.digest]
+    known = [taken_back(each) if each is made else each for each in same]
+    restored = restoration(made, known, 1.0)
+    found = replayed([*known, restored])
+    assert found.applied == restored
+    assert [item.source for item in found.view.items] == list(range(len(found.view.transcript.chain)))
+    assert is_held_back([*known, restored], transcript_of(BODIES).digests, restored)
+
+
+def test_a_restoration_goes_back_to_the_condensation_before() -> None:
+    first, second = record(BODIES, 2), replace(record(BODIES, 6, depth=2), parent="2-1")
+    restored = restoration(second, [first, second], 1.0)
+    assert restored.pieces == (*first.pieces, *map(Keep, range(2, 6)))

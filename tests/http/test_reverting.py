@@ -1,0 +1,182 @@
+"""A condensation that a person took back: the longer view returns and stays, until it no longer fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.cli import main
+from tests.http import test_messages, test_responses
+from tests.http.test_messages import RULE
+from tests.support import wire
+from tests.support.admin_api import SESSIONS, TOKEN, admin
+from tests.support.messages_upstream import StrictMessages
+from tests.support.proxy import Proxy, proxying
+from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
+from tests.support.responses_upstream import StrictResponses
+from tests.support.stage import Stage, asked, body_of, chat, count, staged
+
+WINDOW = 16_384
+AGENT_WINDOW = 32_000
+TRIGGER = next(rounds for rounds in range(200) if count({"messages": chat(rounds)}) > 13_000)
+"""Rounds of a chat that has passed the trigger and fits."""
+FULL = next(rounds for rounds in range(300) if count({"messages": chat(rounds)}) > 16_384)
+SETTINGS: dict[str, Any] = {"window": WINDOW, "strategy": "extract", "background": "off", "admin": {"token": TOKEN}}
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'sessions.db'}"
+    elif not available():
+        pytest.skip(HOW_TO_GET_IT)
+    else:
+        with RedisServer() as server:
+            yield server.url
+
+
+@pytest.fixture
+def stage(store: str) -> Iterator[Stage]:
+    with staged(store={"url": store}, **SETTINGS) as built:
+        yield built
+
+
+def shown(stage: Stage) -> dict[str, Any]:
+    document: dict[str, Any] = admin(stage, f"{SESSIONS}/s").json()
+    return document
+
+
+def place_of_revert(stage: Stage, condensation: str) -> str:
+    session = shown(stage)
+    return f"{SESSIONS}/{session['tenant']}/{session['session']}/condensations/{condensation}/revert"
+
+
+def condensed(stage: Stage) -> str:
+    """The id of the condensation that a chat at the trigger gets."""
+    answer = stage.ask(chat(TRIGGER), asked(session="s"))
+    assert answer.header("x-condenser-action") == "condensed"
+    return answer.header("x-condenser-condensation") or ""
+
+
+def reverted(stage: Stage) -> str:
+    name = condensed(stage)
+    answer = admin(stage, place_of_revert(stage, name), "POST")
+    assert (answer.status, answer.json()) == (200, {"object": "reverted", "condensation": name})
+    return name
+
+
+def test_the_longer_view_returns_and_stays_while_it_fits(stage: Stage) -> None:
+    reverted(stage)
+    for rounds in (TRIGGER, TRIGGER + 1, TRIGGER + 2):
+        answer = stage.ask(chat(rounds), asked(session="s"))
+        assert answer.header("x-condenser-action") == "passed"
+        assert answer.header("x-condenser-reason") == "reverted"
+        assert stage.last_view == chat(rounds)
+
+
+def test_once_it_no_longer_fits_a_new_condensation_is_made_and_stands(stage: Stage) -> None:
+    name = reverted(stage)
+    full = stage.ask(chat(FULL), asked(session="s"))
+    made = full.header("x-condenser-condensation")
+    assert full.header("x-condenser-action") == "condensed"
+    assert made != name
+    again = stage.ask(chat(FULL + 1), asked(session="s"))
+    assert (again.header("x-condenser-action"), again.header("x-condenser-condensation")) == ("replayed", made)
+
+
+def test_a_forced_condensation_of_the_same_head_is_another_one(stage: Stage) -> None:
+    name = reverted(stage)
+    forced = stage.ask(chat(TRIGGER), asked(session="s", force="true"))
+    made = forced.header("x-condenser-condensation")
+    assert forced.header("x-condenser-action") == "condensed"
+    assert made != name
+    again = stage.ask(chat(TRIGGER), asked(session="s"))
+    assert (again.header("x-condenser-action"), again.header("x-condenser-condensation")) == ("replayed", made)
+
+
+def test_to_revert_twice_is_to_revert_once_and_the_session_shows_it(stage: Stage) -> None:
+    name = reverted(stage)
+    assert admin(stage, place_of_revert(stage, name), "POST").status == 200
+    session = shown(stage)
+    assert [(record["id"], record["reverted"], record["standing"]) for record in session["condensations"]] == [
+        (name, True, False)
+    ]
+    assert session["latest_condensation"] is None
+
+
+def test_what_a_session_does_not_have_cannot_be_reverted(stage: Stage) -> None:
+    condensed(stage)
+    assert admin(stage, place_of_revert(stage, "c0"), "POST").status == 404
+    assert admin(stage, f"{SESSIONS}/t/s/condensations/c0/revert", "POST").status == 404
+    assert admin(stage, place_of_revert(stage, "c0"), "GET").status == 405
+    assert admin(stage, place_of_revert(stage, "c0"), "POST", token="wrong").status == 401
+
+
+def test_another_replica_applies_it_no_more(stage: Stage, store: str) -> None:
+    condensed(stage)
+    with proxying(stage.upstream.url, store={"url": store}, **SETTINGS) as proxy:
+        other = Stage(proxy, stage.upstream)
+        name = str(shown(other)["latest_condensation"])
+        assert other.post(body_of(chat(TRIGGER)), asked(session="s")).header("x-condenser-action") == "replayed"
+        admin(stage, place_of_revert(stage, name), "POST")
+        assert other.post(body_of(chat(TRIGGER)), asked(session="s")).header("x-condenser-action") == "passed"
+
+
+def test_the_command_reverts_the_latest_that_stands(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    name = condensed(stage)
+    where = ["--url", stage.proxy.url, "--token", TOKEN]
+    assert main(["sessions", "revert", "s", *where]) == 0
+    assert capsys.readouterr().out == f"reverted {name}\n"
+    assert main(["sessions", "show", "s", *where]) == 0
+    assert "reverted, 20" in " ".join(capsys.readouterr().out.split())
+    assert main(["sessions", "revert", "s", "c0", *where]) == 1
+    assert "no such condensation" in capsys.readouterr().err
+    assert stage.ask(chat(TRIGGER), asked(session="s")).header("x-condenser-action") == "passed"
+
+
+def test_it_is_the_same_under_the_messages_api(store: str) -> None:
+    with (
+        StrictMessages(test_messages.reader, window=AGENT_WINDOW) as upstream,
+        for_agents(upstream.url, store) as proxy,
+    ):
+        assert_reverted(proxy, test_messages.Agent(proxy.url), lambda: test_messages.sent(upstream)[-1]["messages"])
+
+
+def test_it_is_the_same_under_the_responses_api(store: str) -> None:
+    with (
+        StrictResponses(test_responses.reader, window=AGENT_WINDOW) as upstream,
+        for_agents(upstream.url, store) as proxy,
+    ):
+        assert_reverted(proxy, test_responses.Agent(proxy.url), lambda: test_responses.sent(upstream)[-1]["input"])
+
+
+def for_agents(upstream: str, store: str) -> AbstractContextManager[Proxy]:
+    return proxying(upstream, store={"url": store}, **{**SETTINGS, "window": AGENT_WINDOW})
+
+
+def assert_reverted(
+    proxy: Proxy, agent: test_messages.Agent | test_responses.Agent, forwarded: Callable[[], list[Any]]
+) -> None:
+    """An agent goes on until it is condensed; the turn after that was taken back forwards all that it sends."""
+    actions = []
+    while "condensed" not in actions:
+        actions.append(agent.turn().header("x-condenser-action"))
+        proxy.quiet()
+    operator = [("Authorization", f"Bearer {TOKEN}")]
+    (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
+    place = f"{SESSIONS}/{row['tenant']}/{row['session']}"
+    name = wire.request(proxy.url, "GET", place, b"", operator).json()["latest_condensation"]
+    assert wire.request(proxy.url, "POST", f"{place}/condensations/{name}/revert", b"", operator).status == 200
+    before = agent.messages if isinstance(agent, test_messages.Agent) else agent.items
+    sent = len(before)
+    answer = agent.turn()
+    assert answer.header("x-condenser-action") in ("passed", "replayed")
+    assert len(forwarded()) == sent
+    assert RULE in str(forwarded()[0])
+    for _ in range(3):
+        agent.turn()
+        proxy.quiet()
