@@ -1,12 +1,12 @@
 """`extract`: old history becomes a record made by rules, without a model.
 
-The record keeps what the last resort must not lose: the user's words, in order and verbatim; which tools worked on
-which files; errors; the assistant's last words. An earlier record comes before all that, and the ledger after it.
+The record keeps what the last resort must not lose: the user's words, in order and verbatim, the newest where not all
+fit (rules stay in the ledger); which tools worked on which files; errors; the assistant's last words. An earlier record
+comes before all that, and the ledger after it.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
-from strategies.core.excerpt import cut_text
+from strategies.core.excerpt import ERROR, cut_text
 from strategies.core.history import ledger_tokens, next_ledger, originals
 from strategies.core.language import is_chinese
 from strategies.core.ledger import append_ledger
@@ -28,8 +28,9 @@ from strategies.core.split import Split
 from strategies.core.view import View
 from strategies.rule_record import section_within, user_lines
 
-_ERROR = re.compile(r"error|failed|exception|traceback|错误|失败|异常", re.IGNORECASE)
 _LINE = 300
+_SAID = 1_200
+"""Characters of a line of the user."""
 _ERRORS = 6
 _ACTIONS = 30
 _EARLIER_SHARE = 0.7
@@ -94,8 +95,8 @@ def record(view: View, end: int, cap: int) -> str:
     parts = [earlier] if earlier else []
     remaining = cap - counter.text(earlier)
     titles = _CHINESE if is_chinese(view.transcript) else _ENGLISH
-    for title, lines in _sections([message for _, message in messages], titles):
-        section = section_within(title, lines, remaining, counter)
+    for number, (title, lines) in enumerate(_sections([message for _, message in messages], titles)):
+        section = section_within(title, lines, remaining, counter, newest=number == 0)
         if section:
             parts.append(section)
             remaining -= counter.text(section) + 2
@@ -103,7 +104,9 @@ def record(view: View, end: int, cap: int) -> str:
 
 
 def _shorten_record(record: str, cap: int, counter: TokenCounter) -> str:
-    """An earlier record in whole lines. If it is too long, lines of actions are dropped first, then the last lines.
+    """An earlier record in whole lines. If it is too long, lines of actions are dropped first.
+
+    Then go the oldest lines of a record of this kind, and the last of one that a model wrote.
 
     A record without any line that fits, such as prose in one paragraph, is cut in the middle instead.
     """
@@ -111,7 +114,8 @@ def _shorten_record(record: str, cap: int, counter: TokenCounter) -> str:
     sizes = [counter.text(line) + 1 for line in lines]
     excess = sum(sizes) - cap
     dropped: set[int] = set()
-    for i in sorted(range(len(lines)), key=lambda i: (0, i) if lines[i].startswith(_ACTION) else (1, -i)):
+    first = 1 if any(line in (_ENGLISH[0], _CHINESE[0]) for line in lines) else -1
+    for i in sorted(range(len(lines)), key=lambda i: (0, i) if lines[i].startswith(_ACTION) else (1, first * i)):
         if excess <= 0:
             break
         dropped.add(i)
@@ -122,7 +126,7 @@ def _shorten_record(record: str, cap: int, counter: TokenCounter) -> str:
 
 def _sections(messages: Sequence[Message], titles: Sequence[str]) -> Iterator[tuple[str, Iterable[str]]]:
     """Yields the title and lines of each section, most important section first."""
-    said = (f"- {_cut_line(line)}" for line in user_lines(messages))
+    said = [f"- {_cut_line(line, _SAID)}" for line in user_lines(messages)]
     yield from zip(titles, (said, _actions(messages), _errors(messages), _last_words(messages)), strict=True)
 
 
@@ -138,7 +142,7 @@ def _actions(messages: Iterable[Message]) -> Iterator[str]:
 
 def _errors(messages: Iterable[Message]) -> list[str]:
     lines = (line for message in messages if message.role is Role.TOOL for line in message.text.splitlines())
-    unique = dict.fromkeys(f"- {_cut_line(line)}" for line in lines if _ERROR.search(line[:_LINE]))
+    unique = dict.fromkeys(f"- {_cut_line(line)}" for line in lines if ERROR.search(line[:_LINE]))
     return list(unique)[-_ERRORS:]
 
 

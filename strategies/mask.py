@@ -1,6 +1,7 @@
 """`mask`: old tool results, and large arguments of old calls, become one line each.
 
-The line names the tool, the file and the size, and says to read a file again. These stay:
+The line names the tool, the file and the size, and says to read a file again. What cannot be read again leaves an
+excerpt: the line of a result that tells of an error, else the last line of what a command said. These stay:
 
 - the newest `keep` rounds; fewer, but always the newest, where only that meets the goal;
 - the newest whole content of every file that was read or written, newest first, while all of them together fit
@@ -19,6 +20,7 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
+from strategies.core.excerpt import ERROR
 from strategies.core.language import is_chinese
 from strategies.core.messages import Role, TokenCounter, ToolCall, dump
 from strategies.core.options import Options, option
@@ -28,6 +30,9 @@ from strategies.core.plan import Plan, Replace, apply
 from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.rounds import Round
 from strategies.core.view import Item, View
+
+EXCERPT = 160
+"""Characters of an excerpt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,9 @@ class Mask(Strategy):
         file = target(call) if call else None
         if files.keeps(file, tokens):
             return text
-        return result_line(call, file, len(text), tokens, chinese=files.chinese)
+        line = result_line(call, file, len(text), tokens, chinese=files.chinese)
+        excerpt = excerpt_of(text, is_file=file is not None) if tokens > 2 * self.options.min_tokens else ""
+        return f"{line}\n{excerpt}" if excerpt else line
 
     def _calls(self, i: int, item: Item, files: _Files) -> Iterator[Replace]:
         written = item.message.body  # once: a message from the cache is parsed again each time
@@ -175,6 +182,14 @@ def _by_result(view: View, each: Round) -> dict[int, list[ToolCall | None]]:
         i: [calls.pop(0) if (calls := waiting.get(answered)) else None for answered in view.items[i].answers or ("",)]
         for i in range(each.start + 1, each.end)
     }
+
+
+def excerpt_of(text: str, *, is_file: bool) -> str:
+    """What is left of a result: the first line that tells of an error; else, unless it is a file's, its last line."""
+    error = next((line for line in text.splitlines() if ERROR.search(line[:EXCERPT])), "")
+    line = error or ("" if is_file else text.rstrip().rpartition("\n")[2])
+    line = line.strip()
+    return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"
 
 
 def result_line(

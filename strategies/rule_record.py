@@ -145,13 +145,16 @@ def _state(messages: Sequence[Message], names: Names, scorer: MessageImportanceS
         yield f"- {names.files}: " + ", ".join(paths)
 
 
-def section_within(title: str, lines: Iterable[str], room: int, counter: TokenCounter) -> str:
-    """A section with its title and as many of its first lines as fit into `room` tokens; "" if not even one fits."""
-    kept = [title]
+def section_within(title: str, lines: Iterable[str], room: int, counter: TokenCounter, *, newest: bool = False) -> str:
+    """A section with its title and as many of its first lines as fit into `room` tokens; "" if not even one fits.
+
+    With `newest` these are its last lines.
+    """
+    kept: list[str] = []
     room -= counter.text(title) + 1
-    for line in lines:
+    for line in reversed(list(lines)) if newest else lines:
         room -= counter.text(line) + 1
         if room < 0:
             break
         kept.append(line)
-    return "\n".join(kept) if len(kept) > 1 else ""
+    return "\n".join((title, *(reversed(kept) if newest else kept))) if kept else ""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from proxy.cli import OK, USAGE
 from proxy.commands.options import positive, strategy, use_config, window
-from proxy.condensing.policy import Window
+from proxy.condensing.policy import RATIOS, Window
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline, parse
 
@@ -41,6 +41,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", metavar="NAME", default="", help="whose tokenizer, window and settings to use")
     command.add_argument("--limit", metavar="N", type=positive, help="the first N conversations only")
     command.add_argument("--config", metavar="FILE", help=f"a TOML file ({CONFIG_VARIABLE})")
+    command.add_argument(
+        "--cliff", action="store_true", help="compare with CliffCompaction's rule too, which is not ours"
+    )
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -60,7 +63,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
+    from proxy.controls import Controls
     from proxy.knowledge.proof import Scope
+    from proxy.replaying import baseline
     from proxy.replaying.measures import summarize
     from proxy.replaying.play import Player, open_replay_proxy
     from proxy.replaying.report import ReplayResults
@@ -73,9 +78,14 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
             pipeline: [await player.play(each, pipeline, f"{i}/{pipeline}") for i, each in enumerate(conversations)]
             for pipeline in arguments.strategy
         }
-    summaries = [summarize(str(pipeline), results) for pipeline, results in played.items()]
+        by_rule = [baseline.play(player, each) for each in conversations] if arguments.cliff else []
+        policy = built.services.policies.policy(Controls(), {}, Scope(arguments.model))
+    rows = {str(pipeline): results for pipeline, results in played.items()}
+    rows |= {baseline.NAME: by_rule} if by_rule else {}
+    summaries = [summarize(name, results, policy.costs) for name, results in rows.items()]
+    prices = "usual ratios" if policy.costs == RATIOS else f"the prices of {arguments.model} for a million tokens"
     window = known if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
-    return ReplayResults(str(arguments.file), len(conversations), arguments.model, window, summaries)
+    return ReplayResults(str(arguments.file), len(conversations), arguments.model, window, summaries, prices)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

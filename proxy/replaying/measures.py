@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 
+from proxy.condensing.policy import RATIOS
 from proxy.reasons import Action
+from strategies.core.economics import Prices, Sent, cost_by_prefixes
 
 
 class ForwardedMessage(NamedTuple):
@@ -37,6 +39,8 @@ class ReplayedRequest:
     """Tokens of our own model calls."""
     own_calls: int = 0
     """How many of them there were."""
+    own_replies: int = 0
+    """Tokens of what they answered, part of `own_tokens`."""
     action: Action = Action.PASSED
 
     @property
@@ -60,6 +64,11 @@ class ReplayedRequest:
         return 0 if self.message_tokens is None else self.overhead_tokens + self.message_tokens
 
     @property
+    def repeated_tokens(self) -> int:
+        """Tokens with which the previous forwarded prompt began too, tools and framing among them."""
+        return self.overhead_tokens + self.shared_tokens if self.shared_tokens else 0
+
+    @property
     def overflows(self) -> bool:
         """Whether the upstream has no room for the request and its reply, or the proxy refused it for that."""
         return self.refused or self.forwarded_tokens > self.usable_tokens
@@ -72,6 +81,16 @@ class ReplayedConversation:
     """How many questions there are about the conversation."""
     answerable: int = 0
     """How many of them have their evidence in the last view."""
+    names: int = 0
+    """How many different names and numbers the user has given."""
+    kept_names: int = 0
+    """How many of them are in the last view."""
+
+    def cost(self, prices: Prices) -> float:
+        """What all prompts and our own calls cost; the upstream's cache is taken to keep what it has read."""
+        sent = [Sent(one.forwarded_tokens, one.repeated_tokens) for one in self.requests if not one.refused]
+        own = [prices.of_call(prompt=one.own_tokens - one.own_replies, reply=one.own_replies) for one in self.requests]
+        return cost_by_prefixes(sent, prices, own_calls=sum(own))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +116,14 @@ class Summary:
     cached_share: float | None
     evidence_share: float | None
     questions: int
+    names_share: float | None
+    cost: float
+    """At the model's prices, or at usual ratios where they are not known."""
     median_ms: float
     max_ms: float
 
 
-def summarize(strategy: str, conversations: Sequence[ReplayedConversation]) -> Summary:
+def summarize(strategy: str, conversations: Sequence[ReplayedConversation], prices: Prices = RATIOS) -> Summary:
     """The figures of all conversations under one strategy."""
     requests = [request for played in conversations for request in played.requests]
     forwarded = sum(request.forwarded_tokens for request in requests)
@@ -110,6 +132,7 @@ def summarize(strategy: str, conversations: Sequence[ReplayedConversation]) -> S
     original = sum(request.sent_tokens for request in requests if not request.refused)
     spent = [request.milliseconds for request in requests]
     questions = sum(played.questions for played in conversations)
+    names = sum(played.names for played in conversations)
     return Summary(
         strategy=strategy,
         requests=len(requests),
@@ -128,6 +151,8 @@ def summarize(strategy: str, conversations: Sequence[ReplayedConversation]) -> S
         cached_share=cached_share(requests),
         evidence_share=sum(played.answerable for played in conversations) / questions if questions else None,
         questions=questions,
+        names_share=sum(played.kept_names for played in conversations) / names if names else None,
+        cost=sum(played.cost(prices) for played in conversations),
         median_ms=median(spent) if spent else 0.0,
         max_ms=max(spent, default=0.0),
     )

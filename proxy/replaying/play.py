@@ -34,18 +34,23 @@ from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies import Pipeline
-from strategies.core.effects import Ask, Effect, Result, Votes
+from strategies.core.budget import Budget
+from strategies.core.effects import Answer, Ask, Effect, Result, Votes
+from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
 
 TENANT = "replay"
 
 
 class ScriptedSummarizer:
-    """Answers effects without a model, by `proxy.replaying.scripted`. `tokens` and `calls` say what that would cost."""
+    """Answers effects without a model, by `proxy.replaying.scripted`.
+
+    `tokens`, of which `written` are answers, and `calls` say what that would cost.
+    """
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
-        self.tokens = self.calls = 0
+        self.tokens = self.calls = self.written = 0
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         counter = self._tokenizers.for_model(caller.model, caller.endpoint.counter)
@@ -54,6 +59,7 @@ class ScriptedSummarizer:
             for effect in effects
         )
         self.tokens += sum(result.tokens for result in results)
+        self.written += sum(counter.text(result.text) for result in results if isinstance(result, Answer))
         self.calls += sum(result.calls if isinstance(result, Votes) else 1 for result in results)
         return results
 
@@ -114,13 +120,14 @@ class Player:
         client = RecordedClient(
             conversation, self._model, session=session, strategy=pipeline, window=self._window, memory=memory
         )
-        return Playing(self, conversation, client, self._overhead(conversation))
+        return Playing(self, conversation, client, self.overhead(conversation))
 
     def size(self, conversation: Conversation) -> int:
         counter = self._counter(conversation.endpoint)
-        return self._overhead(conversation) + sum(map(counter.message, conversation.messages))
+        return self.overhead(conversation) + sum(map(counter.message, conversation.messages))
 
-    def _overhead(self, conversation: Conversation) -> int:
+    def overhead(self, conversation: Conversation) -> int:
+        """Tokens of tools and framing."""
         read = conversation.endpoint.dialect.read
         has_system = any(read(message).role is Role.SYSTEM for message in conversation.messages)
         return self._counter(conversation.endpoint).overhead(conversation.counted, has_system=has_system)
@@ -136,8 +143,9 @@ class Player:
         `before` are the forwarded messages of the previous request.
         """
         original = overhead + size(self._sent(request.body.elements))
-        usable = self._usable(request.body)
-        own, calls, started = self._summarizer.tokens, self._summarizer.calls, perf_counter()
+        usable = self._usable(request.body.envelope.reply_limit)
+        made, started = self._summarizer, perf_counter()
+        own, calls, written = made.tokens, made.calls, made.written
         try:
             exchange = await self._services.condenser.exchange(request)
         except ContextLengthExceeded:
@@ -154,17 +162,30 @@ class Player:
             overhead_tokens=overhead,
             usable_tokens=usable,
             milliseconds=spent,
-            own_tokens=self._summarizer.tokens - own,
-            own_calls=self._summarizer.calls - calls,
+            own_tokens=made.tokens - own,
+            own_calls=made.calls - calls,
+            own_replies=made.written - written,
             action=exchange.decision.action,
         )
         return decided, sent
 
-    def _usable(self, body: wire.Body) -> int:
-        """The tokens that the upstream has room for, also for a request that the proxy refuses itself."""
+    def budget(self, reply_limit: int | None = None) -> Budget | None:
+        """The budget of a request, also of one that the proxy refuses itself."""
         chosen = controls.Controls(window=self._window)
-        budget = self._services.policies.policy(chosen, {}, Scope(self._model), body.envelope.reply_limit).budget
+        return self._services.policies.policy(chosen, {}, Scope(self._model), reply_limit).budget
+
+    def _usable(self, reply_limit: int | None) -> int:
+        budget = self.budget(reply_limit)
         return budget.usable if budget else 0
+
+    def forwarded(self, conversation: Conversation, messages: Sequence[Message]) -> list[ForwardedMessage]:
+        """Messages as they would be forwarded as they are."""
+        counter = self._counter(conversation.endpoint)
+        raws = [(json.dumps(message), message) for message in messages]
+        for raw, message in raws:
+            if raw not in self._counts:
+                self._counts[raw] = counter.message(message)
+        return [ForwardedMessage(raw, self._counts[raw]) for raw, _ in raws]
 
     def _sent(self, elements: Sequence[Element]) -> list[ForwardedMessage]:
         return [ForwardedMessage(element.raw, self._tokens(element)) for element in elements]
@@ -199,17 +220,11 @@ class Playing:
         asked = self._conversation.endpoint.dialect.user(question.text)
         request = self._client.request(len(self._conversation.messages), asked)
         decided, sent = await self._player.decide(request, self._overhead, self._view)
-        return decided, question.reaches(self._text((sent or [])[:-1]))
+        return decided, question.reaches(text_of(self._conversation, (sent or [])[:-1]))
 
     def result(self) -> ReplayedConversation:
-        """The requests so far and the evidence in the last view; only questions about messages in it count."""
-        view = "" if self.requests and self.requests[-1].refused else self._text(self._view)
-        questions = [asked for asked in self._conversation.questions if max(asked.places) < self._end]
-        return ReplayedConversation(self.requests, len(questions), sum(asked.reaches(view) for asked in questions))
-
-    def _text(self, view: Sequence[ForwardedMessage]) -> str:
-        text = self._conversation.endpoint.dialect.text
-        return "\n".join(text(json.loads(message.raw)) for message in view)
+        """The requests so far, and what the last view has kept."""
+        return kept_in(self._conversation, self._end, self._view, self.requests)
 
 
 @asynccontextmanager
@@ -218,6 +233,30 @@ async def open_replay_proxy(settings: Settings) -> AsyncIterator[ReplayProxy]:
     summarizer = ScriptedSummarizer(Tokenizers(settings.tokenizer.ranks_dir))
     async with open_services(settings, summarizer=summarizer) as built:
         yield ReplayProxy(built, summarizer)
+
+
+def kept_in(
+    conversation: Conversation, end: int, view: Sequence[ForwardedMessage], requests: Sequence[ReplayedRequest]
+) -> ReplayedConversation:
+    """What a view of the first `end` messages has kept; only questions about messages in them count."""
+    text = "" if requests and requests[-1].refused else text_of(conversation, view)
+    questions = [asked for asked in conversation.questions if max(asked.places) < end]
+    names = names_of(conversation, end)
+    reached, kept = sum(asked.reaches(text) for asked in questions), sum(name in text for name in names)
+    return ReplayedConversation(requests, len(questions), reached, len(names), kept)
+
+
+def text_of(conversation: Conversation, view: Sequence[ForwardedMessage]) -> str:
+    """The text of forwarded messages."""
+    text = conversation.endpoint.dialect.text
+    return "\n".join(text(json.loads(message.raw)) for message in view)
+
+
+def names_of(conversation: Conversation, end: int) -> frozenset[str]:
+    """The different names and numbers in the user's messages among the first `end`."""
+    dialect = conversation.endpoint.dialect
+    users = (message for message in conversation.messages[:end] if dialect.read(message).role is Role.USER)
+    return frozenset(name for message in users for name in find_facts(dialect.text(message)))
 
 
 def request_ends(conversation: Conversation) -> Iterator[int]:

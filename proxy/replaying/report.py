@@ -12,11 +12,13 @@ from proxy.replaying.table import grid
 
 _HEAD = (
     "strategy", "requests", "tokens sent", "own tokens", "saved", "condensed", "overflows", "cached", "evidence",
-    "ms median", "ms max",
+    "names", "cost", "ms median", "ms max",
 )  # fmt: skip
 _NOTE = (
     "saved: against the tokens that the client sent, our own calls paid for. cached: message tokens that the request\n"
-    "before began with. evidence: questions whose evidence stands word for word in the last view. No model was asked:\n"
+    "before began with. evidence: questions whose evidence stands word for word in the last view. names: names and\n"
+    "numbers of the user that are in the last view. cost: of all prompts and our own calls, at {prices}.\n"
+    "cliff: CliffCompaction's rule, at the same trigger. No model was asked:\n"
     "summaries are copied out of the history, so they show sizes, not how well a model writes."
 )
 
@@ -29,13 +31,15 @@ class ReplayResults(NamedTuple):
     model: str
     window: Window
     summaries: Sequence[Summary]
+    prices: str = "usual ratios"
+    """What the cost was counted at, in words."""
 
 
 def table(replayed: ReplayResults) -> str:
     """An aligned text table, with a title above it and an explanation of the columns below it."""
     lines = grid(_HEAD, list(map(_row, replayed.summaries)))
     warnings = [_warning(summary) for summary in replayed.summaries if summary.degraded]
-    return "\n".join([_title(replayed), "", *lines, "", *warnings, _NOTE])
+    return "\n".join([_title(replayed), "", *lines, "", *warnings, _NOTE.format(prices=replayed.prices)])
 
 
 def document(replayed: ReplayResults) -> dict[str, Any]:
@@ -47,6 +51,7 @@ def document(replayed: ReplayResults) -> dict[str, Any]:
         "window": replayed.window.tokens,
         "window_source": replayed.window.source,
         "summarizer": "scripted",
+        "prices": replayed.prices,
         "strategies": list(map(asdict, replayed.summaries)),
     }
 
@@ -70,6 +75,8 @@ def _row(summary: Summary) -> tuple[str, ...]:
         f"{summary.overflows:,}{refused}",
         _percent(summary.cached_share),
         _percent(summary.evidence_share),
+        _percent(summary.names_share),
+        f"{summary.cost:,.3f}",
         f"{summary.median_ms:.1f}",
         f"{summary.max_ms:.1f}",
     )

@@ -6,8 +6,12 @@ much was left out.
 
 from __future__ import annotations
 
+import re
+
 from strategies.core.messages import Message, TokenCounter, dump
 
+ERROR = re.compile(r"error|failed|exception|traceback|错误|失败|异常", re.IGNORECASE)
+"""Finds what a line of a result says of an error."""
 HEAD_SHARE = 0.6
 _TRIES = 6
 _SPARSE = 16

@@ -191,6 +191,7 @@ class Replicas:
         chosen = Settings(
             strategy=self.strategy,
             window=WINDOW,
+            memory={"default": "off"},  # type: ignore[arg-type]
             store={"url": self.store, "timeout": 20.0},  # type: ignore[arg-type]
         )
         while len(self.opened) < REPLICAS:

@@ -221,8 +221,20 @@ def test_its_metadata_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("goal", "kept"), [(2_000, 3), (900, 2), (650, 1), (300, 3)], ids=["reached", "with 2", "with 1", "out of reach"]
+    ("goal", "kept"), [(2_000, 3), (1_000, 2), (750, 1), (300, 3)], ids=["reached", "with 2", "with 1", "out of reach"]
 )
 def test_fewer_rounds_stay_where_only_that_meets_the_goal(goal: int, kept: int) -> None:
     view = masked(agent(6, size=300), BUDGET.with_goal(goal))
     assert results(view) == [True] * (6 - kept) + [False] * kept
+
+
+def test_what_cannot_be_read_again_leaves_an_excerpt() -> None:
+    output = f"collecting\nTypeError: no parser\n{words(300)}\n2 failed"
+    made = [assistant(None, call("m", "bash", {"command": "make"})), tool("m", output)]
+    said = texts(masked([user("go"), *made, *agent(6)[2:]]))
+    assert any("left out" in text and "\nTypeError: no parser" in text for text in said)
+
+
+def test_a_file_can_be_read_again_and_leaves_none() -> None:
+    said = texts(masked([user("go"), *read(0, "a.py"), *read(1, "a.py"), *agent(6)[2:]]))
+    assert [text for text in said if "read a.py again" in text and "\n" in text] == []

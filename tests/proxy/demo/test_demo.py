@@ -70,7 +70,7 @@ def test_settings_of_the_machine_do_not_change_what_is_shown(
     monkeypatch.setenv("CONDENSER_STRATEGY", "off")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     assert main(["demo", "--requests", "3"]) == OK
-    assert "mask+half-window" in capsys.readouterr().out
+    assert "mask+extract" in capsys.readouterr().out
 
 
 def test_a_strategy_that_lets_requests_be_refused_fails_and_says_which(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from proxy.replaying.measures import ReplayedConversation
+from proxy.replaying.measures import ReplayedConversation, ReplayedRequest
 from proxy.replaying.play import Player, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation, Question
 from proxy.settings import load_settings
 from strategies import parse
+from strategies.core.economics import Prices
 
 WINDOW = 1_024
 SECRET = "The number of the locker is 4711."
@@ -31,7 +32,7 @@ def question(messages: list[dict[str, Any]], place: int) -> Question:
 
 def play(conversation: Conversation, strategy: str, window: int = WINDOW) -> ReplayedConversation:
     async def _play() -> ReplayedConversation:
-        async with open_replay_proxy(load_settings(store={"url": "memory://"})) as built:
+        async with open_replay_proxy(load_settings(store={"url": "memory://"}, memory={"default": "off"})) as built:
             pipeline = parse(strategy)
             assert pipeline is not None
             return await Player(built, "", window).play(conversation, pipeline, f"0/{strategy}")
@@ -89,6 +90,25 @@ def test_a_request_that_cannot_be_made_to_fit_is_an_overflow_without_tokens_sent
 
     assert only.overflows
     assert (only.refused, only.forwarded_tokens) == (True, 0)
+
+
+def test_names_that_the_user_gave_are_looked_for_in_the_last_view() -> None:
+    messages = talk(20)
+    messages[3]["content"] = "My order is ORD-4711."
+
+    kept = [play(Conversation("a", messages), name) for name in ("off", "recent")]
+
+    assert [(played.names, played.kept_names) for played in kept] == [(1, 1), (1, 0)]
+
+
+def test_a_run_costs_what_is_read_anew_from_the_cache_and_for_our_own_calls() -> None:
+    requests = [
+        ReplayedRequest(1_000, 900, 0, 100, 4_000, 1.0),
+        ReplayedRequest(2_000, 1_900, 900, 100, 4_000, 1.0, own_tokens=500, own_replies=100),
+    ]
+    prices = Prices(input=1.0, cached_input=0.1, cache_write=1.0, output=5.0)
+
+    assert ReplayedConversation(requests).cost(prices) == pytest.approx((1_000 + 1_000 + 100 + 400 + 500) / 1e6)
 
 
 def test_evidence_that_was_dropped_is_not_kept_and_off_keeps_all() -> None:
