@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from eval import arms, condensed
+from eval import arms, condensed, money
 from eval.dialogues import SHARES, Dialogue, load
 from eval.features import cross_validated, features
 from eval.measure import Cell, Figure, measured
@@ -21,7 +21,7 @@ from proxy.replaying.recorded import Unreadable
 from proxy.replaying.table import markdown
 from proxy.tokens.counter import Tokenizers
 from strategies.core.messages import TokenCounter
-from tests.support.data import SHORT
+from tests.support.data import LONG, SHORT
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "quality.md"
 TEMPLATE = Path(__file__).with_name("quality.md")
@@ -67,19 +67,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not dialogues:
         print(f"eval: no dialogue in {arguments.data} has questions and enough tokens", file=sys.stderr)
         return 1
-    text = page(dialogues, counter)
+    text = page(dialogues, counter, money.page(LONG) if LONG.exists() and arguments.data == SHORT else "")
     print(text, end="")
     if arguments.write:
         PAGE.write_text(text, "utf-8")
     return 0
 
 
-def page(dialogues: Sequence[Dialogue], counter: TokenCounter) -> str:
+def page(dialogues: Sequence[Dialogue], counter: TokenCounter, money_page: str = "") -> str:
+    """The whole page; `money_page` are the tables of `eval.money`."""
     return TEMPLATE.read_text("utf-8").format(
         corpus=corpus(dialogues),
         arms=arms_table(measured(dialogues, ARMS, counter)),
         features=features_table(features(dialogues, counter), cross_validated(dialogues, counter)),
         strategies=strategies_table(condensed.measured_with(dialogues, counter)),
+        money=money_page if money_page else "Not measured: the long conversations are missing.",
     )
 
 

@@ -1,7 +1,7 @@
 """`mask`: old tool results, and large arguments of old calls, become one line each.
 
-The line names the tool, the file and the size, and says to read a file again. What cannot be read again leaves an
-excerpt: the line of a result that tells of an error, else the last line of what a command said. These stay:
+The line names the tool, the file and the size, and says to read a file again. What a command said may not be had again,
+so it leaves an excerpt: the last line that tells of an error, else the last line. These stay:
 
 - the newest `keep` rounds; fewer, but always the newest, where only that meets the goal;
 - the newest whole content of every file that was read or written, newest first, while all of them together fit
@@ -13,6 +13,7 @@ No model is asked, no message disappears, calls keep their results.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from strategies.core.view import Item, View
 
 EXCERPT = 160
 """Characters of an excerpt."""
+_NO_ERROR = re.compile(r"\b(?:0|no|without)\s+(?:\w+\s+)?(?:error|fail|exception)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,8 @@ class Mask(Strategy):
         if files.keeps(file, tokens):
             return text
         line = result_line(call, file, len(text), tokens, chinese=files.chinese)
-        excerpt = excerpt_of(text, is_file=file is not None) if tokens > 2 * self.options.min_tokens else ""
+        # A file can be read again.
+        excerpt = excerpt_of(text) if file is None and tokens > 2 * self.options.min_tokens else ""
         return f"{line}\n{excerpt}" if excerpt else line
 
     def _calls(self, i: int, item: Item, files: _Files) -> Iterator[Replace]:
@@ -184,11 +187,11 @@ def _by_result(view: View, each: Round) -> dict[int, list[ToolCall | None]]:
     }
 
 
-def excerpt_of(text: str, *, is_file: bool) -> str:
-    """What is left of a result: the first line that tells of an error; else, unless it is a file's, its last line."""
-    error = next((line for line in text.splitlines() if ERROR.search(line[:EXCERPT])), "")
-    line = error or ("" if is_file else text.rstrip().rpartition("\n")[2])
-    line = line.strip()
+def excerpt_of(text: str) -> str:
+    """What is left of what a command said: the last line that tells of an error, else its last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = (line for line in reversed(lines) if ERROR.search(line[:EXCERPT]) and not _NO_ERROR.search(line[:EXCERPT]))
+    line = next(errors, lines[-1] if lines else "")
     return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"
 
 

@@ -24,7 +24,7 @@ from strategies.core.protocol import Marking
 
 _DEFAULT, _OWN = "default", "settings for the model"
 _MARKS = ("prepare", "trigger", "target", "step")
-_SHARES = ("paths",)
+_SHARES = ("paths", "depth")
 """Options that are shares of usable."""
 
 
@@ -104,7 +104,7 @@ def _prices_origin(checked: CheckedModel) -> str:
 
 def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str, int, str]]:
     """The numbers of a budget: a label, the words before the number, the number, and what it is with its origin."""
-    rules, facts = (checked.origin("ledger", f"{name}_max_tokens") for name in ("rules", "facts"))
+    rules, names, facts = (checked.origin("ledger", f"{name}_max_tokens") for name in ("rules", "names", "facts"))
     yield "reserve", "", budget.reserve, f"({_reserve_origin(budget, checked)}; a request's own length comes first)"
     yield "usable", "", budget.usable, "(what is left of the window)"
     yield from _mark_rows(policy, budget, checked)
@@ -113,6 +113,7 @@ def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tup
     task = "of the first user message, more if there is room (an eighth of the window)"
     yield "task", "", budget.task_cap, task
     yield "rules", "", budget.ledger.rules, f"at most ({rules})"
+    yield "names", "", budget.ledger.names, f"at most ({names})"
     yield "facts", "", budget.ledger.facts, f"at most ({facts})"
     if budget.prompt_window is not None:
         yield "asks in", "", budget.prompt_window, "(the summarizer's window)"

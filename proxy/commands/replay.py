@@ -44,13 +44,14 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--cliff", action="store_true", help="compare with CliffCompaction's rule too, which is not ours"
     )
+    command.add_argument("--each", action="store_true", help="a line for each conversation: where it is cheapest")
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints one row for each strategy; exits 2 when the file cannot be read."""
     from proxy.replaying.recorded import Unreadable, load
-    from proxy.replaying.report import document, table
+    from proxy.replaying.report import document, each_conversation, table
 
     try:
         conversations = load(arguments.file, arguments.limit)
@@ -58,7 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"condenser: {error}", file=sys.stderr)
         return USAGE
     replayed = asyncio.run(_replay(conversations, arguments))
-    print(json.dumps(document(replayed), indent=1) if arguments.json else table(replayed))
+    if arguments.json:
+        print(json.dumps(document(replayed), indent=1))
+        return OK
+    print(table(replayed))
+    if arguments.each:
+        print("\n" + each_conversation(replayed))
     return OK
 
 
@@ -78,14 +84,16 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
             pipeline: [await player.play(each, pipeline, f"{i}/{pipeline}") for i, each in enumerate(conversations)]
             for pipeline in arguments.strategy
         }
-        by_rule = [baseline.play(player, each) for each in conversations] if arguments.cliff else []
+        by_rule = [baseline.play_by_rule(player, each) for each in conversations] if arguments.cliff else []
+        economies = [player.economy(each) for each in conversations]
         policy = built.services.policies.policy(Controls(), {}, Scope(arguments.model))
     rows = {str(pipeline): results for pipeline, results in played.items()}
-    rows |= {baseline.NAME: by_rule} if by_rule else {}
-    summaries = [summarize(name, results, policy.costs) for name, results in rows.items()]
+    rows |= {baseline.CLIFF: by_rule} if by_rule else {}
+    direct = rows[_OFF]
+    summaries = [summarize(name, results, policy.costs, direct) for name, results in rows.items()]
     prices = "usual ratios" if policy.costs == RATIOS else f"the prices of {arguments.model} for a million tokens"
     window = known if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
-    return ReplayResults(str(arguments.file), len(conversations), arguments.model, window, summaries, prices)
+    return ReplayResults(str(arguments.file), len(conversations), arguments.model, window, summaries, prices, economies)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 from statistics import median
 from typing import NamedTuple
 
@@ -119,12 +120,63 @@ class Summary:
     names_share: float | None
     cost: float
     """At the model's prices, or at usual ratios where they are not known."""
+    cost_share: Share | None
+    """Of what the client's own lists would have cost."""
+    dear_share: Share | None
+    """The same where reading from the cache costs a tenth and writing to it a quarter more."""
     median_ms: float
     max_ms: float
 
 
-def summarize(strategy: str, conversations: Sequence[ReplayedConversation], prices: Prices = RATIOS) -> Summary:
-    """The figures of all conversations under one strategy."""
+class Economy(NamedTuple):
+    """Where one conversation is cheapest, by the rule of `strategies.core.economics`; sizes in tokens."""
+
+    id: str
+    requests: int
+    head: int
+    """Tools, framing and system messages."""
+    growth: float
+    """By how much each request grows."""
+    trigger: int
+    """At how many tokens it is cheapest to condense."""
+    saves: float
+    """The share that this saves against the mark."""
+    break_even: float
+    """The requests after which a condensation at the mark has paid back."""
+
+
+class Share(NamedTuple):
+    """A share of sums over conversations, and its interval of 95 % over conversations."""
+
+    share: float
+    low: float
+    high: float
+
+
+DEAR_WRITES = Prices(input=1.0, cached_input=0.1, cache_write=1.25, output=5.0)
+_RESAMPLES = 1_000
+
+
+def share_of(parts: Sequence[float], wholes: Sequence[float], random: Random) -> Share | None:
+    """The share that parts have of wholes, one of each for every conversation; None if there is nothing to compare.
+
+    The interval is that of a bootstrap over conversations.
+    """
+    if not sum(wholes) or len(parts) != len(wholes):
+        return None
+    places = range(len(parts))
+    drawn = [random.choices(places, k=len(parts)) for _ in range(_RESAMPLES)]
+    shares = sorted(sum(parts[i] for i in some) / (sum(wholes[i] for i in some) or 1.0) for some in drawn)
+    return Share(sum(parts) / sum(wholes), shares[_RESAMPLES // 40], shares[-_RESAMPLES // 40])
+
+
+def summarize(
+    strategy: str,
+    conversations: Sequence[ReplayedConversation],
+    prices: Prices = RATIOS,
+    direct: Sequence[ReplayedConversation] = (),
+) -> Summary:
+    """The figures of all conversations under one strategy; `direct` are the same ones as the client sent them."""
     requests = [request for played in conversations for request in played.requests]
     forwarded = sum(request.forwarded_tokens for request in requests)
     own = sum(request.own_tokens for request in requests)
@@ -153,9 +205,18 @@ def summarize(strategy: str, conversations: Sequence[ReplayedConversation], pric
         questions=questions,
         names_share=sum(played.kept_names for played in conversations) / names if names else None,
         cost=sum(played.cost(prices) for played in conversations),
+        cost_share=_cost_share(conversations, direct, prices),
+        dear_share=_cost_share(conversations, direct, DEAR_WRITES),
         median_ms=median(spent) if spent else 0.0,
         max_ms=max(spent, default=0.0),
     )
+
+
+def _cost_share(
+    conversations: Sequence[ReplayedConversation], direct: Sequence[ReplayedConversation], prices: Prices
+) -> Share | None:
+    costs, wholes = ([played.cost(prices) for played in each] for each in (conversations, direct))
+    return share_of(costs, wholes, Random(1))  # noqa: S311
 
 
 def size(messages: Iterable[ForwardedMessage]) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from math import inf
 from time import perf_counter
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
 from proxy.knowledge.proof import Scope
 from proxy.replaying.measures import (
+    Economy,
     ForwardedMessage,
     ReplayedConversation,
     ReplayedRequest,
@@ -35,6 +37,7 @@ from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies import Pipeline
 from strategies.core.budget import Budget
+from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.effects import Answer, Ask, Effect, Result, Votes
 from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
@@ -108,9 +111,11 @@ class Player:
         self._window = window
         self._counts: dict[str, int] = {}
 
-    async def play(self, conversation: Conversation, pipeline: Pipeline, session: str) -> ReplayedConversation:
+    async def play(
+        self, conversation: Conversation, pipeline: Pipeline, session: str, memory: str | None = None
+    ) -> ReplayedConversation:
         """Plays one conversation under one strategy, in a session of its own."""
-        played = self.start(conversation, pipeline, session)
+        played = self.start(conversation, pipeline, session, memory)
         for end in request_ends(conversation):
             await played.send(end)
         return played.result()
@@ -173,6 +178,23 @@ class Player:
         """The budget of a request, also of one that the proxy refuses itself."""
         chosen = controls.Controls(window=self._window)
         return self._services.policies.policy(chosen, {}, Scope(self._model), reply_limit).budget
+
+    def economy(self, conversation: Conversation) -> Economy:
+        """Where a conversation is cheapest under the default pipeline, which asks no model first."""
+        chosen = controls.Controls(window=self._window)
+        policy = self._services.policies.policy(chosen, {}, Scope(self._model))
+        requests = sum(1 for _ in request_ends(conversation))
+        read = conversation.endpoint.dialect.read
+        systems = [message for message in conversation.messages if read(message).role is Role.SYSTEM]
+        fixed = size(self.forwarded(conversation, systems))
+        head, budget = self.overhead(conversation) + fixed, policy.budget
+        growth = (size(self.forwarded(conversation, conversation.messages)) - fixed) / max(requests, 1)
+        if budget is None:
+            return Economy(conversation.id, requests, head, growth, 0, 0.0, inf)
+        condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first)
+        advice = advise(budget, policy.costs, condensing, growth)
+        paid = break_even(condensing, budget.trigger, policy.costs)
+        return Economy(conversation.id, requests, head, growth, *advice, paid)
 
     def _usable(self, reply_limit: int | None) -> int:
         budget = self.budget(reply_limit)

@@ -132,7 +132,7 @@ def test_a_strategy_does_not_stick_to_another_session(stage: Stage) -> None:
 
 def test_options_stick_with_their_strategy_and_go_with_it(stage: Stage) -> None:
     def budgeted(headers: list[tuple[str, str]]) -> Any:
-        answer = stage.ask(agent(10, lines=10), [*asked(session="options", dry_run="true", force="true"), *headers])
+        answer = stage.ask(agent(12, lines=10), [*asked(session="options", dry_run="true", force="true"), *headers])
         return answer.json()["plan"]["mask"]["maskedMessageCount"]
 
     stage.ask(chat(1), asked(session="options", strategy="mask", options="keep=8"))

@@ -229,10 +229,16 @@ def test_fewer_rounds_stay_where_only_that_meets_the_goal(goal: int, kept: int) 
 
 
 def test_what_cannot_be_read_again_leaves_an_excerpt() -> None:
-    output = f"collecting\nTypeError: no parser\n{words(300)}\n2 failed"
+    output = f"12 passed, 0 failed\nTypeError: no parser\n{words(300)}\nno errors in lint"
     made = [assistant(None, call("m", "bash", {"command": "make"})), tool("m", output)]
     said = texts(masked([user("go"), *made, *agent(6)[2:]]))
     assert any("left out" in text and "\nTypeError: no parser" in text for text in said)
+
+
+def test_without_an_error_it_is_the_last_line() -> None:
+    made = [assistant(None, call("m", "bash", {"command": "make"})), tool("m", f"begun\n{words(300)}\nbuilt in 3 s\n")]
+    said = texts(masked([user("go"), *made, *agent(6)[2:]]))
+    assert any("left out" in text and text.endswith("\nbuilt in 3 s") for text in said)
 
 
 def test_a_file_can_be_read_again_and_leaves_none() -> None:

@@ -206,16 +206,15 @@ def test_a_check_of_a_model_prints_each_number_in_tokens_with_its_origin() -> No
         "  record    3,276 at most (a tenth of the window)",
         "  task      2,000 of the first user message, more if there is room (an eighth of the window)",
         "  rules     1,000 at most (default)",
-        "  facts     300 at most (default)",
-        "  strategy  mask+half-window (default)",
+        "  names     700 at most (default)",
+        "  facts     800 at most (default)",
+        "  strategy  mask+extract (default)",
         "    mask.keep = 3 (default)",
         "    mask.min_tokens = 60 (default)",
         "    mask.min_chars = 400 (default)",
         "    mask.paths = 11,468 (0.4 of usable, default)",
-        "    half-window.min_rounds = 4 (default)",
-        "    half-window.min_overlap = 1 (default)",
-        "    half-window.summary_max_tokens = 2,000 (default)",
-        "    half-window.memory_cards = true (default)",
+        "    extract.max_tokens = 1,200 (default)",
+        "    extract.depth = 8,601 (0.3 of usable, default)",
         "  economy   advise (default)",
         "    prices = 1 anew, 0.1 cached, 1 written to it, 5 a reply (ratios that most vendors share)",
         (
@@ -311,6 +310,7 @@ def test_a_check_of_a_model_says_which_source_a_number_comes_from(
     tables = "[marks]\nstep = 0.2\nreserve = 600\n[half-window]\nmin_rounds = 5\n[ledger]\nfacts_max_tokens = 9\n"
     (tmp_path / "c.toml").write_text("window = 5000\n" + tables, "utf-8")
     monkeypatch.setenv("CONDENSER_MARKS__TARGET", "0.4")
+    monkeypatch.setenv("CONDENSER_STRATEGY", "mask+half-window")
     monkeypatch.setenv("CONDENSER_HALF_WINDOW__MIN_OVERLAP", "2")
     words = ("check", "--offline", "--store", "memory://", "--config", str(tmp_path / "c.toml"), "--model", "m")
     out = run(capsys, *words, "--window", "7000")[1]

@@ -29,6 +29,7 @@ from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.windows import ModelTable
+from strategies import DEFAULT
 from strategies.core.budget import Scale
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader
@@ -98,7 +99,7 @@ def test_the_line_is_the_one_that_the_design_shows() -> None:
         window=32_768, applied=prepared, action=Action.CONDENSED, trigger=Trigger.THRESHOLD, was_prepared=True
     )
     assert log_line(made._replace(tokens_after=12_400), Timing(1.0, 1.2, 0.9, 500.0)) == (
-        "conversation-4f2a main++ mask+half-window 27.9k→12.4k of 32.8k (tools 3.1k) "
+        f"conversation-4f2a main++ {DEFAULT} 27.9k→12.4k of 32.8k (tools 3.1k) "
         "threshold, summary ready, +3 ms, own 2.1k tok"
     )
 

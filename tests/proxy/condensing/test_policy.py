@@ -232,7 +232,7 @@ def test_a_strategy_with_marks_of_its_own_sets_those_of_its_budget() -> None:
 def test_the_ledgers_budget_is_that_of_the_settings() -> None:
     budget = policy(policies(window=8_000, ledger={"rules_max_tokens": 7})).budget
     assert budget is not None
-    assert budget.ledger == LedgerCaps(7, 300)
+    assert budget.ledger == LedgerCaps(7)
 
 
 @pytest.mark.parametrize(

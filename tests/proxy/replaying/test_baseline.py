@@ -24,7 +24,7 @@ WINDOW = 2_000
 def played(messages: Sequence[Any], window: int = WINDOW) -> ReplayedConversation:
     async def play() -> ReplayedConversation:
         async with open_replay_proxy(load_settings(store={"url": "memory://"})) as built:
-            return baseline.play(Player(built, "", window), Conversation("a", list(messages)))
+            return baseline.play_by_rule(Player(built, "", window), Conversation("a", list(messages)))
 
     return asyncio.run(play())
 
@@ -73,4 +73,4 @@ def test_the_command_compares_with_it(tmp_path: Path, capsys: pytest.CaptureFixt
     path.write_text(json.dumps(talk(30)))
     assert main(["replay", str(path), "--window", "2000", "--strategy", "recent", "--cliff"]) == OK
     rows = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
-    assert [name for name in ("off", "recent", baseline.NAME) if name in rows] == ["off", "recent", "cliff"]
+    assert [name for name in ("off", "recent", baseline.CLIFF) if name in rows] == ["off", "recent", "cliff"]

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("no_settings")
 def test_without_any_source_the_defaults_of_the_design_hold() -> None:
     settings = load_settings()
     assert (settings.host, settings.port) == ("127.0.0.1", 8484)
-    assert settings.strategy == DEFAULT == "mask+half-window"
+    assert settings.strategy == DEFAULT == "mask+extract"
     assert settings.store.ttl == 7 * 24 * 3600
     assert settings.inline_timeout == 10
     assert settings.store.url.startswith("sqlite:///")
