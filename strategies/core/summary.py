@@ -145,15 +145,17 @@ class Span:
     def ledger_and_room(self, cap: Cap, budget: Budget) -> tuple[Ledger, int]:
         """The ledger after the span's record, and the tokens that it leaves for the record.
 
-        The user's rules come first, then the record, then names and facts. Raises `Declined` where there is no room for
-        a record.
+        The user's rules come first, then a third of the text for the record, then names and facts. Raises `Declined`
+        where there is no room for a record.
         """
-        kept = next_ledger(self.view, self.items, self.end, budget)
+        kept, room = next_ledger(self.view, self.items, self.end, budget), 0
         for ledger in (kept, replace(kept, facts=()), replace(kept, facts=(), names=())):
             room = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)
-            if room >= MIN_RECORD:
+            if room >= max(MIN_RECORD, min(cap.text // 3, cap.record)):
                 return ledger, room
-        raise Declined("no-room", f"{room} tokens for a summary after the ledger")
+        if room < MIN_RECORD:
+            raise Declined("no-room", f"{room} tokens for a summary after the ledger")
+        return replace(kept, facts=(), names=()), room
 
 
 class Record(NamedTuple):
