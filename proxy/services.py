@@ -180,7 +180,7 @@ def _services(ground: _Ground, summarizer: Resolver | None) -> Services:
         asking=asking,
         telemetry=ground.telemetry,
         admission=_admission(settings, ground.telemetry),
-        admin=Admin(stored, admin_token(settings)),
+        admin=Admin(stored, admin_token(settings), memory_reader, ground.tokenizers),
         memory_admin=MemoryAdmin(stored, memory_reader, ttl=ttl, clock=clock, keeps_text=keeps_text),
         clock=clock,
         kept_replies=KeptReplies(stored) if settings.sessions.take_over and keeps_text else None,

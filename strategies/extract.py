@@ -90,7 +90,7 @@ def record(view: View, end: int, cap: int) -> str:
     counter = view.counter
     earlier = _shorten_record(previous_text(view), int(cap * _EARLIER_SHARE), counter)
     start = 0 if view.replacement is None else view.replacement + 1
-    skip = {view.transcript.task, *view.transcript.question}
+    skip = {view.transcript.task, *view.transcript.stays}
     messages = [pair for pair in originals(view, view.items[start:end]) if pair[0] not in skip]
     parts = [earlier] if earlier else []
     remaining = cap - counter.text(earlier)

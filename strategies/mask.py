@@ -85,7 +85,7 @@ class Mask(Strategy):
         calls = _by_result(view, each)
         for i in range(each.end - 1, each.start - 1, -1):
             item = view.items[i]
-            if not item.intact:
+            if not item.intact or item.source in view.transcript.pinned:
                 continue
             if item.role is Role.TOOL:
                 answered = calls.get(i, [None] * max(len(item.answers), 1))

@@ -1,6 +1,6 @@
 """`recent`: the oldest rounds are dropped until the view is at its goal.
 
-The cheapest baseline. The first user message, the question, the newest round and an earlier replacement stay. A
+The cheapest baseline. The first user message, the question, pins, the newest round and an earlier replacement stay. A
 user message is dropped with the last round of its turn, so that no round is left without the question it answers.
 """
 
@@ -50,7 +50,7 @@ def _to_drop(view: View, excess: int) -> Iterator[int]:
 
 def _units(view: View, turn: Turn) -> Iterator[list[int]]:
     """Yields the items of a turn that may be dropped together: each round, the last one with the user message."""
-    keep = {view.task, view.replacement, *view.question}
+    keep = {view.task, view.replacement, *view.stays}
     cuts = view.structure.cuts
     users = [i for i in range(turn.start, turn.rounds[0].start if turn.rounds else turn.end) if i not in keep]
     if not turn.rounds and turn.end <= view.limit:

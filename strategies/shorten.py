@@ -87,8 +87,7 @@ def level(sizes: Sequence[int], total: int) -> int:
 
 
 def _results(view: View, start: int, end: int) -> list[int]:
-    last = view.last_user
-    return [i for i in range(start, end) if view.items[i].role is Role.TOOL and i != last]
+    return [i for i in range(start, end) if view.items[i].role is Role.TOOL and i not in view.stays]
 
 
 def _edit(view: View, i: int, cap: int) -> Replace:

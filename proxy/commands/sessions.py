@@ -1,4 +1,4 @@
-"""List, show, export, revert or delete the sessions of a running proxy."""
+"""List, show, export, steer or delete the sessions of a running proxy."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from proxy.cli import USAGE
 from proxy.commands.proxy_client import (
     HINT_404,
     HINT_TENANT,
+    CommandFailed,
     add_proxy_arguments,
     find_key,
     list_sessions,
@@ -41,6 +42,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         ("show", "one session: branches, condensations, messages"),
         ("export", "one session as JSON"),
         ("revert", "take a condensation back: the longer view returns while it fits"),
+        ("pin", "keep a message word for word in every later view, with the call or the results that belong to it"),
+        ("unpin", "take a pin back: the message goes with the next condensation"),
         ("delete", "remove a session, or with --tenant alone all of a tenant"),
     ):
         action = actions.add_parser(name, help=text, description=sentence(text))
@@ -50,6 +53,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         if name == "revert":
             which = "its id as `show` prints it; by default the latest one that views apply"
             action.add_argument("condensation", metavar="CONDENSATION", nargs="?", help=which)
+        if name in ("pin", "unpin"):
+            or_pin = ", or the pin's id" if name == "unpin" else ""
+            action.add_argument("message", metavar="MESSAGE", help=f"its number as `show` prints it{or_pin}")
+            action.add_argument(
+                "--branch", metavar="BRANCH", default="main", help="the message's branch; main by default"
+            )
         if name == "export":
             action.add_argument("--file", metavar="FILE", help="where to write; by default standard output")
             action.add_argument("--memory", action="store_true", help="the array of its memory cards alone")
@@ -112,7 +121,40 @@ def _revert(arguments: argparse.Namespace) -> None:
     print(f"reverted {name}")
 
 
-_ACTIONS = {"list": _list, "show": _show, "export": _export, "revert": _revert, "delete": _delete}
+def _pin(arguments: argparse.Namespace) -> None:
+    if not arguments.message.isdecimal():
+        raise CommandFailed(f"{arguments.message} is no number of a message")
+    path = session_path(*find_key(arguments), "pins")
+    message = {"message": int(arguments.message), "branch": arguments.branch}
+    hint = f"the session has no branch {arguments.branch}"
+    pin = request_json(arguments, path, method="POST", payload=message, hint_404=hint)
+    print(f"pinned message {pin['message']} of branch {pin['branch']} as {pin['id']}")
+
+
+def _unpin(arguments: argparse.Namespace) -> None:
+    key, name = find_key(arguments), arguments.message
+    if name.isdecimal():
+        pins = request_json(arguments, session_path(*key))["pins"]
+        place = (int(name), arguments.branch)
+        found = [pin["id"] for pin in pins if (pin["message"], pin["branch"]) == place]
+        if not found:
+            print(f"message {name} of branch {arguments.branch} is not pinned")
+            return
+        name = found[0]
+    path = session_path(*key, "pins", name)
+    request_json(arguments, path, method="DELETE", hint_404="no such pin in this session")
+    print(f"unpinned {name}")
+
+
+_ACTIONS = {
+    "list": _list,
+    "show": _show,
+    "export": _export,
+    "revert": _revert,
+    "pin": _pin,
+    "unpin": _unpin,
+    "delete": _delete,
+}
 
 
 def _request(arguments: argparse.Namespace, *names: str) -> Any:
@@ -163,11 +205,12 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
     for branch in session["branches"]:
         yield ""
         yield f"branch {branch['name']}: {branch['count']} messages, last used {_moment(branch['last_used'])}"
-        yield from _message_lines(branch["messages"])
+        pins = {pin["message"]: pin["id"] for pin in session.get("pins", ()) if pin["branch"] == branch["name"]}
+        yield from _message_lines(branch["messages"], pins)
     if session["appended"]:
         yield ""
         yield f"appended: {len(session['appended'])} messages"
-        yield from _message_lines(session["appended"])
+        yield from _message_lines(session["appended"], {pin["message"]: pin["id"] for pin in session.get("pins", ())})
 
 
 def _economy(advice: Mapping[str, Any] | None) -> str:
@@ -250,13 +293,15 @@ def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
         yield from _vote_lines(verdict["metadata"])
 
 
-def _message_lines(messages: Sequence[Any]) -> Iterator[str]:
+def _message_lines(messages: Sequence[Any], pins: Mapping[int, str]) -> Iterator[str]:
     for number, message in enumerate(messages):
+        pinned = f" (pinned as {pins[number]})" if number in pins else ""
         if message is None:
-            yield f"  {number}  text not kept"
+            yield f"  {number}{pinned}  text not kept"
         else:
             content = message.get("content") or message.get("tool_calls")
-            yield f"  {number}  {_cut(str(message.get('role')))}: {_cut(json.dumps(content, ensure_ascii=False))}"
+            said = f"{_cut(str(message.get('role')))}: {_cut(json.dumps(content, ensure_ascii=False))}"
+            yield f"  {number}{pinned}  {said}"
 
 
 def _cut(text: str) -> str:

@@ -100,6 +100,7 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
         covered=decision.view.covered,
         rewriting_refused=_is_refused(decision),
         economy=_economy_of(decision),
+        shown=context.shown_under(decision.applied),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import NamedTuple
 
 from proxy.asking import Caller
@@ -22,6 +23,8 @@ from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.economics import Advice
 from strategies.core.messages import Role
+from strategies.core.pieces import Keep
+from strategies.core.pins import pinned_in
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.replay import is_held_back
 from strategies.core.transcript import Transcript
@@ -95,8 +98,22 @@ class RequestContext(NamedTuple):
         transcript, branch = self.measured.transcript, self.branch
         if condensation is None or not self.loses_reasoning:
             return transcript
-        known = branch.applied_at if branch is not None and branch.applied == condensation.id else 0
+        head = condensation.id, self.shown_under(condensation)
+        known = branch.applied_at if branch is not None and (branch.applied, branch.shown) == head else 0
         return transcript.with_bound_until(known or len(transcript.chain))
+
+    def shown_under(self, condensation: Condensation | None) -> str:
+        """Names the pinned messages that a condensation's head shows though it was made without them; "" for none.
+
+        In a dialect that binds reasoning only. With them the head is another one than without.
+        """
+        transcript, branch = self.measured.transcript, self.branch
+        if condensation is None or not self.loses_reasoning:
+            return branch.shown if branch is not None else ""
+        added = {index for index in transcript.pinned if index < condensation.covered}
+        added -= {piece.index for piece in condensation.pieces if isinstance(piece, Keep)}
+        nodes = b"".join(transcript.digests[index] for index in sorted(added))
+        return blake2b(nodes, digest_size=8).hexdigest() if nodes else ""
 
     @property
     def is_aligned(self) -> bool:
@@ -165,10 +182,14 @@ class RequestContext(NamedTuple):
             return context
         return context.with_transcripts(lambda transcript: transcript.with_form(profile.form))
 
-    def with_newest_turn(self) -> RequestContext:
-        """The context whose transcripts know where the newest turn begins, as far as the session shows it."""
-        length = self.recognised.newest_turn
-        return self.with_transcripts(lambda transcript: transcript.with_newest_turn(length)) if length else self
+    def with_session_facts(self) -> RequestContext:
+        """The context whose transcripts know what the session shows of them: where the newest turn begins, and pins."""
+        length, pins = self.recognised.newest_turn, [pin.node for pin in self.recognised.pins if pin.is_live]
+        context = self.with_transcripts(lambda transcript: transcript.with_newest_turn(length)) if length else self
+        if not pins:
+            return context
+        window = self.policy.budget.nominal_window if self.policy.budget else None
+        return context.with_transcripts(lambda transcript: transcript.with_pinned(pinned_in(pins, transcript, window)))
 
     def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> RequestContext:
         """The context with its transcripts changed by `change`, which leaves their messages alone."""

@@ -95,7 +95,7 @@ class Intake:
             request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch
         )
         context = await self._restore_dropped(await self._count(context) if _needs_counts(context) else context)
-        context = context.for_profile(policy.profile).with_newest_turn()
+        context = context.for_profile(policy.profile).with_session_facts()
         uses_memory = policy.memory.tool or context.may_inject
         context = self._calibrate(self.add_offer(context) if uses_memory else context)
         if not context.is_estimated:
@@ -109,7 +109,7 @@ class Intake:
             return context
         policy = context.policy._replace(budget=context.policy.budget and context.policy.budget.unscaled)
         counted = await self._count(context._replace(policy=policy))
-        return with_economy(self._calibrate(counted.for_profile(policy.profile).with_newest_turn()))
+        return with_economy(self._calibrate(counted.for_profile(policy.profile).with_session_facts()))
 
     async def _count(self, context: RequestContext) -> RequestContext:
         if not context.is_estimated:
@@ -218,8 +218,13 @@ def _conversation(context: RequestContext) -> str:
 
 
 def _needs_counts(context: RequestContext) -> bool:
-    """Whether a judge's record may be applied: an estimate cannot show by how much that makes the view smaller."""
+    """Whether a judge's record may be applied: an estimate cannot show by how much that makes the view smaller.
+
+    Nor can it show which of the pinned messages fit into their share.
+    """
     stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
+    if known and context.recognised.pins:
+        return True
     if stage is None or stage.inline:
         return stage is not None
     resting = next(iter(standing_in(known, digests)), None)

@@ -7,23 +7,22 @@ the cards that it may see. A scope is read and changed like a session, by its ow
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
 
 from proxy.errors import BadRequest
-from proxy.sessions.append import history_at
 from proxy.sessions.branch import Branch, has_node
 from proxy.sessions.cards import standing_for, with_card, without_cards
-from proxy.sessions.histories import StoredHistory
+from proxy.sessions.histories import StoredHistory, messages_on
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
-from strategies.core.messages import Message, Reader, Role, unknown
-from strategies.core.parsing import loads, normalized
+from strategies.core.messages import Reader
+from strategies.core.parsing import normalized
 from strategies.core.transcript import Transcript
 from strategies.memory.passages import card_entry, message_entries
 from strategies.memory.ranking import Hit, Index
@@ -84,7 +83,8 @@ class MemoryAdmin:
 
     def _hits(self, session: Session, branch: Branch | None, blocks: Mapping[str, bytes], query: str) -> list[Hit]:
         try:
-            transcript = Transcript.of(self._messages(session, branch, StoredHistory.of(blocks, session.dialect)))
+            stored = StoredHistory.of(blocks, session.dialect)
+            transcript = Transcript.of(messages_on(session, branch, stored, self.reader))
         except (ValueError, LookupError, TypeError) as error:
             raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
         digests = transcript.digests
@@ -93,18 +93,6 @@ class MemoryAdmin:
         for place, message in enumerate(transcript.chain):
             index.add(message_entries(digests[place].hex(), message, place))
         return index.search(query, MAX_HITS)
-
-    def _messages(self, session: Session, branch: Branch | None, stored: StoredHistory) -> Iterator[Message]:
-        """The messages of a branch; for an appended history, which has no branches, all of it."""
-        if branch is not None and not session.tip.block:
-            dialect = stored.endpoint.dialect
-            for each in stored.tree.line(branch.head):
-                if each.raw is None:
-                    yield unknown(each.digest, Role.USER, dialect)
-                else:
-                    yield self.reader.read(each.raw, loads(each.raw), 0, dialect, each.digest)
-        for element in history_at(session.tip, stored.appended).elements:
-            yield self.reader.read(element.raw, element.value, 0, element.endpoint.dialect)
 
     async def add(self, key: StoreKey, written: object) -> Document | None:
         """Adds a card that a person wrote; returns the card that holds then. Raises `BadRequest`."""

@@ -58,6 +58,8 @@ async def _answer(request: Request, services: Services) -> Document | list[Docum
             return None
         case ["sessions", tenant, session, "memory", *more]:
             return await _memory(request, services.memory_admin, StoreKey(tenant, session), more)
+        case ["sessions", tenant, session, "condensations" | "pins" as what, *more]:
+            return await _steered(request, services.admin, StoreKey(tenant, session), [what, *more])
     return await _sessions(request, services.admin, path)
 
 
@@ -72,16 +74,27 @@ async def _sessions(request: Request, admin: Admin, path: list[str]) -> Document
             return await admin.session(StoreKey(tenant, session))
         case "DELETE", ["sessions", tenant, session]:
             return _deleted(await admin.delete(StoreKey(tenant, session)))
-        case "POST", ["sessions", tenant, session, "condensations", condensation, "revert"]:
-            return await admin.revert(StoreKey(tenant, session), condensation)
         case "DELETE", ["sessions", tenant]:
             return _deleted(await admin.delete_tenant(tenant))
         case _, ["stats"] | ["sessions"]:
             raise _not_allowed("GET")
         case _, ["sessions", _] | ["sessions", _, _]:
             raise _not_allowed("GET, DELETE")
-        case _, ["sessions", _, _, "condensations", _, "revert"]:
+    return None
+
+
+async def _steered(request: Request, admin: Admin, key: StoreKey, path: list[str]) -> Document | None:
+    match request.method, path:
+        case "POST", ["condensations", condensation, "revert"]:
+            return await admin.revert(key, condensation)
+        case "POST", ["pins"]:
+            return await admin.pin(key, await _body(request))
+        case "DELETE", ["pins", pin]:
+            return await admin.unpin(key, pin)
+        case _, ["condensations", _, "revert"] | ["pins"]:
             raise _not_allowed("POST")
+        case _, ["pins", _]:
+            raise _not_allowed("DELETE")
     return None
 
 

@@ -1,4 +1,4 @@
-"""Sessions for an operator, who may list, read and delete them, and take condensations back.
+"""Sessions for an operator, who may list, read and delete them, take condensations back, and pin messages.
 
 They are JSON documents, for holders of the admin token.
 
@@ -11,9 +11,9 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from hmac import compare_digest
-from typing import Any
+from typing import Any, TypeVar
 
 from proxy.endpoints.table import ENDPOINTS
 from proxy.errors import BadRequest
@@ -22,30 +22,38 @@ from proxy.sessions.branch import Branch
 from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.cards import key_of_shown
 from proxy.sessions.codec import encode_condensation, encode_verdict, record_name, reverted
-from proxy.sessions.histories import StoredHistory, StoredMessage
+from proxy.sessions.histories import StoredHistory, StoredMessage, messages_on
 from proxy.sessions.identity import session_key
-from proxy.sessions.session import Session
+from proxy.sessions.pins import next_pin
+from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.compress import compress
+from proxy.tokens.counter import Tokenizers
 from strategies.core.alignment import Tree
 from strategies.core.cards import to_json
 from strategies.core.condensation import Condensation, restoration
+from strategies.core.messages import Message, Reader, Role
 from strategies.core.parsing import loads
+from strategies.core.pins import PIN_SHARE, pinned_in
+from strategies.core.transcript import Transcript
 
 Document = dict[str, Any]
+T = TypeVar("T")
 _AT_LEAST = 1  # seconds that the session lives at least; what it has already is not shortened
 
 
 class Admin:
     """Reads and changes sessions for an operator. All methods but `allows` raise `StoreError`.
 
-    A `token` of None lets nobody in.
+    A `token` of None lets nobody in. Stored messages are read by `reader`, and counted by one of the `tokenizers`.
     """
 
-    def __init__(self, stored: StoredSessions, token: str | None) -> None:
+    def __init__(self, stored: StoredSessions, token: str | None, reader: Reader, tokenizers: Tokenizers) -> None:
         self._stored = stored
         self._token = token.encode() if token else None
+        self._reader = reader
+        self._tokenizers = tokenizers
 
     @property
     def is_closed(self) -> bool:
@@ -88,10 +96,7 @@ class Admin:
         if session is None:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
-        try:
-            return await asyncio.to_thread(session_document, key, session, blocks)
-        except (ValueError, LookupError, TypeError) as error:
-            raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
+        return await _read_in_thread(session_document, key, session, blocks, self._reader)
 
     async def revert(self, key: StoreKey, condensation: str) -> Document | None:
         """Takes a session's condensation back, so that no later view applies it; None where there is none of this id.
@@ -112,6 +117,62 @@ class Admin:
         name, data = record_name(record.digest, record.depth), compress(encode_condensation(record))
         await self._stored.in_time(self._stored.store.put_record(key, name, data, _AT_LEAST))
         await self._stored.in_time(self._stored.store.mark(key, name))
+
+    async def pin(self, key: StoreKey, written: object) -> Document | None:
+        """Pins a message, named as `{"message": N, "branch": "main"}`; None where there is no such session or branch.
+
+        May be repeated. Raises `BadRequest`, also for a message that does not fit beside those that are pinned already.
+        """
+        number, name = _named_message(written)
+        patience = self._stored.patience()
+        session = await patience.read(self._stored.load(key))
+        branch = next((each for each in session.branches if each.name == name), None) if session else None
+        if session is None or branch is None:
+            return None
+        blocks = await patience.read(self._stored.blocks(key, session))
+        node = await _read_in_thread(self._pinnable, session, branch, blocks, number)
+        pin = next_pin(session.pins, node)
+        await self._stored.in_time(self._stored.store.mark(key, pin.mark))
+        return {"object": "pin", "id": pin.id, "message": number, "branch": name}
+
+    def _pinnable(self, session: Session, branch: Branch, blocks: Mapping[str, bytes], number: int) -> bytes:
+        """The digest after a message of a branch that may be pinned; raises `BadRequest` for another one."""
+        stored = StoredHistory.of(blocks, session.dialect)
+        messages = list(messages_on(session, branch, stored, self._reader))
+        if number >= len(messages):
+            raise BadRequest(f"Branch {branch.name} has no message {number}.", param="message")
+        if messages[number].role is Role.SYSTEM:
+            raise BadRequest("System messages are in every view anyway.", param="message")
+        transcript = Transcript.of(messages)
+        index = sum(each.role is not Role.SYSTEM for each in messages[:number])
+        node = transcript.digests[index]
+        nodes = (*(pin.node for pin in session.pins if pin.is_live), node)
+        latest = max(session.condensations, key=lambda each: each.created_at, default=None)
+        window = latest.window if latest else None
+        counter = self._tokenizers.for_model("", stored.endpoint.counter)
+
+        def tokens(message: Message) -> int:
+            return counter.message(message.body)
+
+        fitting = pinned_in(nodes, transcript, window, tokens)
+        if window is not None and index not in fitting and index in pinned_in(nodes, transcript, None):
+            room = window // PIN_SHARE - sum(tokens(transcript.chain[i]) for i in fitting)
+            raise BadRequest(
+                f"Message {number} does not fit with all that belongs to it: what is pinned may have an eighth of the"
+                f" window, of which {room:,} tokens are left.",
+                param="message",
+                code="pins_full",
+            )
+        return node
+
+    async def unpin(self, key: StoreKey, pin: str) -> Document | None:
+        """Takes a pin back; None where the session never had one of this id. May be repeated."""
+        session = await self._stored.in_time(self._stored.load(key))
+        found = [each for each in session.pins if each.id == pin] if session else []
+        for each in found:
+            if each.is_live:
+                await self._stored.in_time(self._stored.store.mark(key, each.mark_of_unpinning))
+        return {"object": "unpinned", "pin": pin} if found else None
 
     async def delete(self, key: StoreKey) -> bool:
         """Deletes a session, also one that cannot be read. Returns whether there was one."""
@@ -174,7 +235,26 @@ def _head(key: StoreKey, session: Session) -> Document:
     }
 
 
-def session_document(key: StoreKey, session: Session, blocks: Mapping[str, bytes]) -> Document:
+async def _read_in_thread(read: Callable[..., T], *arguments: object) -> T:
+    """What `read` makes of blocks; raises `StoreError` where they cannot be read."""
+    try:
+        return await asyncio.to_thread(read, *arguments)
+    except (ValueError, LookupError, TypeError) as error:
+        raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
+
+
+def _named_message(written: object) -> tuple[int, str]:
+    """The number of a message and the name of its branch; raises `BadRequest`."""
+    given = written if isinstance(written, Mapping) else {}
+    number, branch = given.get("message"), given.get("branch", MAIN)
+    if not given.keys() <= {"message", "branch"} or not isinstance(branch, str):
+        raise BadRequest("A pin is a JSON object with 'message' and 'branch'.")
+    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+        raise BadRequest("'message' must be the number of a message, from 0.", param="message")
+    return number, branch
+
+
+def session_document(key: StoreKey, session: Session, blocks: Mapping[str, bytes], reader: Reader) -> Document:
     """All that is stored of a session; its condensations are in the order of time."""
     stored = StoredHistory.of(blocks, session.dialect)
     condensations = sorted(session.condensations, key=lambda each: (each.created_at, each.depth))
@@ -187,6 +267,7 @@ def session_document(key: StoreKey, session: Session, blocks: Mapping[str, bytes
         "rewriting_refused": session.rewriting_refused,
         "totals": dict(session.totals),
         "branches": [_branch(each, stored.tree) for each in session.branches],
+        "pins": list(_pins(session, stored, reader)),
         "context_strategy": session.strategy,
         "condensations": [
             {**_condensation(each), "saved_tokens": session.saved_tokens.get(each.id, 0)} for each in condensations
@@ -200,6 +281,20 @@ def session_document(key: StoreKey, session: Session, blocks: Mapping[str, bytes
         "verdicts": [encode_verdict(each) for each in session.verdicts],
         "appended": [each.value for each in history_at(session.tip, stored.appended).elements],
     }
+
+
+def _pins(session: Session, stored: StoredHistory, reader: Reader) -> Iterator[Document]:
+    """Each pin on each branch that has its message; one that no branch has any more is on none."""
+    live = {pin.node: pin.id for pin in session.pins if pin.is_live}
+    lost = set(live)
+    for branch in session.branches if live else ():
+        messages = list(messages_on(session, branch, stored, reader))
+        numbers = (i for i, each in enumerate(messages) if each.role is not Role.SYSTEM)
+        for number, node in zip(numbers, Transcript.of(messages).digests, strict=True):
+            if node in live:
+                lost.discard(node)
+                yield {"id": live[node], "message": number, "branch": branch.name}
+    yield from ({"id": live[node], "message": None, "branch": None} for node in live if node in lost)
 
 
 def _branch(branch: Branch, tree: Tree[StoredMessage]) -> Document:

@@ -31,6 +31,16 @@ class MemoryBlock(NamedTuple):
 NO_MEMORY_BLOCK = MemoryBlock()
 
 
+class Head(NamedTuple):
+    """What the head of a view is: the id of its condensation, and a name for what it shows beyond that; "" for none."""
+
+    applied: str = ""
+    shown: str = ""
+
+
+NO_HEAD = Head()
+
+
 class Opening(NamedTuple):
     """A place where the newest turn of a branch may begin: how many chain messages come before, and their digest."""
 
@@ -67,7 +77,9 @@ class Branch:
     may_be_side: bool = False
     """Whether it may be a side call, such as for a title: one request without tools, which none has continued."""
     applied_at: int = 0
-    """The chain length when that condensation was first applied, in a dialect that binds reasoning; 0 if unknown."""
+    """The chain length when that head was first sent, in a dialect that binds reasoning; 0 if unknown."""
+    shown: str = ""
+    """What the head of its last view showed beyond that condensation, in a dialect that binds reasoning."""
 
     @property
     def turn(self) -> int | None:

@@ -117,7 +117,7 @@ def _branch_row(branch: Branch) -> list[Any]:
         *(branch.seen, branch.block, anchors.row(branch.anchor) if branch.anchor else None, branch.reply),
         *(branch.last.hex(), [(place, node.hex()) for place, node in branch.openings]),
         branch.may_be_side,
-        *([branch.applied_at] if branch.applied_at else ()),
+        *([branch.applied_at, branch.shown] if branch.applied_at else ()),
     ]
 
 
@@ -130,12 +130,13 @@ def _branch(row: Sequence[Any]) -> Branch:
     last, openings = later[4:6] if len(later) > 5 else ("", ())
     side = len(later) > 6 and bool(later[6])
     applied_at = later[7] if len(later) > 7 else 0
+    shown = later[8] if len(later) > 8 else ""
     nodes = bytes.fromhex(head), bytes.fromhex(before)
     opens = tuple(Opening(at, bytes.fromhex(node)) for at, node in openings)
     known = Branch(
         name, *nodes, count, last_used, applied, seen, block, anchor, reply, bytes.fromhex(last), opens, side
     )
-    return replace(known, applied_at=applied_at) if applied_at else known
+    return replace(known, applied_at=applied_at, shown=shown) if applied_at else known
 
 
 def encode_verdict(verdict: Verdict) -> dict[str, Any]:

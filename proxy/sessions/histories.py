@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ from proxy.request.client_request import GoesOn
 from proxy.request.wire import Body
 from proxy.runtime.lru import SizedLru
 from proxy.sessions.append import VERSION, Append, StoredAppend, Tip, decode_append, history_at
+from proxy.sessions.branch import Branch
 from proxy.sessions.identity import CHAT
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
@@ -42,7 +43,8 @@ from proxy.store.base import StoreError, StoreKey
 from proxy.store.compress import decompress
 from strategies.core.alignment import Tree
 from strategies.core.digest import DIGEST_BYTES, ROOT, link
-from strategies.core.messages import Message
+from strategies.core.messages import Message, Reader, Role, unknown
+from strategies.core.parsing import loads
 from strategies.core.transcript import Transcript
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -168,6 +170,19 @@ class StoredHistory:
         if counter_key != self._counter_key:
             self._parsed, self._counter_key = {}, counter_key
         return self._parsed
+
+
+def messages_on(session: Session, branch: Branch | None, stored: StoredHistory, reader: Reader) -> Iterator[Message]:
+    """The messages of a branch, without counts; for an appended history, which has no branches, all of it."""
+    if branch is not None and not session.tip.block:
+        dialect = stored.endpoint.dialect
+        for each in stored.tree.line(branch.head):
+            if each.raw is None:
+                yield unknown(each.digest, Role.USER, dialect)
+            else:
+                yield reader.read(each.raw, loads(each.raw), 0, dialect, each.digest)
+    for element in history_at(session.tip, stored.appended).elements:
+        yield reader.read(element.raw, element.value, 0, element.endpoint.dialect)
 
 
 def decode_blocks(blocks: Mapping[str, bytes], endpoint: Endpoint) -> list[DecodedBlock]:

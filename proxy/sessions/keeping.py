@@ -24,7 +24,7 @@ from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.sessions import identity as names
 from proxy.sessions.append import NO_TIP, Tip
-from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, MemoryBlock, openings
+from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, Head, MemoryBlock, openings
 from proxy.sessions.cards import with_shared
 from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.histories import new_block
@@ -87,6 +87,8 @@ class SessionUpdate(NamedTuple):
     """Tokens that the hidden rounds have cost."""
     rewriting_refused: bool = False
     """Whether the upstream took the request only as it came."""
+    shown: str = ""
+    """What the view's head shows beyond its record, where reasoning is bound to it."""
     economy: Mapping[str, Any] = NOTHING
     """What the economy advises, for people to read."""
 
@@ -256,6 +258,10 @@ class Keeper:
                 if turn.tip is not None and stored_tip != turn.tip_before and stored_tip.head != turn.tip.head:
                     raise StoreError("store-contended", "another append to this history was stored first")
                 if await self._save(recognised, turn):
+                    for pin in recognised.pins if recognised.session is None else ():
+                        await self._stored.store.mark(recognised.key, pin.mark)
+                        if not pin.is_live:
+                            await self._stored.store.mark(recognised.key, pin.mark_of_unpinning)
                     return
                 stored = await self._stored.load(recognised.key)
                 recognised = _forked_if_moved(recognised._replace(session=stored), turn)
@@ -331,7 +337,7 @@ def _session_after(session: Session, branch: Branch | None, turn: SessionUpdate,
     if turn.patch or turn.memory_patch or session.patches:
         for patch in (turn.memory_patch, turn.patch):
             patched = patched.with_patch(patch, digests, turn.covered)
-    what = turn.applied, turn.block, turn.anchor, turn.reply
+    what = Head(turn.applied, turn.shown), turn.block, turn.anchor, turn.reply
     moved = patched.with_turn(turn.transcript, branch, now, *what, has_tools=turn.has_tools)
     settings = session.settings if session.is_derived else turn.settings
     saved = session.saved_after(turn.applied, turn.tokens_before - turn.tokens_after)

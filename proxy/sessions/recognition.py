@@ -24,6 +24,7 @@ from proxy.sessions.branch import Branch, has_node, is_answered_alike, openings
 from proxy.sessions.cards import Scope, cards_of_scope, scope_key
 from proxy.sessions.histories import Histories, MissingMessages
 from proxy.sessions.identity import Identity
+from proxy.sessions.pins import Pin
 from proxy.sessions.session import Session, newest_turn
 from proxy.sessions.stored import StoredSessions
 from proxy.store.access import Patience
@@ -62,6 +63,8 @@ class Recognised(NamedTuple):
     """The condensations of the session and of its ancestors."""
     patches: tuple[Overlay, ...] = ()
     """Hidden rounds of the session and of its ancestors, the newest last."""
+    pins: tuple[Pin, ...] = ()
+    """The pins of the session, or of the one that a new one forks from and takes them over."""
     parent: str | None = None
     """The stored name of the session that a new one forks from."""
     inherited: int = 0
@@ -166,6 +169,7 @@ class Recogniser:
             branch=branch,
             condensations=session.condensations,
             patches=session.patches,
+            pins=session.pins,
             newest_turn=newest_turn(session, branch, transcript),
         )
         if not _may_be_a_window(session, branch, transcript):
@@ -286,14 +290,14 @@ def _may_be_a_window(session: Session, branch: Branch | None, transcript: Transc
 
 
 async def _with_records(lookup: SessionLookup, blank: Recognised, session: Session) -> Recognised:
-    """`blank` with the condensations and hidden rounds of a session and its ancestors.
+    """`blank` with the pins of a session, and the condensations and hidden rounds of it and its ancestors.
 
     A session and its ancestor may have the same condensation: then the session's own copy says whether it stands.
     """
     sessions = [session, *await lookup.ancestors(session)]
     condensations = tuple({each.id: each for one in reversed(sessions) for each in one.condensations}.values())
     patches = tuple(each for one in reversed(sessions) for each in one.patches)
-    return blank._replace(condensations=condensations, patches=patches)
+    return blank._replace(condensations=condensations, patches=patches, pins=session.pins)
 
 
 _ANCESTORS = 8

@@ -22,8 +22,10 @@ from proxy.knowledge.anchor import Anchor
 from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.branch import (
     MAX_OPENINGS,
+    NO_HEAD,
     NO_MEMORY_BLOCK,
     Branch,
+    Head,
     MemoryBlock,
     common_length,
     continues,
@@ -32,6 +34,7 @@ from proxy.sessions.branch import (
     places_since,
 )
 from proxy.sessions.identity import CHAT, DERIVED
+from proxy.sessions.pins import Pin
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.digest import ROOT
@@ -94,6 +97,8 @@ class Session(NamedTuple):
     """The tokens that each condensation left out of the requests it was applied to, by its id."""
     condensations: tuple[Condensation, ...] = ()
     """The condensations of all branches, prepared and standing; each is stored in a record of its own."""
+    pins: tuple[Pin, ...] = ()
+    """The messages that a person pinned, in that order, also those that were unpinned; each is stored as a mark."""
     tip: Tip = NO_TIP
     """The end of the history that append mode has stored."""
     verdicts: tuple[Verdict, ...] = ()
@@ -160,7 +165,7 @@ class Session(NamedTuple):
         transcript: Transcript,
         old: Branch | None,
         now: float,
-        applied: str = "",
+        shown: Head = NO_HEAD,
         block: MemoryBlock = NO_MEMORY_BLOCK,
         anchor: Anchor | None = None,
         reply: str = "",
@@ -169,8 +174,9 @@ class Session(NamedTuple):
     ) -> Session:
         """The session with the branch that the transcript continues moved to its end, or with a new one.
 
-        `old` is that branch, None for a new one. `reply` is how the reply to the transcript ends; `has_tools` says that
-        the request offered tools. The moved branch is the last one, unless another was used later.
+        `old` is that branch, None for a new one. `shown` is the view's head, `reply` how the reply to the transcript
+        ends; `has_tools` says that the request offered tools. The moved branch is the last one, unless another was used
+        later.
         """
         digests = transcript.digests
         opened = self.branches_opened + (old is None)
@@ -180,8 +186,9 @@ class Session(NamedTuple):
         before = digests[-2] if len(digests) > 1 else ROOT
         head, last = (digests[-1], before, len(digests)), transcript.chain[-1].digest
         alone = not has_tools and (old is None or (old.may_be_side and old.head == digests[-1]))
-        at = _applied_at(old, applied, transcript) if applied else 0
-        branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, openings(transcript), alone, at)
+        applied, more = shown
+        at, opens = _applied_at(old, shown, transcript) if applied else 0, openings(transcript)
+        branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, opens, alone, at, more)
         if old is None:
             others = [replace(each, name=branch_name(opened)) if each.name == name else each for each in self.branches]
         else:
@@ -264,11 +271,11 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
     return len(digests) - branch.turn if branch.turn is not None and branch.turn <= shared else 0
 
 
-def _applied_at(old: Branch | None, applied: str, transcript: Transcript) -> int:
-    """`Branch.applied_at` after a request whose view applied a condensation."""
+def _applied_at(old: Branch | None, head: Head, transcript: Transcript) -> int:
+    """`Branch.applied_at` after a request whose view had a head."""
     if not transcript.chain[-1].dialect.binds_reasoning:
         return 0
-    return (old.applied_at if old is not None and old.applied == applied else 0) or len(transcript.chain)
+    return (old.applied_at if old is not None and (old.applied, old.shown) == head else 0) or len(transcript.chain)
 
 
 def first_seen_after(

@@ -26,6 +26,7 @@ from weakref import WeakValueDictionary
 
 from proxy.runtime.lru import SizedLru
 from proxy.sessions.codec import UNREADABLE, decode_condensation, decode_document, encode_session, reverted
+from proxy.sessions.pins import pins_in
 from proxy.sessions.session import Session
 from proxy.store.access import Facts, Outage, Patience, T, within
 from proxy.store.base import Snapshot, Store, StoreError, StoreKey, Write
@@ -134,7 +135,7 @@ class StoredSessions:
         is_first = await self.store.save(key, write)
         self.outage.answered(wrote=is_first)
         if is_first:
-            self._records.put_session(write.meta, session._replace(condensations=()), len(meta))
+            self._records.put_session(write.meta, session._replace(condensations=(), pins=()), len(meta))
         return is_first
 
     async def change(
@@ -242,15 +243,16 @@ class Records:
             if session is None:
                 return None
             self.put_session(snapshot.meta, session, len(document))
-        if not snapshot.records:
-            return session._replace(revision=snapshot.revision)
         marks = snapshot.marks
+        session = session._replace(revision=snapshot.revision, pins=pins_in(marks) if marks else ())
+        if not snapshot.records:
+            return session
         records = (
             self._marked(data, standing=name in marks, is_reverted=reverted(name) in marks)
             for name, data in snapshot.records.items()
         )
         readable = tuple(each for each in records if each is not None)
-        return session._replace(condensations=readable, revision=snapshot.revision)
+        return session._replace(condensations=readable)
 
     def _marked(self, data: bytes, *, standing: bool, is_reverted: bool) -> Condensation | None:
         found = self.condensation(data, standing=standing and not is_reverted)

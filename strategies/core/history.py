@@ -256,7 +256,7 @@ def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> L
     earlier = previous_record(view)[1]
     task, chain = view.transcript.task, view.transcript.chain
     is_whole = task is None or chain[task].tokens <= budget.task_cap
-    stays = {*view.transcript.question, *((task,) if is_whole else ())}
+    stays = {*view.transcript.stays, *((task,) if is_whole else ())}
     messages = [message for index, message in originals(view, gone) if index not in stays]
     said, caps = _messages_since(view, end, earlier), _caps(budget, view.counter)
     return replace(ledger(earlier, said, messages, caps, view.counter), chinese=is_chinese(view.transcript))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from enum import Enum
 
@@ -35,6 +36,20 @@ class Literal:
 
 
 Piece = Keep | Literal
+
+
+def source(piece: Piece) -> int | None:
+    """The chain index of the message that a piece is or stands for."""
+    return piece.index if isinstance(piece, Keep) else piece.origin
+
+
+def with_kept(pieces: Iterable[Piece], kept: Set[int]) -> tuple[Piece, ...]:
+    """The pieces with the messages of `kept`, which are chain indices, unchanged among them and in order."""
+    whole = [Keep(index) if (index := source(each)) is not None and index in kept else each for each in pieces]
+    for index in sorted(kept - {source(each) for each in whole}):
+        later = (i for i, each in enumerate(whole) if (source(each) or 0) > index)
+        whole.insert(next(later, len(whole)), Keep(index))
+    return tuple(whole)
 
 
 def is_memory(piece: Piece) -> bool:

@@ -16,7 +16,7 @@ from strategies.core.cards import MemoryCard
 from strategies.core.errors import InvalidPlan
 from strategies.core.excerpt import shorten_message
 from strategies.core.messages import Message, Role
-from strategies.core.pieces import Keep, Literal, Piece, PieceKind
+from strategies.core.pieces import Keep, Literal, Piece, PieceKind, with_kept
 from strategies.core.rounds import newest_round
 from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View, item_for
@@ -46,14 +46,19 @@ class Plan:
 
 
 def apply(view: View, plan: Plan) -> View:
-    """The view after a plan; raises `InvalidPlan` where spans overlap or separate a call from its result."""
+    """The view after a plan; raises `InvalidPlan` where spans overlap or separate a call from its result.
+
+    What is pinned stays as it is, whatever the plan says of it.
+    """
     items: list[Item] = []
     done = 0
     end_of_head = view.head
     for edit in plan.edits:
         _check_span(edit, done, view)
         items.extend(view.items[done : edit.start])
-        items.extend(item_for(piece, view.transcript, view.counter) for piece in edit.pieces)
+        pinned = view.transcript.pinned & {item.source for item in view.items[edit.start : edit.end]}
+        pieces = with_kept(edit.pieces, pinned) if pinned else edit.pieces
+        items.extend(item_for(piece, view.transcript, view.counter) for piece in pieces)
         done = edit.end
         end_of_head = max(end_of_head, edit.end)
     if end_of_head > view.head:
@@ -224,8 +229,7 @@ def task_piece(view: View, cap: int) -> tuple[Piece, ...]:
     if view.task is None:
         return ()
     item = view.items[view.task]
-    is_last = view.transcript.task == view.transcript.last_user
-    if is_last or not item.intact or item.message.tokens <= cap:
+    if view.transcript.keeps_task_whole or not item.intact or item.message.tokens <= cap:
         return (item.piece,)
     excerpt = shorten_message(item.message, cap, view.counter)
     return (Literal(excerpt, PieceKind.TASK, view.transcript.task),)

@@ -75,7 +75,7 @@ def previous_text(view: View) -> str:
 
 
 def stands_for(view: View, end: int) -> int:
-    """How many messages before item `end` a replacement stands for: all but the first user message and the question."""
+    """How many messages before item `end` a replacement stands for: all but the first user message and what stays."""
     before = view.messages_before(end)
-    kept = {view.transcript.task, *view.transcript.question}
+    kept = {view.transcript.task, *view.transcript.stays}
     return before - sum(1 for index in kept if index is not None and index < before)

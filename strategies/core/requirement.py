@@ -2,8 +2,8 @@
 
 The floor: the tokens that no condensation can remove from a view, and whether asking a model can help at all.
 
-Tools, framing and system messages, the first user message, the question, and the newest round always stay; only the
-results of the newest round may still be cut. If these alone nearly fill the window, a summary would cost a call and
+Tools, framing and system messages, the first user message, the question, pins, and the newest round always stay; only
+the results of the newest round may still be cut. If these alone nearly fill the window, a summary would cost a call and
 make no room.
 """
 
@@ -100,13 +100,13 @@ def floor(view: View, budget: Budget) -> int:
     tokens = view.fixed + sum(_least(each) for each in items[limit:])
     if view.task is not None and view.task < limit:
         task = items[view.task].message.tokens
-        tokens += task if view.task == view.last_user else min(task, budget.task_cap)
-    return tokens + sum(items[i].message.tokens for i in view.question if i < limit and i != view.task)
+        tokens += task if view.transcript.keeps_task_whole else min(task, budget.task_cap)
+    return tokens + sum(items[i].message.tokens for i in view.stays if i < limit and i != view.task)
 
 
 def condensable(view: View) -> int:
     """The tokens of a view that some strategy may condense; an earlier replacement does not count."""
-    kept = {view.task, view.replacement, *view.question}
+    kept = {view.task, view.replacement, *view.stays}
     return sum(item.message.tokens for i, item in enumerate(view.items[: view.limit]) if i not in kept)
 
 

@@ -19,7 +19,7 @@ from strategies.core.view import View
 class Split:
     """The places to cut a view, and the size of the view after each, for a replacement of `size` tokens.
 
-    A first user message is assumed to be cut to `task_cap`, unless it is the last one too: that is kept whole.
+    A first user message is assumed to be cut to `task_cap`, unless it is kept whole.
     """
 
     def __init__(self, view: View, size: int, task_cap: int) -> None:
@@ -29,15 +29,15 @@ class Split:
         self._behind = list(accumulate(reversed(tokens), initial=0))[::-1]
         self._task = 0
         if view.task is not None:
-            self._task = tokens[view.task] if view.task == view.last_user else min(tokens[view.task], task_cap)
-        self._question = [(i, tokens[i]) for i in view.question if i != view.task]
+            self._task = tokens[view.task] if view.transcript.keeps_task_whole else min(tokens[view.task], task_cap)
+        self._stays = [(i, tokens[i]) for i in view.stays if i != view.task]
 
     def tokens_after(self, end: int) -> int:
         """Tokens of the view if everything before `end` were condensed."""
         view = self._view
         task = 0 if view.task is None or view.task >= end else self._task
-        question = sum(tokens for i, tokens in self._question if i < end)
-        return view.fixed + task + self._size + question + self._behind[end]
+        stays = sum(tokens for i, tokens in self._stays if i < end)
+        return view.fixed + task + self._size + stays + self._behind[end]
 
     def is_legal(self, place: int) -> bool:
         """Whether a condensation may end at `place`: no later than the view's limit, all calls with their results."""

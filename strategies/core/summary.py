@@ -128,9 +128,9 @@ class Span:
 
     @classmethod
     def before(cls, view: View, end: int, tokens: int) -> Span:
-        """The span of all items before `end` that no earlier record stands for."""
-        start = 0 if view.replacement is None else view.replacement + 1
-        return cls(view, view.items[start:end], end, tokens)
+        """The span of all items before `end` that no earlier record stands for and that are not pinned."""
+        start, pinned = 0 if view.replacement is None else view.replacement + 1, view.transcript.pinned
+        return cls(view, [item for item in view.items[start:end] if item.source not in pinned], end, tokens)
 
     def cap(self, most: Cap) -> Cap:
         """The cap of the span's record: half of the span's tokens, at most `most`.

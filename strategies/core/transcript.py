@@ -43,6 +43,8 @@ class Transcript:
     """
     newest_turn: int = 0
     """How many of the last chain messages are the newest turn; 0 where it is not known what the last request had."""
+    pinned: frozenset[int] = frozenset()
+    """The chain indices of messages that every view shows as they are, because a person pinned them."""
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Transcript:
@@ -92,14 +94,18 @@ class Transcript:
 
     def with_newest_turn(self, length: int) -> Transcript:
         """The same messages, of which the last `length` are the newest turn."""
-        other = self._with(newest_turn=length)
-        vars(other).pop("question", None)
-        return other
+        return self._with(newest_turn=length)
+
+    def with_pinned(self, pinned: frozenset[int]) -> Transcript:
+        """The same messages, of which those at these chain indices are pinned."""
+        return self._with(pinned=pinned)
 
     def _with(self, **fields: Any) -> Transcript:
-        """The transcript with other fields that leave its messages alone, so all cached values stay valid."""
+        """The transcript with other fields that leave its messages alone; what was computed of these stays valid."""
         other = replace(self, **fields)
         vars(other).update({name: known for name, known in vars(self).items() if name not in vars(other)})
+        for name in ("question", "stays"):
+            vars(other).pop(name, None)
         return other
 
     @cached_property
@@ -116,6 +122,11 @@ class Transcript:
     def task(self) -> int | None:
         """The chain index of the first user message, which says what the conversation is about."""
         return next((i for i, message in enumerate(self.chain) if message.role is Role.USER), None)
+
+    @property
+    def keeps_task_whole(self) -> bool:
+        """Whether the first user message may not be cut: it is the last one too, or pinned."""
+        return self.task == self.last_user or self.task in self.pinned
 
     @cached_property
     def last_user(self) -> int | None:
@@ -141,6 +152,11 @@ class Transcript:
         """The chain indices of the last user message and of what the client has put in front of it."""
         last = self.last_user
         return range(0) if last is None else range(last if self.opening is None else min(self.opening, last), last + 1)
+
+    @cached_property
+    def stays(self) -> tuple[int, ...]:
+        """The chain indices of the messages that every condensation keeps whole: the question, and what is pinned."""
+        return tuple(sorted({*self.question, *self.pinned}))
 
     @cached_property
     def system_tokens(self) -> int:

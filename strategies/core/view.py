@@ -20,7 +20,7 @@ from functools import cached_property
 from strategies.core.form import Form
 from strategies.core.messages import Message, Role, TokenCounter, ToolCall, literal, message_digest
 from strategies.core.parsing import loads
-from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
+from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind, source, with_kept
 from strategies.core.rounds import Structure, structure
 from strategies.core.shaping import Placed, shape
 from strategies.core.transcript import Transcript
@@ -61,7 +61,7 @@ class Item:
     @property
     def source(self) -> int | None:
         """The chain index of the message that this item is or stands for."""
-        return self.piece.index if isinstance(self.piece, Keep) else self.piece.origin
+        return source(self.piece)
 
     @property
     def intact(self) -> bool:
@@ -192,8 +192,15 @@ class View:
     @cached_property
     def question(self) -> tuple[int, ...]:
         """The items that are the last user message, and what the client put in front of it in this request."""
-        items = (self.item_of(index) for index in self.transcript.question)
-        return tuple(item for item in items if item is not None)
+        return self._items_of(self.transcript.question)
+
+    @cached_property
+    def stays(self) -> tuple[int, ...]:
+        """The items that every condensation keeps whole: the question, and what is pinned."""
+        return self._items_of(self.transcript.stays)
+
+    def _items_of(self, indices: Iterable[int]) -> tuple[int, ...]:
+        return tuple(item for index in indices if (item := self.item_of(index)) is not None)
 
     @cached_property
     def replacement(self) -> int | None:
@@ -310,6 +317,7 @@ class View:
 def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counter: TokenCounter) -> View:
     """The view of a transcript. The overlay that covers most becomes the head; the others insert their pieces.
 
+    The head shows what is pinned, also where it was made before the pin.
     A patch belongs to the message before it: a head that covers that message was made with the patch in place, so the
     patch is not inserted again. Messages from before the head was first sent are kept without the reasoning that was
     bound to what the head replaces (`Transcript.bound_until`), and so is a reply that hidden rounds have led to: the
@@ -330,7 +338,8 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     for overlay in overlays:
         if overlay.covered == 0 and overlay.at >= covered:
             inserted[overlay.at].extend(overlay.pieces)
-    lead = list(_resolve(head.pieces if head else (), transcript, counter))
+    pinned = {index for index in transcript.pinned if index < covered}
+    lead = list(_resolve(with_kept(head.pieces, pinned) if head else (), transcript, counter))
     length = len(lead)
     bound_until = min(transcript.bound_until, len(transcript.chain))
     rest = max([covered, bound_until, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
@@ -353,7 +362,7 @@ def _resolve(
         if isinstance(piece, Literal) and not _is_here(piece, transcript):
             yield Item(_message(piece, transcript, counter), piece)
             continue
-        index = piece.index if isinstance(piece, Keep) else piece.origin
+        index = source(piece)
         if index is not None and transcript.chain[index].has_text:
             yield Item(_kept(index, transcript, counter, bound_until), Keep(index))
 

@@ -40,7 +40,7 @@ class Scope(NamedTuple):
     first: tuple[Piece, ...]
     """The first messages, which stay."""
     last: tuple[Piece, ...]
-    """The last user message, if it lies before `end`."""
+    """The question and what is pinned, as far as they lie before `end`."""
     candidates: tuple[int, ...]
     """The chain indices of the messages that the record adds to an earlier one."""
     excluded: int
@@ -117,7 +117,7 @@ def _candidates(view: View, lead: int, end: int) -> Iterator[int]:
     recorded = -1 if view.replacement is None else view.replacement
     for i in chain(opening, range(lead, end)):
         source = view.items[i].source
-        if i > recorded and i not in view.question and source is not None:
+        if i > recorded and i not in view.stays and source is not None:
             yield source
 
 
@@ -126,7 +126,7 @@ def _scope(view: View, options: DynaContextOptions, task_cap: int, ends: tuple[i
     lead = min(_lead(view, options.keep_first), end)
     candidates = tuple(_candidates(view, lead, recorded))
     first = _first(view, lead, end, task_cap)
-    kept_last = tuple(view.items[i].piece for i in view.question if lead <= i < end)
+    kept_last = tuple(view.items[i].piece for i in view.stays if lead <= i < end)
     stays = (item_for(piece, view.transcript, view.counter) for piece in (*first, *kept_last))
     goes = sum(item.message.tokens for item in view.items[:end]) - sum(item.message.tokens for item in stays)
     return Scope(recorded, end, first, kept_last, candidates, excluded, tuple(sources(view, recorded, end)), goes)
@@ -139,9 +139,9 @@ def _with_candidates(scope: Scope) -> Scope:
 
 
 def sources(view: View, start: int, end: int) -> Iterator[int]:
-    """The chain indices of the items [start, end), but not that of the last user message, which always stays."""
+    """The chain indices of the items [start, end), but not those of messages that always stay."""
     found = (item.source for item in view.items[start:end])
-    return (source for source in found if source is not None and source != view.transcript.last_user)
+    return (source for source in found if source is not None and source not in view.transcript.stays)
 
 
 def _first(view: View, lead: int, end: int, task_cap: int) -> tuple[Piece, ...]:

@@ -22,11 +22,13 @@ from proxy.settings import Settings
 from proxy.settings.token import TOKEN_FILE, admin_token, known_token
 from proxy.store import open_store
 from proxy.store.base import StoreKey, Write
+from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Condensation
 from tests.proxy.command_line import run
 from tests.support.ports import free_port
 from tests.support.replies import error
 from tests.support.stage import Stage, asked, chat, on_file
+from tests.support.transcripts import READER
 from tests.support.upstream import ScriptedUpstream
 
 pytestmark = pytest.mark.usefixtures("store_file")
@@ -94,7 +96,7 @@ def test_the_token_of_a_file_goes_to_this_machine_only(tmp_path: Path) -> None:
 @pytest.mark.anyio
 async def test_without_a_token_nobody_is_allowed() -> None:
     store = await open_store("memory://")
-    closed = Admin(StoredSessions(store, 1.0), None)
+    closed = Admin(StoredSessions(store, 1.0), None, READER, Tokenizers())
     assert closed.is_closed
     assert not any(map(closed.allows, (b"", b"Bearer", b"Bearer ", b"Bearer None")))
     await store.close()
@@ -103,7 +105,7 @@ async def test_without_a_token_nobody_is_allowed() -> None:
 @pytest.mark.anyio
 async def test_a_session_that_cannot_be_read_hinders_no_other_and_can_be_deleted() -> None:
     store = await open_store("memory://")
-    admin, key = Admin(StoredSessions(store, 1.0), "t"), StoreKey("tenant", "broken")
+    admin, key = Admin(StoredSessions(store, 1.0), "t", READER, Tokenizers()), StoreKey("tenant", "broken")
     await store.save(key, Write(b"not JSON", 0, 60))
     await store.put_record(StoreKey("tenant", "never-saved"), "r", b"record", 60)
     listed = await admin.list_sessions()
@@ -277,7 +279,7 @@ def test_condensations_are_in_order_of_time_with_the_latest_marked_and_what_they
     ]
     session = Session("s", "x-session", 0.0, strategy="mask+half-window", saved_tokens={"c3-3": 1_234})
     session = session._replace(condensations=tuple(records))
-    document = session_document(StoreKey("tenant", "s"), session, {})
+    document = session_document(StoreKey("tenant", "s"), session, {}, READER)
     assert [each["id"] for each in document["condensations"]] == ["c2-2", "c3-3", "c1-1"]
     assert document["latest_condensation"] == "c1-1"
     assert document["condenser_meta_latest"] == {"stages": ["mask"], "compressionDuration": 30.0}

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from proxy.sessions.branch import Head
+from proxy.sessions.codec import decode_document, encode_session
 from proxy.sessions.session import Session
 from strategies.core.messages import Dialect
 from strategies.core.transcript import Transcript
@@ -25,7 +27,7 @@ def talk(length: int, dialect: Dialect = MESSAGES, last: str = "") -> Transcript
 
 
 def turn(session: Session, transcript: Transcript, applied: str) -> Session:
-    return session.with_turn(transcript, session.find_branch(transcript), float(session.branches_opened), applied)
+    return session.with_turn(transcript, session.find_branch(transcript), float(session.branches_opened), Head(applied))
 
 
 def test_it_stays_where_it_was_until_another_condensation_is_applied() -> None:
@@ -40,6 +42,18 @@ def test_a_fork_has_applied_it_at_its_own_end() -> None:
     session = turn(turn(NEW, talk(3), "c1"), talk(7), "c1")
     forked = turn(session, talk(5, last=" changed"), "c1")
     assert forked.branches[-1].applied_at == 5
+
+
+def test_a_head_that_shows_more_is_another_one() -> None:
+    session, seen = NEW, []
+    for length, head in [(3, Head("c1")), (5, Head("c1", "p")), (7, Head("c1", "p")), (9, Head("c1"))]:
+        transcript = talk(length)
+        session = session.with_turn(transcript, session.find_branch(transcript), float(length), head)
+        seen.append(session.branches[-1].applied_at)
+    assert seen == [3, 5, 5, 9]
+    stored = decode_document(encode_session(session))
+    assert stored is not None
+    assert stored.branches == session.branches
 
 
 @pytest.mark.parametrize("dialect", [CHAT])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.replies import ending
-from proxy.sessions.branch import Branch, is_answered_alike
+from proxy.sessions.branch import Branch, Head, is_answered_alike
 from proxy.sessions.codec import encode_session
 from proxy.sessions.session import MAX_BRANCHES, Session, branch_name, with_depth
 from proxy.sessions.stored import Records
@@ -45,7 +45,7 @@ def moved(
     session: Session, transcript: Transcript, now: float, applied: str = "", reply: str = ""
 ) -> tuple[Session, Branch]:
     """The session after a turn, and the branch of that turn."""
-    session = session.with_turn(transcript, session.find_branch(transcript), now, applied, reply=reply)
+    session = session.with_turn(transcript, session.find_branch(transcript), now, Head(applied), reply=reply)
     return session, session.branches[-1]
 
 

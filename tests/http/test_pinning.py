@@ -1,0 +1,275 @@
+"""A message that a person pinned stands in every later view, word for word, until it is unpinned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+from anthropic import Anthropic, Omit
+from openai import OpenAI
+
+from proxy.cli import main
+from tests.http import test_messages, test_responses
+from tests.http.test_reverting import FULL, SETTINGS, TRIGGER, for_agents, store
+from tests.support import wire
+from tests.support.admin_api import SESSIONS, TOKEN, admin
+from tests.support.messages_upstream import StrictMessages
+from tests.support.proxy import Proxy, proxying
+from tests.support.responses_upstream import StrictResponses
+from tests.support.stage import Stage, agent, asked, chat, staged
+
+__all__ = ["store"]
+
+PINNED = 5
+"""The number of a message that every condensation here would hide, as `sessions show` prints it."""
+LATER = FULL + 60
+"""Rounds after which the chat has been condensed again."""
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def stage(store: str) -> Iterator[Stage]:
+    with staged(store={"url": store}, **SETTINGS) as built:
+        yield built
+
+
+def shown(stage: Stage) -> Json:
+    document: Json = admin(stage, f"{SESSIONS}/s").json()
+    return document
+
+
+def place_of_pins(stage: Stage) -> str:
+    session = shown(stage)
+    return f"{SESSIONS}/{session['tenant']}/{session['session']}/pins"
+
+
+def pinned(stage: Stage, number: int = PINNED) -> str:
+    answer = admin(stage, place_of_pins(stage), "POST", {"message": number, "branch": "main"})
+    assert answer.status == 200, answer.body
+    return str(answer.json()["id"])
+
+
+def ask(stage: Stage, rounds: int) -> str:
+    return stage.ask(chat(rounds), asked(session="s")).header("x-condenser-action") or ""
+
+
+def shows(stage: Stage, number: int = PINNED) -> bool:
+    """Whether the last view has the message; the system message is not numbered."""
+    return chat(LATER)[number + 1] in stage.last_view
+
+
+def test_it_stays_through_every_condensation(stage: Stage) -> None:
+    ask(stage, 10)
+    pinned(stage)
+    actions = [ask(stage, rounds) for rounds in range(TRIGGER, LATER, 5) if shows(stage)]
+    assert len(actions) == len(range(TRIGGER, LATER, 5))
+    assert actions.count("condensed") >= 2
+    assert shows(stage)
+
+
+def test_one_that_was_condensed_already_comes_back(stage: Stage) -> None:
+    assert ask(stage, TRIGGER) == "condensed"
+    assert not shows(stage)
+    pinned(stage)
+    assert ask(stage, TRIGGER + 1) == "replayed"
+    assert shows(stage)
+    assert ask(stage, LATER) == "condensed"
+    assert shows(stage)
+
+
+def test_unpinned_it_goes_with_the_next_condensation_at_the_latest(stage: Stage) -> None:
+    ask(stage, 10)
+    pin = pinned(stage)
+    assert ask(stage, TRIGGER) == "condensed"
+    for _ in range(2):
+        assert admin(stage, f"{place_of_pins(stage)}/{pin}", "DELETE").json() == {"object": "unpinned", "pin": pin}
+    assert shown(stage)["pins"] == []
+    assert ask(stage, LATER) == "condensed"
+    assert not shows(stage)
+
+
+def test_to_pin_twice_is_to_pin_once_and_the_session_shows_it(stage: Stage) -> None:
+    ask(stage, 10)
+    pin = pinned(stage)
+    assert pinned(stage) == pin
+    assert shown(stage)["pins"] == [{"id": pin, "message": PINNED, "branch": "main"}]
+    admin(stage, f"{place_of_pins(stage)}/{pin}", "DELETE")
+    assert pinned(stage) == pin
+    assert len(shown(stage)["pins"]) == 1
+
+
+def test_a_result_stays_with_its_call(stage: Stage) -> None:
+    stage.ask(agent(10), asked(session="s"))
+    pinned(stage, 4)
+    for rounds in (60, 120):
+        answer = stage.ask(agent(rounds, lines=30), asked(session="s"))
+    session = agent(10)
+    answer = stage.ask([*session, *agent(90, lines=20)[2:]], asked(session="s"))
+    assert answer.header("x-condenser-action") == "condensed"
+    call, result = session[4:6]
+    place = stage.last_view.index(dict(call))
+    assert stage.last_view[place + 1] == result
+
+
+def test_it_holds_on_another_replica_and_after_a_restart(stage: Stage, store: str) -> None:
+    ask(stage, 10)
+    with proxying(stage.upstream.url, store={"url": store}, **SETTINGS) as proxy:
+        other = Stage(proxy, stage.upstream)
+        ask(other, 12)
+        pinned(stage)
+        assert ask(other, TRIGGER) == "condensed"
+        assert shows(stage)
+    with proxying(stage.upstream.url, store={"url": store}, **SETTINGS) as proxy:
+        assert ask(Stage(proxy, stage.upstream), LATER) == "condensed"
+        assert shows(stage)
+
+
+def test_a_fork_has_the_pins_that_it_was_made_with_and_keeps_its_own(stage: Stage) -> None:
+    stage.ask(chat(TRIGGER - 10))
+    stage.ask(chat(TRIGGER - 5))
+    (row,) = admin(stage).json()["data"]
+    first = f"{SESSIONS}/{row['tenant']}/{row['session']}/pins"
+    pin = admin(stage, first, "POST", {"message": PINNED}).json()["id"]
+    begun = [*chat(TRIGGER - 10)[:-1], {"role": "user", "content": "Something else."}]
+    stage.ask([*begun, *chat(TRIGGER)[-24:]])
+    keys = {each["session"] for each in admin(stage).json()["data"]} - {row["session"]}
+    (fork,) = keys
+    assert shows(stage)
+    assert admin(stage, f"{first}/{pin}", "DELETE").status == 200
+    pins = admin(stage, f"{SESSIONS}/{row['tenant']}/{fork}").json()["pins"]
+    assert pins == [{"id": pin, "message": PINNED, "branch": "main"}]
+
+
+def test_more_than_an_eighth_of_the_window_cannot_be_pinned(stage: Stage) -> None:
+    ask(stage, TRIGGER)
+    place, refused = place_of_pins(stage), None
+    for number in range(1, 2 * TRIGGER, 2):
+        refused = admin(stage, place, "POST", {"message": number})
+        if refused.status != 200:
+            break
+    assert refused is not None
+    assert (refused.status, refused.json()["error"]["code"]) == (400, "pins_full")
+    assert 2 <= len(shown(stage)["pins"]) < TRIGGER
+    assert ask(stage, TRIGGER + 1) == "replayed"
+    assert all(shows(stage, pin["message"]) for pin in shown(stage)["pins"])
+
+
+@pytest.mark.parametrize(
+    "written", [{}, [], {"message": -1}, {"message": True}, {"message": "5"}, {"message": 500}, {"message": 5, "x": 1}]
+)
+def test_what_names_no_message_is_refused(stage: Stage, written: object) -> None:
+    ask(stage, 3)
+    assert admin(stage, place_of_pins(stage), "POST", written).status == 400
+
+
+def test_what_a_session_does_not_have_is_not_found(stage: Stage) -> None:
+    ask(stage, 3)
+    place = place_of_pins(stage)
+    assert admin(stage, place, "POST", {"message": 1, "branch": "b9"}).status == 404
+    assert admin(stage, f"{SESSIONS}/t/s/pins", "POST", {"message": 1}).status == 404
+    assert admin(stage, f"{place}/p0", "DELETE").status == 404
+    assert admin(stage, place, "GET").status == admin(stage, f"{place}/p0", "POST", {}).status == 405
+    assert admin(stage, place, "POST", {"message": 1}, token="wrong").status == 401
+
+
+def test_the_commands_pin_and_unpin_by_the_number_of_a_message(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(stage, 10)
+    where = ["--url", stage.proxy.url, "--token", TOKEN]
+    assert main(["sessions", "pin", "s", str(PINNED), *where]) == 0
+    (pin,) = shown(stage)["pins"]
+    assert capsys.readouterr().out == f"pinned message {PINNED} of branch main as {pin['id']}\n"
+    assert main(["sessions", "show", "s", *where]) == 0
+    assert f"  {PINNED} (pinned as {pin['id']})  assistant: " in capsys.readouterr().out
+    assert main(["sessions", "unpin", "s", str(PINNED), *where]) == 0
+    assert main(["sessions", "unpin", "s", pin["id"], *where]) == 0
+    assert main(["sessions", "unpin", "s", str(PINNED), *where]) == 0
+    told = f"unpinned {pin['id']}\n"
+    assert capsys.readouterr().out == f"{told}{told}message {PINNED} of branch main is not pinned\n"
+    assert main(["sessions", "pin", "s", "first", *where]) == main(["sessions", "unpin", "s", "p0", *where]) == 1
+
+
+def test_it_is_the_same_under_the_messages_api(store: str) -> None:
+    with (
+        StrictMessages(test_messages.reader, window=test_messages.WINDOW) as upstream,
+        for_agents(upstream.url, store) as proxy,
+    ):
+        client = test_messages.Agent(proxy.url)
+        call = assert_pinned(proxy, client, lambda: test_messages.sent(upstream)[-1]["messages"], is_use)
+        assert all(each in str(test_messages.sent(upstream)[-1]) for each in call)
+        credential: Any = {"x-api-key": "k", "Authorization": Omit()}
+        sdk = Anthropic(api_key="k", base_url=proxy.url, max_retries=0, default_headers=credential)
+        messages: Any = client.messages
+        tools: Any = test_messages.TOOLS
+        sdk.messages.create(
+            model=test_messages.MODEL, max_tokens=1_000, system="Be careful.", tools=tools, messages=messages
+        )
+        assert all(each in str(test_messages.sent(upstream)[-1]) for each in call)
+
+
+def test_it_is_the_same_under_the_responses_api(store: str) -> None:
+    with (
+        StrictResponses(test_responses.reader, window=test_messages.WINDOW) as upstream,
+        for_agents(upstream.url, store) as proxy,
+    ):
+        client = test_responses.Agent(proxy.url)
+        call = assert_pinned(proxy, client, lambda: test_responses.sent(upstream)[-1]["input"], is_call)
+        sdk = OpenAI(api_key="k", base_url=f"{proxy.url}/v1", max_retries=0)
+        items: Any = client.items
+        tools: Any = test_responses.TOOLS
+        sdk.responses.create(
+            model=test_responses.MODEL, instructions="Be careful.", tools=tools, store=False, input=items
+        )
+        assert all(each in str(test_responses.sent(upstream)[-1]) for each in call)
+
+
+def is_use(message: Mapping[str, Any]) -> list[str]:
+    """The ids of the calls in a message of the Messages API."""
+    return [block["id"] for block in message["content"] if isinstance(block, dict) and block["type"] == "tool_use"]
+
+
+def is_call(item: Mapping[str, Any]) -> list[str]:
+    """The id of the call that an item of the Responses API is."""
+    return [item["call_id"]] if item.get("type") == "function_call" else []
+
+
+def assert_pinned(
+    proxy: Proxy,
+    client: test_messages.Agent | test_responses.Agent,
+    forwarded: Callable[[], list[Json]],
+    calls: Callable[[Mapping[str, Any]], list[str]],
+) -> list[str]:
+    """An agent goes on until it is condensed; its first call is pinned, and is in all views until long after.
+
+    Returns the ids of that call.
+    """
+    until_condensed(proxy, client)
+    operator = [("Authorization", f"Bearer {TOKEN}")]
+    (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
+    place = f"{SESSIONS}/{row['tenant']}/{row['session']}"
+    (branch,) = wire.request(proxy.url, "GET", place, b"", operator).json()["branches"]
+    numbers = (i for i, message in enumerate(branch["messages"]) if i > 2 and calls(message))
+
+    def is_taken(number: int) -> bool:
+        """Whether the message may be pinned: some rounds have more than an eighth of the window."""
+        answer = wire.request(proxy.url, "POST", f"{place}/pins", b'{"message": %d}' % number, operator)
+        return answer.status == 200
+
+    ids = calls(branch["messages"][next(filter(is_taken, numbers))])
+    assert not any(each in str(forwarded()) for each in ids)
+    actions: list[str | None] = []
+    while actions.count("condensed") < 2:
+        actions.append(client.turn().header("x-condenser-action"))
+        proxy.quiet()
+        assert all(str(forwarded()).count(each) >= 2 for each in ids), "call and result"
+    assert set(actions) == {"replayed", "condensed"}
+    return ids
+
+
+def until_condensed(proxy: Proxy, client: test_messages.Agent | test_responses.Agent) -> None:
+    action: str | None = ""
+    while action != "condensed":
+        action = client.turn().header("x-condenser-action")
+        proxy.quiet()
