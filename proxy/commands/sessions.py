@@ -44,6 +44,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         ("revert", "take a condensation back: the longer view returns while it fits"),
         ("pin", "keep a message word for word in every later view, with the call or the results that belong to it"),
         ("unpin", "take a pin back: the message goes with the next condensation"),
+        ("condense", "have the next request condensed, whatever the marks say"),
         ("delete", "remove a session, or with --tenant alone all of a tenant"),
     ):
         action = actions.add_parser(name, help=text, description=sentence(text))
@@ -56,9 +57,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         if name in ("pin", "unpin"):
             or_pin = ", or the pin's id" if name == "unpin" else ""
             action.add_argument("message", metavar="MESSAGE", help=f"its number as `show` prints it{or_pin}")
-            action.add_argument(
-                "--branch", metavar="BRANCH", default="main", help="the message's branch; main by default"
-            )
+            action.add_argument("--branch", metavar="BRANCH", default="main", help="its branch; main by default")
+        if name == "condense":
+            action.add_argument("--branch", metavar="BRANCH", help="by default the one that was used last")
         if name == "export":
             action.add_argument("--file", metavar="FILE", help="where to write; by default standard output")
             action.add_argument("--memory", action="store_true", help="the array of its memory cards alone")
@@ -146,6 +147,14 @@ def _unpin(arguments: argparse.Namespace) -> None:
     print(f"unpinned {name}")
 
 
+def _condense(arguments: argparse.Namespace) -> None:
+    path = session_path(*find_key(arguments), "condense")
+    hint = f"the session has no branch {arguments.branch or 'yet'}"
+    given = {"branch": arguments.branch} if arguments.branch else {}
+    branch = request_json(arguments, path, method="POST", payload=given, hint_404=hint)["branch"]
+    print(f"the next request of branch {branch} is condensed")
+
+
 _ACTIONS = {
     "list": _list,
     "show": _show,
@@ -153,6 +162,7 @@ _ACTIONS = {
     "revert": _revert,
     "pin": _pin,
     "unpin": _unpin,
+    "condense": _condense,
     "delete": _delete,
 }
 
@@ -204,7 +214,8 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
         )
     for branch in session["branches"]:
         yield ""
-        yield f"branch {branch['name']}: {branch['count']} messages, last used {_moment(branch['last_used'])}"
+        waits = ", condensed with its next request" if branch["name"] in session.get("condenses_next", ()) else ""
+        yield f"branch {branch['name']}: {branch['count']} messages, last used {_moment(branch['last_used'])}{waits}"
         pins = {pin["message"]: pin["id"] for pin in session.get("pins", ()) if pin["branch"] == branch["name"]}
         yield from _message_lines(branch["messages"], pins)
     if session["appended"]:

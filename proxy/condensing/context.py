@@ -17,6 +17,7 @@ from proxy.searching.tool import NO_OFFER, Offer, offer_members
 from proxy.sessions.append import Append
 from proxy.sessions.branch import Branch, MemoryBlock, has_node
 from proxy.sessions.cards import combined_cards, forgotten_cards
+from proxy.sessions.marks import Wish
 from proxy.sessions.recognition import Recognised
 from proxy.tokens.counter import Counter
 from strategies.core.cards import MemoryCard
@@ -169,6 +170,14 @@ class RequestContext(NamedTuple):
         newer = {each.id for each in recorded}
         known = (*(each for each in self.recognised.condensations if each.id not in newer), *recorded)
         return self._replace(recognised=self.recognised._replace(condensations=known))
+
+    @property
+    def wish(self) -> Wish | None:
+        """A person's wish that this request be condensed, if nobody has tried it yet."""
+        session, branch = self.recognised.session, self.branch
+        if session is None or branch is None or not (session.wishes and self.may_store):
+            return None
+        return next((each for each in session.wishes if each.is_live and each.branch == branch.name), None)
 
     def is_held_back(self, applied: Condensation | None) -> bool:
         """Whether nothing is condensed until it must be, since a person took back what reached beyond `applied`."""

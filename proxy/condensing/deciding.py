@@ -100,6 +100,8 @@ class Decider:
         decision = decision._replace(reason=reason or decision.reason)
         if requirement is None:
             return decision
+        if context.wish is not None:
+            await self.keeper.mark_logged(context.recognised, context.wish.mark_of_end)
         if requirement is Requirement.SOFT and waits_to_pay_back(decision, context, self.cache_lifetime):
             return decision._replace(reason=Reason.AWAITING_PAYBACK)
         ready = await self._with_prepared(requirement, decision, context, deadline)

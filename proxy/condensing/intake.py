@@ -220,10 +220,11 @@ def _conversation(context: RequestContext) -> str:
 def _needs_counts(context: RequestContext) -> bool:
     """Whether a judge's record may be applied: an estimate cannot show by how much that makes the view smaller.
 
-    Nor can it show which of the pinned messages fit into their share.
+    Nor can it show which of the pinned messages fit into their share, or what a condensation that is wished for
+    aims at.
     """
     stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
-    if known and context.recognised.pins:
+    if context.wish is not None or (known and context.recognised.pins):
         return True
     if stage is None or stage.inline:
         return stage is not None

@@ -29,7 +29,8 @@ def assess_need(decision: Decision, context: RequestContext) -> Need:
     since = decision.applied.tokens_after if decision.applied else None
     tokens = decision.tokens_after
     own = _has_own_trigger(decision, context)
-    requirement = requirement_for(tokens, budget, since=since, forced=context.request.controls.force, due=own)
+    forced = context.request.controls.force or context.wish is not None
+    requirement = requirement_for(tokens, budget, since=since, forced=forced, due=own)
     if requirement is Requirement.SOFT and context.is_held_back(decision.applied):
         return Need(None, Reason.REVERTED)
     if requirement is not None:

@@ -58,7 +58,7 @@ async def _answer(request: Request, services: Services) -> Document | list[Docum
             return None
         case ["sessions", tenant, session, "memory", *more]:
             return await _memory(request, services.memory_admin, StoreKey(tenant, session), more)
-        case ["sessions", tenant, session, "condensations" | "pins" as what, *more]:
+        case ["sessions", tenant, session, "condensations" | "pins" | "condense" as what, *more]:
             return await _steered(request, services.admin, StoreKey(tenant, session), [what, *more])
     return await _sessions(request, services.admin, path)
 
@@ -91,7 +91,9 @@ async def _steered(request: Request, admin: Admin, key: StoreKey, path: list[str
             return await admin.pin(key, await _body(request))
         case "DELETE", ["pins", pin]:
             return await admin.unpin(key, pin)
-        case _, ["condensations", _, "revert"] | ["pins"]:
+        case "POST", ["condense"]:
+            return await admin.condense(key, await _body(request, if_empty={}))
+        case _, ["condensations", _, "revert"] | ["pins"] | ["condense"]:
             raise _not_allowed("POST")
         case _, ["pins", _]:
             raise _not_allowed("DELETE")
@@ -136,13 +138,18 @@ def _search(query: Mapping[str, str]) -> tuple[str, str, int]:
     return text, query.get("branch", MAIN), int(top_k)
 
 
-async def _body(request: Request, largest: int = _LARGEST) -> object:
-    """The JSON body of a request, of at most `largest` bytes; raises `BadRequest` and `BodyTooLarge`."""
+async def _body(request: Request, largest: int = _LARGEST, *, if_empty: object = None) -> object:
+    """The JSON body of a request, of at most `largest` bytes; raises `BadRequest` and `BodyTooLarge`.
+
+    `if_empty` is what a body without any bytes stands for, where it may be missing.
+    """
     data = b""
     async for part in request.stream():
         data += part
         if len(data) > largest:
             raise BodyTooLarge(f"The request body is larger than {largest:,} bytes.")
+    if not data and if_empty is not None:
+        return if_empty
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

@@ -24,7 +24,7 @@ from proxy.sessions.cards import key_of_shown
 from proxy.sessions.codec import encode_condensation, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, StoredMessage, messages_on
 from proxy.sessions.identity import session_key
-from proxy.sessions.pins import next_pin
+from proxy.sessions.marks import pin_of, wish_for
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
@@ -123,15 +123,15 @@ class Admin:
 
         May be repeated. Raises `BadRequest`, also for a message that does not fit beside those that are pinned already.
         """
-        number, name = _named_message(written)
+        number, name = _number_in(written), _branch_in(written)
         patience = self._stored.patience()
         session = await patience.read(self._stored.load(key))
-        branch = next((each for each in session.branches if each.name == name), None) if session else None
+        branch = _branch_named(name, session)
         if session is None or branch is None:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
         node = await _read_in_thread(self._pinnable, session, branch, blocks, number)
-        pin = next_pin(session.pins, node)
+        pin = pin_of(node, session.pins)
         await self._stored.in_time(self._stored.store.mark(key, pin.mark))
         return {"object": "pin", "id": pin.id, "message": number, "branch": name}
 
@@ -171,8 +171,22 @@ class Admin:
         found = [each for each in session.pins if each.id == pin] if session else []
         for each in found:
             if each.is_live:
-                await self._stored.in_time(self._stored.store.mark(key, each.mark_of_unpinning))
+                await self._stored.in_time(self._stored.store.mark(key, each.mark_of_end))
         return {"object": "unpinned", "pin": pin} if found else None
+
+    async def condense(self, key: StoreKey, written: object) -> Document | None:
+        """Has the next request of a branch condensed, by default of the one that was used last.
+
+        None where there is no such session or branch. May be repeated. Raises `BadRequest`.
+        """
+        name = _branch_in(written, "")
+        session = await self._stored.in_time(self._stored.load(key))
+        branch = _branch_named(name, session)
+        if session is None or branch is None:
+            return None
+        wish = wish_for(branch.name, session.wishes)
+        await self._stored.in_time(self._stored.store.mark(key, wish.mark))
+        return {"object": "condense", "branch": branch.name}
 
     async def delete(self, key: StoreKey) -> bool:
         """Deletes a session, also one that cannot be read. Returns whether there was one."""
@@ -243,15 +257,26 @@ async def _read_in_thread(read: Callable[..., T], *arguments: object) -> T:
         raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
 
 
-def _named_message(written: object) -> tuple[int, str]:
-    """The number of a message and the name of its branch; raises `BadRequest`."""
-    given = written if isinstance(written, Mapping) else {}
-    number, branch = given.get("message"), given.get("branch", MAIN)
-    if not given.keys() <= {"message", "branch"} or not isinstance(branch, str):
-        raise BadRequest("A pin is a JSON object with 'message' and 'branch'.")
+def _number_in(written: object) -> int:
+    """The number of the message that a body names; raises `BadRequest`."""
+    number = written.get("message") if isinstance(written, Mapping) else None
     if not isinstance(number, int) or isinstance(number, bool) or number < 0:
         raise BadRequest("'message' must be the number of a message, from 0.", param="message")
-    return number, branch
+    return number
+
+
+def _branch_in(written: object, default: str = MAIN) -> str:
+    """The name of the branch in a body; raises `BadRequest` for a body with anything else."""
+    name = written.get("branch", default) if isinstance(written, Mapping) else None
+    if not isinstance(written, Mapping) or not isinstance(name, str) or written.keys() - {"message", "branch"}:
+        raise BadRequest("The body is a JSON object with a 'branch', and for a pin with a 'message'.")
+    return name
+
+
+def _branch_named(name: str, session: Session | None) -> Branch | None:
+    """The branch of that name, or for "" the one that was used last; None if there is none."""
+    branches = session.branches if session else ()
+    return max((each for each in branches if name in ("", each.name)), key=lambda each: each.last_used, default=None)
 
 
 def session_document(key: StoreKey, session: Session, blocks: Mapping[str, bytes], reader: Reader) -> Document:
@@ -268,6 +293,7 @@ def session_document(key: StoreKey, session: Session, blocks: Mapping[str, bytes
         "totals": dict(session.totals),
         "branches": [_branch(each, stored.tree) for each in session.branches],
         "pins": list(_pins(session, stored, reader)),
+        "condenses_next": [wish.branch for wish in session.wishes if wish.is_live],
         "context_strategy": session.strategy,
         "condensations": [
             {**_condensation(each), "saved_tokens": session.saved_tokens.get(each.id, 0)} for each in condensations

@@ -160,14 +160,20 @@ class Keeper:
 
         A fork that applies a condensation of its ancestors records it as its own: marks are kept with each session.
         """
-        if recognised.trust.holds(self._logged(lambda: self.mark_standing(recognised, condensation))):
-            return
         own = recognised.session.condensations if recognised.session else ()
         if any(each.id == condensation.id for each in own):
-            name = record_name(condensation.digest, condensation.depth)
-            await self._stored.write(self._stored.store.mark(recognised.key, name), recognised.patience)
-        else:
+            await self.mark(recognised, record_name(condensation.digest, condensation.depth))
+        elif not recognised.trust.holds(self._logged(lambda: self.mark_standing(recognised, condensation))):
             await self._stored.write(self._put(recognised.key, condensation, standing=True), recognised.patience)
+
+    async def mark(self, recognised: Recognised, name: str) -> None:
+        """Makes a mark of the session; raises `StoreError`."""
+        if not recognised.trust.holds(self._logged(lambda: self.mark(recognised, name))):
+            await self._stored.write(self._stored.store.mark(recognised.key, name), recognised.patience)
+
+    async def mark_logged(self, recognised: Recognised, name: str) -> None:
+        """Makes a mark of the session; a failure is only logged."""
+        await self._logged(lambda: self.mark(recognised, name))()
 
     async def standing_since(self, recognised: Recognised, digests: Sequence[bytes]) -> Condensation | None:
         """A condensation for this chain that was recorded since the session was read; None if there is none."""
@@ -261,7 +267,7 @@ class Keeper:
                     for pin in recognised.pins if recognised.session is None else ():
                         await self._stored.store.mark(recognised.key, pin.mark)
                         if not pin.is_live:
-                            await self._stored.store.mark(recognised.key, pin.mark_of_unpinning)
+                            await self._stored.store.mark(recognised.key, pin.mark_of_end)
                     return
                 stored = await self._stored.load(recognised.key)
                 recognised = _forked_if_moved(recognised._replace(session=stored), turn)

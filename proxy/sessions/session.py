@@ -34,7 +34,7 @@ from proxy.sessions.branch import (
     places_since,
 )
 from proxy.sessions.identity import CHAT, DERIVED
-from proxy.sessions.pins import Pin
+from proxy.sessions.marks import Pin, Wish
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.digest import ROOT
@@ -99,6 +99,8 @@ class Session(NamedTuple):
     """The condensations of all branches, prepared and standing; each is stored in a record of its own."""
     pins: tuple[Pin, ...] = ()
     """The messages that a person pinned, in that order, also those that were unpinned; each is stored as a mark."""
+    wishes: tuple[Wish, ...] = ()
+    """The branches that a person wants condensed, also those that were; each is stored as a mark."""
     tip: Tip = NO_TIP
     """The end of the history that append mode has stored."""
     verdicts: tuple[Verdict, ...] = ()

@@ -26,7 +26,7 @@ from weakref import WeakValueDictionary
 
 from proxy.runtime.lru import SizedLru
 from proxy.sessions.codec import UNREADABLE, decode_condensation, decode_document, encode_session, reverted
-from proxy.sessions.pins import pins_in
+from proxy.sessions.marks import pins_in, wishes_in
 from proxy.sessions.session import Session
 from proxy.store.access import Facts, Outage, Patience, T, within
 from proxy.store.base import Snapshot, Store, StoreError, StoreKey, Write
@@ -135,7 +135,8 @@ class StoredSessions:
         is_first = await self.store.save(key, write)
         self.outage.answered(wrote=is_first)
         if is_first:
-            self._records.put_session(write.meta, session._replace(condensations=(), pins=()), len(meta))
+            bare = session._replace(condensations=(), pins=(), wishes=())
+            self._records.put_session(write.meta, bare, len(meta))
         return is_first
 
     async def change(
@@ -244,7 +245,9 @@ class Records:
                 return None
             self.put_session(snapshot.meta, session, len(document))
         marks = snapshot.marks
-        session = session._replace(revision=snapshot.revision, pins=pins_in(marks) if marks else ())
+        session = session._replace(revision=snapshot.revision)
+        if marks:
+            session = session._replace(pins=pins_in(marks), wishes=wishes_in(marks))
         if not snapshot.records:
             return session
         records = (
