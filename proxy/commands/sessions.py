@@ -216,12 +216,11 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         waits = ", condensed with its next request" if branch["name"] in session.get("condenses_next", ()) else ""
         yield f"branch {branch['name']}: {branch['count']} messages, last used {_moment(branch['last_used'])}{waits}"
-        pins = {pin["message"]: pin["id"] for pin in session.get("pins", ()) if pin["branch"] == branch["name"]}
-        yield from _message_lines(branch["messages"], pins)
+        yield from _message_lines(branch["messages"], _pins(session, branch["name"]))
     if session["appended"]:
         yield ""
         yield f"appended: {len(session['appended'])} messages"
-        yield from _message_lines(session["appended"], {pin["message"]: pin["id"] for pin in session.get("pins", ())})
+        yield from _message_lines(session["appended"], _pins(session, "main"))
 
 
 def _economy(advice: Mapping[str, Any] | None) -> str:
@@ -304,9 +303,15 @@ def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
         yield from _vote_lines(verdict["metadata"])
 
 
+def _pins(session: Mapping[str, Any], branch: str) -> dict[int, str]:
+    """What to say of the pinned messages of a branch, by their numbers."""
+    found = (pin for pin in session.get("pins", ()) if pin["branch"] == branch)
+    return {pin["message"]: f"pinned as {pin['id']}{'' if pin['fits'] else ', does not fit'}" for pin in found}
+
+
 def _message_lines(messages: Sequence[Any], pins: Mapping[int, str]) -> Iterator[str]:
     for number, message in enumerate(messages):
-        pinned = f" (pinned as {pins[number]})" if number in pins else ""
+        pinned = f" ({pins[number]})" if number in pins else ""
         if message is None:
             yield f"  {number}{pinned}  text not kept"
         else:

@@ -205,6 +205,7 @@ def where_tokens_are(decision: Decision) -> str:
         "tools and framing": decision.overhead,
         "system messages": view.transcript.system_tokens,
         "the first and the last user message": _users(view),
+        "pinned messages": _pinned(view),
         "the newest round": _newest_round(view),
     }
     parts["other messages"] = view.tokens - sum(parts.values())
@@ -228,6 +229,13 @@ def _origin(window: Window) -> str:
 def _users(view: View) -> int:
     indices = {index for index in (view.task, view.last_user) if index is not None}
     return sum(view.items[index].message.tokens for index in indices)
+
+
+def _pinned(view: View) -> int:
+    newest = view.structure.newest_round
+    elsewhere = {view.task, view.last_user, *range(*newest or (0, 0))}
+    items = {view.item_of(index) for index in view.transcript.pinned} - elsewhere
+    return sum(view.items[index].message.tokens for index in items if index is not None)
 
 
 def _newest_round(view: View) -> int:

@@ -33,9 +33,9 @@ from proxy.tokens.counter import Tokenizers
 from strategies.core.alignment import Tree
 from strategies.core.cards import to_json
 from strategies.core.condensation import Condensation, restoration
-from strategies.core.messages import Message, Reader, Role
+from strategies.core.messages import Reader, Role
 from strategies.core.parsing import loads
-from strategies.core.pins import PIN_SHARE, pinned_in
+from strategies.core.pins import pinned_in
 from strategies.core.transcript import Transcript
 
 Document = dict[str, Any]
@@ -96,7 +96,11 @@ class Admin:
         if session is None:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
-        return await _read_in_thread(session_document, key, session, blocks, self._reader)
+        return await _read_in_thread(self._document, key, session, blocks)
+
+    def _document(self, key: StoreKey, session: Session, blocks: Mapping[str, bytes]) -> Document:
+        stored = StoredHistory.of(blocks, session.dialect)
+        return {**session_document(key, session, stored), "pins": list(self._pins(session, stored))}
 
     async def revert(self, key: StoreKey, condensation: str) -> Document | None:
         """Takes a session's condensation back, so that no later view applies it; None where there is none of this id.
@@ -146,24 +150,46 @@ class Admin:
         transcript = Transcript.of(messages)
         index = sum(each.role is not Role.SYSTEM for each in messages[:number])
         node = transcript.digests[index]
-        nodes = (*(pin.node for pin in session.pins if pin.is_live), node)
-        latest = max(session.condensations, key=lambda each: each.created_at, default=None)
-        window = latest.window if latest else None
-        counter = self._tokenizers.for_model("", stored.endpoint.counter)
-
-        def tokens(message: Message) -> int:
-            return counter.message(message.body)
-
-        fitting = pinned_in(nodes, transcript, window, tokens)
-        if window is not None and index not in fitting and index in pinned_in(nodes, transcript, None):
-            room = window // PIN_SHARE - sum(tokens(transcript.chain[i]) for i in fitting)
+        if self._fitting(session, transcript, stored, node).get(index) is False:
             raise BadRequest(
-                f"Message {number} does not fit with all that belongs to it: what is pinned may have an eighth of the"
-                f" window, of which {room:,} tokens are left.",
+                f"Message {number} does not fit with all that belongs to it beside what is pinned already: together it"
+                " may have an eighth of the window.",
                 param="message",
                 code="pins_full",
             )
         return node
+
+    def _fitting(
+        self, session: Session, transcript: Transcript, stored: StoredHistory, *more: bytes
+    ) -> dict[int, bool]:
+        """By chain index of each pinned message, and of those at `more`, whether it fits into the share of pins.
+
+        The window is that of the last condensation; where there is none, all of them are taken to fit.
+        """
+        nodes = (*(pin.node for pin in session.pins if pin.is_live), *more)
+        latest = max(session.condensations, key=lambda each: each.created_at, default=None)
+        counter = self._tokenizers.for_model("", stored.endpoint.counter)
+        fitting = pinned_in(
+            nodes, transcript, latest.window if latest else None, lambda each: counter.message(each.body)
+        )
+        pinned = pinned_in(nodes, transcript, None)
+        places = {digest: index for index, digest in enumerate(transcript.digests)}
+        found = (places[node] for node in nodes if node in places)
+        return {index: index in fitting or index not in pinned for index in found}
+
+    def _pins(self, session: Session, stored: StoredHistory) -> Iterator[Document]:
+        """Each pin on each branch that has its message; one that no branch has any more is on none."""
+        live = {pin.node: pin.id for pin in session.pins if pin.is_live}
+        lost = set(live)
+        for branch in session.branches if live else ():
+            messages = list(messages_on(session, branch, stored, self._reader))
+            transcript = Transcript.of(messages)
+            numbers = [i for i, each in enumerate(messages) if each.role is not Role.SYSTEM]
+            for index, fits in self._fitting(session, transcript, stored).items():
+                node = transcript.digests[index]
+                lost.discard(node)
+                yield {"id": live[node], "message": numbers[index], "branch": branch.name, "fits": fits}
+        yield from ({"id": live[node], "message": None, "branch": None, "fits": False} for node in sorted(lost))
 
     async def unpin(self, key: StoreKey, pin: str) -> Document | None:
         """Takes a pin back; None where the session never had one of this id. May be repeated."""
@@ -279,9 +305,8 @@ def _branch_named(name: str, session: Session | None) -> Branch | None:
     return max((each for each in branches if name in ("", each.name)), key=lambda each: each.last_used, default=None)
 
 
-def session_document(key: StoreKey, session: Session, blocks: Mapping[str, bytes], reader: Reader) -> Document:
-    """All that is stored of a session; its condensations are in the order of time."""
-    stored = StoredHistory.of(blocks, session.dialect)
+def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> Document:
+    """All that is stored of a session but its pins; its condensations are in the order of time."""
     condensations = sorted(session.condensations, key=lambda each: (each.created_at, each.depth))
     latest = next((each for each in reversed(condensations) if not each.reverted), None)
     return {
@@ -292,7 +317,6 @@ def session_document(key: StoreKey, session: Session, blocks: Mapping[str, bytes
         "rewriting_refused": session.rewriting_refused,
         "totals": dict(session.totals),
         "branches": [_branch(each, stored.tree) for each in session.branches],
-        "pins": list(_pins(session, stored, reader)),
         "condenses_next": [wish.branch for wish in session.wishes if wish.is_live],
         "context_strategy": session.strategy,
         "condensations": [
@@ -307,20 +331,6 @@ def session_document(key: StoreKey, session: Session, blocks: Mapping[str, bytes
         "verdicts": [encode_verdict(each) for each in session.verdicts],
         "appended": [each.value for each in history_at(session.tip, stored.appended).elements],
     }
-
-
-def _pins(session: Session, stored: StoredHistory, reader: Reader) -> Iterator[Document]:
-    """Each pin on each branch that has its message; one that no branch has any more is on none."""
-    live = {pin.node: pin.id for pin in session.pins if pin.is_live}
-    lost = set(live)
-    for branch in session.branches if live else ():
-        messages = list(messages_on(session, branch, stored, reader))
-        numbers = (i for i, each in enumerate(messages) if each.role is not Role.SYSTEM)
-        for number, node in zip(numbers, Transcript.of(messages).digests, strict=True):
-            if node in live:
-                lost.discard(node)
-                yield {"id": live[node], "message": number, "branch": branch.name}
-    yield from ({"id": live[node], "message": None, "branch": None} for node in live if node in lost)
 
 
 def _branch(branch: Branch, tree: Tree[StoredMessage]) -> Document:

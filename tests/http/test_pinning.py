@@ -16,6 +16,7 @@ from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.messages_upstream import StrictMessages
 from tests.support.proxy import Proxy, proxying
+from tests.support.replies import completion
 from tests.support.responses_upstream import StrictResponses
 from tests.support.stage import Stage, agent, asked, chat, staged
 
@@ -93,7 +94,7 @@ def test_to_pin_twice_is_to_pin_once_and_the_session_shows_it(stage: Stage) -> N
     ask(stage, 10)
     pin = pinned(stage)
     assert pinned(stage) == pin
-    assert shown(stage)["pins"] == [{"id": pin, "message": PINNED, "branch": "main"}]
+    assert shown(stage)["pins"] == [{"id": pin, "message": PINNED, "branch": "main", "fits": True}]
     admin(stage, f"{place_of_pins(stage)}/{pin}", "DELETE")
     assert pinned(stage) == pin
     assert len(shown(stage)["pins"]) == 1
@@ -138,7 +139,35 @@ def test_a_fork_has_the_pins_that_it_was_made_with_and_keeps_its_own(stage: Stag
     assert shows(stage)
     assert admin(stage, f"{first}/{pin}", "DELETE").status == 200
     pins = admin(stage, f"{SESSIONS}/{row['tenant']}/{fork}").json()["pins"]
-    assert pins == [{"id": pin, "message": PINNED, "branch": "main"}]
+    assert pins == [{"id": pin, "message": PINNED, "branch": "main", "fits": True}]
+
+
+def test_a_client_that_drops_its_oldest_messages_sees_it_stay(stage: Stage) -> None:
+    ask(stage, 10)
+    pinned(stage)
+    ask(stage, TRIGGER)
+    system, *said = chat(TRIGGER + 1)
+    answer = stage.ask([system, *said[40:]], asked(session="s"))
+    assert answer.header("x-condenser-action") == "replayed"
+    assert shows(stage)
+
+
+def test_in_append_mode_messages_are_numbered_as_they_are_shown(stage: Stage) -> None:
+    appending = asked(session="s", history="append")
+    said = chat(LATER)
+    for number in range(1, 40, 2):
+        first = said[:1] if number == 1 else []
+        stage.upstream.reply(completion(str(said[number + 1]["content"])))
+        stage.ask([*first, said[number]], appending)
+    appended = shown(stage)["appended"]
+    assert appended[7]["content"] == said[7]["content"]
+    pin = pinned(stage, 7)
+    assert shown(stage)["pins"] == [{"id": pin, "message": 7, "branch": "main", "fits": True}]
+    assert admin(stage, place_of_pins(stage), "POST", {"message": 0}).status == 400
+    answer = stage.ask([said[3]], [*appending, *asked(force="true")])
+    assert answer.header("x-condenser-action") == "condensed"
+    assert said[7] in stage.last_view
+    assert said[9] not in stage.last_view
 
 
 def test_more_than_an_eighth_of_the_window_cannot_be_pinned(stage: Stage) -> None:
@@ -153,6 +182,22 @@ def test_more_than_an_eighth_of_the_window_cannot_be_pinned(stage: Stage) -> Non
     assert 2 <= len(shown(stage)["pins"]) < TRIGGER
     assert ask(stage, TRIGGER + 1) == "replayed"
     assert all(shows(stage, pin["message"]) for pin in shown(stage)["pins"])
+
+
+def test_what_was_pinned_before_the_window_was_known_counts_as_far_as_it_fits(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(stage, 10)
+    for number in range(1, 20, 2):
+        pinned(stage, number)
+    ask(stage, TRIGGER)
+    fits = [pin["fits"] for pin in shown(stage)["pins"]]
+    assert fits == sorted(fits, reverse=True)
+    assert True in fits
+    assert False in fits
+    assert [shows(stage, pin["message"]) for pin in shown(stage)["pins"]] == fits
+    assert main(["sessions", "show", "s", "--url", stage.proxy.url, "--token", TOKEN]) == 0
+    assert capsys.readouterr().out.count(", does not fit)") == fits.count(False)
 
 
 @pytest.mark.parametrize(
@@ -223,6 +268,26 @@ def test_it_is_the_same_under_the_responses_api(store: str) -> None:
             model=test_responses.MODEL, instructions="Be careful.", tools=tools, store=False, input=items
         )
         assert all(each in str(test_responses.sent(upstream)[-1]) for each in call)
+
+
+def test_thinking_is_taken_by_the_upstream_whenever_pins_change(store: str) -> None:
+    with (
+        StrictMessages(test_messages.reader, window=test_messages.WINDOW) as upstream,
+        for_agents(upstream.url, store) as proxy,
+    ):
+        client = test_messages.Agent(proxy.url)
+        until_condensed(proxy, client)
+        operator = [("Authorization", f"Bearer {TOKEN}")]
+        (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
+        place, actions = f"{SESSIONS}/{row['tenant']}/{row['session']}/pins", []
+        for _ in range(3):
+            pin = wire.request(proxy.url, "POST", place, b'{"message": 4}', operator).json()["id"]
+            actions += [client.turn().header("x-condenser-action") for _ in range(2)]
+            pinned = test_messages.sent(upstream)[-1]["messages"]
+            wire.request(proxy.url, "DELETE", f"{place}/{pin}", b"", operator)
+            actions += [client.turn().header("x-condenser-action") for _ in range(2)]
+            assert len(pinned) != len(test_messages.sent(upstream)[-1]["messages"])
+        assert set(actions) <= {"replayed", "condensed"}
 
 
 def is_use(message: Mapping[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from proxy.commands.proxy_client import table
 from proxy.commands.sessions import lines_of
 from proxy.sessions.admin import Admin, session_document
+from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
@@ -279,7 +280,7 @@ def test_condensations_are_in_order_of_time_with_the_latest_marked_and_what_they
     ]
     session = Session("s", "x-session", 0.0, strategy="mask+half-window", saved_tokens={"c3-3": 1_234})
     session = session._replace(condensations=tuple(records))
-    document = session_document(StoreKey("tenant", "s"), session, {}, READER)
+    document = session_document(StoreKey("tenant", "s"), session, StoredHistory())
     assert [each["id"] for each in document["condensations"]] == ["c2-2", "c3-3", "c1-1"]
     assert document["latest_condensation"] == "c1-1"
     assert document["condenser_meta_latest"] == {"stages": ["mask"], "compressionDuration": 30.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -106,11 +107,13 @@ def calls(cards: Sequence[MemoryCard], view: View) -> int:
         counted += 1
 
     attribute_cards(cards, view, view.items)
+    gc.disable()  # what others have called after a collection would be counted too
     sys.setprofile(count)
     try:
         attribute_cards(cards, view, view.items)
     finally:
         sys.setprofile(None)
+        gc.enable()
     return counted
 
 
