@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.cli import OK, USAGE
+from proxy.cli import FAILED, OK, USAGE
 from proxy.commands.options import positive, strategy, use_config, window
 from proxy.condensing.policy import RATIOS, Window
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline, parse
 
 if TYPE_CHECKING:
+    from proxy.replaying.measures import ReplayedConversation
     from proxy.replaying.recorded import Conversation
     from proxy.replaying.report import ReplayResults
 
@@ -45,11 +46,13 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--cliff", action="store_true", help="compare with CliffCompaction's rule too, which is not ours"
     )
     command.add_argument("--each", action="store_true", help="a line for each conversation: where it is cheapest")
+    command.add_argument("--html", metavar="REPORT", type=Path, help="write a page with plots to this file too")
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints one row for each strategy; exits 2 when the file cannot be read."""
+    from proxy.replaying.page import page
     from proxy.replaying.recorded import Unreadable, load
     from proxy.replaying.report import document, each_conversation, table
 
@@ -59,6 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"condenser: {error}", file=sys.stderr)
         return USAGE
     replayed = asyncio.run(_replay(conversations, arguments))
+    if arguments.html and not _written(arguments.html, page(replayed)):
+        return FAILED
     if arguments.json:
         print(json.dumps(document(replayed), indent=1))
         return OK
@@ -66,6 +71,30 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.each:
         print("\n" + each_conversation(replayed))
     return OK
+
+
+def _written(file: Path, text: str) -> bool:
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        print(f"condenser: {file}: {error.strerror}", file=sys.stderr)
+        return False
+    return True
+
+
+class _Progress:
+    """A bar on standard error, where that is a terminal."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps, self._done, self._shown = steps, 0, sys.stderr.isatty()
+
+    def step(self, told: str) -> None:
+        """Shows that one more step is done; the last one wipes the bar."""
+        self._done += 1
+        bar = "#" * (24 * self._done // self._steps)
+        line = f"[{bar:<24}] {self._done:,}/{self._steps:,} {told}" if self._done < self._steps else ""
+        if self._shown:
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
@@ -80,20 +109,31 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         known = built.services.policies.window(None, Scope(arguments.model))
         assumed = arguments.window or (WINDOW if known.tokens is None else None)
         player = Player(built, arguments.model, assumed)
-        played = {
-            pipeline: [await player.play(each, pipeline, f"{i}/{pipeline}") for i, each in enumerate(conversations)]
-            for pipeline in arguments.strategy
-        }
-        by_rule = [baseline.play_by_rule(player, each) for each in conversations] if arguments.cliff else []
+        progress = _Progress(len(arguments.strategy) * len(conversations))
+        rows: dict[str, list[ReplayedConversation]] = {}
+        for pipeline in arguments.strategy:
+            rows[str(pipeline)] = played = []
+            for i, each in enumerate(conversations):
+                played.append(await player.play(each, pipeline, f"{i}/{pipeline}"))
+                progress.step(str(pipeline))
+        if arguments.cliff:
+            rows[baseline.CLIFF] = [baseline.play_by_rule(player, each) for each in conversations]
         economies = [player.economy(each) for each in conversations]
         policy = built.services.policies.policy(Controls(), {}, Scope(arguments.model))
-    rows = {str(pipeline): results for pipeline, results in played.items()}
-    rows |= {baseline.CLIFF: by_rule} if by_rule else {}
-    direct = rows[_OFF]
-    summaries = [summarize(name, results, policy.costs, direct) for name, results in rows.items()]
+    summaries = [summarize(name, results, policy.costs, rows[_OFF]) for name, results in rows.items()]
     prices = "usual ratios" if policy.costs == RATIOS else f"the prices of {arguments.model} for a million tokens"
     window = known if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
-    return ReplayResults(str(arguments.file), len(conversations), arguments.model, window, summaries, prices, economies)
+    return ReplayResults(
+        str(arguments.file),
+        len(conversations),
+        arguments.model,
+        window,
+        summaries,
+        prices,
+        economies,
+        played=rows,
+        costs=policy.costs,
+    )
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

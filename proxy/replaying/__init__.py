@@ -6,4 +6,5 @@ scripted   takes the place of the summarizer and the judges
 measures   computes what a strategy sent, saved, kept and cost (pure)
 table      prints tables
 report     makes the table and the JSON document of a replay (pure)
+page       makes the HTML report, with the plots of `plots` (pure)
 """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from random import Random
 from statistics import median
 from typing import NamedTuple
@@ -42,6 +43,9 @@ class ReplayedRequest:
     """How many of them there were."""
     own_replies: int = 0
     """Tokens of what they answered, part of `own_tokens`."""
+    votes: int = 0
+    """How many valid votes judges have cast."""
+    yes_votes: int = 0
     action: Action = Action.PASSED
 
     @property
@@ -86,12 +90,33 @@ class ReplayedConversation:
     """How many different names and numbers the user has given."""
     kept_names: int = 0
     """How many of them are in the last view."""
+    rules: int = 0
+    """How many different rules and open tasks the user has given."""
+    kept_rules: int = 0
+    """How many of them are in the last view word for word."""
+    id: str = ""
 
     def cost(self, prices: Prices) -> float:
         """What all prompts and our own calls cost; the upstream's cache is taken to keep what it has read."""
-        sent = [Sent(one.forwarded_tokens, one.repeated_tokens) for one in self.requests if not one.refused]
-        own = [prices.of_call(prompt=one.own_tokens - one.own_replies, reply=one.own_replies) for one in self.requests]
-        return cost_by_prefixes(sent, prices, own_calls=sum(own))
+        return sum(self.costs(prices))
+
+    def costs(self, prices: Prices) -> list[float]:
+        """What each request costs, our own calls for it included."""
+        return [
+            cost_by_prefixes(
+                [] if one.refused else [Sent(one.forwarded_tokens, one.repeated_tokens)],
+                prices,
+                own_calls=prices.of_call(prompt=one.own_tokens - one.own_replies, reply=one.own_replies),
+            )
+            for one in self.requests
+        ]
+
+
+def cheaper_from(costs: Sequence[float], direct: Sequence[float]) -> int | None:
+    """The request (from 1) from which on a way has cost less than the other in all, to the end; None for never."""
+    cheaper = [ours < theirs for ours, theirs in zip(accumulate(costs), accumulate(direct), strict=True)]
+    since = next((i for i, less in enumerate(reversed(cheaper)) if not less), len(cheaper))
+    return len(cheaper) - since + 1 if since else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +143,11 @@ class Summary:
     evidence_share: float | None
     questions: int
     names_share: float | None
+    rules_share: float | None
+    votes: int
+    yes_share: float | None
+    intervals: Mapping[str, Share | None]
+    """For each of the shares above its interval over conversations, by the name before `_share`."""
     cost: float
     """At the model's prices, or at usual ratios where they are not known."""
     cost_share: Share | None
@@ -164,6 +194,8 @@ def share_of(parts: Sequence[float], wholes: Sequence[float], random: Random) ->
     """
     if not sum(wholes) or len(parts) != len(wholes):
         return None
+    if len(parts) == 1:
+        return Share(*[parts[0] / wholes[0]] * 3)
     places = range(len(parts))
     drawn = [random.choices(places, k=len(parts)) for _ in range(_RESAMPLES)]
     shares = sorted(sum(parts[i] for i in some) / (sum(wholes[i] for i in some) or 1.0) for some in drawn)
@@ -180,17 +212,14 @@ def summarize(
     requests = [request for played in conversations for request in played.requests]
     forwarded = sum(request.forwarded_tokens for request in requests)
     own = sum(request.own_tokens for request in requests)
-    # A refused request counts as no saving: nothing was sent, but nothing was answered either.
-    original = sum(request.sent_tokens for request in requests if not request.refused)
     spent = [request.milliseconds for request in requests]
-    questions = sum(played.questions for played in conversations)
-    names = sum(played.names for played in conversations)
+    shares = _shares(conversations)
     return Summary(
         strategy=strategy,
         requests=len(requests),
         forwarded=forwarded,
         largest=max((request.forwarded_tokens for request in requests), default=0),
-        original=original,
+        original=sum(_saved(played.requests)[1] for played in conversations),
         own=own,
         own_calls=sum(request.own_calls for request in requests),
         condensations=sum(request.condensed for request in requests),
@@ -198,18 +227,56 @@ def summarize(
         refused=sum(request.refused for request in requests),
         degraded=sum(request.degraded for request in requests),
         # Negative if our own calls cost more than was saved.
-        saved_share=1 - (forwarded + own) / original if original else None,
+        saved_share=_of(shares["saved"]),
+        intervals=shares,
         read_anew=sum(request.message_tokens - request.shared_tokens for request in requests if request.message_tokens),
         cached_share=cached_share(requests),
-        evidence_share=sum(played.answerable for played in conversations) / questions if questions else None,
-        questions=questions,
-        names_share=sum(played.kept_names for played in conversations) / names if names else None,
+        evidence_share=_of(shares["evidence"]),
+        questions=sum(played.questions for played in conversations),
+        names_share=_of(shares["names"]),
+        rules_share=_of(shares["rules"]),
+        votes=sum(request.votes for request in requests),
+        yes_share=_of(shares["yes"]),
         cost=sum(played.cost(prices) for played in conversations),
         cost_share=_cost_share(conversations, direct, prices),
         dear_share=_cost_share(conversations, direct, DEAR_WRITES),
         median_ms=median(spent) if spent else 0.0,
         max_ms=max(spent, default=0.0),
     )
+
+
+def _of(share: Share | None) -> float | None:
+    return None if share is None else share.share
+
+
+def _shares(conversations: Sequence[ReplayedConversation]) -> dict[str, Share | None]:
+    """Shares of sums over conversations: what was saved, cached, kept, and voted YES."""
+    return {
+        name: share_of([part for part, _ in pairs], [whole for _, whole in pairs], Random(1))  # noqa: S311
+        for name, pairs in {
+            "saved": [_saved(played.requests) for played in conversations],
+            "cached": [_cached(played.requests) for played in conversations],
+            "evidence": [(played.answerable, played.questions) for played in conversations],
+            "names": [(played.kept_names, played.names) for played in conversations],
+            "rules": [(played.kept_rules, played.rules) for played in conversations],
+            "yes": [
+                (sum(one.yes_votes for one in played.requests), sum(one.votes for one in played.requests))
+                for played in conversations
+            ],
+        }.items()
+    }
+
+
+def _saved(requests: Sequence[ReplayedRequest]) -> tuple[int, int]:
+    """The tokens that were saved, less our own calls, and those of the requests that were answered."""
+    # A refused request counts as no saving: nothing was sent, but nothing was answered either.
+    original = sum(one.sent_tokens for one in requests if not one.refused)
+    return original - sum(one.forwarded_tokens + one.own_tokens for one in requests), original
+
+
+def _cached(requests: Iterable[ReplayedRequest]) -> tuple[int, int]:
+    forwarded = [(one.shared_tokens, one.message_tokens) for one in requests if one.message_tokens is not None]
+    return sum(shared for shared, _ in forwarded), sum(messages for _, messages in forwarded)
 
 
 def _cost_share(
@@ -235,6 +302,5 @@ def common_prefix(before: Sequence[ForwardedMessage], after: Sequence[ForwardedM
 
 def cached_share(requests: Iterable[ReplayedRequest]) -> float | None:
     """The share of message tokens that the upstream had already seen at the same place in the previous request."""
-    forwarded = [(one.shared_tokens, one.message_tokens) for one in requests if one.message_tokens is not None]
-    total = sum(messages for _, messages in forwarded)
-    return sum(shared for shared, _ in forwarded) / total if total else None
+    shared, total = _cached(requests)
+    return shared / total if total else None

@@ -41,6 +41,7 @@ from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.effects import Answer, Ask, Effect, Result, Votes
 from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
+from strategies.core.rules import find_rules, merge_rules
 
 TENANT = "replay"
 
@@ -48,12 +49,12 @@ TENANT = "replay"
 class ScriptedSummarizer:
     """Answers effects without a model, by `proxy.replaying.scripted`.
 
-    `tokens`, of which `written` are answers, and `calls` say what that would cost.
+    `tokens`, of which `written` are answers, and `calls` say what that would cost; `votes` are the valid ones.
     """
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
-        self.tokens = self.calls = self.written = 0
+        self.tokens = self.calls = self.written = self.votes = self.yes_votes = 0
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         counter = self._tokenizers.for_model(caller.model, caller.endpoint.counter)
@@ -63,6 +64,9 @@ class ScriptedSummarizer:
         )
         self.tokens += sum(result.tokens for result in results)
         self.written += sum(counter.text(result.text) for result in results if isinstance(result, Answer))
+        cast = [vote.yes for result in results if isinstance(result, Votes) for vote in result.votes]
+        self.votes += sum(yes is not None for yes in cast)
+        self.yes_votes += cast.count(True)
         self.calls += sum(result.calls if isinstance(result, Votes) else 1 for result in results)
         return results
 
@@ -150,7 +154,7 @@ class Player:
         original = overhead + size(self._sent(request.body.elements))
         usable = self._usable(request.body.envelope.reply_limit)
         made, started = self._summarizer, perf_counter()
-        own, calls, written = made.tokens, made.calls, made.written
+        own, calls, written, votes, yes = made.tokens, made.calls, made.written, made.votes, made.yes_votes
         try:
             exchange = await self._services.condenser.exchange(request)
         except ContextLengthExceeded:
@@ -170,6 +174,8 @@ class Player:
             own_tokens=made.tokens - own,
             own_calls=made.calls - calls,
             own_replies=made.written - written,
+            votes=made.votes - votes,
+            yes_votes=made.yes_votes - yes,
             action=exchange.decision.action,
         )
         return decided, sent
@@ -263,9 +269,17 @@ def kept_in(
     """What a view of the first `end` messages has kept; only questions about messages in them count."""
     text = "" if requests and requests[-1].refused else text_of(conversation, view)
     questions = [asked for asked in conversation.questions if max(asked.places) < end]
-    names = names_of(conversation, end)
-    reached, kept = sum(asked.reaches(text) for asked in questions), sum(name in text for name in names)
-    return ReplayedConversation(requests, len(questions), reached, len(names), kept)
+    names, rules = names_of(conversation, end), rules_of(conversation, end)
+    return ReplayedConversation(
+        requests,
+        questions=len(questions),
+        answerable=sum(asked.reaches(text) for asked in questions),
+        names=len(names),
+        kept_names=sum(name in text for name in names),
+        rules=len(rules),
+        kept_rules=sum(rule in text for rule in rules),
+        id=conversation.id,
+    )
 
 
 def text_of(conversation: Conversation, view: Sequence[ForwardedMessage]) -> str:
@@ -276,9 +290,18 @@ def text_of(conversation: Conversation, view: Sequence[ForwardedMessage]) -> str
 
 def names_of(conversation: Conversation, end: int) -> frozenset[str]:
     """The different names and numbers in the user's messages among the first `end`."""
+    return frozenset(name for text in _said(conversation, end) for name in find_facts(text))
+
+
+def rules_of(conversation: Conversation, end: int) -> frozenset[str]:
+    """The rules and open tasks that the user has given in the first `end` messages and that still hold."""
+    return frozenset(merge_rules((), (rule for text in _said(conversation, end) for rule in find_rules(text))))
+
+
+def _said(conversation: Conversation, end: int) -> Iterator[str]:
     dialect = conversation.endpoint.dialect
     users = (message for message in conversation.messages[:end] if dialect.read(message).role is Role.USER)
-    return frozenset(name for message in users for name in find_facts(dialect.text(message)))
+    return map(dialect.text, users)
 
 
 def request_ends(conversation: Conversation) -> Iterator[int]:

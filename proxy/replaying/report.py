@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import inf
 from typing import Any, NamedTuple
 
-from proxy.condensing.policy import Window
-from proxy.replaying.measures import Economy, Share, Summary
+from proxy.condensing.policy import RATIOS, Window
+from proxy.replaying.measures import Economy, ReplayedConversation, Share, Summary, cheaper_from, summarize
 from proxy.replaying.table import grid
+from strategies.core.economics import Prices
 
-_HEAD = (
+HEAD = (
     "strategy", "requests", "tokens sent", "own tokens", "saved", "condensed", "overflows", "cached", "evidence",
-    "names", "cost", "of direct", "dear writes", "ms median", "ms max",
+    "names", "rules", "votes", "YES", "cost", "of direct", "dear writes", "ms median", "ms max",
 )  # fmt: skip
-_NOTE = (
+NOTE = (
     "saved: against the tokens that the client sent, our own calls paid for. cached: message tokens that the request\n"
     "before began with. evidence: questions whose evidence stands word for word in the last view. names: names and\n"
-    "numbers of the user that are in the last view. cost: of all prompts and our own calls, at {prices};\n"
+    "numbers of the user that are in the last view. rules: rules and open tasks of the user that are in it word for\n"
+    "word. votes: of judges; YES: their share. cost: of all prompts and our own calls, at {prices};\n"
     "of direct: to what the client's own lists would cost, with the interval of 95 % over conversations;\n"
     "dear writes: the same where a cached token costs a tenth of a fresh one, and writing it a quarter more.\n"
     "cliff: CliffCompaction's rule, at the same trigger. No model was asked:\n"
@@ -38,13 +40,26 @@ class ReplayResults(NamedTuple):
     """What the cost was counted at, in words."""
     economies: Sequence[Economy] = ()
     """Where each conversation is cheapest."""
+    played: Mapping[str, Sequence[ReplayedConversation]] = {}
+    """The conversations under each strategy, the client's own lists first."""
+    costs: Prices = RATIOS
+    """What the cost was counted at."""
+
+    def each(self) -> Iterator[tuple[ReplayedConversation, Summary, int | None]]:
+        """Each conversation under each strategy, its figures, and from which request on it was cheaper than direct."""
+        directs = next(iter(self.played.values()), ())
+        for place, direct in enumerate(directs):
+            for name, conversations in self.played.items():
+                one = conversations[place]
+                since = cheaper_from(one.costs(self.costs), direct.costs(self.costs))
+                yield one, summarize(name, [one], self.costs, [direct]), since
 
 
 def table(replayed: ReplayResults) -> str:
     """An aligned text table, with a title above it and an explanation of the columns below it."""
-    lines = grid(_HEAD, list(map(_row, replayed.summaries)))
+    lines = grid(HEAD, list(map(row, replayed.summaries)))
     warnings = [_warning(summary) for summary in replayed.summaries if summary.degraded]
-    return "\n".join([_title(replayed), "", *lines, "", *warnings, _NOTE.format(prices=replayed.prices)])
+    return "\n".join([title(replayed), "", *lines, "", *warnings, NOTE.format(prices=replayed.prices)])
 
 
 def document(replayed: ReplayResults) -> dict[str, Any]:
@@ -58,6 +73,10 @@ def document(replayed: ReplayResults) -> dict[str, Any]:
         "summarizer": "scripted",
         "prices": replayed.prices,
         "strategies": list(map(asdict, replayed.summaries)),
+        "each": [
+            {"conversation": one.id, "cheaper_from": since, **asdict(summary)}
+            for one, summary, since in replayed.each()
+        ],
         "conversations_economy": [economy._asdict() for economy in replayed.economies],
     }
 
@@ -80,14 +99,16 @@ def each_conversation(replayed: ReplayResults) -> str:
     return "\n".join(grid(head, rows))
 
 
-def _title(replayed: ReplayResults) -> str:
+def title(replayed: ReplayResults) -> str:
+    """What was replayed, and under which window."""
     count = replayed.conversations
     conversations = f"{count:,} conversation{'s' if count != 1 else ''}"
     model = replayed.model or "no model named"
     return f"{replayed.file}: {conversations}, {model}, window {replayed.window.tokens:,} ({replayed.window.source})"
 
 
-def _row(summary: Summary) -> tuple[str, ...]:
+def row(summary: Summary) -> tuple[str, ...]:
+    """The cells of `HEAD`."""
     refused = f" ({summary.refused:,} refused)" if summary.refused else ""
     return (
         summary.strategy,
@@ -100,6 +121,9 @@ def _row(summary: Summary) -> tuple[str, ...]:
         _percent(summary.cached_share),
         _percent(summary.evidence_share),
         _percent(summary.names_share),
+        _percent(summary.rules_share),
+        f"{summary.votes:,}",
+        _percent(summary.yes_share),
         f"{summary.cost:,.3f}",
         share_text(summary.cost_share),
         share_text(summary.dear_share),

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -46,6 +49,8 @@ def test_json_has_the_figures_of_every_strategy(recorded: Path, capsys: pytest.C
     assert (document["conversations"], document["window"]) == (2, 1_024)
     assert (off["requests"], off["saved_share"], recent["overflows"]) == (32, 0, 0)
     assert 0 < recent["saved_share"] < 1
+    assert recent["intervals"]["saved"][1] <= recent["saved_share"] <= recent["intervals"]["saved"][2]
+    assert [each["strategy"] for each in document["each"]] == ["off", "recent"] * 2
 
 
 def test_a_file_that_cannot_be_read_exits_2_and_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,6 +60,37 @@ def test_a_file_that_cannot_be_read_exits_2_and_says_why(tmp_path: Path, capsys:
     assert main(["replay", str(path)]) == 2
 
     assert capsys.readouterr().err.startswith(f"condenser: {path}: line 1: is not JSON")
+
+
+def test_html_is_a_page_with_plots_that_stands_alone(recorded: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+
+    assert main(["replay", str(recorded), "--strategy", "recent", "--window", "1024", "--html", str(report)]) == 0
+
+    text = report.read_text("utf-8")
+    assert text.count("<summary>Table: Tokens sent") == 2
+    assert "window 1,024" in text
+    assert text.count('<svg viewBox="0 0 760') == text.count("<summary>Table: ")
+
+
+def test_a_report_that_cannot_be_written_exits_1_and_says_why(
+    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["replay", str(recorded), "--strategy", "off", "--html", str(tmp_path)]) == 1
+
+    assert "Is a directory" in capsys.readouterr().err
+
+
+def test_a_terminal_gets_a_progress_bar(recorded: Path) -> None:
+    screen, terminal = os.openpty()
+    command = [sys.executable, "-m", "proxy", "replay", str(recorded), "--strategy", "recent", "--window", "1024"]
+    plain = subprocess.run(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, timeout=60, check=True)
+    subprocess.run(command, stderr=terminal, stdout=subprocess.DEVNULL, timeout=60, check=True)
+    os.close(terminal)
+
+    assert plain.stderr == b""
+    assert b"] 2/4 off" in os.read(screen, 4_096)
+    os.close(screen)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from proxy.replaying.measures import (
     ReplayedConversation,
     ReplayedRequest,
     cached_share,
+    cheaper_from,
     common_prefix,
     summarize,
 )
@@ -94,3 +95,19 @@ def test_nothing_played_is_a_summary_without_shares() -> None:
     summary = summarize("off", [])
 
     assert (summary.saved_share, summary.cached_share, summary.evidence_share) == (None, None, None)
+
+
+def test_a_way_is_cheaper_from_the_request_on_after_which_it_stays_so() -> None:
+    assert cheaper_from([1, 5, 1, 1, 1], [2, 2, 3, 3, 3]) == 4
+    assert cheaper_from([1, 1], [2, 2]) == 1
+    assert cheaper_from([1, 9], [2, 2]) is None
+
+
+def test_shares_of_what_is_kept_and_voted_have_intervals_over_conversations() -> None:
+    request = ReplayedRequest(100, 80, 0, 0, 200, 1.0, own_tokens=10, votes=3, yes_votes=1)
+    summary = summarize("a", [ReplayedConversation([request], rules=4, kept_rules=each) for each in (1, 3)], direct=())
+
+    assert (summary.rules_share, summary.votes, summary.saved_share) == (0.5, 6, 0.1)
+    assert summary.intervals["rules"] == (0.5, 0.25, 0.75)
+    assert summary.intervals["yes"] == pytest.approx((1 / 3, 1 / 3, 1 / 3))
+    assert summary.intervals["evidence"] is None

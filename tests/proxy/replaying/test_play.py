@@ -139,7 +139,7 @@ def test_a_conversation_without_a_reply_has_no_request() -> None:
     messages = [{"role": "user", "content": "hello?"}]
     conversation = Conversation("a", messages, questions=[question(messages, 0)])
 
-    assert play(conversation, "mask") == ReplayedConversation([], 0, 0)
+    assert play(conversation, "mask") == ReplayedConversation([], 0, 0, id="a")
 
 
 async def test_a_question_is_asked_behind_the_whole_history_and_changes_nothing() -> None:

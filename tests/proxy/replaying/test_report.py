@@ -25,7 +25,24 @@ def test_the_columns_of_the_table_are_aligned() -> None:
     assert head.split()[:3] == ["strategy", "requests", "tokens"]
     assert (
         rows[1].split()
-        == ["mask+half-window", "1", "1,500", "100", "20.0%", "0", "0", "0.0%", "-", "-", "0.002", "-", "-"]
+        == [
+            "mask+half-window",
+            "1",
+            "1,500",
+            "100",
+            "20.0%",
+            "0",
+            "0",
+            "0.0%",
+            "-",
+            "-",
+            "-",
+            "0",
+            "-",
+            "0.002",
+            "-",
+            "-",
+        ]
         + ["1.2"] * 2
     )
     assert len({len(line) for line in (head, *rows)}) == 1
