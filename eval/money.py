@@ -2,8 +2,9 @@
 
 Every way is played by the engine of `condenser replay`, request by request. *Newest only* is LangChain's
 `trim_messages`, which drops the oldest messages of each request; CliffCompaction's rule is in
-`proxy/replaying/baseline.py`. Summaries are scripted, so they are an upper bound of what a model would keep. Our own
-calls are paid for.
+`proxy/replaying/baseline.py`. LiteLLM's `trim_messages` (1.109.1) has no row: where a call has no text it fails and
+returns the whole history, and for one conversation of 234 requests it took over four minutes. Summaries are scripted,
+so they are an upper bound of what a model would keep. Our own calls are paid for.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ PRICES = Prices(input=0.95, cached_input=0.16, cache_write=0.95, output=4.0)
 """Those of Kimi K2.6 for a million tokens."""
 KINDS = {"coding-agent": "coding agents", "customer-service-tools": "customer service"}
 OURS = (f"{DEFAULT}, memory off", DEFAULT, "mask+half-window", "half-window", "mask", "recent", "semantic", "rolling")
+AUTO = f"{DEFAULT}, economy auto"
 EACH = 4
 """Conversations of each kind."""
 
@@ -47,8 +49,13 @@ def page(path: Path, each: int = EACH) -> str:
 
 async def measured(conversations: Sequence[Conversation], ours: Sequence[str] = OURS) -> list[Summary]:
     """The figures of each way to serve these conversations."""
-    settings = Settings(upstream={"base_url": "http://localhost/v1"}, store={"url": "memory://"}, economy="off")  # type: ignore[arg-type]
-    async with open_replay_proxy(settings) as proxy:
+    settings = {"upstream": {"base_url": "http://localhost/v1"}, "store": {"url": "memory://"}}
+    prices = {"input": PRICES.input, "cached_input": PRICES.cached_input, "output": PRICES.output}
+    steered = {**settings, "economy": "auto", "models": [{"match": "*", "prices": prices}]}
+    async with (
+        open_replay_proxy(Settings.model_validate({**settings, "economy": "off"})) as proxy,
+        open_replay_proxy(Settings.model_validate(steered)) as auto,
+    ):
         player = Player(proxy, "gpt-4o", WINDOW)
         direct = [baseline.play(player, one, partial(_history, one)) for one in conversations]
         rows: dict[str, list[ReplayedConversation]] = {
@@ -56,12 +63,13 @@ async def measured(conversations: Sequence[Conversation], ours: Sequence[str] = 
             "newest only (LangChain)": [baseline.play(player, one, _Newest(player, one).show) for one in conversations],
             "CliffCompaction's rule": [baseline.play_by_rule(player, one) for one in conversations],
         }
-        for name in ours:
+        for name in (*ours, AUTO):
             pipeline = parse(name.partition(",")[0])
             memory = "off" if "memory off" in name or name == "recent" else None
             assert pipeline is not None
+            own = Player(auto, "gpt-4o", WINDOW) if name == AUTO else player
             rows[f"`{name}`"] = [
-                await player.play(one, pipeline, f"{place}/{name}", memory) for place, one in enumerate(conversations)
+                await own.play(one, pipeline, f"{place}/{name}", memory) for place, one in enumerate(conversations)
             ]
     return [summarize(name, played, PRICES, direct) for name, played in rows.items()]
 

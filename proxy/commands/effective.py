@@ -90,7 +90,8 @@ def _economy_lines(policy: Policy, budget: Budget, prices_origin: str, origin: s
         advice = advise(budget, prices, condensing, growth)
         requests = break_even(condensing, budget.trigger, prices)
         paid = "never pays back" if requests == inf else f"pays back after {ceil(requests):,} requests"
-        cheapest = f"{advice.trigger:,}, {advice.saves:.1%} cheaper than " if advice.saves else ""
+        marks = f"{advice.trigger:,}, cut to {advice.target:,}"
+        cheapest = f"{marks}, {advice.saves:.1%} cheaper than " if advice.saves else ""
         yield f"    {who} ({head:,} constant, {growth:,} a request): cheapest at {cheapest}the trigger, which {paid}"
 
 

@@ -227,8 +227,9 @@ def _economy(advice: Mapping[str, Any] | None) -> str:
     """What `economy = "auto"` would do for a session, or does."""
     if not advice:
         return "nothing to save"
+    to = f" to {advice['target']:,}" if "target" in advice else ""  # sessions stored before have none
     does = "auto condenses" if advice["mode"] == "auto" else "auto would condense"
-    return f"{does} at {advice['trigger']:,} tokens, {advice['saves']:.0%} cheaper than at the mark"
+    return f"{does} at {advice['trigger']:,} tokens{to}, {advice['saves']:.0%} cheaper than at the marks"
 
 
 def _condensation_lines(record: Mapping[str, Any], *, is_latest: bool) -> Iterator[str]:

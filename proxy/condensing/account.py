@@ -103,7 +103,7 @@ def _economy_phrase(decision: Decision) -> str:
     if advice is None or advice.saves < _WORTH_A_PHRASE:
         return ""
     verb = "saves" if decision.policy.economy == "auto" else "would save"
-    return f", condensing at {short(advice.trigger)} {verb} {advice.saves:.0%}"
+    return f", condensing at {short(advice.trigger)} to {short(advice.target)} {verb} {advice.saves:.0%}"
 
 
 def _action_phrase(decision: Decision) -> str:

@@ -31,7 +31,7 @@ from proxy.store.access import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.condensation import standing_in
-from strategies.core.economics import advise, condensing_of, with_trigger
+from strategies.core.economics import advise, condensing_of, follow
 from strategies.core.messages import Message, Role
 from strategies.core.replay import JUDGED, prepared_in
 from strategies.core.view import item_for
@@ -180,13 +180,15 @@ def with_economy(context: RequestContext) -> RequestContext:
     if policy.economy == "off" or policy.pipeline.is_off or budget is None or requests < MIN_REQUESTS:
         return context
     head = context.overhead + transcript.system_tokens
+    if transcript.task is not None:
+        head += min(transcript.chain[transcript.task].tokens, budget.task_cap)
     growth = sum([message.tokens for message in newest]) / requests
     made = (each for each in context.recognised.condensations if not (each.reverted or each.restores))
     seen = sorted(made, key=attrgetter("created_at"))[-MAX_SEEN:]
     condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first, seen=seen)
     advice = advise(budget, policy.costs, condensing, growth)
     if policy.economy == "auto" and advice.saves > 0:
-        policy = policy._replace(budget=with_trigger(budget, advice.trigger))
+        policy = policy._replace(budget=follow(budget, advice))
     return context._replace(policy=policy, advice=advice)
 
 
@@ -218,13 +220,13 @@ def _conversation(context: RequestContext) -> str:
 
 
 def _needs_counts(context: RequestContext) -> bool:
-    """Whether a judge's record may be applied: an estimate cannot show by how much that makes the view smaller.
+    """Whether an estimate is not enough.
 
-    Nor can it show which of the pinned messages fit into their share, or what a condensation that is wished for
-    aims at.
+    It cannot show by how much a judge's record makes the view smaller, which pinned messages fit into their share, or
+    what a condensation that is wished for aims at; and under `auto` the trigger may be below all marks.
     """
     stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
-    if context.wish is not None or (known and context.recognised.pins):
+    if context.policy.economy == "auto" or context.wish is not None or (known and context.recognised.pins):
         return True
     if stage is None or stage.inline:
         return stage is not None

@@ -169,6 +169,8 @@ class Economy(NamedTuple):
     """By how much each request grows."""
     trigger: int
     """At how many tokens it is cheapest to condense."""
+    target: int
+    """To how many."""
     saves: float
     """The share that this saves against the mark."""
     break_even: float

@@ -196,7 +196,7 @@ class Player:
         head, budget = self.overhead(conversation) + fixed, policy.budget
         growth = (size(self.forwarded(conversation, conversation.messages)) - fixed) / max(requests, 1)
         if budget is None:
-            return Economy(conversation.id, requests, head, growth, 0, 0.0, inf)
+            return Economy(conversation.id, requests, head, growth, 0, 0, 0.0, inf)
         condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first)
         advice = advise(budget, policy.costs, condensing, growth)
         paid = break_even(condensing, budget.trigger, policy.costs)

@@ -83,7 +83,7 @@ def document(replayed: ReplayResults) -> dict[str, Any]:
 
 def each_conversation(replayed: ReplayResults) -> str:
     """A line for each conversation: its growth, its cheapest trigger, and when a condensation at the mark pays back."""
-    head = ("conversation", "requests", "constant", "a request", "cheapest at", "saves", "pays back after")
+    head = ("conversation", "requests", "constant", "a request", "cheapest at", "cut to", "saves", "pays back after")
     rows = [
         (
             economy.id,
@@ -91,6 +91,7 @@ def each_conversation(replayed: ReplayResults) -> str:
             f"{economy.head:,}",
             f"{economy.growth:,.0f}",
             f"{economy.trigger:,}",
+            f"{economy.target:,}",
             f"{economy.saves:.1%}",
             "never" if economy.break_even == inf else f"{economy.break_even:.0f} requests",
         )

@@ -35,11 +35,11 @@ class Marks:
 
     def clamped(self) -> Marks:
         """The marks as they are used: marks that contradict `trigger` are brought in line with it."""
-        trigger = min(max(self.trigger, 0.05), 1.0)
+        trigger = min(max(self.trigger, 0.001), 1.0)
         return Marks(
             prepare=min(max(self.prepare, 0.0), trigger),
             trigger=trigger,
-            target=min(max(self.target, 0.01), TARGET_UNDER_TRIGGER * trigger),
+            target=min(max(self.target, 0.0005), TARGET_UNDER_TRIGGER * trigger),
             step=min(max(self.step, 0.0), 1.0),
         )
 

@@ -22,16 +22,22 @@ All sizes are in tokens as the upstream counts them; money is in the currency of
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, inf, sqrt
 from typing import NamedTuple
 
-from strategies.core.budget import TARGET_UNDER_TRIGGER, Budget
+from strategies.core.budget import TARGET_UNDER_TRIGGER, Budget, Marks
 from strategies.core.condensation import Condensation
 
 _MILLION = 1_000_000
+KEPT_REQUESTS = 2
+"""The newest requests that stay in a view as cheap as can be; CliffCompaction keeps as many steps."""
 _RECORD_SHARE = 0.5
 """The share of its bound that a record takes on average."""
+_MAX_RECORD = 3_700
+"""The maximum number of tokens of a record that rules make, its ledger included."""
+MIN_ROOM = 2
+"""The requests that must fit between the target and the trigger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +159,17 @@ def cost_of_request(condensing: Condensing, growth: float, trigger: float, price
 
 
 class Advice(NamedTuple):
-    """What `auto` would do."""
+    """What `auto` would do; sizes in tokens of our own count."""
 
     trigger: int
-    """The size of the view at which it condenses, in tokens of our own count."""
+    """The size of the view at which it condenses."""
+    target: int
+    """The size that it condenses to, before what the strategy cannot cut."""
     saves: float
-    """The share of what prompts cost that this saves, against the configured trigger; 0 if it changes nothing."""
+    """The share of what prompts cost that this saves, against the configured marks; 0 if it changes nothing."""
 
     def __str__(self) -> str:
-        return f"trigger={self.trigger}; saves={self.saves:.2f}"
+        return f"trigger={self.trigger}; target={self.target}; saves={self.saves:.2f}"
 
 
 def condensing_of(
@@ -172,30 +180,45 @@ def condensing_of(
     It lands where those that the session has `seen` have landed, and costs calls as they did. Before the first it lands
     at the target, and costs a call if its first stage `asks` a model.
     """
-    least, record = int(head + 2 * growth), int(budget.replacement_cap * _RECORD_SHARE)
     if seen:
-        landing = sum(made.tokens_after for made in seen) // len(seen)
-        own = sum(made.own_tokens for made in seen) // len(seen)
+        landing = sum([made.tokens_after for made in seen]) // len(seen)
+        own = sum([made.own_tokens for made in seen]) // len(seen)
     else:
-        landing, own = budget.target, max(budget.trigger - budget.target, 0) + record if asks else 0
-    reply = min(record, own)
-    return Condensing(max(landing, least), head, prices.of_call(prompt=own - reply, reply=reply))
+        landing = budget.target
+        own = max(budget.trigger - landing, 0) + _record(budget) if asks else 0
+    reply = min(_record(budget), own) if own else 0
+    calls = prices.of_call(prompt=own - reply, reply=reply) if own else 0.0
+    return Condensing(max(landing, int(head + 2 * growth)), head, calls)
 
 
-def advise(budget: Budget, prices: Prices, condensing: Condensing, growth: float) -> Advice:
-    """The best trigger for views that grow by `growth` tokens a request."""
-    least = max(condensing.landing + growth, budget.usable * budget.marks.target / TARGET_UNDER_TRIGGER)
-    wanted = ceil(min(max(best_trigger(condensing, growth, prices), least), budget.trigger))
-    if wanted >= budget.trigger:
-        return Advice(budget.trigger, 0.0)
-    at_mark = cost_of_request(condensing, growth, budget.trigger, prices)
-    return Advice(wanted, max(1 - cost_of_request(condensing, growth, wanted, prices) / at_mark, 0.0))
+def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float) -> Advice:
+    """The cheapest trigger and target for views that grow by `growth` tokens a request.
+
+    The lower the target, the cheaper: less is read anew and less is carried. So it is what the constant head allows:
+    head, record and the newest requests. `expected` is a condensation at the marks of the budget.
+    """
+    asks, record, mark = expected.calls > 0, _record(budget), budget.trigger
+    target = int(min(expected.head + record / _RECORD_SHARE + KEPT_REQUESTS * growth, budget.target))
+    # A call that reads what it condenses reads each token once, at any trigger; only its reply counts here.
+    reply = prices.of_call(prompt=0, reply=record) if asks else 0.0
+    deepest = Condensing(min(expected.landing, target), expected.head, reply)
+    least = max(target + MIN_ROOM * growth, target / TARGET_UNDER_TRIGGER)
+    trigger = ceil(min(max(best_trigger(deepest, growth, prices), least), mark))
+    if asks:
+        deepest = deepest._replace(calls=prices.of_call(prompt=trigger - deepest.landing + record, reply=record))
+    at_marks = cost_of_request(expected, growth, mark, prices)
+    saves = 1 - cost_of_request(deepest, growth, trigger, prices) / at_marks if 0 < at_marks < inf else 0.0
+    return Advice(trigger, target, saves) if saves > 0 else Advice(mark, budget.target, 0.0)
 
 
-def with_trigger(budget: Budget, trigger: int) -> Budget:
-    """The budget with another trigger in tokens; preparations begin as much sooner, and a step is as much smaller."""
-    marks, share = budget.marks, trigger / max(budget.usable, 1)
-    step = min(marks.step, max(share - marks.target, 0.0))
-    return budget.with_marks(
-        replace(marks, trigger=share, prepare=marks.prepare * share / marks.trigger, step=step)
-    ).with_goal(budget.goal)
+def _record(budget: Budget) -> int:
+    """The tokens of a record, about."""
+    return int(min(budget.replacement_cap, _MAX_RECORD) * _RECORD_SHARE)
+
+
+def follow(budget: Budget, advice: Advice) -> Budget:
+    """The budget with the marks of the advice; preparations begin as much sooner, and a step is as much smaller."""
+    marks, usable = budget.marks, max(budget.usable, 1)
+    trigger, target = advice.trigger / usable, advice.target / usable
+    step = min(marks.step, max(trigger - target, 0.0))
+    return budget.with_marks(Marks(marks.prepare * trigger / marks.trigger, trigger, target, step))

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from openai import OpenAI
 
 from tests.support import wire
-from tests.support.stage import Stage, asked, body_of, chat, count, staged
+from tests.support.stage import MODEL, Stage, asked, body_of, chat, count, staged
 from tests.support.wire import Answer
 
 OPERATOR = [("Authorization", "Bearer operator")]
 WINDOW = 32_768
 """Its target is 14,336 tokens and its trigger 24,371."""
 PRICES = {"input": 1.0, "cached_input": 0.5}
-"""With reads this dear the cheapest trigger is near its least, a quarter above the target."""
+"""With reads this dear the cheapest trigger is near its least."""
 PRICED: dict[str, Any] = {"window": WINDOW, "strategy": "extract", "models": [{"match": "*", "prices": PRICES}]}
 
 
@@ -30,10 +31,12 @@ def grown(stage: Stage) -> Answer:
 def test_by_default_a_reply_says_where_condensing_is_cheapest_and_nothing_else_changes() -> None:
     with staged(**PRICED) as stage:
         answer = grown(stage)
-        mode, trigger, saves = (answer.header("x-condenser-economy") or "").split("; ")
+        mode, *said = (answer.header("x-condenser-economy") or "").split("; ")
+        advice = {name: float(value) for name, _, value in (part.partition("=") for part in said)}
         assert mode == "advise"
-        assert 14_336 / 0.8 <= int(trigger.removeprefix("trigger=")) < 20_000
-        assert 0.01 <= float(saves.removeprefix("saves=")) < 0.5
+        assert advice["target"] < 14_336
+        assert advice["target"] / 0.8 <= advice["trigger"] < 20_000
+        assert 0.01 <= advice["saves"] < 0.9
         assert answer.header("x-condenser-action") == "passed"
         assert stage.upstream.journal.only().body == stage.sent[-1]
 
@@ -44,6 +47,22 @@ def test_auto_condenses_there() -> None:
         assert answer.header("x-condenser-action") == "condensed"
         assert (answer.header("x-condenser-economy") or "").startswith("auto; trigger=")
         assert count(stage.forwarded[-1].json()) <= 14_336
+
+
+def test_clients_read_what_auto_did_from_the_reply() -> None:
+    with staged(**PRICED, economy="auto") as stage:
+        client = OpenAI(base_url=f"{stage.proxy.url}/v1", api_key="k", max_retries=0)
+        messages: Any = chat(ROUNDS)
+        reply = client.chat.completions.with_raw_response.create(model=MODEL, messages=messages)
+        assert reply.headers["x-condenser-action"] == "condensed"
+        assert reply.headers["x-condenser-economy"].startswith("auto; trigger=")
+        assert reply.parse().choices[0].message.content
+
+
+def test_auto_condenses_a_chat_that_is_short_for_its_window() -> None:
+    cheap_reads = [{"match": "*", "prices": {"input": 1.0, "cached_input": 0.1}}]
+    with staged(**{**PRICED, "window": 1_000_000, "models": cheap_reads}, economy="auto") as stage:
+        assert grown(stage).header("x-condenser-action") == "condensed"
 
 
 def test_off_says_and_does_nothing() -> None:
@@ -83,4 +102,4 @@ def test_sessions_say_what_auto_would_do() -> None:
         path = f"/_condenser/sessions/{listed[0]['tenant']}/{listed[0]['session']}"
         economy = wire.request(stage.proxy.url, "GET", path, b"", OPERATOR).json()["economy"]
         assert economy["mode"] == "advise"
-        assert 17_000 < economy["trigger"] < 20_000
+        assert economy["target"] < economy["trigger"] < 20_000
