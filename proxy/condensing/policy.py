@@ -16,7 +16,7 @@ from proxy.knowledge.profiles import ANY, Profile
 from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
 from strategies import Pipeline, stages
 from strategies.core.budget import Budget, Scale
-from strategies.core.economics import Prices
+from strategies.core.economics import Prices, is_cheaper_continued
 from strategies.core.effects import JUDGE, SUMMARIZER
 from strategies.core.ledger import LEDGER, LedgerCaps
 from strategies.core.protocol import Injection, Judging, Strategy
@@ -123,7 +123,10 @@ class Policy(NamedTuple):
     @property
     def continues(self) -> bool:
         """Whether summarizers continue from the view itself."""
-        return self.summarizer.form == "continue"
+        if self.summarizer.form != "auto":
+            return self.summarizer.form == "continue"
+        is_cheaper = self.budget is not None and is_cheaper_continued(self.budget.unscaled, self.costs)
+        return is_cheaper and not self.summarizer.own_model
 
     def scaled(self, scale: Scale) -> Policy:
         """The policy with its budget in tokens of our own count."""

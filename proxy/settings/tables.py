@@ -122,15 +122,20 @@ class SummarizerRole(ModelRole):
 
     window: int | None = Field(None, ge=MIN_WINDOW)
     """Its context length in tokens, if that differs from the request's."""
-    form: Literal["isolated", "continue"] = "isolated"
-    """`continue` has the request's model go on from the view itself, so that the upstream's prompt cache is hit."""
+    form: Literal["isolated", "continue", "auto"] = "isolated"
+    """`continue` has the request's model go on from the view itself, so that the upstream's prompt cache is hit; `auto`
+    does so where that is the request's own model and cheaper."""
 
     @model_validator(mode="after")
     def _continues_with_the_same_model(self) -> Self:
-        given = [name for name in ("base_url", "api_key", "model", "window") if getattr(self, name) is not None]
-        if self.form == "continue" and given:
-            raise ValueError(f"form = 'continue' asks the request's own model; leave {', '.join(given)} unset")
+        if self.form == "continue" and self.own_model:
+            raise ValueError(f"form = 'continue' asks the request's own model; leave {', '.join(self.own_model)} unset")
         return self
+
+    @property
+    def own_model(self) -> list[str]:
+        """The names of what makes it another model than the request's."""
+        return [name for name in ("base_url", "api_key", "model", "window") if getattr(self, name) is not None]
 
 
 class JudgeRole(ModelRole):

@@ -216,6 +216,15 @@ def _record(budget: Budget) -> int:
     return int(min(budget.replacement_cap, _MAX_RECORD) * _RECORD_SHARE)
 
 
+def is_cheaper_continued(budget: Budget, prices: Prices) -> bool:
+    """Whether a summary costs less if its call goes on from a view at the trigger, which the upstream has in its cache.
+
+    The other way is a call that reads anew what is condensed, without the rest of the view.
+    """
+    view = budget.trigger
+    return prices.of_call(prompt=view, cached=view) < prices.of_call(prompt=view - budget.target)
+
+
 def follow(budget: Budget, advice: Advice) -> Budget:
     """The budget with the marks of the advice; preparations begin as much sooner, and a step is as much smaller."""
     marks, usable = budget.marks, max(budget.usable, 1)

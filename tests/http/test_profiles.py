@@ -176,6 +176,16 @@ def test_a_summary_that_goes_on_from_the_view_is_asked_for_in_the_form_too() -> 
         assert answer.header("x-condenser-reason") is None
 
 
+@pytest.mark.parametrize(("cached", "continued"), [(0.1, True), (0.9, False)])
+def test_a_summary_goes_on_from_the_view_where_that_is_cheaper(cached: float, continued: bool) -> None:
+    prices = [{"match": "*", "prices": {"input": 1.0, "cached_input": cached}}]
+    with staged(summarizer={"form": "auto"}, models=prices, window=16_384) as stage:
+        answer = stage.ask(chat(40), asked(session="s", strategy="half-window", force="true"))
+        assert answer.header("x-condenser-action") == "condensed"
+        assert len(stage.upstream.journal.to()) == 2
+        assert len(stage.summaries) == (0 if continued else 1)
+
+
 # -- stream options ------------------------------------------------------------------------------------------------
 
 

@@ -23,6 +23,7 @@ from strategies.core.economics import (
     cost_by_prefixes,
     cost_of_request,
     follow,
+    is_cheaper_continued,
     turns_to_pay_back,
 )
 
@@ -232,6 +233,11 @@ def test_trigger_and_target_stay_between_what_the_head_allows_and_the_marks(
         assert advice.target >= min(head, budget.target)
         assert advice.trigger >= advice.target + 2 * growth
         assert follow(budget, advice).marks.clamped() == follow(budget, advice).marks
+
+
+def test_a_summary_is_cheaper_continued_where_reads_from_the_cache_are_cheap() -> None:
+    assert is_cheaper_continued(WIDE, RATIOS)
+    assert not is_cheaper_continued(WIDE, Prices(1.0, 0.5, 1.0))
 
 
 def cost_of_run(head: int, growth: int, trigger: int, target: int, least: int, prices: Prices) -> float:
