@@ -4,7 +4,8 @@ The condensation that the last view of this branch applied is applied again, so 
 upstream prompt caches keep hitting. If that one is unknown, or its view no longer fits under the trigger, the
 condensation with the longest covered prefix is chosen, and of several the one with the greatest depth. A condensation
 that would hide a protected message (the newest round, or the last user message; after a rewind they may lie inside an
-old head) is skipped. If the choice was made for a smaller window, the longest view under this window's trigger is used.
+old head) is skipped, and so is one that what is pinned makes larger than the transcript. If the choice was made for a
+smaller window, the longest view under this window's trigger is used.
 
 Prepared condensations: chooses the one that a view may apply now.
 
@@ -85,9 +86,17 @@ def _views(
     """Yields the possible views, best first; the last one is the transcript itself, with nothing applied."""
     for each in standing_in(condensations, transcript.digests):
         view = fold(transcript, (each.overlay,), fixed, counter)
-        if shows_protected_messages(view):
+        if shows_protected_messages(view) and not _is_outgrown(view, fixed):
             yield Replayed(view, each)
     yield Replayed(fold(transcript, (), fixed, counter), None)
+
+
+def _is_outgrown(view: View, fixed: int) -> bool:
+    """Whether what was pinned makes a view larger than its transcript; where it binds reasoning, it stands anyway."""
+    transcript = view.transcript
+    if not transcript.pinned or view.counter.dialect.binds_reasoning:
+        return False
+    return view.tokens > fixed + transcript.tokens
 
 
 def shows_protected_messages(view: View) -> bool:

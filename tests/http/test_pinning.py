@@ -12,6 +12,7 @@ from openai import OpenAI
 from proxy.cli import main
 from tests.http import test_messages, test_responses
 from tests.http.test_reverting import FULL, SETTINGS, TRIGGER, for_agents, store
+from tests.http.test_taking_over import Caller
 from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.messages_upstream import StrictMessages
@@ -270,6 +271,29 @@ def test_it_is_the_same_under_the_responses_api(store: str) -> None:
         assert all(each in str(test_responses.sent(upstream)[-1]) for each in call)
 
 
+def test_it_is_the_same_for_a_client_that_leaves_its_history_to_the_server(store: str) -> None:
+    settings = {**SETTINGS, "window": test_messages.WINDOW, "sessions": {"take_over": True}}
+    with (
+        StrictResponses(test_responses.reader, window=test_messages.WINDOW) as upstream,
+        proxying(upstream.url, store={"url": store}, **settings) as proxy,
+    ):
+        client, operator, actions = Caller(proxy.url), [("Authorization", f"Bearer {TOKEN}")], set()
+        for _ in range(4):
+            client.turn()
+            proxy.quiet()
+        (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
+        place = f"{SESSIONS}/{row['tenant']}/{row['session']}"
+        (branch,) = wire.request(proxy.url, "GET", place, b"", operator).json()["branches"]
+        number = next(i for i, item in enumerate(branch["messages"]) if is_call(item))
+        wire.request(proxy.url, "POST", f"{place}/pins", b'{"message": %d}' % number, operator)
+        while "replayed" not in actions:
+            actions.add(client.turn().header("x-condenser-action"))
+            proxy.quiet()
+        view = test_responses.sent(upstream)[-1]["input"]
+        (id,) = is_call(branch["messages"][number])
+        assert [item["type"] for item in view if item.get("call_id") == id] == ["function_call", "function_call_output"]
+
+
 def test_thinking_is_taken_by_the_upstream_whenever_pins_change(store: str) -> None:
     with (
         StrictMessages(test_messages.reader, window=test_messages.WINDOW) as upstream,
@@ -315,7 +339,9 @@ def assert_pinned(
     (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
     place = f"{SESSIONS}/{row['tenant']}/{row['session']}"
     (branch,) = wire.request(proxy.url, "GET", place, b"", operator).json()["branches"]
-    numbers = (i for i, message in enumerate(branch["messages"]) if i > 2 and calls(message))
+    view = str(forwarded())
+    called = ((i, calls(message)) for i, message in enumerate(branch["messages"]))
+    numbers = (i for i, ids in called if ids and not any(each in view for each in ids))
 
     def is_taken(number: int) -> bool:
         """Whether the message may be pinned: some rounds have more than an eighth of the window."""
@@ -323,7 +349,6 @@ def assert_pinned(
         return answer.status == 200
 
     ids = calls(branch["messages"][next(filter(is_taken, numbers))])
-    assert not any(each in str(forwarded()) for each in ids)
     actions: list[str | None] = []
     while actions.count("condensed") < 2:
         actions.append(client.turn().header("x-condenser-action"))

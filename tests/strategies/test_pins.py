@@ -14,16 +14,19 @@ from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError
 from strategies.core.pieces import Keep, Literal, PieceKind, with_kept
 from strategies.core.pins import PIN_SHARE, pinned_in
+from strategies.core.replay import replay
 from strategies.core.requirement import Requirement
+from strategies.core.rounds import structure
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.strategies.dialects import test_messages_views, test_responses_views
 from tests.strategies.driving import Reply, attempted, condensed, overlay_of
 from tests.strategies.invariants import faults_beside_pairs
 from tests.strategies.test_invariants import STABLE, replies
-from tests.strategies.test_session_simulation import PIPELINES, Simulated
+from tests.strategies.test_session_simulation import PIPELINES, Simulated, recorded_as
 from tests.support.messages_drafts import messages_conversations
-from tests.support.responses_drafts import responses_conversations
+from tests.support.responses_drafts import asked, responses_conversations
+from tests.support.strict_responses import refused
 from tests.support.transcripts import WORDS, Body, agent, chat, conversations, requests_of, transcript_of, view_of
 
 
@@ -112,7 +115,7 @@ def test_messages_upstreams_take_views_with_pins(
     window=st.sampled_from([1_000, 2_500]),
 )
 @STABLE
-def test_views_of_responses_keep_their_invariants_with_pins(
+def test_responses_upstreams_take_views_with_pins(
     pipeline: str, items: list[Body], places: list[int], window: int
 ) -> None:
     view = all_pinned(test_responses_views.view_of(items, 0), window, places)
@@ -120,6 +123,18 @@ def test_views_of_responses_keep_their_invariants_with_pins(
         after = attempted(Requirement.HARD, pipeline, view, Budget.of(window)).view
         assert_shown(after)
         assert faults_beside_pairs(after, None, shortened=True) == []
+        assert refused(asked(json.loads(after.to_json()))) is None
+
+
+@given(bodies=conversations(), place=st.integers(0, 60))
+@STABLE
+def test_what_stays_with_a_message_is_what_no_cut_parts_from_it(bodies: list[Body], place: int) -> None:
+    transcript = transcript_of(bodies)
+    if transcript.chain:
+        index, cuts = place % len(transcript.chain), structure(transcript.chain).cuts
+        start = max(i for i in range(index + 1) if cuts[i])
+        end = min(i for i in range(index + 1, len(cuts)) if cuts[i])
+        assert pinned_in([transcript.digests[index]], transcript, None) == set(range(start, end))
 
 
 def test_a_call_stays_with_all_of_its_results_and_a_result_with_its_call() -> None:
@@ -145,6 +160,15 @@ def test_a_message_that_was_condensed_before_it_was_pinned_comes_back_behind_the
     shown = fold(pinned, (overlay_of(after),), 0, WORDS)
     assert [item.source for item in shown.items][:3] == [0, None, 5]
     assert fold(view.transcript, (overlay_of(after),), 0, WORDS).to_json() == after.to_json()
+
+
+def test_a_condensation_of_nothing_but_pinned_messages_is_not_applied() -> None:
+    view = view_of(chat(30))
+    after = condensed("extract", view, Budget.of(2_000))
+    record = recorded_as(after, Budget.of(2_000), view.tokens)
+    pinned = view.transcript.with_pinned(frozenset(range(record.covered)))
+    assert replay(view.transcript, [record], 0, WORDS, None, record.id).applied == record
+    assert replay(pinned, [record], 0, WORDS, None, record.id).applied is None
 
 
 def test_a_masked_message_is_whole_again_once_it_is_pinned() -> None:
