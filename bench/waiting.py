@@ -29,7 +29,8 @@ from proxy.condensing.exchange import Exchange
 from proxy.errors import ContextLengthExceeded
 from proxy.reasons import Action
 from proxy.replaying import table
-from proxy.replaying.play import RecordedClient, ScriptedSummarizer, request_ends
+from proxy.replaying.models import ScriptedSummarizer
+from proxy.replaying.play import RecordedClient, request_ends
 from proxy.replaying.recorded import Conversation, load
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services

@@ -1,4 +1,4 @@
-"""Compare strategies on recorded conversations, offline and without a model.
+"""Compare strategies on recorded conversations; offline, unless a model is named that summarizes or votes.
 
 FILE holds conversations as JSON or JSON lines, gzip or not: a list of messages, or an object with `messages` and, where
 there are any, `tools` and `qa` (questions with the indices of their evidence). Each reply is asked for again with the
@@ -11,23 +11,28 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.cli import FAILED, OK, USAGE
 from proxy.commands.options import positive, strategy, use_config, window
 from proxy.condensing.policy import RATIOS, Window
-from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
+from proxy.quoting import redacted
+from proxy.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
 from strategies import DEFAULT, Pipeline, parse
 
 if TYPE_CHECKING:
     from proxy.replaying.measures import ReplayedConversation
+    from proxy.replaying.models import RealModels
     from proxy.replaying.recorded import Conversation
     from proxy.replaying.report import ReplayResults
+    from proxy.services import Services
 
 WINDOW = 8_192
 _OFF = "off"
+_ROLES = ("summarizer", "judge")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -46,6 +51,15 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--cliff", action="store_true", help="compare with CliffCompaction's rule too, which is not ours"
     )
     command.add_argument("--each", action="store_true", help="a line for each conversation: where it is cheapest")
+    for role in _ROLES:
+        command.add_argument(
+            f"--{role}-url",
+            metavar="URL",
+            help=f"ask the {role} that answers there; --model, unless {role}.model is set",
+        )
+    command.add_argument(
+        "--max-cost", metavar="AMOUNT", type=_amount, help="make no call that could cost more in all, and stop there"
+    )
     command.add_argument("--html", metavar="REPORT", type=Path, help="write a page with plots to this file too")
     command.add_argument("--json", action="store_true", help="print JSON")
 
@@ -98,30 +112,39 @@ class _Progress:
 
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
-    from proxy.controls import Controls
     from proxy.knowledge.proof import Scope
     from proxy.replaying import baseline
     from proxy.replaying.measures import summarize
-    from proxy.replaying.play import Player, open_replay_proxy
+    from proxy.replaying.models import RealModels
+    from proxy.replaying.play import Player, open_replay_proxy, prices_of
     from proxy.replaying.report import ReplayResults
+    from proxy.tokens.counter import Tokenizers
 
-    async with open_replay_proxy(_settings(arguments)) as built:
+    settings, roles = _settings(arguments), _asked(arguments)
+    models = RealModels(Tokenizers(settings.tokenizer.ranks_dir), roles, arguments.max_cost) if roles else None
+    async with open_replay_proxy(settings, models) as built:
+        _check_asked(roles, built.services, arguments)
         known = built.services.policies.window(None, Scope(arguments.model))
         assumed = arguments.window or (WINDOW if known.tokens is None else None)
         player = Player(built, arguments.model, assumed)
         progress = _Progress(len(arguments.strategy) * len(conversations))
-        rows: dict[str, list[ReplayedConversation]] = {}
-        for pipeline in arguments.strategy:
-            rows[str(pipeline)] = played = []
-            for i, each in enumerate(conversations):
+        rows: dict[str, list[ReplayedConversation]] = {str(pipeline): [] for pipeline in arguments.strategy}
+        for i, each in enumerate(conversations):
+            played = []
+            for pipeline in arguments.strategy:
                 played.append(await player.play(each, pipeline, f"{i}/{pipeline}"))
                 progress.step(str(pipeline))
+            if models is not None and models.stopped:
+                break
+            for results, one in zip(rows.values(), played, strict=True):
+                results.append(one)
+        conversations = conversations[: len(rows[_OFF])]
         if arguments.cliff:
             rows[baseline.CLIFF] = [baseline.play_by_rule(player, each) for each in conversations]
         economies = [player.economy(each) for each in conversations]
-        policy = built.services.policies.policy(Controls(), {}, Scope(arguments.model))
-    summaries = [summarize(name, results, policy.costs, rows[_OFF]) for name, results in rows.items()]
-    prices = "usual ratios" if policy.costs == RATIOS else f"the prices of {arguments.model} for a million tokens"
+        costs = prices_of(built.services, arguments.model)
+    summaries = [summarize(name, results, costs, rows[_OFF]) for name, results in rows.items()]
+    prices = "usual ratios" if costs == RATIOS else f"the prices of {arguments.model} for a million tokens"
     window = known if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
     return ReplayResults(
         str(arguments.file),
@@ -132,14 +155,56 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         prices,
         economies,
         played=rows,
-        costs=policy.costs,
+        costs=costs,
+        asked=roles,
+        warnings=_warnings(models),
     )
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """The proxy's settings, with a store in memory and no bound on its time that matters."""
+    """The proxy's settings, with a store in memory, no bound on its time that matters, and the models to ask."""
     use_config(arguments.config)
-    return load_settings(store={"url": "memory://", "timeout": 600.0})
+    asked = {role: {"base_url": getattr(arguments, f"{role}_url")} for role in _asked(arguments)}
+    settings = load_settings(store={"url": "memory://", "timeout": 600.0}, **asked)
+    # A model's own summarizer or judge would come before the one that is named here.
+    models = tuple(each.model_copy(update=dict.fromkeys(asked)) for each in settings.models)
+    return settings.model_copy(update={"models": models})
+
+
+def _asked(arguments: argparse.Namespace) -> dict[str, str]:
+    """The roles that real models have, and where these are."""
+    return {role: redacted(url) for role in _ROLES if (url := getattr(arguments, f"{role}_url"))}
+
+
+def _check_asked(roles: Mapping[str, str], services: Services, arguments: argparse.Namespace) -> None:
+    """Raises `SettingsError` for a model without a name, and for one without prices where its cost is bounded."""
+    from proxy.replaying.play import prices_of
+
+    for role in roles:
+        model = getattr(services.settings, role).model or arguments.model
+        if not model:
+            raise SettingsError(f"--{role}-url needs the name of a model: --model, or {role}.model in the settings")
+        if arguments.max_cost is not None and prices_of(services, model) == RATIOS:
+            raise SettingsError(f"--max-cost needs the prices of {model}: set them under [[models]]")
+
+
+def _warnings(models: RealModels | None) -> list[str]:
+    if models is None:
+        return []
+    failed = [f"{number:,} calls to a model failed: {reason}" for reason, number in models.failures.items()]
+    stopped = ["stopped by --max-cost: the conversations after that are left out"] if models.stopped else []
+    return [*failed, *stopped]
+
+
+def _amount(text: str) -> float:
+    """A number above 0."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = 0.0
+    if not 0 < amount < inf:
+        raise argparse.ArgumentTypeError(f"'{text}' must be a number above 0")
+    return amount
 
 
 def _pipelines(text: str) -> list[Pipeline]:

@@ -2,7 +2,7 @@
 
 recorded   reads conversations from a file (JSON, JSONL, gzip)
 play       decides every request of a conversation with the real driver
-scripted   takes the place of the summarizer and the judges
+models     takes the place of the summarizer and the judges: `scripted`, or real ones
 measures   computes what a strategy sent, saved, kept and cost (pure)
 table      prints tables
 report     makes the table and the JSON document of a replay (pure)

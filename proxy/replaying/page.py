@@ -10,7 +10,7 @@ from statistics import median
 
 from proxy.replaying.measures import ReplayedConversation, Share
 from proxy.replaying.plots import Bar, Line, bar_plot, line_plot, table
-from proxy.replaying.report import HEAD, NOTE, ReplayResults, row, title
+from proxy.replaying.report import HEAD, ReplayResults, row, title
 
 MOST_PLOTTED = 6
 """The longest conversations have plots of their own."""
@@ -76,7 +76,8 @@ def page(replayed: ReplayResults) -> str:
 
 def _overview(replayed: ReplayResults) -> Iterator[str]:
     yield "<h2>All strategies</h2>" + table("Sums over all conversations", HEAD, map(row, replayed.summaries))
-    told = f"{NOTE.format(prices=replayed.prices)} Intervals are those of 95 % over conversations."
+    yield from (f"<p><strong>{escape(warning)}</strong></p>" for warning in replayed.all_warnings())
+    told = f"{replayed.notes()} Intervals are those of 95 % over conversations."
     yield f'<p class="note">{escape(told)}</p>'
 
 

@@ -1,7 +1,7 @@
 """Plays conversations through the real driver: one request for every recorded reply.
 
-The driver is the proxy's own, with a store in memory and a script in the summarizer's place. Forwarded messages are
-counted one by one with the model's tokenizer, even where the proxy itself made do with an estimate.
+The driver is the proxy's own, with a store in memory and scripts in the place of its models, or real ones. Forwarded
+messages are counted one by one with the model's tokenizer, even where the proxy itself made do with an estimate.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from math import inf
 from time import perf_counter
 from typing import NamedTuple
 
 from proxy import controls
-from proxy.asking import Caller, Roles
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
@@ -27,8 +27,8 @@ from proxy.replaying.measures import (
     common_prefix,
     size,
 )
+from proxy.replaying.models import RealModels, ScriptedSummarizer
 from proxy.replaying.recorded import Conversation, Message, Question
-from proxy.replaying.scripted import scripted_answer, scripted_votes
 from proxy.request import wire
 from proxy.request.client_request import ClientRequest
 from proxy.request.message_cache import Element
@@ -37,8 +37,7 @@ from proxy.settings import Settings
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies import Pipeline
 from strategies.core.budget import Budget
-from strategies.core.economics import advise, break_even, condensing_of
-from strategies.core.effects import Answer, Ask, Effect, Result, Votes
+from strategies.core.economics import Prices, advise, break_even, condensing_of
 from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
 from strategies.core.rules import find_rules, merge_rules
@@ -46,33 +45,8 @@ from strategies.core.rules import find_rules, merge_rules
 TENANT = "replay"
 
 
-class ScriptedSummarizer:
-    """Answers effects without a model, by `proxy.replaying.scripted`.
-
-    `tokens`, of which `written` are answers, and `calls` say what that would cost; `votes` are the valid ones.
-    """
-
-    def __init__(self, tokenizers: Tokenizers) -> None:
-        self._tokenizers = tokenizers
-        self.tokens = self.calls = self.written = self.votes = self.yes_votes = 0
-
-    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        counter = self._tokenizers.for_model(caller.model, caller.endpoint.counter)
-        results = tuple(
-            scripted_answer(effect, counter) if isinstance(effect, Ask) else scripted_votes(effect, counter)
-            for effect in effects
-        )
-        self.tokens += sum(result.tokens for result in results)
-        self.written += sum(counter.text(result.text) for result in results if isinstance(result, Answer))
-        cast = [vote.yes for result in results if isinstance(result, Votes) for vote in result.votes]
-        self.votes += sum(yes is not None for yes in cast)
-        self.yes_votes += cast.count(True)
-        self.calls += sum(result.calls if isinstance(result, Votes) else 1 for result in results)
-        return results
-
-
 class ReplayProxy(NamedTuple):
-    """A proxy that needs no model, and the summarizer in the place of its models."""
+    """A proxy, and what is in the place of its models."""
 
     services: Services
     summarizer: ScriptedSummarizer
@@ -256,11 +230,18 @@ class Playing:
 
 
 @asynccontextmanager
-async def open_replay_proxy(settings: Settings) -> AsyncIterator[ReplayProxy]:
-    """Opens a proxy that needs no model; `settings` must name the store in memory."""
-    summarizer = ScriptedSummarizer(Tokenizers(settings.tokenizer.ranks_dir))
+async def open_replay_proxy(settings: Settings, models: ScriptedSummarizer | None = None) -> AsyncIterator[ReplayProxy]:
+    """Opens a proxy that needs no model but those in `models`; `settings` must name the store in memory."""
+    summarizer = models or ScriptedSummarizer(Tokenizers(settings.tokenizer.ranks_dir))
     async with open_services(settings, summarizer=summarizer) as built:
+        if isinstance(summarizer, RealModels):
+            summarizer.connect(built.asking, partial(prices_of, built))
         yield ReplayProxy(built, summarizer)
+
+
+def prices_of(services: Services, model: str) -> Prices:
+    """What a million tokens of a model cost: by the settings, as published, or by usual ratios."""
+    return services.policies.policy(controls.Controls(), {}, Scope(model)).costs
 
 
 def kept_in(

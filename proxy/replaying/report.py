@@ -23,9 +23,10 @@ NOTE = (
     "word. votes: of judges; YES: their share. cost: of all prompts and our own calls, at {prices};\n"
     "of direct: to what the client's own lists would cost, with the interval of 95 % over conversations;\n"
     "dear writes: the same where a cached token costs a tenth of a fresh one, and writing it a quarter more.\n"
-    "cliff: CliffCompaction's rule, at the same trigger. No model was asked:\n"
-    "summaries are copied out of the history, so they show sizes, not how well a model writes."
+    "cliff: CliffCompaction's rule, at the same trigger."
 )
+
+_SCRIPTED = "Summaries are copied out of the history without a model, so they show sizes, not how well a model writes."
 
 
 class ReplayResults(NamedTuple):
@@ -44,6 +45,20 @@ class ReplayResults(NamedTuple):
     """The conversations under each strategy, the client's own lists first."""
     costs: Prices = RATIOS
     """What the cost was counted at."""
+    asked: Mapping[str, str] = {}
+    """The roles that real models had, and their addresses."""
+    warnings: Sequence[str] = ()
+    """What went wrong with them."""
+
+    def notes(self) -> str:
+        """What the columns mean, and who summarized and voted."""
+        real = [f"The {role} was the model at {address}." for role, address in self.asked.items()]
+        return "\n".join([NOTE.format(prices=self.prices), *real, *([] if "summarizer" in self.asked else [_SCRIPTED])])
+
+    def all_warnings(self) -> list[str]:
+        """What went wrong, in sentences."""
+        degraded = [_warning(summary) for summary in self.summaries if summary.degraded]
+        return [*degraded, *(f"{warning}." for warning in self.warnings)]
 
     def each(self) -> Iterator[tuple[ReplayedConversation, Summary, int | None]]:
         """Each conversation under each strategy, its figures, and from which request on it was cheaper than direct."""
@@ -58,8 +73,8 @@ class ReplayResults(NamedTuple):
 def table(replayed: ReplayResults) -> str:
     """An aligned text table, with a title above it and an explanation of the columns below it."""
     lines = grid(HEAD, list(map(row, replayed.summaries)))
-    warnings = [_warning(summary) for summary in replayed.summaries if summary.degraded]
-    return "\n".join([title(replayed), "", *lines, "", *warnings, NOTE.format(prices=replayed.prices)])
+    warnings = [f"{warning}\n" for warning in replayed.all_warnings()]
+    return "\n".join([title(replayed), "", *lines, "", *warnings, replayed.notes()])
 
 
 def document(replayed: ReplayResults) -> dict[str, Any]:
@@ -70,7 +85,9 @@ def document(replayed: ReplayResults) -> dict[str, Any]:
         "model": replayed.model or None,
         "window": replayed.window.tokens,
         "window_source": replayed.window.source,
-        "summarizer": "scripted",
+        "summarizer": replayed.asked.get("summarizer", "scripted"),
+        "judge": replayed.asked.get("judge", "scripted"),
+        "warnings": replayed.all_warnings(),
         "prices": replayed.prices,
         "strategies": list(map(asdict, replayed.summaries)),
         "each": [
@@ -143,4 +160,4 @@ def _percent(share: float | None) -> str:
 
 
 def _warning(summary: Summary) -> str:
-    return f"{summary.strategy}: {summary.degraded:,} requests were degraded; their figures are not the strategy's.\n"
+    return f"{summary.strategy}: {summary.degraded:,} requests were degraded; their figures are not the strategy's."

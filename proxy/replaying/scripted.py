@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from math import ceil
 
+from strategies.core.ballot import Polls
 from strategies.core.effects import Answer, Ask, Ballot, Vote, Votes
 from strategies.core.excerpt import cut_text
 from strategies.core.messages import TokenCounter
 from strategies.core.summary import CARD_TOKENS
+from strategies.memory.terms import distinct
 
 _MESSAGE = re.compile(r'<message index="\d+" role="(\w+)">\n(.*?)\n</message>', re.DOTALL)
 _EARLIER = re.compile(r"<earlier_record>\n(.*?)\n</earlier_record>", re.DOTALL)
@@ -22,6 +23,8 @@ _SAID = "The user said: "
 _DID = "The assistant "
 _LINE = 240
 _CARDS = "<memory>"
+_REPEATED = 3
+"""So many times the same call, one after the other, is no progress."""
 
 
 def scripted_answer(ask: Ask, counter: TokenCounter) -> Answer:
@@ -39,10 +42,39 @@ def _card_tokens(ask: Ask) -> int:
 
 
 def scripted_votes(ballot: Ballot, counter: TokenCounter) -> Votes:
-    """The votes of judges without a model: always YES, as many as decide the outcome."""
-    votes = (Vote(True, "scripted"),) * ceil(ballot.k / 2)
+    """The votes of judges without a model: unanimous by `stage_is_done`, as many as decide the outcome."""
+    yes, reasoning = stage_is_done(ballot.user)
+    polls = Polls(ballot.k, ballot.max_attempts)
+    polls.start_calls()
+    while not polls.is_decided:
+        polls.add_vote(Vote(yes, reasoning))
     prompt = counter.text(ballot.system) + counter.text(ballot.user)
-    return Votes(votes, len(votes), prompt * (1 if ballot.at_once else ballot.k))
+    tokens = len(polls.votes) * counter.text(reasoning) + prompt * (1 if ballot.at_once else len(polls.votes))
+    return Votes(tuple(polls.votes), len(polls.votes), tokens)
+
+
+def stage_is_done(prompt: str) -> tuple[bool, str]:
+    """What a judge would vote on the history in a prompt, by the grounds that judges are told, and why.
+
+    YES where the assistant repeats itself, and where its work has ended with an answer and the user goes on to
+    something else: most words of the newest message were not in the turn before. Else NO.
+    """
+    messages = _MESSAGE.findall(prompt)
+    calls = [_calls(body) for role, body in messages if role == "assistant"]
+    if len(calls) >= _REPEATED and calls[-1] and all(each == calls[-1] for each in calls[-_REPEATED:]):
+        return True, "The assistant repeats the same call without progress."
+    starts = [i for i, (role, _) in enumerate(messages) if role == "user"]
+    if len(starts) < 2 or starts[-1] != len(messages) - 1 or not calls or calls[-1]:
+        return False, "The assistant is in the middle of its work."
+    asked = distinct(messages[-1][1])
+    before = distinct("\n".join(body for _, body in messages[starts[-2] : -1]))
+    if len(asked) < 2 or 2 * len(asked & before) >= len(asked):
+        return False, "The user goes on about what was done last."
+    return True, "The last sub-task is complete, and the user goes on to another."
+
+
+def _calls(body: str) -> list[str]:
+    return [line for line in body.splitlines() if line.startswith("calls ")]
 
 
 def scripted_lines(prompt: str) -> list[str]:

@@ -23,7 +23,7 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Trigger
-from proxy.replaying.play import ScriptedSummarizer
+from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings

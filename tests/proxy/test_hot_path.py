@@ -15,7 +15,7 @@ import pytest
 from proxy import controls
 from proxy.condensing.decision import Decision
 from proxy.reasons import Action
-from proxy.replaying.play import ScriptedSummarizer
+from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings

@@ -17,7 +17,7 @@ from proxy.condensing.inject import Injector
 from proxy.condensing.recall import Recall
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage
-from proxy.replaying.play import ScriptedSummarizer
+from proxy.replaying.models import ScriptedSummarizer
 from proxy.reply.watching import WatchedReply
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services

@@ -16,7 +16,7 @@ from proxy.condensing.account import Timing
 from proxy.condensing.exchange import Exchange
 from proxy.condensing.preparing import MAX_HELD
 from proxy.reasons import Action, Trigger
-from proxy.replaying.play import ScriptedSummarizer
+from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.identity import session_key
@@ -26,7 +26,7 @@ from proxy.store.base import Lease, StoreKey
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Condensation
-from strategies.core.effects import Ballot, Effect, Result
+from strategies.core.effects import Ballot, Effect, Result, Vote, Votes
 from strategies.core.replay import Replayed
 from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
@@ -54,7 +54,7 @@ class Watched(SqliteStore):
 
 
 class Judges(ScriptedSummarizer):
-    """Votes YES as scripted, when the gate is open."""
+    """Votes YES when the gate is open, and summarizes as scripted."""
 
     def __init__(self) -> None:
         super().__init__(Tokenizers())
@@ -62,11 +62,12 @@ class Judges(ScriptedSummarizer):
         self.asked = 0
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        """As scripted."""
-        if any(isinstance(each, Ballot) for each in effects):
-            self.asked += 1
-            await self.gate.wait()
-        return await super().resolve(effects, roles, caller)
+        """One YES for each vote that is wanted; as scripted for a text."""
+        if not any(isinstance(each, Ballot) for each in effects):
+            return await super().resolve(effects, roles, caller)
+        self.asked += 1
+        await self.gate.wait()
+        return tuple(Votes((Vote(True, "done"),) * each.k) for each in effects if isinstance(each, Ballot))
 
 
 @asynccontextmanager

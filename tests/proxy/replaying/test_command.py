@@ -89,7 +89,7 @@ def test_a_terminal_gets_a_progress_bar(recorded: Path) -> None:
     os.close(terminal)
 
     assert plain.stderr == b""
-    assert b"] 2/4 off" in os.read(screen, 4_096)
+    assert b"] 2/4 recent" in os.read(screen, 4_096)
     os.close(screen)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.replaying.scripted import scripted_answer, scripted_lines
+from proxy.replaying.scripted import scripted_answer, scripted_lines, scripted_votes, stage_is_done
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.effects import Ask
+from strategies.core.effects import Ask, Ballot
 from strategies.core.summary import CARD_TOKENS
 from strategies.prompts import prompt
 
@@ -88,3 +90,49 @@ def test_where_memory_cards_are_wanted_their_room_is_not_the_records(counter: Co
     long = EARLIER + HISTORY * 200
     assert counter.text(scripted_answer(Ask("system", long, room), counter).text) > room - CARD_TOKENS
     assert counter.text(scripted_answer(Ask(prompt("memory"), long, room), counter).text) <= room - CARD_TOKENS
+
+
+def said(*messages: tuple[str, str]) -> str:
+    body = "\n".join(
+        f'<message index="{i}" role="{role}">\n{text}\n</message>' for i, (role, text) in enumerate(messages)
+    )
+    return f"<history>\n{body}\n</history>\n\nVote now."
+
+
+ASKED, LOOKED, ANSWERED = (
+    ("user", "Mend the login form."),
+    ("assistant", "calls read(a)"),
+    ("assistant", "It is mended."),
+)
+
+
+@pytest.mark.parametrize(
+    ("history", "yes", "why"),
+    [
+        (
+            (ASKED, LOOKED, ("tool", "[a result of 9 tokens]"), ANSWERED, ("user", "Write the changelog.")),
+            True,
+            "complete",
+        ),
+        ((ASKED, ANSWERED, ("user", "Is the login form mended on phones?")), False, "goes on"),
+        ((ASKED, ANSWERED, ("user", "yes")), False, "goes on"),
+        ((ASKED, LOOKED, ("tool", "[a result of 9 tokens]")), False, "middle"),
+        ((ASKED, LOOKED, ("tool", "x"), LOOKED, ("tool", "x"), LOOKED, ("tool", "x")), True, "repeats"),
+        ((ASKED,), False, "middle"),
+        ((), False, "middle"),
+    ],
+)
+def test_a_judge_votes_by_whether_a_stage_is_done(history: Sequence[tuple[str, str]], yes: bool, why: str) -> None:
+    decided, reasoning = stage_is_done(said(*history))
+    assert decided is yes
+    assert why in reasoning
+
+
+@pytest.mark.parametrize(("history", "votes"), [((ASKED, ANSWERED, ("user", "Write docs.")), 2), ((ASKED,), 3)])
+def test_as_many_judges_vote_as_decide_the_outcome(
+    history: Sequence[tuple[str, str]], votes: int, counter: Counter
+) -> None:
+    ballot = Ballot("Judge.", said(*history), k=4, max_attempts=12, max_tokens=100)
+    cast = scripted_votes(ballot, counter)
+    assert (len(cast.votes), cast.calls) == (votes, votes)
+    assert cast.tokens > votes * counter.text(ballot.user)
