@@ -135,14 +135,24 @@ class Semantic(Strategy, Triggering):
         """The score of a unit: that of its most important message. Without analysis, all units score alike."""
         if not self.options.enable_semantic_analysis:
             return lambda _: 0.0
+        importance = self.importance(view, session)
+
+        def score(unit: Unit) -> float:
+            return max(filter(None, map(importance, unit.items)), default=0.0)
+
+        return score
+
+    def importance(self, view: View, session: SessionFacts) -> Callable[[int], float | None]:
+        """The score of an item, by its place in the view; None for one that is no message of the client's."""
         calls = _answered_calls(view)
         sent = (i for i, item in enumerate(view.items) if item.source is not None)
         messages = dict(zip(sent, originals(view, view.items), strict=True))
 
-        def score(unit: Unit) -> float:
-            found = [messages[i] for i in unit.items if i in messages]
-            scored = [self._scorer.score(each, calls.get(index), _age(session, index)) for index, each in found]
-            return max(scored, default=0.0)
+        def score(place: int) -> float | None:
+            if place not in messages:
+                return None
+            index, message = messages[place]
+            return self._scorer.score(message, calls.get(index), _age(session, index))
 
         return score
 

@@ -12,12 +12,14 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.cli import FAILED, OK, USAGE
 from proxy.commands.options import positive, strategy, use_config, window
+from proxy.condensing.policies import option_tables
 from proxy.condensing.policy import RATIOS, Window
 from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
@@ -61,6 +63,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--max-cost", metavar="AMOUNT", type=_amount, help="make no call that could cost more in all, and stop there"
     )
     command.add_argument("--html", metavar="REPORT", type=Path, help="write a page with plots to this file too")
+    command.add_argument(
+        "--explain", choices=["semantic"], help="print how important each message is to semantic; nothing is played"
+    )
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -75,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     except Unreadable as error:
         print(f"condenser: {error}", file=sys.stderr)
         return USAGE
+    if arguments.explain:
+        return _explain(conversations, arguments)
     replayed = asyncio.run(_replay(conversations, arguments))
     if arguments.html and not _written(arguments.html, page(replayed)):
         return FAILED
@@ -84,6 +91,23 @@ def run(arguments: argparse.Namespace) -> int:
     print(table(replayed))
     if arguments.each:
         print("\n" + each_conversation(replayed))
+    return OK
+
+
+def _explain(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> int:
+    """Prints the scores of all messages, which need no window."""
+    from proxy.replaying.explain import document, scored, table
+    from proxy.tokens.counter import Tokenizers
+
+    settings = _settings(arguments)
+    tokenizers, options = Tokenizers(settings.tokenizer.ranks_dir), option_tables(settings).get(arguments.explain, {})
+    found = [
+        (each.id, scored(each, tokenizers.for_model(arguments.model, each.endpoint.counter), options))
+        for each in conversations
+    ]
+    print(
+        json.dumps(list(starmap(document, found)), indent=1) if arguments.json else "\n\n".join(starmap(table, found))
+    )
     return OK
 
 

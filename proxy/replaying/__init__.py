@@ -4,6 +4,7 @@ recorded   reads conversations from a file (JSON, JSONL, gzip)
 play       decides every request of a conversation with the real driver
 models     takes the place of the summarizer and the judges: `scripted`, or real ones
 measures   computes what a strategy sent, saved, kept and cost (pure)
+explain    how important the messages of a conversation are to `semantic` (pure)
 table      prints tables
 report     makes the table and the JSON document of a replay (pure)
 page       makes the HTML report, with the plots of `plots` (pure)
