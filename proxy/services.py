@@ -32,6 +32,7 @@ from proxy.http.headers import lowered_names
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import Profiles
+from proxy.live import Live
 from proxy.memory.admin import MemoryAdmin
 from proxy.memory.meaning import Meanings
 from proxy.request.callers import AUTHORIZATION, Callers, Tenants, tenant_key
@@ -75,6 +76,7 @@ class Services:
     background: OwnedTasks
     asking: Asking
     telemetry: Telemetry
+    live: Live
     admission: Admission
     admin: Admin
     memory_admin: MemoryAdmin
@@ -179,6 +181,7 @@ def _services(ground: _Ground, summarizer: Resolver | None) -> Services:
         background=ground.tasks,
         asking=asking,
         telemetry=ground.telemetry,
+        live=Live(clock),
         admission=_admission(settings, ground.telemetry),
         admin=Admin(stored, admin_token(settings), memory_reader, ground.tokenizers),
         memory_admin=MemoryAdmin(stored, memory_reader, ttl=ttl, clock=clock, keeps_text=keeps_text),

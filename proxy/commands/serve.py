@@ -18,7 +18,7 @@ from functools import partial
 from fastapi import FastAPI
 
 from proxy.app import create_app
-from proxy.cli import USAGE
+from proxy.cli import OK, USAGE
 from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.running import HOST, PORT, Note, client_url, configured_url, listening_url, noted
 from proxy.http.connection import Connection, ConnectionBounds
@@ -61,6 +61,19 @@ def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal stops it; refuses settings that would lend out a key or split sessions."""
     configured = configured_url()
     settings = settings_from(arguments)
+    if code := why_not_started(settings):
+        return code
+    try:
+        listening = bound_socket(settings.host, settings.port)
+    except OSError as error:
+        print(f"condenser: {_why_not_bound(settings, error)}", file=sys.stderr)
+        return NOT_STARTED
+    with listening, noted(note_of(settings, configured, listening.getsockname()[1])):
+        return _serve(settings, listening)
+
+
+def why_not_started(settings: Settings) -> int:
+    """Checks settings and store, and sets up the log; the exit code, with its cause printed, or 0 if all is well."""
     if gives_the_key_away(settings):
         print(REFUSAL.format(host=settings.host, keys=" and ".join(keys_of(settings))), file=sys.stderr)
         return USAGE
@@ -74,13 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         return NOT_STARTED
     for warning in warnings(settings):
         _log.warning(warning)
-    try:
-        listening = bound_socket(settings.host, settings.port)
-    except OSError as error:
-        print(f"condenser: {_why_not_bound(settings, error)}", file=sys.stderr)
-        return NOT_STARTED
-    with listening, noted(_note(settings, configured, listening.getsockname()[1])):
-        return _serve(settings, listening)
+    return OK
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -109,7 +116,7 @@ def _why_not_bound(settings: Settings, error: OSError) -> str:
     return f"{place} cannot be listened on: {(error.strerror or '').lower()}"
 
 
-def _note(settings: Settings, configured: str, port: int) -> Note:
+def note_of(settings: Settings, configured: str, port: int) -> Note:
     """What other commands on this machine need to find this proxy."""
     token = token_file(settings)
     return Note(client_url(settings.host, port), configured, os.path.abspath(token) if token else None, time.time())

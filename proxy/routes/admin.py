@@ -52,6 +52,8 @@ async def _answer(request: Request, services: Services) -> Document | list[Docum
     # The raw path: an id may contain a slash, which is %2F there.
     path = [unquote(part) for part in request.scope["raw_path"].decode("ascii", "replace").split("/")[2:]]
     match path:
+        case ["live"] if request.method == "GET":
+            return services.live.document()
         case ["sessions", name] if request.method == "GET" and name:
             return await services.admin.find_session(name, request.query_params.get("tenant"))
         case ["sessions", *names] if names and not all(map(_NAME.fullmatch, names)):
@@ -76,7 +78,7 @@ async def _sessions(request: Request, admin: Admin, path: list[str]) -> Document
             return _deleted(await admin.delete(StoreKey(tenant, session)))
         case "DELETE", ["sessions", tenant]:
             return _deleted(await admin.delete_tenant(tenant))
-        case _, ["stats"] | ["sessions"]:
+        case _, ["live"] | ["stats"] | ["sessions"]:
             raise _not_allowed("GET")
         case _, ["sessions", _] | ["sessions", _, _]:
             raise _not_allowed("GET, DELETE")

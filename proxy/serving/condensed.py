@@ -223,7 +223,7 @@ class _Serving:
             return Relay(endpoint, self.incoming, reply, own_headers)
         capture = endpoint.capture(reply.headers) if exchange.captures else None
         watched = WatchedReply(endpoint, reply.headers, capture)
-        settle = partial(exchange.settle, watched)
+        settle = partial(self._settle, exchange, watched)
         extra_tokens, probed = self._extra_tokens(decision), decision.probed
         editor = None
         if extra_tokens or probed:
@@ -234,6 +234,11 @@ class _Serving:
         return Relay(
             endpoint, self.incoming, reply, own_headers, settle, watched, follow, editor, start_task, must_settle
         )
+
+    def _settle(self, exchange: Exchange, watched: WatchedReply) -> Awaitable[None] | None:
+        storing = exchange.settle(watched)
+        self.services.live.record(self.request.tenant, self.request.model, exchange.decision, exchange.usage)
+        return storing
 
 
 def shows_original_usage(services: Services, endpoint: Endpoint, headers: Headers) -> bool:

@@ -1,0 +1,74 @@
+"""What conversations do now: a row for each that this process has served, for `wrap`, `watch` and pages.
+
+It is kept in memory: the rows begin with the process, and each worker has its own. They hold no text of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from proxy.condensing.decision import Decision
+from proxy.condensing.policy import RATIOS
+from proxy.endpoints.replies import Usage
+from proxy.reasons import Action
+from proxy.runtime.lru import Lru
+
+MAX_ROWS = 256
+"""Maximum number of conversations; the one that was served longest ago goes first."""
+
+
+@dataclass(slots=True)
+class _Row:
+    tenant: str
+    id: str
+    model: str = ""
+    strategy: str = ""
+    action: str = ""
+    reason: str = ""
+    window: int | None = None
+    tokens: int = 0
+    """Tokens of the last view, as the upstream counts them."""
+    requests: int = 0
+    client_tokens: int = 0
+    forwarded_tokens: int = 0
+    condensations: list[str] = field(default_factory=list)
+    """Ids of those that views have applied first here, the latest last."""
+    cost: float | None = None
+    """What the requests have cost, in the currency of the prices; None where there are none."""
+    saved_cost: float | None = None
+    """What the saved tokens would have cost had all of them come from the upstream's cache: the least it can be."""
+    last_at: float = 0.0
+
+
+class Live:
+    """The rows of one app; `clock` gives seconds since the epoch."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._rows: Lru[tuple[str, str], _Row] = Lru(MAX_ROWS)
+        self._clock = clock
+
+    def record(self, tenant: str, model: str, decision: Decision, usage: Usage | None) -> None:
+        """Records a request that the upstream has answered; without a `usage` its prompt counts as read anew."""
+        row = self._rows.use((tenant, decision.session), lambda: _Row(tenant, decision.session))
+        counted = usage or Usage(decision.expected_tokens)
+        row.model, row.strategy = model, str(decision.policy.pipeline)
+        row.action, row.reason, row.window = decision.action, decision.reason, decision.policy.window.tokens
+        row.tokens, row.last_at = counted.prompt, self._clock()
+        row.requests += 1
+        row.client_tokens += decision.tokens_before
+        row.forwarded_tokens += decision.forwarded_tokens
+        applied = decision.applied
+        if applied is not None and decision.action is Action.CONDENSED and applied.id not in row.condensations:
+            row.condensations.append(applied.id)
+        prices = decision.policy.costs
+        if prices is not RATIOS:
+            spent = prices.of_call(prompt=counted.prompt, cached=counted.cached, reply=counted.completion)
+            row.cost = (row.cost or 0.0) + spent
+            saved = decision.tokens_saved
+            row.saved_cost = (row.saved_cost or 0.0) + prices.of_call(prompt=saved, cached=saved)
+
+    def document(self) -> dict[str, Any]:
+        """All rows, the one that was served last first."""
+        return {"object": "live", "data": [asdict(row) for row in reversed(self._rows.values())]}
