@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
-from eval import arms, condensed, money
+from eval import arms, condensed, money, summaries
 from eval.dialogues import SHARES, Dialogue, load
 from eval.features import cross_validated, features
 from eval.measure import Cell, Figure, measured
@@ -34,6 +34,7 @@ ARMS: Mapping[str, arms.Arm] = {
     "search": arms.searched,
     "search, tight": partial(arms.searched, part=arms.TIGHT),
 }
+_NOT_MEASURED = "Not measured: the long conversations are missing."
 LANGUAGES = {"en": "English", "zh": "Chinese"}
 ROWS = {
     "trimmed": "the newest messages only",
@@ -67,27 +68,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not dialogues:
         print(f"eval: no dialogue in {arguments.data} has questions and enough tokens", file=sys.stderr)
         return 1
-    text = page(dialogues, counter, money.page(LONG) if LONG.exists() and arguments.data == SHORT else "")
+    is_whole = LONG.exists() and arguments.data == SHORT
+    asked = summaries.Summarizer(arguments.summarizer_url, arguments.model) if arguments.summarizer_url else None
+    text = page(
+        dialogues,
+        counter,
+        money.page(LONG) if is_whole else "",
+        summaries.page(LONG, asked) if is_whole else "",
+    )
     print(text, end="")
     if arguments.write:
         PAGE.write_text(text, "utf-8")
     return 0
 
 
-def page(dialogues: Sequence[Dialogue], counter: TokenCounter, money_page: str = "") -> str:
-    """The whole page; `money_page` are the tables of `eval.money`."""
+def page(dialogues: Sequence[Dialogue], counter: TokenCounter, money_page: str = "", summaries_page: str = "") -> str:
+    """The whole page; the last two are the tables of `eval.money` and `eval.summaries`."""
     return TEMPLATE.read_text("utf-8").format(
         corpus=corpus(dialogues),
         arms=arms_table(measured(dialogues, ARMS, counter)),
         features=features_table(features(dialogues, counter), cross_validated(dialogues, counter)),
         strategies=strategies_table(condensed.measured_with(dialogues, counter)),
-        money=money_page if money_page else "Not measured: the long conversations are missing.",
+        money=money_page or _NOT_MEASURED,
+        summaries=summaries_page or _NOT_MEASURED,
     )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m eval", description=__doc__)
     parser.add_argument("--data", type=Path, default=SHORT, metavar="FILE", help=f"JSON lines; by default {SHORT.name}")
+    parser.add_argument(
+        "--summarizer-url", metavar="URL", help="a chat server that writes the summaries that are scored"
+    )
+    parser.add_argument("--model", default="gpt-4o-mini", metavar="NAME", help="the model that it is asked for")
     parser.add_argument("--write", action="store_true", help=f"write docs/{PAGE.name} too")
     return parser
 

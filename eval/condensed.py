@@ -25,7 +25,10 @@ from strategies.memory.block import MAX_TOKENS, appears_in
 from strategies.memory.passages import Entry
 from tests.support.planning import planned
 
-STRATEGIES = ("recent", "mask+extract", "mask+half-window", "summary", "semantic", "rolling", "extract")
+STRATEGIES = (
+    "recent", "mask", "half-window", "mask+half-window", "mask+extract", "summary", "semantic", "rolling",
+    "dynacontext", "extract",
+)  # fmt: skip
 SUMMARY = "The user and the assistant talked about several things, one after the other, and agreed on the next steps."
 """What the scripted summarizer answers."""
 WINDOWS = 16 / 7

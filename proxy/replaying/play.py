@@ -199,34 +199,34 @@ class Player:
 
 
 class Playing:
-    """A conversation under one strategy, request by request."""
+    """A conversation under one strategy, request by request; `view` is what was forwarded last."""
 
     def __init__(self, player: Player, conversation: Conversation, client: RecordedClient, overhead: int) -> None:
         self._player = player
         self._conversation = conversation
         self._client = client
         self._overhead = overhead
-        self._view: list[ForwardedMessage] = []
+        self.view: list[ForwardedMessage] = []
         self._end = 0
         self.requests: list[ReplayedRequest] = []
 
     async def send(self, end: int) -> ReplayedRequest:
         """Sends the request whose history are the first `end` messages."""
-        decided, sent = await self._player.decide(self._client.request(end), self._overhead, self._view)
+        decided, sent = await self._player.decide(self._client.request(end), self._overhead, self.view)
         self.requests.append(decided)
-        self._view, self._end = self._view if sent is None else sent, end
+        self.view, self._end = self.view if sent is None else sent, end
         return decided
 
     async def ask(self, question: Question) -> tuple[ReplayedRequest, bool]:
         """Asks a question after the whole history; returns whether its evidence was forwarded. Nothing is kept."""
         asked = self._conversation.endpoint.dialect.user(question.text)
         request = self._client.request(len(self._conversation.messages), asked)
-        decided, sent = await self._player.decide(request, self._overhead, self._view)
+        decided, sent = await self._player.decide(request, self._overhead, self.view)
         return decided, question.reaches(text_of(self._conversation, (sent or [])[:-1]))
 
     def result(self) -> ReplayedConversation:
         """The requests so far, and what the last view has kept."""
-        return kept_in(self._conversation, self._end, self._view, self.requests)
+        return kept_in(self._conversation, self._end, self.view, self.requests)
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eval.money import WINDOW, measured
+from eval.money import AUTO, WINDOW, measured
 from proxy.replaying.recorded import Conversation
 from tests.support.transcripts import assistant, call, tool, user
 
@@ -20,8 +20,8 @@ def conversation(name: str, rounds: int) -> Conversation:
 @pytest.mark.anyio
 async def test_each_way_has_its_cost_beside_what_it_keeps() -> None:
     found = {row.strategy: row for row in await measured([conversation("a", 24), conversation("b", 30)], ("extract",))}
-    direct, newest, rule, ours = found.values()
-    assert list(found) == ["direct", "newest only (LangChain)", "CliffCompaction's rule", "`extract`"]
+    direct, newest, rule, ours, _auto = found.values()
+    assert list(found) == ["direct", "newest only (LangChain)", "CliffCompaction's rule", "`extract`", f"`{AUTO}`"]
     assert direct.cost_share is not None
     assert direct.cost_share.share == 1.0
     assert direct.largest > WINDOW > max(row.largest for row in (newest, rule, ours))
