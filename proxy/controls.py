@@ -155,11 +155,7 @@ def control(*row: Any, default: object = None, **more: Any) -> Any:
 class Controls:
     """The controls of one request; a default means that the request does not set a control."""
 
-    session: str | None = control(
-        "session",
-        _session,
-        "the session's id: 1-256 printable ASCII characters, else 400",
-    )
+    session: str | None = control("session", _session, "the session's id: 1-256 printable ASCII characters, else 400")
     strategy: Pipeline | None = control(  # noqa: RUF009
         "strategy",
         _strategy,
@@ -181,12 +177,7 @@ class Controls:
         "context length to assume, tokens, 256 or more",
         settings="`models[].window`, `window`, then [what is found out](configuration.md#windows)",
     )
-    append: bool = control(
-        "history",
-        _history,
-        "`replay` (default) or `append`",
-        default=False,
-    )
+    append: bool = control("history", _history, "`replay` (default) or `append`", default=False)
     if_head: str | None = control("if-head", str, "the head that an append must find")
     memory: Memory | None = control(  # noqa: RUF009
         "memory",
@@ -209,6 +200,13 @@ class Controls:
         "`auto`: condense where that is [cheapest](economics.md); `advise`: say in the reply where that is; `off`",
         sticks="yes",
         settings="`models[].economy`, `economy`",
+    )
+    strict: str | None = control(
+        "strict",
+        lambda value: str(_flag(value)).lower(),
+        "`true`: refuse with a 400 what stays over the budget, `false`: send it",
+        sticks="yes",
+        settings="`models[].strict`, `strict`",
     )
     force: bool = control(
         "force",

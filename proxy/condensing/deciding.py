@@ -16,7 +16,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from proxy.condensing.account import refuse_if_hopeless
+from proxy.condensing.account import refuse_if_hopeless, refuse_over_budget
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision, fold_view, trigger_of, undecided
 from proxy.condensing.inject import Injector
@@ -64,7 +64,9 @@ class Decider:
         Raises `ProxyError`.
         """
         try:
-            return await self._decide_by_mode(context)
+            decision = await self._decide_by_mode(context)
+            refuse_over_budget(decision, context)
+            return decision  # noqa: TRY300
         except ProxyError:
             raise
         except Exception:  # noqa: BLE001

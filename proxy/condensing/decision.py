@@ -257,6 +257,7 @@ def trial_of(context: RequestContext, takes_trial: Callable[[Scope], bool]) -> t
         or not context.may_store
         or pipeline.is_off
         or pipeline.observe
+        or context.policy.strict
     ):
         return None
     whole = context.as_it_came()

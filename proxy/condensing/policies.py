@@ -46,6 +46,7 @@ class _ModelFacts(NamedTuple):
     costs: Prices
     """Those, else the published ones, else usual ratios."""
     economy: Economy
+    strict: bool
     marks: Marks
     reserve: int | None
     window: Window | None
@@ -149,6 +150,7 @@ class Policies:
             background=facts.background,
             prices=facts.prices,
             economy=asked.economy or facts.economy,
+            strict=facts.strict if asked.strict is None else asked.strict == "true",
             costs=facts.costs,
             payback_turns=self._settings.cost.payback_turns,
             scope=(asked.memory_scope or "") if self._settings.memory.scopes else "",
@@ -239,6 +241,7 @@ class Policies:
             prices=prices,
             costs=prices or self._table.prices(model) or RATIOS,
             economy=own("economy"),
+            strict=own("strict"),
             marks=own("marks").to_marks(),
             reserve=own("reserve"),
             window=Window(tokens, source, limit) if tokens else None,

@@ -94,6 +94,8 @@ class Policy(NamedTuple):
     """`off`, `advise` or `auto`: whether the trigger is where condensing is cheapest."""
     costs: Prices = RATIOS
     """What tokens are taken to cost for that: the settings' prices, else the published ones, else usual ratios."""
+    strict: bool = False
+    """Refuse what stays over the budget."""
     payback_turns: float = 0.0
     """The number of turns in which it must pay back."""
     profile: Profile = ANY

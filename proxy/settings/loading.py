@@ -40,6 +40,8 @@ class Settings(BaseSettings):
     strategy: KnownStrategy = DEFAULT
     window: int | None = Field(None, ge=MIN_WINDOW)
     """The context length of every model, in tokens."""
+    strict: bool = False
+    """Refuse what stays over the budget after condensing, instead of leaving that to the upstream."""
     economy: tables.Economy = "advise"
     """Whether conversations are condensed where that is cheapest, or the reply only says where that is."""
     inline_timeout: float = Field(10.0, gt=0)

@@ -352,11 +352,12 @@ class ModelSettings(Table):
     background: Annotated[Mode | None, BeforeValidator(background_mode)] = None
     prices: ModelPrices | None = None
     economy: Economy | None = None
+    strict: bool | None = None
     profile: Profile | None = None
 
 
 GENERAL = {
-    **{key: key for key in ("window", "strategy", "marks", "summarizer", "judge", "economy")},
+    **{key: key for key in ("window", "strategy", "marks", "summarizer", "judge", "economy", "strict")},
     "reserve": "marks.reserve",
     "background": "background.mode",
     "profile": "upstream.profile",

@@ -22,6 +22,7 @@ VALUES = {
     "memory": "inject",
     "memory-scope": "team",
     "economy": "auto",
+    "strict": "true",
     "force": "true",
     "no-store": "true",
     "dry-run": "true",

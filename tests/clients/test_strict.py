@@ -1,0 +1,75 @@
+"""`strict` refuses what stays over the budget, in the form that each official SDK reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+
+from tests.support.stage import Stage, asked, body_of, chat, staged
+
+WINDOW = 4_096
+LONG = "water " * 3_800
+"""Text for a message that fits the window, but leaves the reply less than is reserved for it."""
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with staged(window=WINDOW, strict=True) as stage:
+        yield stage
+
+
+def test_openai_gets_a_bad_request_and_nothing_is_sent(stage: Stage) -> None:
+    with (
+        OpenAI(base_url=stage.proxy.base_url, api_key="k", max_retries=0) as client,
+        pytest.raises(openai.BadRequestError) as refused,
+    ):
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": LONG}])
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "messages")
+    assert "As strict is set, at most" in refused.value.message
+    assert list(stage.upstream.journal) == []
+
+
+def test_openai_gets_the_same_for_a_response(stage: Stage) -> None:
+    with (
+        OpenAI(base_url=stage.proxy.base_url, api_key="k", max_retries=0) as client,
+        pytest.raises(openai.BadRequestError) as refused,
+    ):
+        client.responses.create(model="m", input=[{"role": "user", "content": LONG}])
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "input")
+    assert list(stage.upstream.journal) == []
+
+
+def test_anthropic_gets_an_error_of_its_own_form(stage: Stage) -> None:
+    with (
+        Anthropic(base_url=stage.proxy.base_url.removesuffix("/v1"), api_key="k", max_retries=0) as client,
+        pytest.raises(anthropic.BadRequestError) as refused,
+    ):
+        client.messages.create(model="m", max_tokens=512, messages=[{"role": "user", "content": LONG}])
+    body: Any = refused.value.body
+    assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error")
+    assert list(stage.upstream.journal) == []
+
+
+LAST = body_of([{"role": "user", "content": LONG}])
+
+
+def test_it_may_be_set_for_a_session_and_taken_back() -> None:
+    with staged(window=WINDOW) as stage:
+        assert stage.ask(chat(2), asked(session="s", strict="true")).status == 200
+        assert stage.post(LAST, asked(session="s")).status == 400
+        assert stage.post(LAST, asked(session="other")).status == 200
+        assert stage.post(LAST, asked(session="s", strict="false")).status == 200
+
+
+def test_a_model_may_have_it_and_what_fits_after_condensing_is_served() -> None:
+    with staged(window=WINDOW, models=[{"match": "scripted-*", "strict": True}]) as stage:
+        served = stage.ask(chat(40), asked(session="s"))
+        assert (served.status, served.header("x-condenser-action")) == (200, "condensed")
+        assert stage.post(LAST, asked(session="t")).status == 400
+        assert stage.post(LAST, asked(session="t", strategy="off")).status == 200
