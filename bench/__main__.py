@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-NAMES = ("load", "cpu", "lag", "waiting", "footprint", "attacks", "plan", "reading", "repeats")
+NAMES = ("load", "cpu", "lag", "waiting", "footprint", "attacks", "plan", "repeats")
 DEFAULT = "load"
 
 
