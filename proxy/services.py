@@ -47,7 +47,7 @@ from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser
 from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
-from proxy.settings.permits import ControlSettings
+from proxy.settings.loading import ControlSettings
 from proxy.settings.token import admin_token
 from proxy.store import open_store
 from proxy.store.base import Store

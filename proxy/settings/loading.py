@@ -7,24 +7,61 @@ against the options that the strategies declare.
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import partial
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from proxy.controls import MIN_WINDOW
-from proxy.errors import SettingsError
+from proxy.controls import KEYS, MIN_WINDOW, Controls
+from proxy.errors import BadRequest, SettingsError
 from proxy.knowledge.profiles import Profile
+from proxy.quoting import quoted
 from proxy.settings import tables
-from proxy.settings.permits import ControlSettings
 from proxy.settings.sources import from_environment, from_file, normalized, origins
 from proxy.settings.tables import GENERAL, ModelSettings
-from proxy.settings.values import KnownStrategy, Text
+from proxy.settings.values import KnownStrategy, Table, Text, split_at_commas
 from proxy.settings.wording import option_problems, problems_in_words
-from strategies import DEFAULT
+from strategies import DEFAULT, TABLE
+
+
+def _control_name(value: str) -> str:
+    name = value.lower()
+    if name not in ("*", *KEYS):
+        near = get_close_matches(name, KEYS, 1)
+        hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(KEYS)}, *"
+        raise ValueError(f"there is no control {quoted(value)}{hint}")
+    return name
+
+
+_ControlNames = Annotated[tuple[Annotated[str, AfterValidator(_control_name)], ...], BeforeValidator(split_at_commas)]
+
+
+class ControlSettings(Table):
+    """Which controls clients may set, by header, member of the body or suffix of the model."""
+
+    allow: _ControlNames = ("*",)
+    max_window: int = Field(0, ge=0)
+    """The largest window that a client may name, in tokens; 0 means no limit."""
+    own_calls: bool = True
+    """Clients may choose strategies that ask a model."""
+
+    def check(self, controls: Controls) -> None:
+        """Raises `BadRequest` that names a control that a client may not set, or not so."""
+        for key, param in controls.params.items():
+            if key not in self.allow and "*" not in self.allow:
+                raise BadRequest(f"{param}: this proxy accepts no {key} from clients.", param=param)
+        stages = controls.strategy.names if controls.strategy and not controls.strategy.observe else ()
+        asking = next((name for name in stages if TABLE[name].make.asks), "")
+        if asking and not self.own_calls:
+            param = controls.param("strategy")
+            raise BadRequest(f"{param}: this proxy lets no client choose {asking}, which asks a model.", param=param)
+        if 0 < self.max_window < (controls.window or 0):
+            param = controls.param("window")
+            raise BadRequest(f"{param} may be at most {self.max_window:,} at this proxy.", param=param)
 
 
 class Settings(BaseSettings):
