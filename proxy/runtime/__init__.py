@@ -3,6 +3,5 @@
 owned_tasks     tasks that the app owns, and who waits for them
 offload         runs long work in a thread
 lru             bounded caches
-heap            has all threads share one heap of the system allocator
 secret_files    secrets in the folder of the SQLite store
 """
