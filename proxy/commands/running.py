@@ -81,6 +81,11 @@ def find_proxy() -> Note | None:
     return found[-1] if found else None
 
 
+def note_at(url: str) -> Note | None:
+    """The note of this user's proxy at an address."""
+    return next((note for note in _living() if note.url == url), None)
+
+
 @contextmanager
 def noted(note: Note) -> Iterator[None]:
     """Notes a proxy while it runs; where that is not possible, a warning says so."""

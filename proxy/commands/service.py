@@ -1,0 +1,173 @@
+"""Run the proxy for this user at every login: as a unit of systemd, or on macOS as an agent of launchd."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import plistlib
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from proxy.cli import FAILED, OK
+from proxy.commands.options import add_settings_arguments, settings_from
+from proxy.commands.proxy_client import ask, sentence
+from proxy.commands.running import HOST, client_url, note_at
+from proxy.values import json_or_none
+from proxy.version import VERSION
+
+UNIT = """[Unit]
+Description=Condenser {name}
+After=network-online.target
+
+[Service]
+ExecStart={command}
+WorkingDirectory={folder}
+Restart=on-failure
+RestartPreventExitStatus=2 3
+
+[Install]
+WantedBy=default.target
+"""
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PORT = re.compile(r"--port\W+(?:string\W+){0,2}(\d+)")
+_MAC = sys.platform == "darwin"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Options of `service`."""
+    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION", dest="action")
+    for name, text in (
+        ("install", "start the proxy now and at every login, with these settings"),
+        ("remove", "stop it, and remove all that `install` made; sessions stay"),
+        ("status", "whether it is installed, runs, and runs the code that is installed"),
+    ):
+        action = actions.add_parser(name, help=text, description=sentence(text))
+        action.add_argument("--name", type=_name, default="default", help="which one, where several are wanted")
+        if name == "install":
+            action.add_argument("--port", type=int, help="the port to listen on")
+            add_settings_arguments(action)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs one action and returns the exit code."""
+    actions: dict[str, Callable[[argparse.Namespace], int]] = {"install": _install, "remove": _remove}
+    return actions.get(arguments.action, _status)(arguments)
+
+
+def _name(text: str) -> str:
+    if not _NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError("must be 1-64 letters, digits, '_' or '-' of ASCII")
+    return text
+
+
+def _install(arguments: argparse.Namespace) -> int:
+    port, file = settings_from(arguments).port, _file(arguments.name)
+    given = {"--port": port, "--upstream": arguments.upstream, "--store": arguments.store}
+    given |= {"--strategy": arguments.strategy, "--window": arguments.window}
+    given["--config"] = os.path.abspath(arguments.config) if arguments.config else None
+    words = [sys.executable, "-m", "proxy", "serve"]
+    words += [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # A store's address may hold a password.
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
+        opened.write(agent(arguments.name, words) if _MAC else unit(arguments.name, words).encode())
+    print(f"wrote {file}")
+    if _MAC:
+        subprocess.run(["launchctl", "unload", str(file)], capture_output=True, check=False)  # noqa: S603, S607
+        return OK if _done(["launchctl", "load", "-w", str(file)]) else FAILED
+    return OK if all(map(_done, _systemctl(file, "daemon-reload", "enable", "restart"))) else FAILED
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    file = _file(arguments.name)
+    if not file.exists():
+        print(f"{arguments.name} is not installed")
+        return OK
+    stopping = [["launchctl", "unload", "-w", str(file)]] if _MAC else _systemctl(file, "disable", "stop")
+    failed = [words for words in stopping if not _done(words)]
+    file.unlink()
+    reloaded = _MAC or _done(["systemctl", "--user", "daemon-reload"])
+    print(f"removed {file}")
+    return OK if reloaded and not failed else FAILED
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    file = _file(arguments.name)
+    if not file.exists():
+        others = ", ".join(sorted(_installed())) or "none"
+        print(f"{arguments.name} is not installed; installed: {others}", file=sys.stderr)
+        return FAILED
+    found = _PORT.search(file.read_text("utf-8"))
+    url = client_url(HOST, found.group(1)) if found else ""
+    reply = ask(url, "/readyz")
+    state = json_or_none(reply.body)
+    print(f"installed  {file}")
+    if reply.status != 200 or not isinstance(state, dict) or "version" not in state:
+        print(f"running    no: {reply.problem}")
+        return FAILED
+    print(f"running    {url}, version {state['version']}")
+    note = note_at(url)
+    if state["version"] != VERSION or (note is not None and note.started < _changed()):
+        print(
+            f"condenser: warning: what runs is older than the code that is installed ({VERSION}); restart it with"
+            f" `condenser service install`, or log in anew",
+            file=sys.stderr,
+        )
+    return OK
+
+
+def _changed() -> float:
+    """When the installed code was last changed."""
+    return max(path.stat().st_mtime for path in Path(__file__).parents[1].rglob("*.py"))
+
+
+def unit(name: str, words: Sequence[str]) -> str:
+    """The unit of systemd that runs a command."""
+    escaped = (word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") for word in words)
+    folder = os.getcwd().replace("%", "%%")
+    return UNIT.format(name=name, folder=folder, command=" ".join(f'"{word}"' for word in escaped))
+
+
+def agent(name: str, words: Sequence[str]) -> bytes:
+    """The property list of launchd that runs a command."""
+    return plistlib.dumps(
+        {
+            "Label": f"condenser.{name}",
+            "ProgramArguments": list(words),
+            "WorkingDirectory": os.getcwd(),
+            "RunAtLoad": True,
+            "KeepAlive": True,
+        }
+    )
+
+
+def _file(name: str) -> Path:
+    if _MAC:
+        return Path.home() / "Library" / "LaunchAgents" / f"condenser.{name}.plist"
+    home = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(home) if home else Path.home() / ".config") / "systemd" / "user" / f"condenser.{name}.service"
+
+
+def _installed() -> list[str]:
+    folder, suffix = _file("x").parent, _file("x").suffix
+    return [path.name.removeprefix("condenser.").removesuffix(suffix) for path in folder.glob(f"condenser.*{suffix}")]
+
+
+def _systemctl(file: Path, *verbs: str) -> list[list[str]]:
+    """Calls of `systemctl --user`: of these verbs, all but `daemon-reload` are about the unit in the file."""
+    return [["systemctl", "--user", verb, *([] if verb == "daemon-reload" else [file.name])] for verb in verbs]
+
+
+def _done(words: Sequence[str]) -> bool:
+    """Runs a command of the system; says what went wrong, and returns whether nothing did."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+        problem = done.stderr.strip() if done.returncode else ""
+    except OSError as error:
+        problem = (error.strerror or "").lower()
+    if problem:
+        print(f"condenser: {' '.join(words)}: {problem}", file=sys.stderr)
+    return not problem
