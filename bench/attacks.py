@@ -8,16 +8,16 @@ what it had before. An attack that needs no proxy of its own kind is one row of 
 from __future__ import annotations
 
 import gzip
-import http.client
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
+from http.client import HTTPException
 from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, sleep
 
-from bench.processes import Served, condenser, stub
+from bench.processes import Served, condenser, connected, stub
 from proxy.replaying import table
 
 AT_ONCE = 32
@@ -118,23 +118,20 @@ def _post_all(port: int, body: bytes, headers: dict[str, str], copies: int) -> s
 
 def _post(port: int, body: bytes, headers: dict[str, str]) -> str:
     """The status of the reply; `closed` where the connection was closed without one."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     try:
-        connection.request("POST", PATH, body, {"Content-Type": "application/json", **headers})
-        return str(connection.getresponse().status)
-    except (OSError, http.client.HTTPException):
+        with connected(port) as connection:
+            connection.request("POST", PATH, body, {"Content-Type": "application/json", **headers})
+            return str(connection.getresponse().status)
+    except (OSError, HTTPException):
         return "closed"
-    finally:
-        connection.close()
 
 
 def _probe(port: int, waits: list[float], over: threading.Event) -> None:
     while not over.is_set():
         started = perf_counter()
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-        connection.request("GET", "/livez")
-        connection.getresponse().read()
-        connection.close()
+        with connected(port) as connection:
+            connection.request("GET", "/livez")
+            connection.getresponse().read()
         waits.append(perf_counter() - started)
         sleep(0.01)
 

@@ -10,15 +10,14 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from statistics import median
 from time import perf_counter, sleep
 
 from bench.generator import Job
 from bench.load import TURNS, load_of, started
-from bench.processes import Served, condenser, stub
+from bench.processes import Served, condenser, connected, stub
 from proxy.replaying import table
 from tests.support.redis_server import RedisServer
 from tests.support.redis_server import available as redis_available
@@ -92,18 +91,9 @@ def _start(upstream: Served, store: str) -> float:
 
 
 def _is_ready(port: int) -> bool:
-    with _connected(port) as connection:
+    with connected(port) as connection:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == 200
-
-
-@contextmanager
-def _connected(port: int) -> Iterator[HTTPConnection]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=_READY_WITHIN)
-    try:
-        yield connection
-    finally:
-        connection.close()
 
 
 def _sent(job: Job) -> None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 from time import clock_gettime, perf_counter, sleep
 from types import TracebackType
@@ -128,6 +129,16 @@ def naive(upstream: int) -> Served:
     quiet = ["--host", "127.0.0.1", "--port", "{port}", "--log-level", "warning", "--no-access-log"]
     command = [sys.executable, "-m", "uvicorn", "--factory", "bench.naive:app", *quiet]
     return Served(command, {"NAIVE_UPSTREAM": f"http://127.0.0.1:{upstream}/v1"})
+
+
+@contextmanager
+def connected(port: int) -> Iterator[HTTPConnection]:
+    """A connection to a server on this machine."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=120)
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 def pin(pid: int, core: int) -> None:
