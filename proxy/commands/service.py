@@ -20,7 +20,6 @@ from proxy.version import VERSION
 
 UNIT = """[Unit]
 Description=Condenser {name}
-After=network-online.target
 
 [Service]
 ExecStart={command}

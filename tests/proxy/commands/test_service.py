@@ -66,8 +66,11 @@ def test_systemd_takes_the_unit(home: Path, capsys: pytest.CaptureFixture[str]) 
     installed(capsys, "one")
     assert ANALYZE is not None
     words = [ANALYZE, "verify", "--user", str(home / "condenser.one.service")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert "condenser.one.service" not in done.stderr
+    environment = {**os.environ, "XDG_RUNTIME_DIR": str(home)}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    if "Failed to initialize manager" in done.stderr:
+        pytest.skip("systemd-analyze does not work here")
+    assert (done.returncode, "condenser.one.service" in done.stderr) == (0, False), done.stderr
 
 
 def test_status_warns_of_a_proxy_that_is_older_than_its_code(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
