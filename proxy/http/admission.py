@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from time import monotonic
 
@@ -67,15 +68,13 @@ class Spell:
             self.count = 0
 
 
+@dataclass(slots=True, eq=False)
 class Place:
     """The place of one admitted request; `leave` gives it back."""
 
-    __slots__ = ("_admission", "_bytes", "_tenant")
-
-    def __init__(self, admission: Admission, tenant: str) -> None:
-        self._admission = admission
-        self._tenant = tenant
-        self._bytes = 0
+    _admission: Admission
+    _tenant: str
+    _bytes: int = field(default=0, init=False)
 
     def hold(self, count: int) -> None:
         """Accounts for more bytes of the body; raises `Overloaded` if all bodies together have too many."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -115,15 +114,11 @@ class Vectors:
 
     def __init__(self, most_bytes: int = MAX_BYTES) -> None:
         self._most_bytes = most_bytes
-        self._sessions: OrderedDict[StoreKey, SessionVectors] = OrderedDict()
+        self._sessions: Lru[StoreKey, SessionVectors] = Lru(MAX_SESSIONS)
 
     def of(self, key: StoreKey) -> SessionVectors:
         """The vectors of a session; counts as a use of them."""
-        found = self._sessions.setdefault(key, SessionVectors())
-        self._sessions.move_to_end(key)
-        if len(self._sessions) > MAX_SESSIONS:
-            self._sessions.popitem(last=False)
-        return found
+        return self._sessions.use(key, SessionVectors)
 
     def make_room(self) -> bool:
         """Drops the least recently used sessions beyond the bound. Returns whether more vectors may be kept."""
