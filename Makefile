@@ -33,7 +33,7 @@ demo: $(call INSTALLED,dev base) ranks ## show what the proxy does, without a ke
 serve: $(call INSTALLED,dev base) ranks ## run the proxy (UPSTREAM=... ARGS=...)
 	@$(BIN)/condenser serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
-test: setup redis check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
+test: setup redis chromium check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 check-lint: setup ## ruff and mypy
@@ -53,6 +53,9 @@ eval: setup ## measure what of annotated dialogues reaches the model (ARGS=...)
 
 torture: setup redis ## the slow and violent tests (ARGS=... for pytest)
 	@$(BIN)/python -m pytest -m torture $(ARGS)
+
+chromium: | $(VENV)/.stamp-dev
+	@sh deploy/ensure_chromium.sh
 
 redis:
 	@sh deploy/ensure_redis.sh

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.browsers import Guard
+from proxy.dashboard.routes import dashboard
 from proxy.endpoints.table import COUNT_PATHS, ENDPOINTS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.log import LINE
@@ -84,7 +85,9 @@ def create_app(
             *(Route(path, condensed, methods=["POST"]) for path, condensed in _CONDENSED.items()),
             *(Route(path, Counting(endpoint), methods=["POST"]) for path, endpoint in COUNT_PATHS.items()),
             Route("/v1/{path:path}", PassThrough()),
-            Route("/_condenser/{path:path}", _AnyMethod(admin)),
+            Route(_ADMIN, _AnyMethod(dashboard)),
+            Route(f"{_ADMIN}pages/{{path:path}}", _AnyMethod(dashboard)),
+            Route(f"{_ADMIN}{{path:path}}", _AnyMethod(admin)),
             *_prefixed_routes(),
             Route("/", _AnyMethod(root)),
             Route("/livez", livez),

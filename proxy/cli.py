@@ -21,6 +21,7 @@ COMMANDS = {
     "demo": "Show what the proxy does with a long conversation; needs no key and no model.",
     "replay": "Compare strategies on recorded conversations, offline and without a model.",
     "status": "Show the state of a running proxy.",
+    "dashboard": "Print the address of a running proxy's dashboard, and open it.",
     "sessions": "List, show, export or delete the sessions of a running proxy.",
     "memory": "List, search or change the memory cards of a session, in a running proxy.",
     "healthcheck": "Ask a running proxy whether it is alive; exits 0 if so.",

@@ -44,13 +44,14 @@ ONLY_IMPORTERS = {
 FLOORS = (
     "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/dialects/", "strategies/memory/",
     "strategies/dynacontext/", "strategies/", "proxy/__init__.py", "proxy/version.py", "proxy/resources.py",
-    "proxy/quoting.py", "proxy/reasons.py", "proxy/values.py", "proxy/errors.py",
+    "proxy/quoting.py", "proxy/plots.py", "proxy/reasons.py", "proxy/values.py", "proxy/errors.py",
     "proxy/pipeline_names.py", "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/overflow/", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching/", "proxy/memory/", "proxy/condensing/", "proxy/log.py",
     "proxy/telemetry.py", "proxy/live.py", "proxy/browsers.py", "proxy/services.py", "proxy/serving/", "proxy/routes/",
-    "proxy/app.py", "proxy/replaying/", "proxy/demo/", "proxy/cli.py", "proxy/commands/", "proxy/__main__.py",
+    "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/demo/", "proxy/cli.py", "proxy/commands/",
+    "proxy/__main__.py",
 )  # fmt: skip
 
 MEDIAN_LINES, MAX_LINES, MAX_LINES_OF_A_FILE = 12, 60, 400
@@ -193,6 +194,7 @@ KNOW_CHAT = ("strategies/dialects/", "proxy/endpoints/", "proxy/demo/", "proxy/r
 OTHER_MEANINGS = {
     "strategies/core/cards.py": {"messages"},  # of a stored card
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer
+    "proxy/dashboard/overview.py": {"prompt_tokens"},  # of the admin API's counts
     "proxy/memory/admin.py": {"messages"},  # of an answer about memory
     "proxy/overflow/wording.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
     "proxy/request/message_cache.py": {"messages"},  # an attribute

@@ -8,8 +8,8 @@ from itertools import accumulate
 from math import inf
 from statistics import median
 
+from proxy.plots import Bar, Line, bar_plot, line_plot, table
 from proxy.replaying.measures import ReplayedConversation, Share
-from proxy.replaying.plots import Bar, Line, bar_plot, line_plot, table
 from proxy.replaying.report import HEAD, ReplayResults, row, title
 
 MOST_PLOTTED = 6

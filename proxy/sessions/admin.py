@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections import Counter
+from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from hmac import compare_digest
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from proxy.endpoints.table import ENDPOINTS
 from proxy.errors import BadRequest
@@ -29,11 +29,11 @@ from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.compress import compress
-from proxy.tokens.counter import Tokenizers
+from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.alignment import Tree
 from strategies.core.cards import to_json
 from strategies.core.condensation import Condensation, restoration
-from strategies.core.messages import Reader, Role
+from strategies.core.messages import Message, Reader, Role
 from strategies.core.parsing import loads
 from strategies.core.pins import pinned_in
 from strategies.core.transcript import Transcript
@@ -41,6 +41,16 @@ from strategies.core.transcript import Transcript
 Document = dict[str, Any]
 T = TypeVar("T")
 _AT_LEAST = 1  # seconds that the session lives at least; what it has already is not shortened
+
+
+class ShownSession(NamedTuple):
+    """A session with its messages, by branch."""
+
+    document: Document
+    session: Session
+    branches: Mapping[str, list[Message]]
+    counter: Counter
+    """Counts its messages with the default tokenizer, since sessions do not store their model."""
 
 
 class Admin:
@@ -51,19 +61,20 @@ class Admin:
 
     def __init__(self, stored: StoredSessions, token: str | None, reader: Reader, tokenizers: Tokenizers) -> None:
         self._stored = stored
-        self._token = token.encode() if token else None
+        self.token = token.encode() if token else None
+        """The admin token; None where nobody is let in."""
         self._reader = reader
         self._tokenizers = tokenizers
 
     @property
     def is_closed(self) -> bool:
         """Whether there is no token, so that nobody is let in."""
-        return self._token is None
+        return self.token is None
 
     def allows(self, authorization: bytes) -> bool:
         """Whether the value of an `Authorization` header has the token."""
         scheme, _, given = authorization.partition(b" ")
-        return self._token is not None and scheme.lower() == b"bearer" and compare_digest(given.strip(), self._token)
+        return self.token is not None and scheme.lower() == b"bearer" and compare_digest(given.strip(), self.token)
 
     async def list_sessions(self, tenant: str | None = None, name: str | None = None) -> Document:
         """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
@@ -91,16 +102,24 @@ class Admin:
 
     async def session(self, key: StoreKey) -> Document | None:
         """All that is stored of one session; None where there is none."""
+        shown = await self.shown(key)
+        return shown and shown.document
+
+    async def shown(self, key: StoreKey) -> ShownSession | None:
+        """One session with the messages of its branches, for people to look at; None where there is none."""
         patience = self._stored.patience()
         session = await patience.read(self._stored.load(key))
         if session is None:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
-        return await _read_in_thread(self._document, key, session, blocks)
+        return await _read_in_thread(self._shown, key, session, blocks)
 
-    def _document(self, key: StoreKey, session: Session, blocks: Mapping[str, bytes]) -> Document:
+    def _shown(self, key: StoreKey, session: Session, blocks: Mapping[str, bytes]) -> ShownSession:
         stored = StoredHistory.of(blocks, session.dialect)
-        return {**session_document(key, session, stored), "pins": list(self._pins(session, stored))}
+        document = {**session_document(key, session, stored), "pins": list(self._pins(session, stored))}
+        branches = {each.name: list(messages_on(session, each, stored, self._reader)) for each in session.branches}
+        counter = self._tokenizers.for_model("", stored.endpoint.counter)
+        return ShownSession(document, session, branches, counter)
 
     async def revert(self, key: StoreKey, condensation: str) -> Document | None:
         """Takes a session's condensation back, so that no later view applies it; None where there is none of this id.
@@ -227,7 +246,7 @@ class Admin:
 
     async def stats(self) -> Document:
         """Counts over all sessions that have not expired."""
-        totals: Counter[str] = Counter()
+        totals: Tally[str] = Tally()
         tenants: set[str] = set()
         async for key, session in self._each_session(await self._stored.store.keys()):
             if session is not None and session.source != SCOPE:
@@ -259,10 +278,21 @@ class Admin:
 def _summary(key: StoreKey, session: Session) -> Document:
     return {
         **_head(key, session),
+        "last_used": max((each.last_used for each in session.branches), default=session.created_at),
+        "strategy": session.strategy,
+        "latest": _latest(session),
         "branches": len(session.branches),
         "condensations": len(session.condensations),
         "totals": dict(session.totals),
     }
+
+
+def _latest(session: Session) -> Document | None:
+    """The newest condensation that views apply, in a few words."""
+    standing = [each for each in session.condensations if each.standing and not each.restores]
+    latest = max(standing, key=lambda each: each.created_at, default=None)
+    names = ("id", "strategy", "trigger", "tokens_before", "tokens_after", "own_tokens", "created_at")
+    return None if latest is None else {name: getattr(latest, name) for name in names}
 
 
 def _head(key: StoreKey, session: Session) -> Document:

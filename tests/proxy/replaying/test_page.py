@@ -8,10 +8,10 @@ from html.parser import HTMLParser
 import pytest
 
 from proxy.condensing.policy import Window
+from proxy.plots import Bar, Line, bar_plot, line_plot
 from proxy.reasons import Action
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
 from proxy.replaying.page import page
-from proxy.replaying.plots import Bar, Line, bar_plot, line_plot
 from proxy.replaying.report import ReplayResults
 
 HOSTILE = '<script src="//evil.example/x.js">'

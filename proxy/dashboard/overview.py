@@ -1,0 +1,72 @@
+"""The first page and the list of sessions: figures over all sessions, and over this process. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from prometheus_client import Metric
+
+Row = Mapping[str, Any]
+NEWEST = 15
+
+
+def saved(row: Row) -> int:
+    """Tokens that a session's requests were sent without."""
+    totals = row["totals"]
+    return int(totals.get("client_tokens", 0) - totals.get("forwarded_tokens", 0))
+
+
+SORTS: Mapping[str, Callable[[Row], int]] = {
+    "size": lambda row: row["totals"].get("client_tokens", 0),
+    "saved": saved,
+    "condensed": lambda row: row["condensations"],
+    "requests": lambda row: row["totals"].get("requests", 0),
+}
+"""What the list may be sorted by, largest first; otherwise by its last use."""
+
+
+def figures(stats: Row, metrics: Iterable[Metric]) -> dict[str, Any]:
+    """What all sessions saved and cost, and what this process did."""
+    samples = [sample for metric in metrics for sample in metric.samples]
+
+    def by(name: str, label: str) -> dict[str, int]:
+        found = [(sample.labels[label], int(sample.value)) for sample in samples if sample.name == f"condenser_{name}"]
+        return dict(sorted(((key, value) for key, value in found if value), key=lambda pair: -pair[1]))
+
+    def value(name: str) -> float:
+        return sum(sample.value for sample in samples if sample.name == f"condenser_{name}")
+
+    count = value("overhead_seconds_count")
+    sent, forwarded = stats["client_tokens"], stats["forwarded_tokens"]
+    own = stats["own_tokens"] + stats["judge_tokens"] + stats["embedding_tokens"]
+    return {
+        "stats": stats,
+        "saved": sent - forwarded,
+        "saved_share": (sent - forwarded) / sent if sent else 0.0,
+        "own": own,
+        "net": sent - forwarded - own,
+        "cached_share": stats["cached_tokens"] / stats["prompt_tokens"] if stats["prompt_tokens"] else None,
+        "actions": by("requests_total", "action"),
+        "triggers": by("condensations_total", "trigger"),
+        "reasons": by("reasons_total", "reason"),
+        "added_ms": value("overhead_seconds_sum") / count * 1000 if count else None,
+        "in_flight": int(value("in_flight")),
+        "waiting": int(value("queue")),
+        "failed_writes": int(value("store_failed_writes_total")),
+    }
+
+
+def newest(rows: Sequence[Row]) -> list[Row]:
+    """The sessions that were condensed last, newest first."""
+    condensed = [row for row in rows if row["latest"]]
+    return sorted(condensed, key=lambda row: -row["latest"]["created_at"])[:NEWEST]
+
+
+def sessions(rows: Sequence[Row], query: str, sort: str) -> list[dict[str, Any]]:
+    """The sessions whose id, tenant or strategy has the text, in the order asked for."""
+    words = query.lower().split()
+    names = ("id", "session", "tenant", "strategy", "source")
+    found = [row for row in rows if all(any(word in str(row[name]).lower() for name in names) for word in words)]
+    key = SORTS.get(sort, lambda row: row["last_used"])
+    return [{**row, "saved": saved(row)} for row in sorted(found, key=key, reverse=True)]

@@ -1,0 +1,262 @@
+"""The pages under `/_condenser/`, and what their forms do. Without an admin token they do not exist."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+
+from proxy.controls import Controls
+from proxy.dashboard import login, overview, timeline
+from proxy.errors import BadRequest, BodyTooLarge
+from proxy.knowledge.proof import Scope
+from proxy.routes.health import readiness
+from proxy.services import Services
+from proxy.sessions.admin import ShownSession
+from proxy.store.base import StoreError, StoreKey
+
+HERE = Path(__file__).parent
+COOKIE = "condenser-dashboard"
+_MAX_CARDS = 200
+_MAX_FORM = 8 * 1024  # bytes
+_STATIC = {"style.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
+    " img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+Form = Mapping[str, str]
+
+
+async def dashboard(request: Request) -> Response:
+    """Answers a request for a page: with a form to sign in where nobody has, and 403 for a form of another page."""
+    services: Services = request.app.state.services
+    token = services.admin.token
+    if token is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    path = request.scope["path"].removeprefix("/_condenser/").removeprefix("pages/")
+    if name := path.removeprefix("static/") if path.startswith("static/") else "":
+        return _static(name)
+    cookie = request.cookies.get(_cookie_name(request), "")
+    is_known = login.is_valid(cookie, token, services.clock())
+    if not is_known and (path, request.method) != ("login", "POST"):
+        return _sign_in(request)
+    if request.method == "POST":
+        form = await _form(request)
+        _check_origin(request)
+        if path == "login":
+            return _signed_in(request, services, token, form)
+        if not secrets.compare_digest(form.get("form", ""), login.form_token(cookie, token)):
+            raise HTTPException(HTTPStatus.FORBIDDEN)
+        return await _acted(request, services, path, form)
+    if request.method not in {"GET", "HEAD"}:
+        raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": "GET, POST"})
+    try:
+        return await _shown(request, services, path, login.form_token(cookie, token))
+    except StoreError as error:
+        return _page("unavailable.html", request, "", HTTPStatus.SERVICE_UNAVAILABLE, reason=error.reason)
+
+
+def _sign_in(request: Request, *, failed: bool = False) -> Response:
+    """The form to sign in; a program, which does not ask for HTML, gets the error of the admin API."""
+    if "text/html" not in request.headers.get("accept", ""):
+        raise HTTPException(HTTPStatus.UNAUTHORIZED, headers={"www-authenticate": "Bearer"})
+    response = _page("login.html", request, "", HTTPStatus.UNAUTHORIZED, failed=failed)
+    response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+def _static(name: str) -> Response:
+    if name not in _STATIC:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    return FileResponse(HERE / "static" / name, media_type=_STATIC[name], headers=_HEADERS)
+
+
+def _cookie_name(request: Request) -> str:
+    """Cookies do not depend on the port, so its number is part of the name."""
+    return f"{COOKIE}-{request.url.port or 'default'}"
+
+
+def _cookie_path(request: Request) -> str:
+    return f"{request.scope.get('root_path', '')}/_condenser"
+
+
+def _check_origin(request: Request) -> None:
+    """Refuses a form of any page but our own; a browser says where a form comes from."""
+    origin = request.headers.get("origin", "")
+    if not origin or urlsplit(origin).netloc != request.headers.get("host"):
+        raise HTTPException(HTTPStatus.FORBIDDEN)
+
+
+async def _form(request: Request) -> Form:
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > _MAX_FORM:
+            raise BodyTooLarge(f"The form is larger than {_MAX_FORM:,} bytes.")
+    return {name: values[-1] for name, values in parse_qs(data.decode("utf-8", "replace")).items()}
+
+
+def _signed_in(request: Request, services: Services, token: bytes, form: Form) -> Response:
+    if not services.admin.allows(b"Bearer " + form.get("token", "").strip().encode()):
+        return _sign_in(request, failed=True)
+    response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
+    cookie = login.issue(token, services.clock(), secrets.token_urlsafe(16))
+    secure, path = request.url.scheme == "https", _cookie_path(request)
+    response.set_cookie(
+        _cookie_name(request), cookie, login.LIFETIME, path=path, httponly=True, samesite="strict", secure=secure
+    )
+    return response
+
+
+# What forms do
+
+
+async def _acted(request: Request, services: Services, path: str, form: Form) -> Response:
+    if path == "logout":
+        response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
+        response.delete_cookie(_cookie_name(request), path=_cookie_path(request))
+        return response
+    match path.split("/"):
+        case ["sessions", tenant, session]:
+            key = StoreKey(tenant, session)
+        case _:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+    action = _ACTIONS.get(form.get("do", ""))
+    if action is None:
+        raise BadRequest("The form does not say what to do.", param="do")
+    if await action(services, key, form) is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    if form["do"] == "delete":
+        return RedirectResponse("../../sessions", HTTPStatus.SEE_OTHER, _HEADERS)
+    back = "&".join(f"{name}={quote(form[name])}" for name in ("branch", "from") if form.get(name))
+    return RedirectResponse(f"{session}?{back}", HTTPStatus.SEE_OTHER, _HEADERS)
+
+
+async def _pin(services: Services, key: StoreKey, form: Form) -> object:
+    number = int(form["message"]) if form.get("message", "").isdecimal() else None
+    return await services.admin.pin(key, {"message": number, "branch": form.get("branch", "")})
+
+
+async def _delete(services: Services, key: StoreKey, _form: Form) -> object:
+    return await services.admin.delete(key) or None
+
+
+_ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] = {
+    "revert": lambda services, key, form: services.admin.revert(key, form.get("id", "")),
+    "pin": _pin,
+    "unpin": lambda services, key, form: services.admin.unpin(key, form.get("id", "")),
+    "condense": lambda services, key, form: services.admin.condense(key, {"branch": form.get("branch", "")}),
+    "forget": lambda services, key, form: services.memory_admin.forget(key, form.get("id") or "-"),
+    "remember": lambda services, key, form: services.memory_admin.add(
+        key, {"content": form.get("content", ""), "type": form.get("type", "")}
+    ),
+    "delete": _delete,
+}
+
+
+# Pages
+
+
+async def _shown(request: Request, services: Services, path: str, form: str) -> Response:
+    query = request.query_params
+    match path.split("/"):
+        case [""]:
+            listed = await services.admin.list_sessions()
+            figures = overview.figures(await services.admin.stats(), services.telemetry.registry.collect())
+            ready = await readiness(services)
+            return _page("overview.html", request, form, ready=ready, newest=overview.newest(listed["data"]), **figures)
+        case ["sessions"]:
+            listed = await services.admin.list_sessions(query.get("tenant") or None)
+            rows = overview.sessions(listed["data"], query.get("q", ""), query.get("sort", ""))
+            return _page("sessions.html", request, form, rows=rows, query=query, unreadable=listed["unreadable"])
+        case ["sessions", tenant, session]:
+            shown = await services.admin.shown(StoreKey(tenant, session))
+            if shown is not None and "export" in query:
+                return _exported(shown)
+            if shown is not None:
+                cards = await services.memory_admin.list_cards(StoreKey(tenant, session)) or {"data": []}
+                page = _session(shown, query, services)
+                return _page("session.html", request, form, cards=cards["data"][-_MAX_CARDS:], **page)
+    raise HTTPException(HTTPStatus.NOT_FOUND)
+
+
+def _exported(shown: ShownSession) -> Response:
+    name = f'attachment; filename="{shown.document["session"]}.json"'
+    text = json.dumps(shown.document, indent=2)
+    return Response(text, headers={**_HEADERS, "content-disposition": name}, media_type="application/json")
+
+
+def _session(shown: ShownSession, query: Mapping[str, str], services: Services) -> dict[str, Any]:
+    """What the page of a session shows; of a long transcript one page."""
+    names = list(shown.branches)
+    latest = max(shown.session.branches, key=lambda each: each.last_used, default=None)
+    name = query.get("branch") or (latest.name if latest else "")
+    messages = shown.branches.get(name, [])
+    applied = next((each.applied for each in shown.session.branches if each.name == name), "")
+    branch = timeline.branch_of(
+        messages, shown.session.condensations, applied, lambda message: shown.counter.message(message.body)
+    )
+    pins = {pin["message"]: pin["id"] for pin in shown.document["pins"] if pin["branch"] == name}
+    asked = query.get("from", "")
+    start = min(int(asked), len(messages)) if asked.isdecimal() else max(len(messages) - timeline.PAGE, 0)
+    window = branch.condensations[-1].window if branch.condensations else None
+    limits = _limits(services, window) if window else {}
+    return {
+        "session": shown.document,
+        "names": names,
+        "branch": name,
+        "plot": timeline.plot(branch, limits),
+        "groups": timeline.groups(branch, pins, start),
+        "start": start,
+        "end": min(start + timeline.PAGE, len(messages)),
+        "count": len(messages),
+        "page": timeline.PAGE,
+        "condensations": timeline.condensations_of(shown.document, branch),
+        "verdicts": timeline.votes_of(shown.document),
+    }
+
+
+def _limits(services: Services, window: int) -> dict[str, float]:
+    """The window that a session was last condensed for, with the marks of the settings for all models."""
+    budget = services.policies.policy(Controls(window=window), {}, Scope("")).budget
+    marks = {"trigger": budget.trigger, "target": budget.target} if budget else {}
+    return {"window": window, **marks}
+
+
+def _page(template: str, request: Request, form: str, status: int = HTTPStatus.OK, **values: Any) -> Response:
+    # Relative addresses, so that the pages also work behind a prefix of the path.
+    depth = request.scope["path"].removeprefix("/_condenser/").count("/")
+    text = _TEMPLATES.get_template(template).render(root="../" * depth or "./", form=form, **values)
+    return HTMLResponse(text, status, _HEADERS)
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _environment() -> Environment:
+    templates = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters.update(moment=_moment, thousands=lambda number: f"{number:,.0f}", visible=timeline.visible)
+    return templates
+
+
+_TEMPLATES = _environment()

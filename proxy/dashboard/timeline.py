@@ -1,0 +1,186 @@
+"""A session as it is drawn: its requests against the window, and its transcript beside the view. Pure.
+
+A session stores its messages and its condensations, not the size of each request. So the lines are computed: a request
+has the messages before a reply of the assistant, and the view of it is what the condensations that stood by then leave.
+A condensation is taken to have come with the first request whose view is as large as the view that it was made of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from proxy.plots import Line, line_plot
+from strategies.core.condensation import Condensation
+from strategies.core.messages import Dialect, Message, Role
+from strategies.core.parsing import loads
+from strategies.core.pieces import Keep, Literal
+from strategies.core.transcript import Transcript
+
+PAGE = 200
+"""Messages of one page."""
+SHOWN = 600
+"""Characters of a message; the export has all of them."""
+_SLACK = 0.02
+_MAX_REQUESTS = 1_000
+
+
+class Row(NamedTuple):
+    """One message of the transcript."""
+
+    number: int
+    role: str
+    text: str
+    cut: int
+    """Characters that are left out."""
+    tokens: int
+    is_condensed: bool
+    pin: str
+    """The id of its pin, "" if it has none."""
+    can_pin: bool
+
+
+class Group(NamedTuple):
+    """Messages that stay, or a span that was condensed."""
+
+    is_condensed: bool
+    rows: list[Row]
+    tokens: int
+    replacements: list[str]
+    """What stands in the view for the span and those before it."""
+
+
+class Branch(NamedTuple):
+    """The messages of a branch with their tokens, and the condensations that hold for it, in the order of time."""
+
+    messages: Sequence[Message]
+    tokens: Sequence[int]
+    condensations: Sequence[Condensation]
+    applied: Condensation | None
+
+
+def plot(branch: Branch, limits: Mapping[str, float]) -> str:
+    """Tokens of the history and of its view for each request, as a figure in HTML; "" where no text was kept."""
+    requests = list(_requests(branch))[-_MAX_REQUESTS:]
+    if not requests:
+        return ""
+    lines = [
+        Line("history", [float(history) for history, _, _ in requests]),
+        Line("view", [float(view) for _, view, _ in requests], [i for i, (*_, cut) in enumerate(requests, 1) if cut]),
+    ]
+    return line_plot("Tokens of each request", lines, limits, "condensed", unit="tokens, counted from what is stored")
+
+
+def _requests(branch: Branch) -> Iterator[tuple[int, int, bool]]:
+    """For each request: tokens of its history and of its view, and whether it was condensed."""
+    waiting = [each for each in branch.condensations if each.standing and not each.restores]
+    history = left_out = 0
+    for i, message in enumerate(branch.messages):
+        is_reply = message.role is Role.ASSISTANT and (i == 0 or branch.messages[i - 1].role is not Role.ASSISTANT)
+        if is_reply:
+            due = bool(waiting) and history - left_out >= waiting[0].tokens_before * (1 - _SLACK) - _fixed(waiting[0])
+            if due:
+                made = waiting.pop(0)
+                left_out = history - max(history - left_out - made.tokens_before + made.tokens_after, 0)
+            yield history, history - left_out, due
+        history += branch.tokens[i]
+
+
+def _fixed(made: Condensation) -> float:
+    """Tools and framing, which a condensation's sizes have and no message has; at most an eighth of the window."""
+    return made.window / 8
+
+
+def groups(branch: Branch, pins: Mapping[int, str], start: int) -> list[Group]:
+    """One page of the transcript from message `start` on; spans that the view leaves out are groups of their own."""
+    end = min(start + PAGE, len(branch.messages))
+    condensed = _condensed(branch)
+    rows = [_row(branch, number, number in condensed, pins.get(number, "")) for number in range(start, end)]
+    found = []
+    told = _replacements(branch)
+    for is_condensed, members in groupby(rows, lambda row: row.is_condensed):
+        span = list(members)
+        found.append(Group(is_condensed, span, sum(row.tokens for row in span), told if is_condensed else []))
+        told = [] if is_condensed else told
+    return found
+
+
+def _condensed(branch: Branch) -> set[int]:
+    """The numbers of the messages that the view does not show as they are."""
+    applied = branch.applied
+    if applied is None:
+        return set()
+    numbers = [i for i, message in enumerate(branch.messages) if message.role is not Role.SYSTEM]
+    kept = {piece.index for piece in applied.pieces if isinstance(piece, Keep)}
+    return {numbers[i] for i in range(min(applied.covered, len(numbers))) if i not in kept}
+
+
+def _replacements(branch: Branch) -> list[str]:
+    return _texts(branch.applied, branch) if branch.applied else []
+
+
+def _texts(made: Condensation, branch: Branch) -> list[str]:
+    dialect = branch.messages[0].dialect
+    return [text_of(piece, dialect) for piece in made.pieces if isinstance(piece, Literal)]
+
+
+def text_of(piece: Literal, dialect: Dialect) -> str:
+    """What the proxy wrote, as text."""
+    body = loads(piece.raw)
+    return visible(dialect.text(body) or json.dumps(body, ensure_ascii=False))
+
+
+def visible(text: str) -> str:
+    """A text in which what cannot be seen, or turns the direction of what follows, is written as `\\u202e`."""
+    return "".join(char if char.isprintable() or char in "\n\t" else f"\\u{ord(char):04x}" for char in text)
+
+
+def _row(branch: Branch, number: int, is_condensed: bool, pin: str) -> Row:
+    message = branch.messages[number]
+    text = _said(message) if message.has_text else "text not kept"
+    can_pin = message.role is not Role.SYSTEM and not pin
+    shown, cut = visible(text[:SHOWN]), max(len(text) - SHOWN, 0)
+    return Row(number, message.role.value, shown, cut, branch.tokens[number], is_condensed, pin, can_pin)
+
+
+def _said(message: Message) -> str:
+    text = message.text
+    calls = "\n".join(f"{call.name} {call.arguments}" for call in message.calls)
+    return "\n".join(part for part in (text, calls) if part) or json.dumps(message.body, ensure_ascii=False)
+
+
+def branch_of(
+    messages: Sequence[Message],
+    condensations: Sequence[Condensation],
+    applied: str | None,
+    count: Callable[[Message], int],
+) -> Branch:
+    """A branch of a session; `applied` is the id of the condensation that its view has."""
+    digests = Transcript.of(messages).digests
+    own = [made for made in condensations if made.covered <= len(digests) and digests[made.covered - 1] == made.digest]
+    own.sort(key=lambda made: (made.created_at, made.depth))
+    tokens = [count(message) if message.has_text else 0 for message in messages]
+    return Branch(messages, tokens, own, next((made for made in own if made.id == applied), None))
+
+
+def condensations_of(document: Mapping[str, Any], branch: Branch) -> list[dict[str, Any]]:
+    """The condensations of a session, newest first, with the texts that they wrote."""
+    own = {made.id: made for made in branch.condensations}
+    found = []
+    for record in reversed(document["condensations"]):
+        made = own.get(record["id"])
+        stages = [stage for stage in record["metadata"].values() if isinstance(stage, Mapping)]
+        votes = [vote for stage in stages for vote in stage.get("judge_votes", ())]
+        found.append({**record, "texts": _texts(made, branch) if made else [], "votes": votes})
+    return found
+
+
+def votes_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every verdict of a session's judges with its votes, newest first."""
+    return [
+        {"yes": verdict["yes"], "at": verdict["at"], "tokens": verdict["tokens"], "votes": votes}
+        for verdict in reversed(document["verdicts"])
+        for votes in [(verdict.get("metadata") or {}).get("judge_votes", [])]
+    ]

@@ -1,0 +1,34 @@
+"""`python -m tests.browser.screenshots`: writes the pictures of docs/dashboard.md, of a conversation that runs here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+from tests.browser.conftest import launched
+from tests.browser.test_dashboard import grown, open_session, opened, watched
+
+FOLDER = Path(__file__).parents[2] / "docs" / "images"
+SIZE = {"width": 1100, "height": 1000}
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    with sync_playwright() as playwright, watched(window=8_192) as stage:
+        browser = launched(playwright)
+        grown(stage, *range(2, 60))
+        with opened(browser, stage, viewport=SIZE) as page:
+            page.screenshot(path=FOLDER / "dashboard-overview.png")
+            open_session(page)
+            page.screenshot(path=FOLDER / "dashboard-session.png")
+        with opened(browser, stage, viewport=SIZE, color_scheme="dark") as page:
+            open_session(page)
+            page.get_by_text("condensed messages").click()
+            page.get_by_role("heading", name="Transcript and view").scroll_into_view_if_needed()
+            page.screenshot(path=FOLDER / "dashboard-transcript.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""The dashboard in a real browser: what a person sees of a running conversation, and what the buttons do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.support.stage import Message, Stage, asked, chat, staged
+
+TOKEN = "operator"
+HOSTILE = '<script>window.pwned = 1</script><img src=x onerror="window.pwned = 1"> \u202e'
+
+
+class Seen:
+    """What a page did that it should not have done."""
+
+    def __init__(self, page: Page, own: str) -> None:
+        self.errors: list[str] = []
+        self.foreign: list[str] = []
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", lambda request: None if request.url.startswith(own) else self.foreign.append(request.url))
+
+
+@contextmanager
+def opened(browser: Browser, stage: Stage, **context: Any) -> Iterator[Page]:
+    """A page of somebody who has signed in; fails the test for errors on the console and for foreign requests."""
+    page = browser.new_context(**context).new_page()
+    seen = Seen(page, stage.proxy.url)
+    page.goto(f"{stage.proxy.url}/_condenser/")
+    seen.errors.clear()  # the form to sign in is a 401, which the console counts as an error
+    page.get_by_label("Admin token").fill(TOKEN)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("heading", name="Overview")).to_be_visible()
+    yield page
+    page.context.close()
+    assert (seen.errors, seen.foreign) == ([], [])
+
+
+@contextmanager
+def watched(**settings: Any) -> Iterator[Stage]:
+    with staged(**{"strategy": "mask+extract", "window": 4_096, "admin": {"token": TOKEN}, **settings}) as stage:
+        yield stage
+
+
+def grown(stage: Stage, *rounds: int, first: str = "") -> None:
+    for number in rounds:
+        messages: list[Message] = chat(number)
+        if first:
+            messages[1] = {**messages[1], "content": f"{first} {messages[1]['content']}"}
+        stage.ask(messages, asked(session="garden"))
+
+
+def open_session(page: Page) -> None:
+    page.get_by_role("link", name="Sessions").click()
+    page.get_by_role("link", name="garden").click()
+    expect(page.get_by_role("heading", name="Session garden")).to_be_visible()
+
+
+def test_a_wrong_token_shows_nothing(browser: Browser) -> None:
+    with watched() as stage:
+        page = browser.new_context().new_page()
+        page.goto(f"{stage.proxy.url}/_condenser/")
+        page.get_by_label("Admin token").fill("guess")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_contain_text("not the admin token")
+        page.context.close()
+
+
+def test_the_first_page_says_what_was_condensed_while_a_conversation_runs(browser: Browser) -> None:
+    with watched() as stage, opened(browser, stage) as page:
+        expect(page.get_by_text("Nothing has been condensed yet")).to_be_visible()
+        grown(stage, 10, 20, 30)
+        expect(page.get_by_role("link", name="garden")).to_be_visible()
+        assert page.evaluate("performance.getEntriesByType('navigation')[0].type") == "navigate"
+
+
+def test_a_session_shows_why_it_was_condensed_and_a_button_takes_that_back(browser: Browser) -> None:
+    with watched() as stage, opened(browser, stage) as page:
+        grown(stage, 10, 20)
+        open_session(page)
+        expect(page.get_by_role("img", name="Tokens of each request")).to_be_visible()
+        expect(page.get_by_role("heading", name="mask+extract, cause: threshold").first).to_be_visible()
+        condensed = len(stage.last_view)
+        page.get_by_role("button", name="Revert condensation").first.click()
+        expect(page.get_by_text("reverted").first).to_be_visible()
+        stage.ask(chat(20), asked(session="garden", window=32_768))
+        assert len(stage.last_view) > condensed
+
+
+def test_a_pinned_message_goes_on_word_for_word(browser: Browser) -> None:
+    with watched(strategy="recent", memory={"default": "off"}) as stage, opened(browser, stage) as page:
+        grown(stage, 4)
+        open_session(page)
+        page.get_by_role("button", name="Pin message 3").click()
+        expect(page.get_by_role("button", name="Unpin message 3")).to_be_visible()
+        grown(stage, 30)
+        said = [message["content"] for message in stage.last_view]
+        # Messages are counted from the first that is not the system's.
+        assert chat(4)[4]["content"] in said
+        assert chat(30)[6]["content"] not in said
+
+
+def test_what_users_and_models_wrote_runs_nothing(browser: Browser) -> None:
+    with watched() as stage, opened(browser, stage) as page:
+        grown(stage, 10, 20, first=HOSTILE)
+        open_session(page)
+        expect(page.get_by_text("<script>window.pwned").first).to_be_attached()
+        assert "\u202e" not in page.content()
+        assert page.evaluate("window.pwned") is None
+
+
+PHONE = {"width": 390, "height": 800}
+LINKS = ("Condenser", "Sessions", "garden")
+"""The link that leads to each page from the one before."""
+
+
+@pytest.mark.parametrize("look", [{"color_scheme": "light"}, {"color_scheme": "dark"}, {"viewport": PHONE}])
+def test_no_page_has_a_serious_fault_for_those_who_see_or_hear_it_otherwise(
+    browser: Browser, axe: str, look: dict[str, Any]
+) -> None:
+    with watched() as stage:
+        grown(stage, 10, 20, 30)
+        with opened(browser, stage, **look) as page:
+            for link in LINKS:
+                page.get_by_role("link", name=link).first.click()
+                page.evaluate(axe)
+                violations = page.evaluate("axe.run().then((result) => result.violations)")
+                serious = [each for each in violations if each["impact"] in {"serious", "critical"}]
+                assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []
+                assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_session_of_2000_messages_is_a_page_of_less_than_a_megabyte(browser: Browser) -> None:
+    with watched(window=1_000_000) as stage, opened(browser, stage) as page:
+        grown(stage, 1_000)
+        open_session(page)
+        assert len(page.content()) < 1_000_000
+        page.get_by_role("link", name="Earlier").click()
+        expect(page.get_by_role("button", name="Pin message 1700", exact=True)).to_be_visible()

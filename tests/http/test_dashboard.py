@@ -1,0 +1,135 @@
+"""The dashboard's pages over HTTP: who may see them, who may change anything, and what they are allowed to load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlencode
+
+import pytest
+
+from proxy.dashboard import login
+from tests.support import wire
+from tests.support.stage import Stage, asked, chat, staged
+from tests.support.wire import Answer
+
+FORM = ("Content-Type", "application/x-www-form-urlencoded")
+
+
+@contextmanager
+def watched() -> Iterator[Stage]:
+    with staged(strategy="extract", window=4_096, admin={"token": "operator"}) as stage:
+        stage.ask(chat(20), asked(session="garden"))
+        yield stage
+
+
+def page(stage: Stage, path: str, cookie: str = "") -> Answer:
+    return wire.request(stage.proxy.url, "GET", f"/_condenser/{path}", b"", [("Cookie", cookie)] if cookie else [])
+
+
+def posted(stage: Stage, path: str, fields: dict[str, str], cookie: str = "", origin: str | None = "") -> Answer:
+    headers = [FORM, *([("Cookie", cookie)] if cookie else [])]
+    if origin is not None:
+        headers.append(("Origin", origin or stage.proxy.url))
+    return wire.request(stage.proxy.url, "POST", f"/_condenser/pages/{path}", urlencode(fields).encode(), headers)
+
+
+def signed_in(stage: Stage) -> str:
+    """The cookie of somebody who has the token."""
+    answer = posted(stage, "login", {"token": "operator"})
+    assert answer.status == 303
+    return (answer.header("set-cookie") or "").partition(";")[0]
+
+
+def session_of(stage: Stage) -> str:
+    token = [("Authorization", "Bearer operator")]
+    (row,) = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", b"", token).json()["data"]
+    return f"sessions/{row['tenant']}/{row['session']}"
+
+
+def form_of(stage: Stage, cookie: str) -> str:
+    """What a form of a page carries."""
+    return page(stage, "", cookie).body.decode().partition('name="form" value="')[2].partition('"')[0]
+
+
+def test_nobody_sees_a_page_without_the_token() -> None:
+    with watched() as stage:
+        paths = ("", "pages/sessions", f"pages/{session_of(stage)}")
+        for cookie in ("", "condenser-dashboard=1.2.3", login.issue(b"another", 0, "n")):
+            assert [page(stage, path, cookie).status for path in paths] == [401] * 3
+        assert b"garden" not in page(stage, paths[2]).body
+        assert posted(stage, "login", {"token": "guess"}).status == 401
+
+
+def test_without_a_token_in_the_settings_there_is_no_dashboard() -> None:
+    with staged(admin={"token": None}) as stage:
+        assert page(stage, "").status == 404
+
+
+def test_every_page_forbids_what_it_does_not_need() -> None:
+    with watched() as stage:
+        cookie = signed_in(stage)
+        for path in ("", "pages/sessions", f"pages/{session_of(stage)}", "pages/static/app.js"):
+            answer = page(stage, path, cookie)
+            assert answer.status == 200
+            policy = answer.header("content-security-policy") or ""
+            assert policy.startswith("default-src 'none'; script-src 'self';")
+            assert "frame-ancestors 'none'" in policy
+            assert answer.header("cache-control") == "no-store"
+
+
+def test_the_cookie_is_for_these_pages_and_no_script() -> None:
+    with watched() as stage:
+        cookie = posted(stage, "login", {"token": "operator"}).header("set-cookie") or ""
+        assert {"HttpOnly", "SameSite=strict", "Path=/_condenser"} <= set(cookie.split("; "))
+        assert "operator" not in cookie
+
+
+@pytest.mark.parametrize("origin", [None, "null", "http://evil.example", "http://127.0.0.1:1"])
+def test_a_form_of_another_page_changes_nothing(origin: str | None) -> None:
+    with watched() as stage:
+        cookie, path = signed_in(stage), session_of(stage)
+        fields = {"do": "delete", "form": form_of(stage, cookie)}
+        assert posted(stage, path, fields, cookie, origin).status == 403
+        assert page(stage, f"pages/{path}", cookie).status == 200
+
+
+def test_a_form_without_its_token_changes_nothing() -> None:
+    with watched() as stage:
+        cookie, path = signed_in(stage), session_of(stage)
+        for token in ("", "0" * 48):
+            assert posted(stage, path, {"do": "delete", "form": token}, cookie).status == 403
+        assert posted(stage, path, {"do": "delete", "form": form_of(stage, cookie)}).status == 401
+        assert page(stage, f"pages/{path}", cookie).status == 200
+
+
+def test_a_form_does_what_the_api_does() -> None:
+    with watched() as stage:
+        cookie, path = signed_in(stage), session_of(stage)
+        form = form_of(stage, cookie)
+        assert posted(stage, path, {"do": "condense", "form": form, "branch": "main"}, cookie).status == 303
+        assert b"The next request of this branch is condensed" in page(stage, f"pages/{path}", cookie).body
+        assert posted(stage, path, {"do": "pin", "form": form, "branch": "main", "message": "x"}, cookie).status == 400
+        assert posted(stage, path, {"do": "delete", "form": form}, cookie).status == 303
+        assert page(stage, f"pages/{path}", cookie).status == 404
+
+
+def test_an_export_is_the_document_of_the_api() -> None:
+    with watched() as stage:
+        path = session_of(stage)
+        answer = page(stage, f"pages/{path}?export=1", signed_in(stage))
+        api = wire.request(stage.proxy.url, "GET", f"/_condenser/{path}", b"", [("Authorization", "Bearer operator")])
+        assert answer.json() == api.json()
+
+
+def test_signing_out_and_time_end_what_the_cookie_allows() -> None:
+    cookie = login.issue(b"operator", 1_000.0, "nonce")
+    assert login.is_valid(cookie, b"operator", 1_000.0 + login.LIFETIME - 1)
+    assert not login.is_valid(cookie, b"operator", 1_000.0 + login.LIFETIME)
+    assert not login.is_valid(cookie, b"another", 1_000.0)
+    later = "9" + cookie[1:]
+    assert not login.is_valid(later, b"operator", 1_000.0)
+    with watched() as stage:
+        known = signed_in(stage)
+        ended = posted(stage, "logout", {"form": form_of(stage, known)}, known)
+        assert "Max-Age=0" in (ended.header("set-cookie") or "")
