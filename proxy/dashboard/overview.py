@@ -57,6 +57,23 @@ def figures(stats: Row, metrics: Iterable[Metric]) -> dict[str, Any]:
     }
 
 
+def of_live(rows: Sequence[Row]) -> dict[str, Any]:
+    """What the conversations that this process serves have cost and saved, and their requests by strategy.
+
+    Money is None where no model of theirs has prices.
+    """
+    strategies: dict[str, int] = {}
+    for row in rows:
+        strategies[row["strategy"]] = strategies.get(row["strategy"], 0) + row["requests"]
+    priced = [row for row in rows if row["cost"] is not None]
+    return {
+        "live": rows[:NEWEST],
+        "strategies": strategies,
+        "cost": sum(row["cost"] for row in priced) if priced else None,
+        "saved_cost": sum(row["saved_cost"] for row in priced),
+    }
+
+
 def newest(rows: Sequence[Row]) -> list[Row]:
     """The sessions that were condensed last, newest first."""
     condensed = [row for row in rows if row["latest"]]

@@ -24,6 +24,7 @@ from proxy.routes.health import readiness
 from proxy.services import Services
 from proxy.sessions.admin import ShownSession
 from proxy.store.base import StoreError, StoreKey
+from strategies.core.cards import TYPES
 
 HERE = Path(__file__).parent
 COOKIE = "condenser-dashboard"
@@ -176,6 +177,7 @@ async def _shown(request: Request, services: Services, path: str, form: str) -> 
         case [""]:
             listed = await services.admin.list_sessions()
             figures = overview.figures(await services.admin.stats(), services.telemetry.registry.collect())
+            figures |= overview.of_live(services.live.document()["data"])
             ready = await readiness(services)
             return _page("overview.html", request, form, ready=ready, newest=overview.newest(listed["data"]), **figures)
         case ["sessions"]:
@@ -226,6 +228,7 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
         "page": timeline.PAGE,
         "condensations": timeline.condensations_of(shown.document, branch),
         "verdicts": timeline.votes_of(shown.document),
+        "card_types": TYPES,
     }
 
 

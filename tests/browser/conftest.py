@@ -1,4 +1,7 @@
-"""A real browser before the real proxy. Where there is no Chromium, these tests say so and are skipped."""
+"""A real browser before the real proxy. Where there is no Chromium, these tests say so and are skipped.
+
+Playwright keeps an event loop running while it is there, so it ends with the file: other tests run loops of their own.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ def launched(playwright: Playwright) -> Browser:
     return playwright.chromium.launch(executable_path=path, args=FLAGS)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         try:
@@ -31,7 +34,7 @@ def browser() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def axe() -> str:
     """The source of axe-core, which finds what makes a page hard to use."""
     if not AXE.exists():

@@ -105,6 +105,17 @@ def test_a_pinned_message_goes_on_word_for_word(browser: Browser) -> None:
         assert chat(30)[6]["content"] not in said
 
 
+def test_a_memory_card_can_be_written_and_forgotten(browser: Browser) -> None:
+    with watched() as stage, opened(browser, stage) as page:
+        grown(stage, 4)
+        open_session(page)
+        page.get_by_label("What to remember").fill("The pond is frozen.")
+        page.get_by_role("button", name="Remember").click()
+        expect(page.get_by_text("The pond is frozen.")).to_be_visible()
+        page.get_by_role("button", name="Forget card").click()
+        expect(page.get_by_text("The pond is frozen.")).to_have_count(0)
+
+
 def test_what_users_and_models_wrote_runs_nothing(browser: Browser) -> None:
     with watched() as stage, opened(browser, stage) as page:
         grown(stage, 10, 20, first=HOSTILE)
