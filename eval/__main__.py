@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from eval import arms, condensed, money, summaries
@@ -70,28 +72,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     is_whole = LONG.exists() and arguments.data == SHORT
     asked = summaries.Summarizer(arguments.summarizer_url, arguments.model) if arguments.summarizer_url else None
-    text = page(
-        dialogues,
-        counter,
-        money.page(LONG) if is_whole else "",
-        summaries.page(LONG, asked) if is_whole else "",
-    )
+    # The recorded conversations are played in processes of their own, beside the questions.
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        played = [pool.submit(money.page, LONG), pool.submit(summaries.page, LONG, asked)] if is_whole else []
+        text = page(dialogues, counter, lambda: [part.result() for part in played] or ["", ""])
     print(text, end="")
     if arguments.write:
         PAGE.write_text(text, "utf-8")
     return 0
 
 
-def page(dialogues: Sequence[Dialogue], counter: TokenCounter, money_page: str = "", summaries_page: str = "") -> str:
-    """The whole page; the last two are the tables of `eval.money` and `eval.summaries`."""
-    return TEMPLATE.read_text("utf-8").format(
-        corpus=corpus(dialogues),
-        arms=arms_table(measured(dialogues, ARMS, counter)),
-        features=features_table(features(dialogues, counter), cross_validated(dialogues, counter)),
-        strategies=strategies_table(condensed.measured_with(dialogues, counter)),
-        money=money_page or _NOT_MEASURED,
-        summaries=summaries_page or _NOT_MEASURED,
-    )
+def page(
+    dialogues: Sequence[Dialogue], counter: TokenCounter, played: Callable[[], Sequence[str]] = lambda: ("", "")
+) -> str:
+    """The whole page; `played` gives the tables of `eval.money` and `eval.summaries`, and is called last."""
+    tables = {
+        "corpus": corpus(dialogues),
+        "arms": arms_table(measured(dialogues, ARMS, counter)),
+        "features": features_table(features(dialogues, counter), cross_validated(dialogues, counter)),
+        "strategies": strategies_table(condensed.measured_with(dialogues, counter)),
+    }
+    money_page, summaries_page = (text or _NOT_MEASURED for text in played())
+    return TEMPLATE.read_text("utf-8").format(**tables, money=money_page, summaries=summaries_page)
 
 
 def _parser() -> argparse.ArgumentParser:
