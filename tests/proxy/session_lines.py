@@ -27,13 +27,13 @@ from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
-from proxy.store.redis import Limits
 from proxy.store.redis_store import RedisStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.alignment import MIN_RUN
 from strategies.core.effects import Answer, Effect, Result
 from tests.http.strict import assert_stands, newest_round, problems, users
 from tests.support import chat_bodies as wire
+from tests.support.stores import PATIENT
 
 Message = dict[str, Any]
 T = TypeVar("T")
@@ -229,8 +229,8 @@ class Replicas:
 @asynccontextmanager
 async def _replica(chosen: Settings) -> AsyncIterator[Services]:
     """A driver with a store of its own; a Redis may take its time, for this is no test of its limits."""
-    url, limits = chosen.store.url, Limits(connect=10, operation=20, free_connection=20, call=20)
-    store = RedisStore(url, shown=url, limits=limits) if url.startswith("redis") else None
+    url = chosen.store.url
+    store = RedisStore(url, shown=url, limits=PATIENT) if url.startswith("redis") else None
     async with open_services(chosen, store=store, summarizer=SigningSummarizer(Tokenizers(None))) as built:
         yield built
     if store is not None:

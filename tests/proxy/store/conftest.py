@@ -13,12 +13,12 @@ from typing import Any, cast
 import pytest
 from redis.asyncio import Redis
 
-from proxy.store import open_store
 from proxy.store.base import Store, StoreKey
 from tests.support import redis_server
 from tests.support.redis_cluster import MASTERS, RedisCluster
 from tests.support.redis_sentinel import RedisService
 from tests.support.redis_server import RedisServer
+from tests.support.stores import open_patient_store
 
 KINDS = (
     "sqlite",
@@ -53,7 +53,7 @@ class Stage:
 
     async def another(self, **options: int) -> Store:
         """A second store at the same place, closed with the first; a second memory is another one."""
-        store = await open_store(self.url, clock=self.clock, **options)
+        store = await open_patient_store(self.url, clock=self.clock, **options)
         self.stack.push_async_callback(store.close)
         return store
 
@@ -127,7 +127,7 @@ async def stage(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> As
     async with AsyncExitStack() as stack:
         url, servers = _place(kind, tmp_path, request)
         clients = [await stack.enter_async_context(Redis.from_url(server)) for server in servers]
-        store = await open_store(url, clock=clock)
+        store = await open_patient_store(url, clock=clock)
         stack.push_async_callback(store.close)
         pass_time = _ageing(clients, tenant) if clients else _moving(clock)
         yield Stage(kind, url, store, clock, tenant, pass_time, stack)

@@ -13,7 +13,6 @@ from redis.asyncio import Redis
 from redis.crc import key_slot
 
 from proxy.quoting import redacted
-from proxy.store import open_store
 from proxy.store.base import Snapshot, Store, StoreError, StoreKey, Write
 from proxy.store.redis import Cluster, Limits
 from proxy.store.redis_store import RedisStore
@@ -21,13 +20,13 @@ from tests.support.ports import free_port
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import RedisService
 from tests.support.redis_server import RedisServer
+from tests.support.stores import PATIENT, open_patient_store
 
 pytestmark = pytest.mark.usefixtures("redis_installed")
 
 TTL = 600
 BOUND = 1.5  # seconds within which every call answers or fails
 PACE = 0.02  # seconds before a store that is down is asked again
-PATIENT = Limits(connect=5, operation=5, free_connection=5, call=10)  # for tests that are not about time
 
 
 def write(meta: bytes = b"meta", revision: int = 0, **parts: Any) -> Write:
@@ -75,7 +74,7 @@ def keys(tenant: str, count: int = 24) -> list[StoreKey]:
 
 @pytest.mark.anyio
 async def test_a_session_is_kept_behind_a_sentinel(service: RedisService) -> None:
-    store = await open_store(service.url)
+    store = await open_patient_store(service.url)
     await store.ping()
     await fill_and_read(store, StoreKey("smoke", "s"))
     await store.close()
@@ -83,7 +82,7 @@ async def test_a_session_is_kept_behind_a_sentinel(service: RedisService) -> Non
 
 @pytest.mark.anyio
 async def test_sessions_are_kept_in_a_cluster_wherever_their_slots_are(cluster: RedisCluster) -> None:
-    store = await open_store(cluster.url)
+    store = await open_patient_store(cluster.url)
     await store.ping()
     for key in keys("smoke"):  # one after the other: seventy connections at once take a busy machine too long
         await fill_and_read(store, key)
