@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from hmac import compare_digest
 from typing import Any, NamedTuple, TypeVar
 
-from proxy.endpoints.table import ENDPOINTS
 from proxy.errors import BadRequest
 from proxy.sessions.append import history_at
 from proxy.sessions.branch import Branch
@@ -37,6 +36,7 @@ from strategies.core.messages import Message, Reader, Role
 from strategies.core.parsing import loads
 from strategies.core.pins import pinned_in
 from strategies.core.transcript import Transcript
+from strategies.dialects import DIALECTS
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -78,7 +78,7 @@ class Admin:
 
     async def list_sessions(self, tenant: str | None = None, name: str | None = None) -> Document:
         """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
-        keys_of_id = [session_key(name, dialect) for dialect in ENDPOINTS] if name else []
+        keys_of_id = [session_key(name, dialect) for dialect in DIALECTS] if name else []
         names = None if name is None else {name, *keys_of_id, key_of_shown(name)}
         keys = [key for key in await self._stored.store.keys(tenant) if names is None or key.name in names]
         loaded = [each async for each in self._each_session(keys)]
@@ -130,7 +130,7 @@ class Admin:
         found = next((each for each in session.condensations if each.id == condensation), None) if session else None
         if session is None or found is None:
             return None
-        if not found.reverted and ENDPOINTS[session.dialect].dialect.binds_reasoning:
+        if not found.reverted and DIALECTS[session.dialect].binds_reasoning:
             await self._restore(key, restoration(found, session.condensations, time.time()))
         mark = reverted(record_name(found.digest, found.depth))
         await self._stored.in_time(self._stored.store.mark(key, mark))

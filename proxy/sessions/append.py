@@ -23,24 +23,12 @@ from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.message_cache import Element
 from proxy.request.wire import Body
 from proxy.sessions.identity import Identity
-from strategies.core.digest import ROOT, chain
+from proxy.sessions.session import EMPTY, NO_TIP, Tip
+from strategies.core.digest import chain
 from strategies.core.messages import dump
 
 VERSION = 1
 """The schema of blocks, those of appends and all others."""
-
-NO_HEAD = f"0-{ROOT.hex()}"
-
-
-@dataclass(frozen=True, slots=True)
-class Tip:
-    """Where an appended history ends: its head, as headers show it, and the name of its newest block."""
-
-    head: str = NO_HEAD
-    block: str = ""
-
-
-NO_TIP = Tip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +51,7 @@ class Append:
     base: Tip
     sent: tuple[Element, ...]
     head: str
-    current_head: str = NO_HEAD
+    current_head: str = EMPTY
 
     def block(self, reply: Items) -> tuple[Tip, bytes]:
         """The tip of the history after this append, and the block that stores the append with its reply.
@@ -117,7 +105,7 @@ def head_of(count: int, digest: bytes) -> str:
 def head_after(elements: Sequence[Element]) -> str:
     """The head of a history that ends with these messages."""
     digests = chain(each.digest for each in elements if each.role not in each.endpoint.dialect.system_roles)
-    return head_of(len(digests), digests[-1]) if digests else NO_HEAD
+    return head_of(len(digests), digests[-1]) if digests else EMPTY
 
 
 def append_to(stored: History, sent: Sequence[Element], if_head: str | None) -> tuple[Append, tuple[Element, ...]]:

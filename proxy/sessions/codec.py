@@ -13,17 +13,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from proxy.endpoints.table import ENDPOINTS
 from proxy.knowledge import anchor as anchors
-from proxy.sessions.append import Tip
 from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, MemoryBlock, Opening
 from proxy.sessions.identity import CHAT
-from proxy.sessions.session import FailedTry, Session
+from proxy.sessions.session import FailedTry, Session, Tip
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation
 from strategies.core.parsing import loads
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.protocol import Verdict
+from strategies.dialects import DIALECTS
 
 VERSION = 1
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -80,7 +79,7 @@ def decode_document(meta: bytes) -> Session | None:
     """The session in a document, without its condensations; None where a newer version wrote it."""
     document = json.loads(meta)
     dialect = document.get("dialect", CHAT)
-    if document["v"] > VERSION or dialect not in ENDPOINTS:
+    if document["v"] > VERSION or dialect not in DIALECTS:
         return None
     return Session(
         id=document["id"],

@@ -23,13 +23,12 @@ from typing import Any, NamedTuple
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.sessions import identity as names
-from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, Head, MemoryBlock, openings
 from proxy.sessions.cards import with_shared
 from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.histories import new_block
 from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN, NOTHING, Session
+from proxy.sessions.session import MAIN, NO_TIP, NOTHING, Session, Tip
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
 from proxy.store.compress import compress

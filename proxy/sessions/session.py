@@ -13,13 +13,12 @@ Sessions are immutable values, and everything here is pure; the driver reads and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from proxy.knowledge.anchor import Anchor
-from proxy.sessions.append import NO_TIP, Tip
 from proxy.sessions.branch import (
     MAX_OPENINGS,
     NO_HEAD,
@@ -54,6 +53,21 @@ SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
 NOTHING: Mapping[str, Any] = {}
 
 _LAST_USED = attrgetter("last_used")
+
+
+EMPTY = f"0-{ROOT.hex()}"
+"""The head of a history without messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """Where an appended history ends: its head, as headers show it, and the name of its newest block."""
+
+    head: str = EMPTY
+    block: str = ""
+
+
+NO_TIP = Tip()
 
 
 class FailedTry(NamedTuple):

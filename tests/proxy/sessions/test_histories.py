@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.append import Append, Tip
+from proxy.sessions.append import Append
 from proxy.sessions.histories import READS_BY_NAME, Histories, StoredHistory, new_block
-from proxy.sessions.session import Session
+from proxy.sessions.session import Session, Tip
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import Store, StoreError, StoreKey, Write
 from strategies.core.messages import Reader

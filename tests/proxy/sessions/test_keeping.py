@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.sessions.append import NO_TIP, Append, Tip
+from proxy.sessions.append import Append
 from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
+from proxy.sessions.session import NO_TIP, Tip
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import Store, StoreKey
