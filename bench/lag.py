@@ -89,9 +89,9 @@ class Watch:
 
 def serve(arguments: Sequence[str]) -> None:
     """Serves as `condenser serve` does, watched; the figures are written at SIGUSR1."""
+    from proxy.app import server_config
     from proxy.cli import parse
     from proxy.commands.options import settings_from
-    from proxy.commands.serve import server_config
     from proxy.http.server import Server
 
     config = server_config(settings_from(parse(arguments)))

@@ -6,9 +6,11 @@ do not pass through the framework's layers: `Serving` calls their route directly
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from http import HTTPStatus
 
 from fastapi import FastAPI
@@ -24,11 +26,14 @@ from proxy.browsers import Guard
 from proxy.dashboard.routes import dashboard
 from proxy.endpoints.table import COUNT_PATHS, ENDPOINTS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
-from proxy.log import LINE
+from proxy.http.connection import Connection, ConnectionBounds
+from proxy.http.server import ServerConfig
+from proxy.log import LINE, configure_logging
 from proxy.quoting import printable
 from proxy.routes.admin import admin
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.runtime.drain import Drain
+from proxy.runtime.heap import use_one_heap
 from proxy.services import open_services
 from proxy.serving.condensed import Condensed
 from proxy.serving.counting import Counting
@@ -172,3 +177,46 @@ def _base_url(request: Request) -> str:
 
 async def _on_unexpected_error(request: Request, _error: Exception) -> Response:
     return error_response(ProxyError(DEFECT), request.scope["path"])
+
+
+def worker_app(settings: Settings, drain: Drain) -> FastAPI:
+    """The app of one worker process, with logging configured."""
+    configure_logging(settings.log)
+    use_one_heap()
+    app = create_app(settings, drain=drain)
+    serving = app.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with serving(app):
+            gc.freeze()  # what exists by now stays, and no collection need look at it
+            yield
+
+    app.router.lifespan_context = lifespan
+    return app
+
+
+KEEP_ALIVE = 75  # seconds for an idle connection of a client
+
+
+def server_config(settings: Settings) -> ServerConfig:
+    """The server's configuration: the upstream's own `date` and `server` headers, and no log but ours.
+
+    uvicorn uses uvloop and httptools where they are installed. Each worker makes an app of its own.
+    """
+    return ServerConfig(
+        partial(worker_app, settings),
+        settings.drain,
+        host=settings.host,
+        port=settings.port,
+        workers=settings.workers,
+        lifespan="on",
+        http=partial(Connection, ConnectionBounds.of(settings.limits)),
+        ws="none",
+        access_log=False,
+        log_config=None,
+        date_header=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE,
+    )

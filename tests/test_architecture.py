@@ -10,6 +10,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -112,14 +113,25 @@ def floor(path: Path) -> int:
 @cache
 def neighbours(path: Path) -> dict[Path, str]:
     """The files of the two packages that a file imports, also where only types are checked, and by what module."""
+    return files_of(ast.walk(tree(path)), path)
+
+
+def files_of(nodes: Iterable[ast.AST], path: Path) -> dict[Path, str]:
     files = {name(each).removesuffix(".py").removesuffix("/__init__").replace("/", "."): each for each in MODULES}
     wanted = [
         f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in files else node.module
-        for node in ast.walk(tree(path))
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names
     ]
     return {files[each]: each for each in wanted if each in files and files[each] != path}
+
+
+@cache
+def chain_length(path: Path) -> int:
+    """How many files of the proxy the longest chain has that begins at a file, by imports at the top level."""
+    below = [file for file in files_of(tree(path).body, path) if name(file).startswith("proxy/")]
+    return 1 + max(map(chain_length, below), default=0)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=name)
@@ -129,6 +141,10 @@ def test_a_file_imports_nothing_from_a_floor_above_its_own(path: Path) -> None:
 
 def test_no_files_import_each_other_in_a_circle() -> None:
     TopologicalSorter({path: neighbours(path).keys() for path in MODULES}).prepare()
+
+
+def test_no_chain_of_imports_within_the_proxy_is_longer_than_twenty() -> None:
+    assert max(map(chain_length, modules_of("proxy"))) <= 20
 
 
 def test_the_core_knows_no_strategy() -> None:

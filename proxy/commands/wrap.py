@@ -23,11 +23,12 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from proxy.app import server_config
 from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.proxy_client import ask, session_path
 from proxy.commands.receipt import Receipt
 from proxy.commands.running import HOST, client_url, configured_url, noted
-from proxy.commands.serve import NOT_STARTED, bound_socket, note_of, server_config, why_not_started
+from proxy.commands.starting import NOT_STARTED, bound_socket, note_of, why_not_started
 from proxy.http.server import Server
 from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from proxy.condensing.context import RequestContext
-from proxy.condensing.decision import Decision, undecided
+from proxy.condensing.context import RequestContext, undecided
+from proxy.condensing.decision import Decision
 from proxy.endpoints.replies import Items
 from proxy.errors import HistoryUnavailable
+from proxy.knowledge.proof import Scope
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.request.wire import Body
 from proxy.searching.rounds import HiddenRounds
@@ -203,3 +204,27 @@ def written(decision: Decision, context: RequestContext, *, probe: bool) -> Deci
     """The decision with the bytes to forward; with `probe` they may ask for the usage of a stream."""
     probed = probe and _probes(decision, context)
     return decision._replace(probed=probed, body=spliced(decision.view, context, probe=probed))
+
+
+def trial_of(context: RequestContext, takes_trial: Callable[[Scope], bool]) -> tuple[Decision, RequestContext] | None:
+    """The decision to send a request as it came, and its context then; None if it is no trial.
+
+    A trial is longer than the learned window, and fits the one that was known before.
+    """
+    window, pipeline = context.policy.window, context.policy.pipeline
+    if (
+        window.learned_by is None
+        or window.tokens is None
+        or not context.may_store
+        or pipeline.is_off
+        or pipeline.observe
+        or context.policy.strict
+    ):
+        return None
+    whole = context.as_it_came()
+    trial = undecided(whole)
+    with_reply = trial.expected_tokens + (context.request.body.envelope.reply_limit or 0)
+    fits = window.before is None or with_reply <= window.before
+    if trial.expected_tokens <= window.tokens or not fits or not takes_trial(context.request.scope):
+        return None
+    return trial._replace(reason=Reason.WINDOW_TRIAL), whole

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from proxy.asking import Caller
+from proxy.asking.dispatch import Caller
+from proxy.condensing.decision import Decision, clamped_values
 from proxy.condensing.policy import Policy
 from proxy.knowledge.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.knowledge.profiles import Profile
-from proxy.reasons import Reason
+from proxy.reasons import Action, Reason
 from proxy.request.client_request import ClientRequest
 from proxy.request.measure import BY_LENGTH, Measured
+from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching.tool import NO_OFFER, Offer, offer_members
 from proxy.sessions.append import Append
 from proxy.sessions.branch import Branch, MemoryBlock, has_node
 from proxy.sessions.cards import combined_cards, forgotten_cards
 from proxy.sessions.marks import Wish
 from proxy.sessions.recognition import Recognised
+from proxy.sessions.session import MAIN
 from proxy.tokens.counter import Counter
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
@@ -29,6 +32,10 @@ from strategies.core.pins import pinned_in
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.replay import is_held_back
 from strategies.core.transcript import Transcript
+from strategies.core.view import View, fold
+
+ON_VOTES, ON_EMBEDDINGS = "judge_tokens", "embedding_tokens"
+"""The session's totals of what its allowance paid for."""
 
 
 class RequestContext(NamedTuple):
@@ -221,8 +228,8 @@ class RequestContext(NamedTuple):
         """The context for background work, whose waits for the store do not count against the request's patience."""
         return self._replace(recognised=self.recognised.with_fresh_patience())
 
-    def caller(self, *, background: bool) -> Caller:
-        """The caller on whose behalf the proxy asks models."""
+    def caller(self, tasks: OwnedTasks | None = None, *, background: bool) -> Caller:
+        """The caller on whose behalf the proxy asks models, with the requests that wait for the branch's work."""
         request, policy, body = self.request, self.policy, self.request.body
         offered = offer_members(body, self.offer)
         texts = {name: offered.get(name) or body.raw_value(name) for name in body.endpoint.prompt_members}
@@ -233,9 +240,55 @@ class RequestContext(NamedTuple):
             background,
             policy.profile,
             policy.background,
+            waiters=tasks.waiters(self.work_key) if tasks else NOBODY,
             endpoint=body.endpoint,
             path=request.target.decode("utf-8", "replace"),
         )
+
+    @property
+    def branch_name(self) -> str:
+        """The name of the branch that the request continues or opens."""
+        session = self.recognised.session
+        return session.name_for(self.branch, has_tools=self.has_tools) if session else MAIN
+
+    @property
+    def work_key(self) -> Hashable:
+        """The key of the background work for the branch: only one such task runs at a time."""
+        return self.recognised.key, self.branch_name
+
+    def work_name(self, kind: str, head: bytes, applied: str) -> str:
+        """The name of a piece of work, the same in all processes of one version.
+
+        A digest of its `kind`, its owner, the chain that ends with `head`, the condensation `applied` that its view
+        starts from, and the pipeline and budget that it aims at.
+        """
+        policy = self.policy
+        parts = (
+            self.request.tenant,
+            self.recognised.identity,
+            self.request.model,
+            head,
+            applied,
+            kind,
+            str(policy.pipeline),
+            [str(getattr(stage, "options", "")) for stage in policy.stages],
+            policy.budget and policy.budget.unscaled,
+        )
+        return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+    def spent(self, total: str) -> int:
+        """One of the session's totals, as it was when the request came."""
+        return self.recognised.session.totals.get(total, 0) if self.recognised.session else 0
+
+    def allowance_after_votes(self, share: float) -> int:
+        """Tokens of the session's allowance that votes have not spent, embeddings not counted; negative if overspent.
+
+        Votes and embeddings may spend the window and a `share` of what the session forwards.
+        """
+        budget = self.policy.budget
+        window = budget.nominal_window if budget else 0
+        forwarded = self.spent("forwarded_tokens") + self.measured.tokens
+        return int(window + share * forwarded) - self.spent(ON_VOTES)
 
     def session_facts(self, now: float, verdict: Verdict | None = None) -> SessionFacts:
         """What strategies may know about the session; `now` in seconds since the epoch."""
@@ -262,3 +315,39 @@ class RequestContext(NamedTuple):
         """Whether anything about this request may be stored."""
         controls = self.request.controls
         return not (controls.no_store or controls.dry_run or self.recognised.failure)
+
+
+def undecided(context: RequestContext) -> Decision:
+    """The decision to forward the transcript as it is; if the store has failed, it says so."""
+    found, measured = context.recognised, context.measured
+    tokens = measured.tokens
+    return Decision(
+        session=found.shown_id,
+        session_source=found.identity.source,
+        branch=MAIN,
+        policy=context.policy,
+        view=fold_view(context, None),
+        tokens_before=tokens,
+        tokens_after=tokens,
+        exact=measured.exact,
+        overhead=measured.overhead,
+        calibrated=context.calibrated,
+        action=Action.DEGRADED if found.failure else Action.PASSED,
+        reason=found.failure,
+        advice=context.advice,
+        head_before=context.append.current_head if context.append else "",
+        warnings=_warnings(context),
+    )
+
+
+def _warnings(context: RequestContext) -> tuple[str, ...]:
+    controls = context.request.controls
+    asks = controls.window is not None or controls.options
+    return (*controls.warnings, *clamped_values(controls, context.policy)) if asks else controls.warnings
+
+
+def fold_view(context: RequestContext, condensation: Condensation | None) -> View:
+    """The view of a request with a condensation, or with none."""
+    if condensation is None:
+        return fold(context.measured.transcript, (), context.overhead, context.counter)
+    return fold(context.transcript_under(condensation), (condensation.overlay,), context.overhead, context.counter)

@@ -17,8 +17,8 @@ import logging
 from dataclasses import dataclass
 
 from proxy.condensing.account import refuse_if_hopeless, refuse_over_budget
-from proxy.condensing.context import RequestContext
-from proxy.condensing.decision import Decision, fold_view, trigger_of, undecided
+from proxy.condensing.context import RequestContext, fold_view, undecided
+from proxy.condensing.decision import Decision, trigger_of
 from proxy.condensing.inject import Injector
 from proxy.condensing.making import TRIGGERS, Maker
 from proxy.condensing.preparing import Preparer

@@ -1,7 +1,7 @@
 """The decision on one request: what is forwarded, and why. A decision never changes; another one replaces it.
 
-A decision starts from a request that nothing is decided on yet (`undecided`). A request that a defect keeps from being
-taken in is forwarded as it came (`as_it_came`): the last resort, which knows nothing but the request.
+A decision starts from a request that nothing is decided on yet (`undecided` in `context.py`). A request that a defect
+keeps from being taken in is forwarded as it came (`as_it_came`): the last resort, which knows nothing but the request.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from proxy.condensing.context import RequestContext
 from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
 from proxy.controls import MEMORY, Controls
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import UNCALIBRATED, Calibration
-from proxy.knowledge.proof import Scope
 from proxy.reasons import Action, Reason, Trigger
 from proxy.request.client_request import ClientRequest
 from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
@@ -27,6 +25,7 @@ from strategies.core.condensation import Condensation
 from strategies.core.economics import Advice
 from strategies.core.messages import Dialect
 from strategies.core.pieces import Overlay
+from strategies.core.replay import Replayed
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 
@@ -148,6 +147,11 @@ class Decision(NamedTuple):
         return self.advice if self.advice is not None and self.advice.saves >= MIN_SAVING else None
 
     @property
+    def base(self) -> Replayed:
+        """The view that the next condensation starts from, and the condensation in it."""
+        return Replayed(self.view, self.applied)
+
+    @property
     def depth(self) -> int:
         """How many condensations are in the view."""
         return self.applied.depth if self.applied else 0
@@ -166,42 +170,6 @@ class _Uncounted:
     def message(self, body: Mapping[str, object]) -> int:
         """No tokens."""
         return 0
-
-
-def undecided(context: RequestContext) -> Decision:
-    """The decision to forward the transcript as it is; if the store has failed, it says so."""
-    found, measured = context.recognised, context.measured
-    tokens = measured.tokens
-    return Decision(
-        session=found.shown_id,
-        session_source=found.identity.source,
-        branch=MAIN,
-        policy=context.policy,
-        view=fold_view(context, None),
-        tokens_before=tokens,
-        tokens_after=tokens,
-        exact=measured.exact,
-        overhead=measured.overhead,
-        calibrated=context.calibrated,
-        action=Action.DEGRADED if found.failure else Action.PASSED,
-        reason=found.failure,
-        advice=context.advice,
-        head_before=context.append.current_head if context.append else "",
-        warnings=_warnings(context),
-    )
-
-
-def _warnings(context: RequestContext) -> tuple[str, ...]:
-    controls = context.request.controls
-    asks = controls.window is not None or controls.options
-    return (*controls.warnings, *clamped_values(controls, context.policy)) if asks else controls.warnings
-
-
-def fold_view(context: RequestContext, condensation: Condensation | None) -> View:
-    """The view of a request with a condensation, or with none."""
-    if condensation is None:
-        return fold(context.measured.transcript, (), context.overhead, context.counter)
-    return fold(context.transcript_under(condensation), (condensation.overlay,), context.overhead, context.counter)
 
 
 def as_it_came(request: ClientRequest) -> Decision:
@@ -243,30 +211,6 @@ def _idle_policy() -> Policy:
         memory=MEMORY["off"],
         background="off",
     )
-
-
-def trial_of(context: RequestContext, takes_trial: Callable[[Scope], bool]) -> tuple[Decision, RequestContext] | None:
-    """The decision to send a request as it came, and its context then; None if it is no trial.
-
-    A trial is longer than the learned window, and fits the one that was known before.
-    """
-    window, pipeline = context.policy.window, context.policy.pipeline
-    if (
-        window.learned_by is None
-        or window.tokens is None
-        or not context.may_store
-        or pipeline.is_off
-        or pipeline.observe
-        or context.policy.strict
-    ):
-        return None
-    whole = context.as_it_came()
-    trial = undecided(whole)
-    with_reply = trial.expected_tokens + (context.request.body.envelope.reply_limit or 0)
-    fits = window.before is None or with_reply <= window.before
-    if trial.expected_tokens <= window.tokens or not fits or not takes_trial(context.request.scope):
-        return None
-    return trial._replace(reason=Reason.WINDOW_TRIAL), whole
 
 
 OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {

@@ -27,10 +27,10 @@ from http import HTTPStatus
 from time import perf_counter
 
 from proxy.condensing import account
-from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, with_appended, written
+from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, trial_of, with_appended, written
 from proxy.condensing.context import RequestContext
 from proxy.condensing.deciding import Decider
-from proxy.condensing.decision import Decision, as_it_came, trial_of
+from proxy.condensing.decision import Decision, as_it_came
 from proxy.condensing.inject import with_standing_block
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge

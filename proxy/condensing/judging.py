@@ -1,7 +1,7 @@
 """Votes: holds rounds of judges' votes on a conversation, and records their verdicts.
 
 One round is held at a time for each chain, here and across replicas. Its tokens count towards the session's allowance
-(`proxy/condensing/allowance.py`). A round is held while any allowance is left, even if the round costs more:
+(`RequestContext.allowance_after_votes`). A round is held while any allowance is left, even if the round costs more:
 otherwise five votes on a fifth of a window would never be held.
 """
 
@@ -14,10 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from proxy.asking import Caller
-from proxy.condensing.allowance import remaining
-from proxy.condensing.context import RequestContext
+from proxy.condensing.context import ON_EMBEDDINGS, RequestContext
 from proxy.condensing.leases import Leases
-from proxy.condensing.making import work_name
 from proxy.condensing.running import EffectDriver, PipelineRunner, Urgency
 from proxy.runtime.offload import message_load
 from proxy.sessions.keeping import Keeper
@@ -58,10 +56,10 @@ class Judges:
 
     async def vote(self, stage: Judging, base: Replayed, context: RequestContext, caller: Caller) -> VoteRound:
         """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
-        if remaining(context, self.allowance) <= 0:
+        if context.allowance_after_votes(self.allowance) <= context.spent(ON_EMBEDDINGS):
             return VoteRound(None, NO_ALLOWANCE)
         view, facts, now = base.view, context.session_facts(self.clock()), asyncio.get_running_loop().time()
-        work = work_name("vote", view.transcript.digests[-1], base.applied.id if base.applied else "", context)
+        work = context.work_name("vote", view.transcript.digests[-1], base.applied_id)
         request, patience = context.request, context.recognised.patience
         async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
             if not turn.held:

@@ -17,9 +17,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from time import perf_counter
 from typing import NamedTuple
 
@@ -33,7 +32,6 @@ from proxy.reasons import Trigger
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.codec import UNREADABLE, decode_condensation, encode_condensation
 from proxy.sessions.keeping import Keeper
-from proxy.sessions.session import MAIN
 from proxy.store.base import StoreError
 from proxy.store.compress import compress, decompress
 from strategies.core.condensation import Condensation
@@ -81,9 +79,9 @@ class Job(NamedTuple):
     @property
     def name(self) -> str:
         """The name of this work: the same in all processes of one version."""
-        chain, applied = self.context.history.digests, self.decision.applied
-        return work_name(
-            self.requirement.value, chain[-1] if chain else b"", applied.id if applied else "", self.context
+        chain = self.context.history.digests
+        return self.context.work_name(
+            self.requirement.value, chain[-1] if chain else b"", self.decision.base.applied_id
         )
 
 
@@ -102,7 +100,7 @@ class Maker:
         facts = context.session_facts(self._clock())
         started = perf_counter()
         projected = await self._runner.project(requirement, decision.view, context.policy, facts)
-        return self._result_of(requirement, projected, base_of(decision), context.policy, started)
+        return self._result_of(requirement, projected, decision.base, context.policy, started)
 
     async def prepare(
         self, base: Replayed, context: RequestContext, caller: Caller, verdict: Verdict | None = None
@@ -211,14 +209,14 @@ class Maker:
 
     async def _run(self, job: Job) -> MakeResult:
         requirement, decision, context, until = job
-        facts, base, started = context.session_facts(self._clock()), base_of(decision), perf_counter()
-        caller = caller_of(context, self._tasks, background=False)
+        facts, base, started = context.session_facts(self._clock()), decision.base, perf_counter()
+        caller = context.caller(self._tasks, background=False)
         attempted = await self._runner.run_until(until, requirement, base.view, context.policy, facts, caller)
         if attempted.late is not None and not context.may_store:
             attempted.late.cancel()
         elif attempted.late is not None:
             self._tasks.add(
-                self._record_late(attempted.late, base, context.with_fresh_patience(), started), work_key(context)
+                self._record_late(attempted.late, base, context.with_fresh_patience(), started), context.work_key
             )
         return self._result_of(requirement, attempted, base, context.policy, started)
 
@@ -296,11 +294,6 @@ def _trigger(requirement: Requirement, policy: Policy) -> Trigger:
     return Trigger.CONTEXT_LIMIT if waits else TRIGGERS[requirement]
 
 
-def base_of(decision: Decision) -> Replayed:
-    """The view that a decision's condensation starts from, and the condensation in it."""
-    return Replayed(decision.view, decision.applied)
-
-
 def _new_id() -> str:
     """A new random id for a condensation; its record is found by chain and depth, not by the id."""
     return "c" + secrets.token_hex(8)
@@ -340,45 +333,3 @@ def decoded_or_none(left: bytes, *, standing: bool = False) -> Condensation | No
     except (*UNREADABLE, StoreError):
         _log.warning("what another replica left cannot be read")
         return None
-
-
-def applied_id(base: Replayed) -> str:
-    """The id of the condensation in a view; "" for none."""
-    return base.applied.id if base.applied else ""
-
-
-def branch_of(context: RequestContext) -> str:
-    """The name of the branch that a request continues or opens."""
-    session = context.recognised.session
-    return session.name_for(context.branch, has_tools=context.has_tools) if session else MAIN
-
-
-def work_key(context: RequestContext) -> Hashable:
-    """The key of the background work for a branch: only one such task runs at a time."""
-    return context.recognised.key, branch_of(context)
-
-
-def caller_of(context: RequestContext, tasks: OwnedTasks, *, background: bool) -> Caller:
-    """The caller for the background work of a branch, with the requests that may come to wait for that work."""
-    return replace(context.caller(background=background), waiters=tasks.waiters(work_key(context)))
-
-
-def work_name(kind: str, head: bytes, applied: str, context: RequestContext) -> str:
-    """The name of a piece of work, the same in all processes of one version.
-
-    A digest of its `kind`, its owner, the chain that ends with `head`, the condensation `applied` that its view starts
-    from, and the pipeline and budget that it aims at.
-    """
-    policy = context.policy
-    parts = (
-        context.request.tenant,
-        context.recognised.identity,
-        context.request.model,
-        head,
-        applied,
-        kind,
-        str(policy.pipeline),
-        [str(getattr(stage, "options", "")) for stage in policy.stages],
-        policy.budget and policy.budget.unscaled,
-    )
-    return blake2b(repr(parts).encode(), digest_size=16).hexdigest()

@@ -13,21 +13,15 @@ import logging
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field
 
-from proxy.condensing.context import RequestContext
-from proxy.condensing.decision import Decision, fold_view
+from proxy.condensing.context import RequestContext, fold_view
+from proxy.condensing.decision import Decision
 from proxy.condensing.judging import Judges, VoteRound
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import (
     Maker,
     MakeResult,
-    applied_id,
-    base_of,
-    branch_of,
-    caller_of,
     decoded_or_none,
     handed_over,
-    work_key,
-    work_name,
 )
 from proxy.reasons import Action
 from proxy.runtime.lru import Lru
@@ -80,7 +74,7 @@ class Preparer:
             return
         if context.policy.judging is not None or _may_be_due(decision.view, context):
             work = self._run_if_room(decision._replace(body=b""), context.with_fresh_patience())
-            self.tasks.start(work, work_key(context))
+            self.tasks.start(work, context.work_key)
 
     async def _run_if_room(self, decision: Decision, context: RequestContext) -> Condensation | None:
         """Runs in the background unless other work holds too much; a later request then makes the work due again."""
@@ -105,7 +99,7 @@ class Preparer:
             return []
         if await self._why_no_vote(stage, decision, context):
             return []
-        self.tasks.start(self._run(decision, context, background=False), work_key(context))
+        self.tasks.start(self._run(decision, context, background=False), context.work_key)
         return await self._wait_here(context, deadline)
 
     async def wait_for_preparation(self, context: RequestContext, deadline: float) -> list[Condensation]:
@@ -119,7 +113,7 @@ class Preparer:
         return await self._wait_here(context, deadline) or await self._wait_elsewhere(context, deadline)
 
     async def _wait_here(self, context: RequestContext, deadline: float) -> list[Condensation]:
-        prepared = await self.tasks.result_of(work_key(context), deadline)
+        prepared = await self.tasks.result_of(context.work_key, deadline)
         return [prepared] if prepared is not None else []
 
     async def _wait_elsewhere(self, context: RequestContext, deadline: float) -> list[Condensation]:
@@ -127,7 +121,7 @@ class Preparer:
         branch = context.branch
         if branch is None or not context.policy.prepares:
             return []
-        work = work_name(Requirement.PREPARE.value, branch.head, branch.applied, context)
+        work = context.work_name(Requirement.PREPARE.value, branch.head, branch.applied)
         result = decoded_or_none(
             await self.leases.result(context.request.tenant, work, deadline, context.recognised.patience)
         )
@@ -140,7 +134,7 @@ class Preparer:
             return "no-judge"
         if decision.action is Action.CONDENSED:
             return "cool-down"
-        if any(each.reason for each in self._recent_failures(base_of(decision), context, budget)):
+        if any(each.reason for each in self._recent_failures(decision.base, context, budget)):
             return RECORD_FAILED
         load = message_load(len(view.transcript.chain), view.tokens)
         return await offload(load, stage.skip_reason, view, budget, context.session_facts(self.clock()))
@@ -152,11 +146,11 @@ class Preparer:
         )
         if verdict is not None and verdict.yes:
             preparing = context.with_fresh_patience() if background else context
-            return await self._prepare(base_of(decision), preparing, verdict, background=background)
+            return await self._prepare(decision.base, preparing, verdict, background=background)
         budget = context.policy.budget
         if budget is None or not (background and context.policy.prepares):
             return None
-        return await self._prepare_for_mark(base_of(decision), context, budget)
+        return await self._prepare_for_mark(decision.base, context, budget)
 
     async def _recounted_for_votes(
         self, decision: Decision, context: RequestContext
@@ -177,7 +171,7 @@ class Preparer:
         holds = stage.inline is not background and (context.policy.prepares or not background)
         if holds and not vote_round.skip_reason:
             vote_round = await self.judges.vote(
-                stage, base_of(decision), context, caller_of(context, self.tasks, background=background)
+                stage, decision.base, context, context.caller(self.tasks, background=background)
             )
         if vote_round.verdict is None and background:
             await self.judges.note(stage, vote_round, decision.view, context)
@@ -193,9 +187,9 @@ class Preparer:
 
     def _failures(self, context: RequestContext) -> list[FailedTry]:
         """The last failed tries of this branch: what this process knows, and what the session had stored."""
-        key, session = work_key(context), context.recognised.session
+        key, session = context.work_key, context.recognised.session
         stored = session.failed_try if session else None
-        known = (self._failed_tries.get(key), stored if stored and stored.branch == branch_of(context) else None)
+        known = (self._failed_tries.get(key), stored if stored and stored.branch == context.branch_name else None)
         return [each for each in known if each is not None]
 
     def _recent_failures(self, base: Replayed, context: RequestContext, budget: Budget) -> list[FailedTry]:
@@ -204,10 +198,10 @@ class Preparer:
 
     def _verdict_to_retry(self, decision: Decision, context: RequestContext) -> Verdict | None:
         """The last verdict, if it stands, it was a YES, its record failed, and the view has grown by a step since."""
-        base, budget, session = base_of(decision), context.policy.budget, context.recognised.session
+        base, budget, session = decision.base, context.policy.budget, context.recognised.session
         if budget is None or session is None or context.policy.judging is None or decision.action is Action.CONDENSED:
             return None
-        failed = [each for each in self._failures(context) if each.judged and each.applied == applied_id(base)]
+        failed = [each for each in self._failures(context) if each.judged and each.applied == base.applied_id]
         if not failed or self._recent_failures(base, context, budget):
             return None
         last = next((each for each in reversed(session.verdicts) if each.stands_in(base.view.transcript.digests)), None)
@@ -220,8 +214,8 @@ class Preparer:
             is_failure = result.used_model or verdict is not None
             reason = result.reason if is_failure else ""
             at = self.clock()
-            failed = FailedTry(applied_id(base), base.view.tokens, reason, verdict is not None, branch_of(context), at)
-            self._failed_tries.put(work_key(context), failed)
+            failed = FailedTry(base.applied_id, base.view.tokens, reason, verdict is not None, context.branch_name, at)
+            self._failed_tries.put(context.work_key, failed)
             if reason:
                 _log.warning("no record was prepared%s: %s", " after a YES" if verdict else "", reason)
         session = context.recognised.session
@@ -237,14 +231,12 @@ class Preparer:
         self, base: Replayed, context: RequestContext, verdict: Verdict | None, *, background: bool
     ) -> Condensation | None:
         head = base.view.transcript.digests[-1]
-        work, now = work_name(_PREPARE.value, head, applied_id(base), context), asyncio.get_running_loop().time()
+        work, now = context.work_name(_PREPARE.value, head, base.applied_id), asyncio.get_running_loop().time()
         request, patience = context.request, context.recognised.patience
         async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
             if not turn.held or await self._is_prepared_already(base, context, verdict):
                 return None
-            result = await self.maker.prepare(
-                base, context, caller_of(context, self.tasks, background=background), verdict
-            )
+            result = await self.maker.prepare(base, context, context.caller(self.tasks, background=background), verdict)
             turn.handover = handed_over(result.condensation)
         await self._note(result, base, context, verdict)
         return result.condensation
@@ -292,4 +284,4 @@ def _needs_preparation(base: Replayed, context: RequestContext, budget: Budget, 
 def _has_changed_enough(failed: FailedTry, base: Replayed, budget: Budget) -> bool:
     """Whether a branch has another base than when it failed, or has grown by a step."""
     tokens = base.view.tokens
-    return applied_id(base) != failed.applied or tokens < failed.tokens or tokens - failed.tokens >= budget.step
+    return base.applied_id != failed.applied or tokens < failed.tokens or tokens - failed.tokens >= budget.step

@@ -14,8 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from proxy.condensing.allowance import ON_EMBEDDINGS, remaining_after_votes, spent_before
-from proxy.condensing.context import RequestContext
+from proxy.condensing.context import ON_EMBEDDINGS, RequestContext
 from proxy.memory.meaning import Asker, Meanings, Vector
 from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
@@ -49,8 +48,8 @@ class Searchable:
         asker = Asker(
             context.recognised.with_fresh_patience(),
             lambda background: context.caller(background=background),
-            lambda share: remaining_after_votes(context, share),
-            spent_before(context, ON_EMBEDDINGS),
+            context.allowance_after_votes,
+            context.spent(ON_EMBEDDINGS),
         )
         return cls(context.recognised.key, context.history, context.cards, asker)
 

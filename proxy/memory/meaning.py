@@ -1,9 +1,9 @@
 """Ranks passages by meaning too, with the vectors of an embedding model, where the settings name one.
 
 The vectors of passages are made in the background after a reply has been sent, the newest passages first. Their cost
-comes out of the session's allowance (`proxy/condensing/allowance.py`) and is added to its totals. The vector of a query
-is waited for as long as the settings say, and requested only where there are vectors to compare it with. Without it,
-and after any failure, passages are ranked by their words alone.
+comes out of the session's allowance (`RequestContext.allowance_after_votes`) and is added to its totals. The vector of
+a query is waited for as long as the settings say, and requested only where there are vectors to compare it with.
+Without it, and after any failure, passages are ranked by their words alone.
 
 Vectors are kept in memory for the sessions that were used last, under a digest of their text: a text that occurs twice,
 or is quoted in a card, is embedded once. They have length one, in float32. Each comes with the signs of its numbers as

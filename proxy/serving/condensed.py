@@ -1,48 +1,36 @@
-"""The paths of the endpoints, whose histories are condensed: `/v1/chat/completions`.
-
-A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode, and a
-body that is not to be changed anyway (strategy `off`). These are forwarded as they came.
-"""
+"""The paths of the endpoints, whose histories are condensed: `/v1/chat/completions`."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy import controls
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
-from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint
-from proxy.errors import DEFECT, BadRequest, BodyTooLarge, ProxyError, UpstreamUnavailable
+from proxy.errors import DEFECT, ProxyError, UpstreamUnavailable
 from proxy.http.admission import Place
-from proxy.http.content_encoding import decode_body, decoder_for
-from proxy.http.headers import ENCODING, Headers, encode_headers, encoding_of, first, is_success, to_upstream
+from proxy.http.headers import encode_headers, first, is_success
 from proxy.log import LINE, RequestLine
-from proxy.reasons import Reason
 from proxy.reply.watching import WatchedReply, editor_for
-from proxy.request import wire
 from proxy.request.callers import Owner
-from proxy.request.client_request import ClientRequest, GoesOn
-from proxy.request.scanning import EXTENSION
+from proxy.request.client_request import ClientRequest
 from proxy.services import Services
 from proxy.serving.keepalive import COMMENT, KeepAlive
 from proxy.serving.layer import error_response
-from proxy.serving.passthrough import Unread, pass_unread
-from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
+from proxy.serving.passthrough import pass_unread
+from proxy.serving.reading import read_request, shows_original_usage
+from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay, Unread
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 REFUSED = (429, 503)
 """Statuses after which the proxy's own background calls pause."""
-_MAX_DIGITS = 20  # of a content length that are read
-_USAGE_AS_FORWARDED = "report_usage is forwarded for this client, which compacts its history by the usage that it sees"
 _log = logging.getLogger(__name__)
 
 
@@ -241,11 +229,6 @@ class _Serving:
         return storing
 
 
-def shows_original_usage(services: Services, endpoint: Endpoint, headers: Headers) -> bool:
-    """Whether a client is shown what its own list would have cost; never one that compacts it by that."""
-    return services.settings.report_usage == "original" and not endpoint.compacts_by_usage(headers)
-
-
 def _uninterrupted(work: Awaitable[bool]) -> Awaitable[bool]:
     """Work of the proxy's own while nothing is sent to keep the client's connection alive."""
     return work
@@ -255,120 +238,3 @@ def _dry_run(exchange: Exchange) -> Response:
     response = Response(account.dry_run(exchange.decision), media_type="application/json")
     response.raw_headers.extend(encode_headers(exchange.headers(accepted=False)))
     return response
-
-
-# -- reading -------------------------------------------------------------------------------------------------------
-
-
-async def read_request(
-    endpoint: Endpoint, scope: Scope, services: Services, incoming: Incoming, owner: Owner, place: Place
-) -> ClientRequest:
-    """Reads a request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
-    headers, limit = scope["headers"], services.settings.limits.body
-    named = dict(headers)
-    encoding = encoding_of(headers) if ENCODING in named else ""
-    decoder = decoder_for(encoding) if encoding else None
-    if encoding and decoder is None:
-        _check_may_go_unread(controls.read(headers, None, None, services.permit), encoding)
-        raise Unread(Reason.ENCODED_BODY)
-    length = named.get(b"content-length", b"")
-    if length.isdigit() and int(length[:_MAX_DIGITS]) > limit:
-        raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.", param="Content-Length")
-    data = await _receive_body(incoming, limit, place)
-    try:
-        plain = data
-        if decoder is not None:
-            plain = await decode_body(data, decoder, limit)
-            place.hold(len(plain))
-        body = await wire.read_in_turns(plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant)
-        controls.check_model(body.values.get("model"))
-    except (BadRequest, BodyTooLarge):
-        from_headers = controls.read(headers, None, None, services.permit)
-        if from_headers.needs_reading or not _is_off(from_headers, services):
-            raise
-        stripped = await asyncio.to_thread(wire.without_extension, plain)
-        if stripped == plain:
-            raise Unread(Reason.UNREADABLE_BODY, data) from None
-        raise Unread(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
-    values, goes_on = body.values, None
-    if services.kept_replies is not None and endpoint.previous_reply:
-        body, goes_on = await services.kept_replies.supplied(owner.tenant, body)
-        values = body.values if goes_on is None else {**body.values, endpoint.previous_reply: None}
-    state = endpoint.server_state(values, () if body.is_text else (element.role for element in body.elements))
-    request = _client_request(scope, services, body, owner, goes_on)
-    if state is not None:
-        raise _held_by_server(request, state, data if encoding else body.data, is_unpacked=bool(encoding))
-    return _with_encoded_body(request, data) if encoding else request
-
-
-def _held_by_server(request: ClientRequest, state: Reason, data: bytes, *, is_unpacked: bool) -> Exception:
-    """What is raised for a request that must pass as it came, but for what it asks of the proxy."""
-    if request.controls.needs_reading:
-        return BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
-    sent = request.body.spliced(model=request.model if request.has_suffix else None)
-    return Unread(state, data) if sent == request.body.data else Unread(state, sent, is_unpacked=is_unpacked)
-
-
-async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
-    """Receives the request's body; raises `BodyTooLarge` as soon as it gets larger than `limit` bytes."""
-    parts: list[bytes] = []
-    size = 0
-    while not incoming.body_was_read:
-        part = await incoming.read_part()
-        size += len(part)
-        if size > limit:
-            raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.")
-        if part:
-            place.hold(len(part))
-            parts.append(part)
-    return b"".join(parts)
-
-
-def _client_request(
-    scope: Scope, services: Services, body: wire.Body, owner: Owner, goes_on: GoesOn | None
-) -> ClientRequest:
-    headers, endpoint = scope["headers"], body.endpoint
-    model, suffix = controls.split_model(body.values.get("model"))
-    asked = controls.read(headers, body.values.get(EXTENSION), suffix, services.permit)
-    if services.settings.report_usage == "original" and endpoint.compacts_by_usage(headers):
-        asked = replace(asked, warnings=(*asked.warnings, _USAGE_AS_FORWARDED))
-    return ClientRequest(
-        tenant=owner.tenant,
-        headers=to_upstream(headers, services.own_key, endpoint.key_header),
-        body=body,
-        model=model or "",
-        has_suffix=suffix is not None,
-        path=_prefixed_path(scope),
-        query=scope["query_string"],
-        controls=asked,
-        received_at=services.clock(),
-        trust=services.callers.trust_in(owner.credential),
-        goes_on=goes_on,
-    )
-
-
-def _prefixed_path(scope: Scope) -> bytes:
-    """The path of a request that came to a provider's prefix, to be forwarded as it is; empty for `/v1`."""
-    if not scope.get("path_params", {}).get("prefix"):
-        return b""
-    path: bytes = scope["raw_path"]
-    return path.removeprefix(scope.get("root_path", "").encode())
-
-
-def _with_encoded_body(request: ClientRequest, data: bytes) -> ClientRequest:
-    """A request whose body came encoded; the headers that say so are kept apart, for other bodies are not encoded."""
-    encoding_headers = [pair for pair in request.headers if pair[0] == ENCODING]
-    headers = [pair for pair in request.headers if pair[0] != ENCODING]
-    return request._replace(headers=headers, encoded_body=data, encoding_headers=encoding_headers)
-
-
-def _is_off(from_headers: Controls, services: Services) -> bool:
-    """Whether the headers of a request, or else the settings, choose the strategy `off`."""
-    return from_headers.strategy.is_off if from_headers.strategy is not None else services.settings.strategy == "off"
-
-
-def _check_may_go_unread(from_headers: Controls, encoding: str) -> None:
-    """Raises `BadRequest` if the headers ask for something that takes a body that can be read."""
-    if from_headers.needs_reading:
-        message = f"A dry run, and append mode, need a body that can be read, and not one in {encoding}."
-        raise BadRequest(message, param="Content-Encoding")

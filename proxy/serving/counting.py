@@ -22,9 +22,9 @@ from proxy.reasons import Reason
 from proxy.request.callers import ALWAYS, Owner
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services
-from proxy.serving.condensed import read_request, shows_original_usage
-from proxy.serving.passthrough import Unread, pass_unread
-from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
+from proxy.serving.passthrough import pass_unread
+from proxy.serving.reading import read_request, shows_original_usage
+from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay, Unread
 from proxy.upstream import UpstreamRequest
 
 _CANNOT_COUNT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)

@@ -13,7 +13,7 @@ from proxy.http.headers import ENCODING, encode_headers, first, to_upstream
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
 from proxy.services import Services
-from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
+from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay, Unread
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 GENERATING = frozenset(
@@ -25,19 +25,6 @@ GENERATING = frozenset(
 """The first path segments under `/v1/` of endpoints that ask a model, or hold what one is asked."""
 
 Pairs = list[tuple[str, str]]
-
-
-class Unread(Exception):
-    """The request is to be forwarded without being read; `body` is its body if that was received already.
-
-    If the body `is_unpacked`, its encoding was undone.
-    """
-
-    def __init__(self, reason: Reason, body: bytes | None = None, *, is_unpacked: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.body = body
-        self.is_unpacked = is_unpacked
 
 
 class PassThrough:

@@ -27,6 +27,7 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, ProxyError
 from proxy.http.headers import Headers, encode_headers, first, is_event_stream, to_client
 from proxy.http.sse import between_events
+from proxy.reasons import Reason
 from proxy.reply.watching import MAX_HELD, Editor
 from proxy.upstream import UpstreamReply
 
@@ -343,3 +344,16 @@ def _content_length(headers: Headers) -> int:
     """The length of the body in bytes as its header says; -1 without a valid one."""
     value = first(headers, b"content-length")
     return int(value) if value and value.isdigit() else -1
+
+
+class Unread(Exception):
+    """The request is to be forwarded without being read; `body` is its body if that was received already.
+
+    If the body `is_unpacked`, its encoding was undone.
+    """
+
+    def __init__(self, reason: Reason, body: bytes | None = None, *, is_unpacked: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.body = body
+        self.is_unpacked = is_unpacked

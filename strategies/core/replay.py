@@ -37,6 +37,11 @@ class Replayed(NamedTuple):
     view: View
     applied: Condensation | None
 
+    @property
+    def applied_id(self) -> str:
+        """The id of the condensation; "" for none."""
+        return self.applied.id if self.applied else ""
+
 
 def replay(
     transcript: Transcript,

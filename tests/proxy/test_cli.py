@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from proxy import cli
+from proxy.app import server_config
 from proxy.commands.running import configured_url
-from proxy.commands.serve import banner, server_config
+from proxy.commands.serve import banner
 from proxy.commands.status import counters
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamSettings

@@ -12,6 +12,7 @@ from proxy.endpoints.table import ENDPOINTS
 from proxy.sessions.codec import decode_document, encode_session
 from proxy.sessions.identity import Identity, identify, session_key
 from proxy.sessions.session import Session
+from strategies.dialects import DIALECTS
 from strategies.dialects.chat import Chat
 from tests.proxy.remembered import DERIVED, NAMED, Sessions, recognised, settled
 
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture(autouse=True)
 def _two_dialects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(ENDPOINTS, OTHER.dialect.name, OTHER)
+    monkeypatch.setitem(DIALECTS, OTHER.dialect.name, OTHER.dialect)
 
 
 async def test_the_same_id_in_another_dialect_is_another_session(sessions: Sessions) -> None:
