@@ -251,7 +251,7 @@ class Controls:
         strategy, options = own.pop("strategy"), own.pop("options")
         own = {name: str(value) for name, value in own.items() if value not in (None, False)}
         if not pipeline.is_off and (strategy or options):
-            own |= {"strategy": str(pipeline), "options": dict(options)}
+            own |= {"strategy": pipeline.text, "options": dict(options)}
         return {**before, **own}
 
 

@@ -53,7 +53,7 @@ class Live:
         """Records a request that the upstream has answered; without a `usage` its prompt counts as read anew."""
         row = self._rows.use((tenant, decision.session), lambda: _Row(tenant, decision.session))
         counted = usage or Usage(decision.expected_tokens)
-        row.model, row.strategy = model, str(decision.policy.pipeline)
+        row.model, row.strategy = model, decision.policy.pipeline.text
         row.action, row.reason, row.window = decision.action, decision.reason, decision.policy.window.tokens
         row.tokens, row.last_at = counted.prompt, self._clock()
         row.requests += 1

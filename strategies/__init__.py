@@ -56,12 +56,15 @@ class Pipeline:
     observe: bool = False
     is_off: bool = field(init=False, compare=False, repr=False)
     """Whether the pipeline is `off` alone, which never changes anything."""
+    text: str = field(init=False, compare=False, repr=False)
+    """The text that names it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_off", self.names == ("off",))
+        object.__setattr__(self, "text", (OBSERVE if self.observe else "") + "+".join(self.names))
 
     def __str__(self) -> str:
-        return (OBSERVE if self.observe else "") + "+".join(self.names)
+        return self.text
 
 
 LONGEST = 256

@@ -152,12 +152,12 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         assumed = arguments.window or (WINDOW if known.tokens is None else None)
         player = Player(built, arguments.model, assumed)
         progress = _Progress(len(arguments.strategy) * len(conversations))
-        rows: dict[str, list[ReplayedConversation]] = {str(pipeline): [] for pipeline in arguments.strategy}
+        rows: dict[str, list[ReplayedConversation]] = {pipeline.text: [] for pipeline in arguments.strategy}
         for i, each in enumerate(conversations):
             played = []
             for pipeline in arguments.strategy:
                 played.append(await player.play(each, pipeline, f"{i}/{pipeline}"))
-                progress.step(str(pipeline))
+                progress.step(pipeline.text)
             if models is not None and models.stopped:
                 break
             for results, one in zip(rows.values(), played, strict=True):

@@ -90,7 +90,7 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
     return SessionUpdate(
         context.history,
         dict(context.policy.session_settings),
-        str(context.policy.pipeline),
+        context.policy.pipeline.text,
         decision.tokens_before,
         decision.forwarded_tokens,
         decision.own_tokens,

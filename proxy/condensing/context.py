@@ -270,7 +270,7 @@ class RequestContext(NamedTuple):
             head,
             applied,
             kind,
-            str(policy.pipeline),
+            policy.pipeline.text,
             [str(getattr(stage, "options", "")) for stage in policy.stages],
             policy.budget and policy.budget.unscaled,
         )
@@ -338,6 +338,16 @@ def undecided(context: RequestContext) -> Decision:
         head_before=context.append.current_head if context.append else "",
         warnings=_warnings(context),
     )
+
+
+def idle_decision(context: RequestContext) -> Decision | None:
+    """The decision where the length alone shows that nothing is to be done; None for all that must be decided on."""
+    session = context.recognised.session
+    is_refused = session is not None and session.rewriting_refused
+    if is_refused or context.policy.pipeline.is_off or not context.has_nothing_due:
+        return None
+    decision = undecided(context)
+    return decision._replace(reason=decision.reason or context.news or Reason.BELOW_MARKS)
 
 
 def _warnings(context: RequestContext) -> tuple[str, ...]:

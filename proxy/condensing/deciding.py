@@ -79,8 +79,6 @@ class Decider:
             return decision._replace(reason=Reason.REWRITE_REFUSED)
         if pipeline.is_off:
             return decision._replace(reason=decision.reason or Reason.STRATEGY_OFF)
-        if context.has_nothing_due:
-            return decision._replace(reason=decision.reason or context.news or Reason.BELOW_MARKS)
         if pipeline.observe:
             return await self._observed(decision, context)
         if context.recognised.failure:

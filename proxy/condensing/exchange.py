@@ -28,7 +28,7 @@ from time import perf_counter
 
 from proxy.condensing import account
 from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, trial_of, with_appended, written
-from proxy.condensing.context import RequestContext
+from proxy.condensing.context import RequestContext, idle_decision
 from proxy.condensing.deciding import Decider
 from proxy.condensing.decision import Decision, as_it_came
 from proxy.condensing.inject import with_standing_block
@@ -118,7 +118,8 @@ class Exchange:
     async def _take_in_and_decide(self) -> None:
         parts = self._parts
         context = await parts.intake.build_context(self.request, self.timing)
-        context = with_standing_block(context) if context.policy.memory.inject else context
+        if context.branch is not None and context.branch.block.node and context.policy.memory.inject:
+            context = with_standing_block(context)
         trial = trial_of(context, parts.knowledge.learned.takes_trial) if context.policy.window.learned_by else None
         if trial is None:
             self._now = await self._decided(context)
@@ -127,7 +128,7 @@ class Exchange:
 
     async def _decided(self, context: RequestContext) -> Attempt:
         started = perf_counter()
-        decision = await self._parts.decider.decide(context)
+        decision = idle_decision(context) or await self._parts.decider.decide(context)
         attempt = self._parts.attempt(decision, context)
         self.timing.condense += (perf_counter() - started) * 1000
         return attempt
@@ -283,7 +284,6 @@ class Exchange:
         except ProxyError:
             return False  # nothing fits, so the client gets the upstream's own error
         except Exception:  # noqa: BLE001
-            # After an internal error the client gets the upstream's own error.
             _log.exception("a refused request was not condensed")
             return False
 

@@ -269,7 +269,7 @@ class Maker:
             depth=depth,
             pieces=self._keeper.pieces_to_record(view),
             window=budget.nominal_window if budget else 0,
-            strategy=str(policy.pipeline),
+            strategy=policy.pipeline.text,
             requirement=requirement.value,
             trigger=_trigger(requirement, policy).value,
             tokens_before=base.view.tokens,

@@ -53,7 +53,7 @@ def encode_session(session: Session) -> bytes:
             **({"economy": session.economy} if session.economy else {}),
             "failed": session.failed_try,
             "patches": [[each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
-            "added": to_json(session.added_cards),
+            "added": to_json(session.added_cards) if session.added_cards else [],
             "forgotten": session.forgotten_ids,
             "inherited": session.inherited,
             "forked": session.forked_after,
