@@ -151,6 +151,10 @@ async def _pin(services: Services, key: StoreKey, form: Form) -> object:
     return await services.admin.pin(key, {"message": number, "branch": form.get("branch", "")})
 
 
+def _card_in(form: Form) -> dict[str, str]:
+    return {"content": form.get("content", ""), "type": form.get("type", "")}
+
+
 async def _delete(services: Services, key: StoreKey, _form: Form) -> object:
     return await services.admin.delete(key) or None
 
@@ -161,9 +165,8 @@ _ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] 
     "unpin": lambda services, key, form: services.admin.unpin(key, form.get("id", "")),
     "condense": lambda services, key, form: services.admin.condense(key, {"branch": form.get("branch", "")}),
     "forget": lambda services, key, form: services.memory_admin.forget(key, form.get("id") or "-"),
-    "remember": lambda services, key, form: services.memory_admin.add(
-        key, {"content": form.get("content", ""), "type": form.get("type", "")}
-    ),
+    "remember": lambda services, key, form: services.memory_admin.add(key, _card_in(form)),
+    "edit": lambda services, key, form: services.memory_admin.replace(key, form.get("id", ""), _card_in(form)),
     "delete": _delete,
 }
 
@@ -207,9 +210,12 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
     latest = max(shown.session.branches, key=lambda each: each.last_used, default=None)
     name = query.get("branch") or (latest.name if latest else "")
     messages = shown.branches.get(name, [])
-    applied = next((each.applied for each in shown.session.branches if each.name == name), "")
+    stored = next((each for each in shown.session.branches if each.name == name), None)
     branch = timeline.branch_of(
-        messages, shown.session.condensations, applied, lambda message: shown.counter.message(message.body)
+        messages,
+        shown.session.condensations,
+        stored.applied if stored else "",
+        lambda message: shown.counter.message(message.body),
     )
     pins = {pin["message"]: pin["id"] for pin in shown.document["pins"] if pin["branch"] == name}
     asked = query.get("from", "")
@@ -227,6 +233,9 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
         "count": len(messages),
         "page": timeline.PAGE,
         "condensations": timeline.condensations_of(shown.document, branch),
+        "injected": timeline.injected(branch, stored.block.node, stored.block.raw, shown.session.patches)
+        if stored
+        else [],
         "verdicts": timeline.votes_of(shown.document),
         "card_types": TYPES,
     }

@@ -16,7 +16,7 @@ from proxy.plots import Line, line_plot
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Dialect, Message, Role
 from strategies.core.parsing import loads
-from strategies.core.pieces import Keep, Literal
+from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
 from strategies.core.transcript import Transcript
 
 PAGE = 200
@@ -163,6 +163,26 @@ def branch_of(
     own.sort(key=lambda made: (made.created_at, made.depth))
     tokens = [count(message) if message.has_text else 0 for message in messages]
     return Branch(messages, tokens, own, next((made for made in own if made.id == applied), None))
+
+
+def injected(branch: Branch, node: str, raw: str, patches: Sequence[Overlay]) -> list[tuple[int, str, str]]:
+    """What memory has put into views: the number of the message that it stands before, what it is, and its text.
+
+    `raw` is the block of the branch's newest turn, before the message with the chain digest `node`.
+    """
+    digests = [digest.hex() for digest in Transcript.of(branch.messages).digests]
+    numbers = [i for i, message in enumerate(branch.messages) if message.role is not Role.SYSTEM]
+    found = [
+        (patch.at, piece)
+        for patch in patches
+        if patch.at < len(numbers) and (patch.at == 0 or digests[patch.at - 1] == patch.anchor.hex())
+        for piece in patch.pieces
+        if isinstance(piece, Literal)
+    ]
+    if raw and node in digests:
+        found.append((digests.index(node), Literal(raw, PieceKind.MEMORY)))
+    dialect = branch.messages[0].dialect if found else None
+    return [(numbers[at], piece.kind.value, text_of(piece, dialect)) for at, piece in found if dialect is not None]
 
 
 def condensations_of(document: Mapping[str, Any], branch: Branch) -> list[dict[str, Any]]:

@@ -101,6 +101,19 @@ class MemoryAdmin:
         session = await self._change(key, lambda session: session and with_card(session, card))
         return card_document(standing_for(session, card) or card, _covered(session)) if session else None
 
+    async def replace(self, key: StoreKey, card_id: str, written: object) -> Document | None:
+        """Puts a card that a person wrote in the place of another; None if that is not there. Raises `BadRequest`."""
+        self._check_keeps_text()
+        card = parse_card(written, self.clock())
+
+        def changed(session: Session | None) -> Session | None:
+            if session is None or all(each.id != card_id for each in session.cards()):
+                return None
+            return with_card(without_cards(session, {card_id}), card)
+
+        session = await self._change(key, changed)
+        return card_document(standing_for(session, card) or card, _covered(session)) if session else None
+
     async def import_cards(self, key: StoreKey, written: object) -> Document | None:
         """Adds the cards of an export in the format of the reference document; those that are there already stay.
 

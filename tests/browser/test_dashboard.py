@@ -105,15 +105,36 @@ def test_a_pinned_message_goes_on_word_for_word(browser: Browser) -> None:
         assert chat(30)[6]["content"] not in said
 
 
-def test_a_memory_card_can_be_written_and_forgotten(browser: Browser) -> None:
+def test_a_memory_card_can_be_written_changed_and_forgotten(browser: Browser) -> None:
     with watched() as stage, opened(browser, stage) as page:
         grown(stage, 4)
         open_session(page)
         page.get_by_label("What to remember").fill("The pond is frozen.")
         page.get_by_role("button", name="Remember").click()
-        expect(page.get_by_text("The pond is frozen.")).to_be_visible()
-        page.get_by_role("button", name="Forget card").click()
+        page.get_by_text("Edit").click()
+        page.get_by_label("Content of card").fill("The pond has thawed.")
+        page.get_by_role("button", name="Save").click()
+        expect(page.locator(".cards span", has_text="The pond has thawed.")).to_be_visible()
         expect(page.get_by_text("The pond is frozen.")).to_have_count(0)
+        page.get_by_role("button", name="Forget card").click()
+        expect(page.get_by_text("The pond has thawed.")).to_have_count(0)
+
+
+def test_a_session_shows_what_memory_has_put_in(browser: Browser) -> None:
+    fact = "The greenhouse key hangs behind the blue barrel."
+    with watched(strategy="recent") as stage, opened(browser, stage) as page:
+        messages = chat(60)
+        answer = next(i for i, message in enumerate(messages) if message["role"] == "assistant")
+        messages[answer] = {**messages[answer], "content": fact}
+        stage.ask(messages, asked(session="garden"))
+        assert fact not in str(stage.last_view)
+        asks: list[Message] = [*messages, {"role": "assistant", "content": "Yes."}]
+        asks.append({"role": "user", "content": "Where does the greenhouse key hang?"})
+        stage.ask(asks, [*asked(session="garden"), ("X-Condenser-Memory", "inject")])
+        assert fact in stage.last_view[-2]["content"]
+        open_session(page)
+        page.get_by_text(": memory,").click()
+        expect(page.locator("#i-1 pre")).to_contain_text(fact)
 
 
 def test_what_users_and_models_wrote_runs_nothing(browser: Browser) -> None:

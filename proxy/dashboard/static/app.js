@@ -6,7 +6,7 @@ const EVERY = 2000; // milliseconds
 
 async function refresh() {
   const live = document.querySelector("[data-live]");
-  if (document.hidden || !live || live.contains(document.activeElement) && document.activeElement.matches("input, select")) return;
+  if (document.hidden || !live || live.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")) return;
   let response;
   try {
     response = await fetch(location.href, { cache: "no-store", redirect: "error" });
