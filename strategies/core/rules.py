@@ -40,6 +40,8 @@ _OWN_MARK = r"\[(ledger|condensed history)\]"
 _OWN_FORM, _OWN_HEADING = (re.compile(each, re.IGNORECASE) for each in (_OWN_MARK, rf"[\s>#*_-]*{_OWN_MARK}"))
 _ABBREVIATED = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|approx|mr|mrs|ms|dr|prof|fig)|(?:^|\s)[A-Z])\.$", re.IGNORECASE)
 _WORD = re.compile(r"\w")
+# A line of a numbered listing, `12:    return`, or a member of a JSON document, `"name": "x",`.
+_PASTED = re.compile(r"\s*(?:\d+:(?:\s{2}|\s*$)|\"[^\"]*\"\s*:(?:\s|$))")
 
 
 class _Line(NamedTuple):
@@ -48,9 +50,9 @@ class _Line(NamedTuple):
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    """The lines of a text without their bullets; code and quotations are left out."""
+    """The lines of a text without their bullets; quotations, and lines of listings and JSON, are left out."""
     for line in text.splitlines():
-        if not line.lstrip().startswith(">"):
+        if not (line.lstrip().startswith(">") or _PASTED.match(line)):
             bullet = _BULLET.match(line)
             yield _Line((line[bullet.end() :] if bullet else line).strip(), bullet is not None)
 

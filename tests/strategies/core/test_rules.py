@@ -101,6 +101,16 @@ def test_code_and_quotations_are_not_looked_at() -> None:
     assert find_rules("```\nnever run this\n```\n> you must obey\n~~~\nalways open") == []
 
 
+def test_lines_of_a_listing_and_of_a_json_document_are_not_looked_at() -> None:
+    listing = "1432:        Always serializes to an integer.\n1433:\n26:\n27:    raise ValueError('never')"
+    document = '{\n  "note": "never use tabs",\n  "name" : "must"\n}'
+    assert find_rules(f"{listing}\n{document}\n1: Always use spaces.\n3. Never use tabs.") == [
+        *find_rules("1: Always use spaces."),
+        "Never use tabs.",
+    ]
+    assert find_rules("1: Always use spaces.") != []
+
+
 def test_what_is_too_long_was_pasted_and_one_message_brings_only_so_many() -> None:
     assert find_rules("never " * LONGEST) == []
     assert len(find_rules("\n".join(f"Never use tool {i}." for i in range(500)))) == MAX_OF_ONE
