@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from strategies.core.budget import Budget
@@ -61,7 +61,10 @@ class Mask(Strategy):
         """Plans to mask everything old at once: after one big step the prefix stays the same for long."""
         yield from ()
         plan = self._plan(view, budget, self.options.keep)
-        if apply(view, plan).tokens > budget.goal:
+        after = apply(view, plan)
+        if after.tokens <= budget.goal:
+            plan = replace(plan, after=after)
+        else:
             fewer = range(min(self.options.keep, len(view.structure.rounds)) - 1, 0, -1)
             place = bisect_left(fewer, True, key=lambda keep: self._meets_goal(view, budget, keep))
             plan = self._plan(view, budget, fewer[place]) if place < len(fewer) else plan

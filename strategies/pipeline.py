@@ -188,7 +188,7 @@ def _run_stage(stage: Strategy, outcome: Outcome, budget: Budget, session: Sessi
     """Runs one stage, and records in `outcome` what came of it."""
     try:
         plan = yield from stage.condense(outcome.view, budget, session)
-        after = apply(outcome.view, plan)
+        after = apply(outcome.view, plan) if plan.after is None else plan.after
         may_cut = stage.may_cut_newest_results or newest_is_shortened(outcome.view)
         check(after, may_cut_newest_results=may_cut)
     except StrategyError as error:

@@ -45,19 +45,23 @@ class Shorten(Strategy):
         newest = view.structure.newest_round
         border = newest.start if newest else 0
         older = Plan(tuple(self._cut(view, _results(view, 0, border), view.tokens - budget.goal)))
-        rest = apply(view, older).tokens - budget.usable
+        cut = apply(view, older)
+        rest = cut.tokens - budget.usable
         newest_results = _results(view, border, len(view.items)) if self.options.newest else []
         last = tuple(self._cut(view, newest_results, rest))
         results = (*older.edits, *last)
-        edits = (*results, *self._task(view, results, budget))
+        after = apply(view, Plan(results)) if last else cut
+        edits = (*results, *self._task(view, after, budget))
         if not edits:
             raise NothingToDo("nothing-to-shorten")
-        ordered = tuple(sorted(edits, key=lambda edit: edit.start))
-        return Plan(ordered, {"shortenedResultCount": len(results), "newestRoundShortened": bool(last)})
+        metadata = {"shortenedResultCount": len(results), "newestRoundShortened": bool(last)}
+        if len(edits) == len(results):
+            return Plan(edits, metadata, after=after)
+        return Plan(tuple(sorted(edits, key=lambda edit: edit.start)), metadata)
 
-    def _task(self, view: View, results: tuple[Replace, ...], budget: Budget) -> Iterator[Replace]:
-        """The edit that cuts the first user message to its cap, if the other edits do not make the view usable."""
-        if not self.options.newest or view.task is None or apply(view, Plan(results)).tokens <= budget.usable:
+    def _task(self, view: View, after: View, budget: Budget) -> Iterator[Replace]:
+        """The edit that cuts the first user message to its cap, if the view after the others is not usable."""
+        if not self.options.newest or view.task is None or after.tokens <= budget.usable:
             return
         (piece,) = task_piece(view, budget.task_cap)
         if piece != view.items[view.task].piece:

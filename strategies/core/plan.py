@@ -43,6 +43,8 @@ class Plan:
     """Why the strategy had to make do with less than it wanted, as a kebab-case word; "" if it did not."""
     cards: tuple[MemoryCard, ...] = ()
     """What a summarizer thought worth remembering. The driver adds the time and the id of the record."""
+    after: View | None = field(default=None, compare=False, repr=False)
+    """The view after the edits, where the strategy has made it already to see how large it is."""
 
 
 def apply(view: View, plan: Plan) -> View:

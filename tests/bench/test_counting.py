@@ -27,6 +27,7 @@ class Meter(Words):
     def __init__(self) -> None:
         self.calls = 0
         self.characters = 0
+        self.messages = 0
 
     def text(self, text: str) -> int:
         self.calls += 1
@@ -35,6 +36,7 @@ class Meter(Words):
 
     def message(self, body: Mapping[str, object]) -> int:
         self.calls += 1
+        self.messages += 1
         return super().message(body)
 
 
@@ -57,6 +59,14 @@ def test_ten_times_the_rounds_are_counted_at_most_eleven_times_as_much(strategy:
 
     assert long.calls <= AT_MOST * short.calls
     assert long.characters <= AT_MOST * short.characters
+
+
+def test_what_is_masked_is_counted_once_though_the_strategy_looks_at_the_view_that_it_leaves() -> None:
+    meter = Meter()
+    view = fold(transcript(SHORT), (), 0, meter)
+    outcome = planned(pipeline_of("mask"), view, filled_budget(transcript(SHORT).tokens))
+    rewritten = [item for item in outcome.view.items if not item.intact]
+    assert meter.messages == len(rewritten) > 0
 
 
 def test_every_strategy_is_measured() -> None:
