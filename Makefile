@@ -9,6 +9,8 @@ CLIENTS := tests/clients/node tests/clients/resend/node
 UPSTREAM ?=
 ARGS ?=
 
+# Tests start hundreds of processes: bytecode is written even where the environment forbids it.
+export PYTHONDONTWRITEBYTECODE :=
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

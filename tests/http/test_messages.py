@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import pytest
@@ -160,11 +160,12 @@ def test_the_operators_key_is_sent_in_the_vendors_header() -> None:
         assert (exchange.header("x-api-key"), exchange.header("authorization")) == ("secret", None)
 
 
+STRATEGIES = ("half-window", "mask", "shorten", "extract", "recent", "rolling", "dynacontext")
+
 # -- condensing --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("strategy", ["half-window", "mask", "shorten", "extract", "recent", "rolling", "dynacontext"])
+@pytest.mark.parametrize(("strategy", "stream"), [*zip(STRATEGIES, cycle([True, False]), strict=False)])
 def test_forty_rounds_of_a_thinking_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
     with (
         StrictMessages(reader, window=WINDOW) as upstream,

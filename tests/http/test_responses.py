@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import pytest
@@ -151,8 +151,7 @@ def test_a_text_in_place_of_the_list_is_one_message_and_is_sent_as_it_came() -> 
 # -- condensing --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("strategy", "stream"), [*zip(STRATEGIES, cycle([True, False]), strict=False)])
 def test_forty_rounds_of_a_reasoning_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
     with (
         StrictResponses(reader, window=WINDOW) as upstream,
