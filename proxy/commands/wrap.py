@@ -111,10 +111,15 @@ class _Server(Server):
 
 
 def _environment(url: str) -> dict[str, str]:
-    """The command's environment; the commands of `condenser` find this proxy there too."""
+    """The command's environment; the commands of `condenser` find this proxy there too.
+
+    A proxy that the environment names for requests to the internet is not asked for this one.
+    """
     host, port = url.removeprefix("http://").rsplit(":", 1)
+    direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), host]))
     addresses = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_BASE": f"{url}/v1", "ANTHROPIC_BASE_URL": url}
-    return {**os.environ, **addresses, f"{PREFIX}HOST": host, f"{PREFIX}PORT": port}
+    own = {f"{PREFIX}HOST": host, f"{PREFIX}PORT": port, "NO_PROXY": direct, "no_proxy": direct}
+    return {**os.environ, **addresses, **own}
 
 
 def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.messages_upstream import StrictMessages
+from tests.support.ports import free_port
 from tests.support.redis_server import RedisServer
 from tests.support.replicas import ROOT, SERVE
 from tests.support.signals import BOUND
@@ -114,6 +115,15 @@ def test_the_command_of_the_receipt_shows_the_session_afterwards(upstream: Scrip
     words = [sys.executable, "-c", SERVE, *shown[shown.index("--") + 2 :]]
     after = wrapped(upstream.base_url, store, *words)
     assert (after.returncode, RULE in after.stdout) == (0, True), after.stderr
+
+
+def test_a_program_behind_a_web_proxy_still_finds_the_proxy(
+    upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("NO_PROXY", "intranet.example")
+    ended = wrapped(upstream.url, "memory://", sys.executable, "-c", OPENAI, "Plan the beds.")
+    assert (ended.returncode, ended.stdout) == (0, "planned\n"), ended.stderr
 
 
 def test_an_anthropic_program_runs_unchanged() -> None:
