@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI
 
 from tests.support import wire
-from tests.support.stage import MODEL, Stage, asked, body_of, chat, count, staged
+from tests.support.stage import MODEL, Stage, asked, body_of, chat, count, rounds_over, staged
 from tests.support.wire import Answer
 
 OPERATOR = [("Authorization", "Bearer operator")]
@@ -19,7 +19,7 @@ PRICES = {"input": 1.0, "cached_input": 0.5}
 PRICED: dict[str, Any] = {"window": WINDOW, "strategy": "extract", "models": [{"match": "*", "prices": PRICES}]}
 
 
-ROUNDS = next(rounds for rounds in range(200) if count({"messages": chat(rounds)}) > 20_000)
+ROUNDS = rounds_over(20_000)
 """Of a chat that has passed the cheapest trigger and not the mark."""
 
 

@@ -18,13 +18,13 @@ from tests.support.messages_upstream import StrictMessages
 from tests.support.proxy import Proxy, proxying
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
 from tests.support.responses_upstream import StrictResponses
-from tests.support.stage import Stage, asked, body_of, chat, count, staged
+from tests.support.stage import Stage, asked, body_of, chat, rounds_over, staged
 
 WINDOW = 16_384
 AGENT_WINDOW = 32_000
-TRIGGER = next(rounds for rounds in range(200) if count({"messages": chat(rounds)}) > 13_000)
+TRIGGER = rounds_over(13_000)
 """Rounds of a chat that has passed the trigger and fits."""
-FULL = next(rounds for rounds in range(300) if count({"messages": chat(rounds)}) > 16_384)
+FULL = rounds_over(16_384)
 SETTINGS: dict[str, Any] = {"window": WINDOW, "strategy": "extract", "background": "off", "admin": {"token": TOKEN}}
 
 

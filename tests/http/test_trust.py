@@ -97,7 +97,7 @@ def test_callers_that_the_upstream_refuses_leave_nothing_in_the_store(tmp_path: 
     path = tmp_path / "s.db"
     with guarded(Doorman(), store={"url": f"sqlite:///{path}"}) as stage:
         stage.upstream.answer(lambda _: replies.error(status))
-        for number in range(40):
+        for number in range(8):
             junk = replace(stage, key=f"sk-junk-{number}")
             assert junk.post(body_of(chat(12)), asked(session="s" if number % 2 else None)).status == status
         stage.proxy.quiet()

@@ -28,7 +28,7 @@ from strategies.memory.ranking import Index
 from strategies.scoring import body
 from tests.support.transcripts import WORDS, assistant, message, user, view_of
 
-LENGTH = 40_000
+LENGTH = 30_000
 """Characters of a text: enough for work that grows with its square to take minutes."""
 PIECES = (
     *(

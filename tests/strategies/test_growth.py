@@ -18,7 +18,7 @@ from strategies.core.rules import MOST, find_rules, merge_rules
 from tests.strategies.pathological import READERS
 
 ROOT = Path(__file__).resolve().parents[2]
-BOUND = 60.0
+BOUND = 45.0
 """Seconds for all texts together; a few are enough on a machine with nothing else to do."""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -49,6 +50,11 @@ def count(body: Mapping[str, Any]) -> int:
     """Tokens of a whole request as the proxy's own tokenizer has them."""
     has_system = any(each["role"] in SYSTEM_ROLES for each in body["messages"])
     return sum(counter().message(each) for each in body["messages"]) + counter().overhead(body, has_system=has_system)
+
+
+def rounds_over(tokens: int) -> int:
+    """The rounds of the shortest chat that has more tokens than that."""
+    return bisect_right(range(400), tokens, key=lambda rounds: count({"messages": chat(rounds)}))
 
 
 def is_summary_call(exchange: Exchange) -> bool:
