@@ -48,7 +48,7 @@ ANSWER = 8.0
 PAUSES = (0.0, 5.0)
 MOMENT = 0.05
 """Seconds that are no wait: an answer may be due with the request, less the time that asking for it took to compute."""
-MOST = {0.0: 0.01, 5.0: 0.0}
+MAX_WAITING = {0.0: 0.01, 5.0: 0.0}
 """The share of requests that may wait, by seconds between turns: it must be less, or none."""
 MODEL = "gpt-4o"
 
@@ -213,7 +213,7 @@ def is_leap(before: Decision | None, now: Decision) -> bool:
 
 def verdict(row: Row) -> str:
     """`met` or `missed`; "-" for a pause that has no target."""
-    most = MOST.get(row.pause)
+    most = MAX_WAITING.get(row.pause)
     if most is None:
         return "-"
     return "met" if row.share < most or row.share == 0 else "missed"

@@ -29,7 +29,7 @@ from strategies.summarizing import plan_record, span_before
 
 # Tokens of an answer that make it JSON, besides summary and cards.
 _QUOTING = 100
-_HEADROOM, _HEADROOM_SHARE, _HEADROOM_SHARE_AT_MOST = 2_000, 0.1, 0.2
+_HEADROOM, _HEADROOM_SHARE, _MAX_HEADROOM_SHARE = 2_000, 0.1, 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Rolling(Strategy, Marking, Injecting):
     def marks(self, budget: Budget) -> Marks:
         """The marks with the document's target, and as trigger the first of its two that is reached."""
         least_headroom = min(
-            max(int(budget.window * _HEADROOM_SHARE), _HEADROOM), int(budget.window * _HEADROOM_SHARE_AT_MOST)
+            max(int(budget.window * _HEADROOM_SHARE), _HEADROOM), int(budget.window * _MAX_HEADROOM_SHARE)
         )
         with_headroom = 1 - least_headroom / budget.usable if budget.usable else 1.0
         trigger = max(min(self.options.compression_threshold, with_headroom), MIN_TRIGGER)

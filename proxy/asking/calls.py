@@ -51,7 +51,7 @@ _COUNTED_FAILURES = ("timeout", "unreadable")
 EMBEDDINGS = "embeddings"
 """The name under which the cost of embeddings is reported."""
 EMBEDDINGS_PATH = "/v1/embeddings"
-_LARGEST = 1e30  # of a number in a vector
+_MAX_NUMBER = 1e30  # of a number in a vector
 
 # If a call cannot be begun for one of these reasons, neither can the next.
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
@@ -330,5 +330,5 @@ def _is_vector(value: object) -> bool:
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(number, int | float) and -_LARGEST < number < _LARGEST for number in value)
+        and all(isinstance(number, int | float) and -_MAX_NUMBER < number < _MAX_NUMBER for number in value)
     )

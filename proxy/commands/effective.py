@@ -18,7 +18,7 @@ from proxy.settings import Settings
 from proxy.settings.sources import sets
 from proxy.tokens.windows import WindowLookup, bundled_table, no_stated_window
 from strategies import TABLE, Pipeline
-from strategies.core.budget import RESERVE_AT_MOST, Budget, Marks
+from strategies.core.budget import MAX_RESERVE, Budget, Marks
 from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.protocol import Marking
 
@@ -142,7 +142,7 @@ def _reserve_origin(budget: Budget, checked: CheckedModel) -> str:
     is_own = entry is not None and entry.reserve is not None
     configured = entry.reserve if entry and is_own else reserve
     if configured is None:
-        return f"an eighth of the window, at most {RESERVE_AT_MOST:,}"
+        return f"an eighth of the window, at most {MAX_RESERVE:,}"
     clamped = "" if configured == budget.reserve else f", clamped from {configured:,}"
     return checked.origin("marks", "reserve", own=is_own) + clamped
 

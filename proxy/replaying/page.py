@@ -12,7 +12,7 @@ from proxy.plots import Bar, Line, bar_plot, line_plot, table
 from proxy.replaying.measures import ReplayedConversation, Share
 from proxy.replaying.report import HEAD, ReplayResults, row, title
 
-MOST_PLOTTED = 6
+MAX_PLOTTED = 6
 """The longest conversations have plots of their own."""
 _STYLE = """
 :root { color-scheme: light dark; --page: #fff; --ink: #1b1d21; --pale: #6b7077; --grid: #d5d8dc; }
@@ -105,7 +105,7 @@ def _plotted(replayed: ReplayResults) -> Iterator[str]:
     """Tokens and money over the requests of the longest conversations."""
     played = replayed.played
     directs = next(iter(played.values()), [])
-    places = sorted(range(len(directs)), key=lambda place: -len(directs[place].requests))[:MOST_PLOTTED]
+    places = sorted(range(len(directs)), key=lambda place: -len(directs[place].requests))[:MAX_PLOTTED]
     if places:
         of = f", the {len(places)} longest of {len(directs):,}" if len(places) < len(directs) else ""
         yield f"<h2>Request by request{of}</h2>"

@@ -35,8 +35,8 @@ from strategies.core.parsing import decode, loads
 MAX_BYTES = 16 * 1024 * 1024
 MAX_TENANTS = 10_000
 """Maximum number of tenants whose first message is remembered; the first message of any other is parsed."""
-LARGEST_SHARE = 16
-"""A message that would take more than 1 / LARGEST_SHARE of the cache is not kept."""
+MIN_ENTRIES = 16
+"""A message that would take more than 1 / MIN_ENTRIES of the cache is not kept."""
 ENTRY_BYTES = 1_250
 """About the bytes of memory that a kept message takes besides its own."""
 SPAN_LENGTH = 32
@@ -289,7 +289,7 @@ class MessageCache:
 
     def _add(self, element: Element) -> None:
         cost = _cost(element)
-        if cost <= self._max_bytes // LARGEST_SHARE:
+        if cost <= self._max_bytes // MIN_ENTRIES:
             self.kept[element.owner, element.data] = element
             self._units[element] = None
             element.cost = cost

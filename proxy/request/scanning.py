@@ -28,8 +28,8 @@ from proxy.values import count_at
 from strategies.core.parsing import decode
 
 MAX_BYTES = 4 * 1024 * 1024
-LARGEST_SHARE = 4
-"""An envelope that would take more than 1 / LARGEST_SHARE of the cache is not kept."""
+MIN_ENTRIES = 4
+"""An envelope that would take more than 1 / MIN_ENTRIES of the cache is not kept."""
 MAX_LEVELS = 255
 """Maximum levels of nesting in a piece, because later readers are recursive; a scalar has one."""
 PIECE_SHARE = 10
@@ -200,7 +200,7 @@ class Envelopes:
         if messages is None or messages.value != [] or messages.end != len(opening) + 1:
             return None
         cost = _MEMORY_PER_BYTE * sum(map(len, key)) + _ENTRY_BYTES
-        if cost <= self._max_bytes // LARGEST_SHARE:
+        if cost <= self._max_bytes // MIN_ENTRIES:
             self._kept.put(key, envelope, cost)
         return envelope
 

@@ -23,8 +23,8 @@ from proxy.store.base import StoreError, StoreKey
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
 _JSON = "application/json"
-_LARGEST = 64 * 1024  # bytes of a body
-_LARGEST_IMPORT = 1024 * 1024
+_MAX_BODY = 64 * 1024  # bytes of a body
+_MAX_IMPORT = 1024 * 1024
 _MEMORY_METHODS = {"": "GET, POST, DELETE", "export": "GET", "search": "GET", "import": "POST"}
 _PRIVATE = {"cache-control": "no-store"}
 
@@ -115,7 +115,7 @@ async def _memory(
         case "POST", []:
             return await memory.add(key, await _body(request))
         case "POST", ["import"]:
-            return await memory.import_cards(key, await _body(request, _LARGEST_IMPORT))
+            return await memory.import_cards(key, await _body(request, _MAX_IMPORT))
         case "DELETE", []:
             return await memory.forget(key)
         case "DELETE", [card]:
@@ -140,7 +140,7 @@ def _search(query: Mapping[str, str]) -> tuple[str, str, int]:
     return text, query.get("branch", MAIN), int(top_k)
 
 
-async def _body(request: Request, largest: int = _LARGEST, *, if_empty: object = None) -> object:
+async def _body(request: Request, largest: int = _MAX_BODY, *, if_empty: object = None) -> object:
     """The JSON body of a request, of at most `largest` bytes; raises `BadRequest` and `BodyTooLarge`.
 
     `if_empty` is what a body without any bytes stands for, where it may be missing.

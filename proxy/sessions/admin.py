@@ -40,7 +40,7 @@ from strategies.dialects import DIALECTS
 
 Document = dict[str, Any]
 T = TypeVar("T")
-_AT_LEAST = 1  # seconds that the session lives at least; what it has already is not shortened
+_MIN_LIFE = 1  # seconds that the session lives at least; what it has already is not shortened
 
 
 class ShownSession(NamedTuple):
@@ -138,7 +138,7 @@ class Admin:
 
     async def _restore(self, key: StoreKey, record: Condensation) -> None:
         name, data = record_name(record.digest, record.depth), compress(encode_condensation(record))
-        await self._stored.in_time(self._stored.store.put_record(key, name, data, _AT_LEAST))
+        await self._stored.in_time(self._stored.store.put_record(key, name, data, _MIN_LIFE))
         await self._stored.in_time(self._stored.store.mark(key, name))
 
     async def pin(self, key: StoreKey, written: object) -> Document | None:

@@ -5,7 +5,7 @@ so values that are older than compression can still be read. The version byte be
 with it by chance is wrapped with the codec that changes nothing.
 
 A value with a codec that this version does not know reads as `NEWER`, a document of a newer version, which every reader
-treats as a miss. A value that cannot be decompressed, or that would have more than `LARGEST` bytes, is corrupt.
+treats as a miss. A value that cannot be decompressed, or that would have more than `MAX_BYTES` bytes, is corrupt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERSION = 0xC1  # a byte that does not occur in UTF-8
 PLAIN, ZSTD = 0, 1
 
 SMALLEST = 1024  # bytes; compressing a smaller value saves too little
-LARGEST = 64 * 1024 * 1024  # bytes that one value may decompress to
+MAX_BYTES = 64 * 1024 * 1024  # bytes that one value may decompress to
 LEVEL = 3
 NEWER = b'{"v":1000000}'
 
@@ -67,9 +67,9 @@ def decompress(stored: bytes) -> bytes:
 def _decompress_zstd(packed: bytes) -> bytes:
     decompressor = zstd.ZstdDecompressor()
     try:
-        data = decompressor.decompress(packed, LARGEST)
+        data = decompressor.decompress(packed, MAX_BYTES)
     except zstd.ZstdError as error:
         raise StoreError("store-corrupt", f"a compressed value is broken: {error}") from None
     if not decompressor.eof:
-        raise StoreError("store-corrupt", f"a compressed value is cut, or larger than {LARGEST} bytes")
+        raise StoreError("store-corrupt", f"a compressed value is cut, or larger than {MAX_BYTES} bytes")
     return data

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from strategies.core.ledger import LEDGER, LedgerCaps
 
-RESERVE_AT_MOST = 4_096
+MAX_RESERVE = 4_096
 TARGET_UNDER_TRIGGER = 0.8
 MIN_HEADROOM = 512
 _STEPS = 8  # of a coarse scale, from one whole number to the next
@@ -206,4 +206,4 @@ def reserve_for(window: int, reply_length: int | None, setting: int | None) -> i
         return min(reply_length, window // 2)
     if setting is not None:
         return min(max(setting, 0), window // 2)
-    return min(window // 8, RESERVE_AT_MOST)
+    return min(window // 8, MAX_RESERVE)

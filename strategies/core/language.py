@@ -11,7 +11,7 @@ from strategies.core.transcript import Transcript
 
 _MESSAGES = 60
 _LOOKED_AT = 400
-_LEAST = 2
+_MIN_LETTERS = 2
 _MIN_SHARE = 0.1
 _CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
 _CHINESE = re.compile(r"[\u4e00-\u9fff\u3400-\u4dbf]")
@@ -36,4 +36,6 @@ def _beginnings(messages: Iterable[Message], role: Role) -> Iterable[str]:
 def _reads_chinese(text: str) -> bool:
     """Whether a tenth of the letters is Chinese: people who write Chinese still quote English names and errors."""
     chinese = len(_CHINESE.findall(text))
-    return chinese >= max(_LEAST, _MIN_SHARE * len(_LETTER.findall(text))) and len(_KANA.findall(text)) * 4 < chinese
+    return (
+        chinese >= max(_MIN_LETTERS, _MIN_SHARE * len(_LETTER.findall(text))) and len(_KANA.findall(text)) * 4 < chinese
+    )

@@ -21,7 +21,7 @@ MAX_CHARACTERS = 64_000
 """Characters of one message that are read: its beginning and its end. The text between them was pasted."""
 OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")
 """How an open task of a list begins, and a finished one."""
-MOST = 400
+MAX_RULES = 400
 """The maximum number of rules kept, and of wishes and tasks: the earliest of each."""
 _FILLERS = frozenset(
     (
@@ -226,12 +226,12 @@ def merge_rules(rules: Iterable[str], new: Iterable[str]) -> list[str]:
 
 
 class _Kept:
-    """The units that hold, in order, each wording once: at most `MOST` weak ones and `MOST` others."""
+    """The units that hold, in order, each wording once: at most `MAX_RULES` weak ones and `MAX_RULES` others."""
 
     def __init__(self) -> None:
         self.units: dict[str, str] = {}
         """Each unit by its normalized words."""
-        self._room = {True: MOST, False: MOST}
+        self._room = {True: MAX_RULES, False: MAX_RULES}
 
     def put(self, unit: str) -> None:
         """Adds a unit, if its wording is new and there is room for its kind."""

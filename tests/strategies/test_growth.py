@@ -14,7 +14,7 @@ import pytest
 
 from strategies.core.ledger import MAX_CHARACTERS, NEWEST, OLDEST, worth_reading
 from strategies.core.rules import MAX_CHARACTERS as READ
-from strategies.core.rules import MOST, find_rules, merge_rules
+from strategies.core.rules import MAX_RULES, find_rules, merge_rules
 from tests.strategies.pathological import READERS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,17 +40,17 @@ def test_of_a_message_that_is_far_too_long_its_beginning_and_its_end_are_read_fo
 
 
 def test_a_long_history_brings_no_more_rules_than_a_ledger_could_show_and_those_said_first_stay() -> None:
-    told = [f"Never open door {number}." for number in range(2 * MOST)]
-    assert merge_rules([], told) == told[:MOST]
+    told = [f"Never open door {number}." for number in range(2 * MAX_RULES)]
+    assert merge_rules([], told) == told[:MAX_RULES]
 
 
 def test_wishes_take_no_room_from_rules_that_were_said_after_any_number_of_them() -> None:
-    wishes = [f"Please use hall {number}." for number in range(2 * MOST)]
-    assert merge_rules([], [*wishes, "Never open door 1."]) == [*wishes[:MOST], "Never open door 1."]
+    wishes = [f"Please use hall {number}." for number in range(2 * MAX_RULES)]
+    assert merge_rules([], [*wishes, "Never open door 1."]) == [*wishes[:MAX_RULES], "Never open door 1."]
 
 
 def test_a_task_that_is_done_leaves_its_room_to_another_one() -> None:
-    told = [f"[ ] open door {number}" for number in range(MOST)]
+    told = [f"[ ] open door {number}" for number in range(MAX_RULES)]
     assert merge_rules(told, ["[x] open door 7", "[ ] shut it"]) == [*told[:7], *told[8:], "[ ] shut it"]
 
 

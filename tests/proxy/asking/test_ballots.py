@@ -27,7 +27,7 @@ from tests.support.upstream import ScriptedUpstream
 
 pytestmark = pytest.mark.anyio
 
-K, MOST = 5, 15
+K, MAX_CALLS = 5, 15
 NEVER = Signal("the end of the tests")
 PATIENCE = (30.0, 2.0)  # seconds for a judge that answers, and for one of whom it is known that it does not
 
@@ -87,15 +87,15 @@ class Judges:
         """A ballot whose calls are answered by `script`; what was called is what arrived."""
         text = f"ballot {len(self.scripts)}"
         self.scripts[text] = script
-        (found,) = await own.ask(Ballot("Judge.", text, K, MOST, 300), judge=JudgeRole(timeout=timeout))
+        (found,) = await own.ask(Ballot("Judge.", text, K, MAX_CALLS, 300), judge=JudgeRole(timeout=timeout))
         assert isinstance(found, Votes)
-        assert self.arrived[text] <= found.calls <= MOST
+        assert self.arrived[text] <= found.calls <= MAX_CALLS
         return found
 
 
 def rule(script: Sequence[str]) -> bool:
     """The written rule, by the plainest reading: up to 15 answers, the first five valid votes, a majority of them."""
-    whole = [*script, *[script[-1]] * (MOST - len(script))][:MOST]
+    whole = [*script, *[script[-1]] * (MAX_CALLS - len(script))][:MAX_CALLS]
     votes = [each for each in whole if each in VOTES][:K]
     yes = votes.count("y")
     return bool(votes) and yes >= (len(votes) + 1) // 2
@@ -139,8 +139,8 @@ async def test_a_judge_that_always_fails_is_asked_three_times_as_often_as_wanted
     async with asking(upstream.base_url) as own:
         votes = await Judges(upstream).hold(own, [failure], timeout=0.2 if failure == "hang" else 30.0)
     assert decision(votes) is False
-    assert errors(votes) == [FAILURES[failure][1]] * MOST
-    assert votes.calls == len(upstream.journal) == MOST
+    assert errors(votes) == [FAILURES[failure][1]] * MAX_CALLS
+    assert votes.calls == len(upstream.journal) == MAX_CALLS
 
 
 async def test_whatever_judges_do_the_decision_follows_the_rule_and_no_ballot_makes_more_than_its_calls(
@@ -148,7 +148,7 @@ async def test_whatever_judges_do_the_decision_follows_the_rule_and_no_ballot_ma
 ) -> None:
     draw = random.Random(4)
     kinds = [*"yynn", *(kind for kind in FAILURES if kind != "hang")]
-    scripts = [draw.choices(kinds, k=MOST) for _ in range(20)]
+    scripts = [draw.choices(kinds, k=MAX_CALLS) for _ in range(20)]
     judges = Judges(upstream)
     async with asking(upstream.base_url) as own:
         held = await asyncio.gather(*(judges.hold(own, script) for script in scripts))
@@ -219,10 +219,10 @@ async def test_votes_stand_in_the_order_in_which_they_came_with_what_was_thought
 async def test_a_judge_that_cannot_be_reached_is_no_and_nobody_else_is_asked(upstream: ScriptedUpstream) -> None:
     judge = JudgeRole(base_url="http://127.0.0.1:9/v1", model="judge")
     async with asking(upstream.base_url) as own:
-        (votes,) = await own.ask(Ballot("Judge.", "it", K, MOST, 300), judge=judge)
+        (votes,) = await own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), judge=judge)
     assert isinstance(votes, Votes)
     assert decision(votes) is False
-    assert (votes.calls, set(errors(votes)), votes.tokens) == (MOST, {"unreachable"}, 0)
+    assert (votes.calls, set(errors(votes)), votes.tokens) == (MAX_CALLS, {"unreachable"}, 0)
     assert len(upstream.journal) == 0
 
 
@@ -234,7 +234,7 @@ async def test_a_judge_of_its_own_is_asked_with_its_own_key_and_no_credential_of
         judges.scripts["it"] = ["y"]
         judge = JudgeRole(base_url=other.base_url, model="judge", api_key="sk-judge")  # type: ignore[arg-type]
         async with asking(upstream.base_url) as own:
-            await own.ask(Ballot("Judge.", "it", K, MOST, 300), judge=judge)
+            await own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), judge=judge)
         assert {each.header("authorization") for each in other.journal} == {"Bearer sk-judge"}
         assert {each.json()["model"] for each in other.journal} == {"judge"}
         assert not any("sk-1" in value for each in other.journal for _, value in each.headers)
@@ -248,7 +248,7 @@ async def test_a_judge_that_knows_the_old_limit_only_makes_no_call_more_than_all
         return error(400, "no max_completion_tokens") if "max_completion_tokens" in exchange.json() else YES
 
     upstream.answer(old)
-    ballot = Ballot("Judge.", "it", K, MOST, 300)
+    ballot = Ballot("Judge.", "it", K, MAX_CALLS, 300)
     async with asking(upstream.base_url) as own:
         (first,) = await own.ask(ballot)
         (second,) = await own.ask(ballot)
@@ -261,7 +261,7 @@ async def test_a_judge_that_knows_the_old_limit_only_makes_no_call_more_than_all
 
 # -- at once -----------------------------------------------------------------------------------------------
 
-AT_ONCE = Ballot("Judge.", "it", K, MOST, 300, at_once=True)
+AT_ONCE = Ballot("Judge.", "it", K, MAX_CALLS, 300, at_once=True)
 
 
 async def test_at_once_asks_one_time_for_all_votes(upstream: ScriptedUpstream) -> None:
@@ -306,7 +306,7 @@ async def test_a_ballot_in_the_background_ends_when_its_server_asks_for_more_tim
 ) -> None:
     upstream.answer(lambda exchange: error(429, headers=[("retry-after", "120")]))
     async with asking(upstream.base_url) as own:
-        (votes,) = await own.ask(Ballot("Judge.", "it", K, MOST, 300), caller=LATER)
+        (votes,) = await own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), caller=LATER)
     assert isinstance(votes, Votes)
     assert (votes.calls, decision(votes)) == (K, False)
     assert errors(votes) == ["rate-limited"] * K + ["paused"]
@@ -324,7 +324,7 @@ async def test_a_ballot_in_the_background_ends_when_the_callers_credential_has_g
 
     upstream.answer(answers)
     async with asking(upstream.base_url, clock=clock) as own:
-        (votes,) = await own.ask(Ballot("Judge.", "it", K, MOST, 300), caller=LATER)
+        (votes,) = await own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), caller=LATER)
     assert isinstance(votes, Votes)
     assert (votes.calls, errors(votes)) == (K, ["no-decision"] * 3 + ["expired"])
     assert decision(votes)
@@ -333,7 +333,7 @@ async def test_a_ballot_in_the_background_ends_when_the_callers_credential_has_g
 async def test_calls_that_never_got_a_turn_are_not_counted_and_not_made(upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda exchange: YES)
     async with asking(upstream.base_url, concurrency=1) as own:
-        (votes,) = await own.ask(Ballot("Judge.", "it", K, MOST, 300), caller=LATER)
+        (votes,) = await own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), caller=LATER)
     assert isinstance(votes, Votes)
     assert votes.votes == (Vote(True, "Because."),) * 3
     assert votes.calls <= 4
@@ -344,7 +344,7 @@ async def test_votes_in_the_background_wait_for_a_client_and_are_held_after_it(u
     gate = Signal("the first votes may come")
     upstream.answer(lambda exchange: YES.after(gate))
     async with asking(upstream.base_url, mode="idle") as own:
-        task = asyncio.create_task(own.ask(Ballot("Judge.", "it", K, MOST, 300), caller=LATER))
+        task = asyncio.create_task(own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), caller=LATER))
         await asyncio.to_thread(upstream.journal.await_arrival, K)
         with own.asking.lane.foreground():
             for each in upstream.journal.to():

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.errors import BadRequest
 from proxy.request.message_cache import MessageCache
-from proxy.request.scanning import DEFAULT_BOUNDS, LARGEST_SHARE, MAX_LEVELS, Envelopes, scan_members
+from proxy.request.scanning import DEFAULT_BOUNDS, MAX_LEVELS, MIN_ENTRIES, Envelopes, scan_members
 from tests.support.chat_bodies import Envelope, Tally, read
 
 TALLY = Tally(DEFAULT_BOUNDS, 1_000_000)
@@ -98,7 +98,7 @@ def test_the_least_recently_used_envelope_is_evicted_first() -> None:
 def test_a_single_envelope_cannot_evict_all_others() -> None:
     envelopes = Envelopes(max_bytes=100_000)
     for _ in range(2):
-        large = envelopes.read(BEFORE, b'],"user":"%s"}' % (b"u" * (100_000 // LARGEST_SHARE)), TALLY)
+        large = envelopes.read(BEFORE, b'],"user":"%s"}' % (b"u" * (100_000 // MIN_ENTRIES)), TALLY)
         assert large is not None
     assert len(envelopes) == 0
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.store.base import StoreError
-from proxy.store.compress import LARGEST, NEWER, SMALLEST, compress, decompress
+from proxy.store.compress import MAX_BYTES, NEWER, SMALLEST, compress, decompress
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -61,7 +61,7 @@ def test_a_value_that_is_cut_or_overwritten_is_corrupt(stored: bytes) -> None:
 
 
 def test_a_value_that_would_fill_the_memory_is_corrupt() -> None:
-    bomb = b"\xc1\x01" + zstd.compress(bytes(LARGEST + 1))
+    bomb = b"\xc1\x01" + zstd.compress(bytes(MAX_BYTES + 1))
     assert len(bomb) < 10_000
     with pytest.raises(StoreError, match="larger than") as raised:
         decompress(bomb)
