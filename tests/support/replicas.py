@@ -24,10 +24,12 @@ SERVE = "from proxy.cli import main; raise SystemExit(main())"
 
 
 @contextmanager
-def replicas(number: int, upstream: str, store: str, *, strategy: str, window: int) -> Iterator[list[str]]:
+def replicas(number: int, upstream: str, store: str, *, strategy: str, window: int, **more: str) -> Iterator[list[str]]:
     """The addresses of `number` replicas before one upstream and on one store; all have ended on exit."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(replica(upstream, store, strategy, window)) for _ in range(number)]
+        processes = [
+            stack.enter_context(replica(upstream, store, strategy, window, None, **more)) for _ in range(number)
+        ]
         for url, process in processes:
             await_answer(url, process)
         yield [url for url, _ in processes]

@@ -98,7 +98,7 @@ def fleet(number: int, store: str) -> Iterator[Fleet]:
     upstream.answer(lambda exchange: forwarded(exchange) if exchange.path == CHAT else None)
     with (
         serve(upstream, lifespan="off", timeout_keep_alive=KEEP_ALIVE) as url,
-        replicas(number, url, store, strategy=STRATEGY, window=WINDOW) as urls,
+        replicas(number, url, store, strategy=STRATEGY, window=WINDOW, CONDENSER_MEMORY__DEFAULT="off") as urls,
     ):
         yield Fleet(urls, forwarded)
 

@@ -9,16 +9,12 @@ Its views are right all the same if each is one of these:
                the turn that the store knew last, and at this one
     walked     degraded: the bytes of a process without any store
 
-The memory block before the newest user message is left out of the comparison with extended and rebuilt views: which
-originals come back depends on what the store knew when that message came.
-
 The turn that the store knew last counts because the newest turn begins where the client has gone on since then, and
 what belongs to the newest turn stays word for word. Which turn that was does not show from outside: all are tried.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -92,8 +88,7 @@ class _Told:
         """The condensation whose earlier view this one extends by what the client has said since."""
         for known in self.condensations:
             if known.depth == outcome.depth and any(
-                _without_block(outcome.view) == _without_block([*earlier, *self.talk.messages[then:end]])
-                for then, earlier in known.views
+                outcome.view == [*earlier, *self.talk.messages[then:end]] for then, earlier in known.views
             ):
                 return known
         return None
@@ -113,10 +108,6 @@ class _Told:
         for last_known in reversed(self.talk.ends):
             if after < last_known < end:
                 yield [*base, last_known, end]
-
-
-def _without_block(view: Sequence[Message]) -> list[Message]:
-    return [message for message in view if message.get("name") != "memory_context"]
 
 
 def judged(run: Run, alone: Run, talks: Sequence[Talk], reference: Reference) -> dict[tuple[int, int], str]:
@@ -154,8 +145,7 @@ def _verdict(
     if outcome.condensation and is_extended:
         return "extended", []
     for ends in told.ways_to(outcome.depth, end):
-        rebuilt = reference.remembered(told.talk, ends)
-        if outcome.body == rebuilt or _without_block(outcome.view) == _without_block(json.loads(rebuilt)["messages"]):
+        if outcome.body == reference.remembered(told.talk, ends):
             return "rebuilt", ends
     return WRONG, []
 
