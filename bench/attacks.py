@@ -18,7 +18,7 @@ from pathlib import Path
 from time import perf_counter, sleep
 
 from bench.processes import Served, condenser, connected, stub
-from proxy.replaying import table
+from proxy.replaying.report import markdown as table_of
 
 AT_ONCE = 32
 PATH = "/v1/chat/completions"
@@ -152,4 +152,4 @@ def markdown(rows: Sequence[Row]) -> str:
         + [f"{figure:,.0f}" for figure in (row.wait, row.memory, row.many_wait, row.many_memory)]
         for row in rows
     ]
-    return table.markdown(head, lines, texts=(0, 2))
+    return table_of(head, lines, texts=(0, 2))

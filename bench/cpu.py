@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from bench.load import CELLS, CONNECTIONS, Cell, in_turn, job_for, load_of, started
 from bench.processes import DIRECT, STORES, Served, targets
-from proxy.replaying import table
+from proxy.replaying.report import markdown as table_of
 
 ROUNDS = 5
 REQUESTS = {"small": 1_200, "medium": 800, "large": 320}
@@ -80,4 +80,4 @@ def markdown(rows: Sequence[Row]) -> str:
         + [f"{least[cell, other] / least[cell, name]:.2f}" for other, name in ratios]
         for cell in dict.fromkeys(row.cell for row in rows)
     ]
-    return table.markdown(" | ".join(head), lines)
+    return table_of(" | ".join(head), lines)

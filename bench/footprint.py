@@ -18,7 +18,7 @@ from time import perf_counter, sleep
 from bench.generator import Job
 from bench.load import TURNS, load_of, started
 from bench.processes import Served, condenser, connected, stub
-from proxy.replaying import table
+from proxy.replaying.report import markdown as table_of
 from tests.support.redis_server import RedisServer
 from tests.support.redis_server import available as redis_available
 
@@ -162,4 +162,4 @@ def markdown(rows: Sequence[Row]) -> str:
     most = ["-" if row.most is None else f"{row.most:g} {row.unit}" for row in rows]
     figures = [f"{row.figure:.2f} {row.unit}" for row in rows]
     lines = [[row.what, *cells, verdict(row)] for row, *cells in zip(rows, figures, most, strict=True)]
-    return table.markdown("what | figure | at most | target", lines, texts=(0, -1))
+    return table_of("what | figure | at most | target", lines, texts=(0, -1))

@@ -27,7 +27,7 @@ from typing import Any
 from bench.generator import Job
 from bench.load import REPLAYED_WINDOW, load_of, started
 from bench.processes import Served, condenser, store_url, stub
-from proxy.replaying import table
+from proxy.replaying.report import markdown as table_of
 
 MAX_MS = 15.0
 """Milliseconds that a callback may hold the loop for."""
@@ -161,7 +161,7 @@ def markdown(rows: Sequence[Row]) -> str:
         counts = [f"{number:,}" for number in (row.large, row.small, row.callbacks)]
         times = [f"{row.wall:.1f} ms", f"{row.cpu:.1f} ms", str(row.over), f"{row.small_p99:.0f} ms"]
         lines.append([row.state, row.store, *counts, *times, "missed" if row.over else "met"])
-    return table.markdown(head, lines, texts=(0, 1, -1))
+    return table_of(head, lines, texts=(0, 1, -1))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from bench.generator import Job, Load
 from bench.processes import DIRECT, STORES, Served, pin, targets
-from proxy.replaying import table
+from proxy.replaying.report import markdown as table_of
 
 CONNECTIONS = 16
 ROUNDS = 3
@@ -176,7 +176,7 @@ def markdown(rows: Sequence[Row]) -> str:
         beside = {each.target: each for each in rows if each.cell == row.cell}
         times = [f"{row.rate / beside[name].rate:.2f}" for name in others]
         lines.append([row.cell, row.target, f"{row.rate:,.0f}", *times, *_times(row, beside[DIRECT])])
-    return table.markdown(" | ".join(head), lines, texts=(0, 1))
+    return table_of(" | ".join(head), lines, texts=(0, 1))
 
 
 def _times(row: Row, direct: Row) -> list[str]:

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from bench.stub import REPLY
-from proxy.replaying.converted import in_protocol
-from proxy.replaying.recorded import Conversation
+from proxy.replaying.recorded import Conversation, in_protocol
 from strategies.dialects.chat import CHAT
 from tests.support.histories import Message, agent_history, long_history
 

@@ -15,7 +15,7 @@ from statistics import median
 from time import thread_time
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.replaying import table
+from proxy.replaying.report import markdown as table_of
 from proxy.tokens.counter import Tokenizers
 from strategies import parse, stages
 from strategies.core.budget import Budget
@@ -116,7 +116,7 @@ def _table(scenario: str, rows: Sequence[Row]) -> str:
         of_name = [cells[name, length] for length in lengths]
         milliseconds = [f"{row.milliseconds:.1f}" for row in of_name]
         lines.append([f"`{name}`", *milliseconds, f"{of_name[-1].per_round:.1f}", verdict(of_name)])
-    return table.markdown(" | ".join(heads), lines)
+    return table_of(" | ".join(heads), lines)
 
 
 def verdict(rows: Sequence[Row]) -> str:

@@ -20,10 +20,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.replaying import table
 from proxy.replaying.measures import ForwardedMessage, common_prefix, size, summarize
 from proxy.replaying.play import Player, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation
+from proxy.replaying.report import markdown as table_of
 from proxy.settings import Settings
 from strategies import Pipeline, parse
 from tests.support.histories import Message
@@ -189,4 +189,4 @@ def markdown(rows: Sequence[Row]) -> str:
         counts = [f"{row.window:,}{' *' if row.seen else ''}", *map(str, (row.requests, row.condensed, row.own_calls))]
         shares = [f"{share:.0%}" for share in (row.saved, row.repeats, row.at_best, row.client)]
         lines.append([f"`{row.strategy}`", row.shape, *counts, *shares])
-    return table.markdown(head, lines, texts=(0, 1))
+    return table_of(head, lines, texts=(0, 1))

@@ -28,10 +28,10 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
 from proxy.errors import ContextLengthExceeded
 from proxy.reasons import Action
-from proxy.replaying import table
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.replaying.play import RecordedClient, request_ends
 from proxy.replaying.recorded import Conversation, load
+from proxy.replaying.report import markdown as table_of
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
@@ -226,4 +226,4 @@ def markdown(rows: Sequence[Row]) -> str:
         counts = [f"{number:,}" for number in (row.requests, row.condensed, row.waited, row.leaps)]
         shares = [f"{row.share:.2%}", f"{row.longest:.1f} s", verdict(row)]
         lines.append([f"`{row.strategy}`", f"{row.window:,}", f"{row.pause:.0f} s", *counts, *shares])
-    return table.markdown(head, lines, texts=(0, -1))
+    return table_of(head, lines, texts=(0, -1))

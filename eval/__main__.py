@@ -20,7 +20,7 @@ from eval.features import cross_validated, features
 from eval.measure import Cell, Figure, measured
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying.recorded import Unreadable
-from proxy.replaying.table import markdown
+from proxy.replaying.report import markdown
 from proxy.tokens.counter import Tokenizers
 from strategies.core.messages import TokenCounter
 from tests.support.data import LONG, SHORT

@@ -20,8 +20,7 @@ from proxy.replaying import baseline
 from proxy.replaying.measures import ReplayedConversation, Summary, summarize
 from proxy.replaying.play import Player, open_replay_proxy
 from proxy.replaying.recorded import Conversation, Message, load
-from proxy.replaying.report import share_text
-from proxy.replaying.table import markdown
+from proxy.replaying.report import markdown, share_text
 from proxy.settings import Settings
 from strategies import DEFAULT, parse
 from strategies.core.economics import Prices
@@ -82,9 +81,8 @@ class _Newest:
     """What LangChain's function leaves of a history, in as many tokens as our trigger."""
 
     def __init__(self, player: Player, conversation: Conversation) -> None:
-        budget = player.budget()
         self._messages = conversation.messages
-        self._most = (budget.trigger if budget else 0) - player.overhead(conversation)
+        self._most = player.room(conversation)
         self._tokens = [message.tokens for message in player.forwarded(conversation, conversation.messages)]
         self._converted = convert_to_messages([dict(message) for message in conversation.messages])
         for place, message in enumerate(self._converted):

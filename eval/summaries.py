@@ -18,7 +18,7 @@ from eval.money import EACH, KINDS, WINDOW
 from proxy.replaying.models import RealModels
 from proxy.replaying.play import Player, open_replay_proxy, request_ends, text_of
 from proxy.replaying.recorded import Conversation, load
-from proxy.replaying.table import markdown
+from proxy.replaying.report import markdown
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from strategies import parse

@@ -29,8 +29,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the demo; exits 1 when something did not go as it must."""
-    from proxy.demo.conversation import load
-    from proxy.demo.run import Options, demo
+    from proxy.demo.show import demo, load
 
-    options = Options(arguments.strategy, arguments.window, arguments.requests)
-    return OK if demo(options, load(arguments.protocol), partial(print, flush=True)) else FAILED
+    conversation, say = load(arguments.protocol), partial(print, flush=True)
+    return OK if demo(conversation, arguments.strategy, arguments.window, arguments.requests, say) else FAILED

@@ -139,8 +139,8 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     from proxy.knowledge.proof import Scope
     from proxy.replaying import baseline
     from proxy.replaying.measures import summarize
-    from proxy.replaying.models import RealModels
-    from proxy.replaying.play import Player, open_replay_proxy, prices_of
+    from proxy.replaying.models import RealModels, prices_of
+    from proxy.replaying.play import Player, open_replay_proxy
     from proxy.replaying.report import ReplayResults
     from proxy.tokens.counter import Tokenizers
 
@@ -202,7 +202,7 @@ def _asked(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _check_asked(roles: Mapping[str, str], services: Services, arguments: argparse.Namespace) -> None:
     """Raises `SettingsError` for a model without a name, and for one without prices where its cost is bounded."""
-    from proxy.replaying.play import prices_of
+    from proxy.replaying.models import prices_of
 
     for role in roles:
         model = getattr(services.settings, role).model or arguments.model

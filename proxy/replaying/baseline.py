@@ -26,9 +26,8 @@ Show = Callable[[int], Sequence[Message]]
 
 def play(player: Player, conversation: Conversation, show: Show) -> ReplayedConversation:
     """A conversation whose requests are shown in some way; a shorter prompt than the one before counts as condensed."""
-    budget, overhead = player.budget(), player.overhead(conversation)
-    before: list[ForwardedMessage] = []
-    end, requests = 0, list[ReplayedRequest]()
+    overhead, usable = player.overhead(conversation), player.usable()
+    end, before, requests = 0, list[ForwardedMessage](), list[ReplayedRequest]()
     for end in request_ends(conversation):
         sent = player.forwarded(conversation, show(end))
         requests.append(
@@ -37,7 +36,7 @@ def play(player: Player, conversation: Conversation, show: Show) -> ReplayedConv
                 message_tokens=size(sent),
                 shared_tokens=common_prefix(before, sent),
                 overhead_tokens=overhead,
-                usable_tokens=budget.usable if budget else 0,
+                usable_tokens=usable,
                 milliseconds=0.0,
                 action=Action.CONDENSED if size(sent) < size(before) else Action.PASSED,
             )
@@ -48,37 +47,23 @@ def play(player: Player, conversation: Conversation, show: Show) -> ReplayedConv
 
 def play_by_rule(player: Player, conversation: Conversation) -> ReplayedConversation:
     """The conversation under CliffCompaction's rule, at our trigger."""
-    return play(player, conversation, _Rule(player, conversation).show)
+    messages, user, most = conversation.messages, conversation.endpoint.dialect.user, player.room(conversation)
+    roles = [conversation.endpoint.dialect.read(message).role for message in messages]
+    head = cut = roles.index(Role.ASSISTANT) if Role.ASSISTANT in roles else len(roles)
+    summary: list[Message] = []
 
+    def show(end: int) -> Sequence[Message]:
+        nonlocal cut, summary
+        shown = [*messages[:head], *summary, *messages[cut:end]]
+        steps = [place for place in range(cut, end) if roles[place] is Role.ASSISTANT]
+        if size(player.forwarded(conversation, shown)) <= most or len(steps) <= STEPS:
+            return shown
+        gone, cut = messages[cut : steps[-STEPS]], steps[-STEPS]
+        lines = [line for message in gone for line in lines_of(conversation, message)]
+        summary = [user("Summary of the conversation so far:\n" + "\n".join(lines))]
+        return [*messages[:head], *summary, *messages[cut:end]]
 
-class _Rule:
-    def __init__(self, player: Player, conversation: Conversation) -> None:
-        budget = player.budget()
-        self._player, self._conversation = player, conversation
-        self._most = (budget.trigger if budget else 0) - player.overhead(conversation)
-        self._roles = [conversation.endpoint.dialect.read(message).role for message in conversation.messages]
-        self._head = self._roles.index(Role.ASSISTANT) if Role.ASSISTANT in self._roles else len(self._roles)
-        self._cut, self._summary = self._head, ""
-
-    def show(self, end: int) -> Sequence[Message]:
-        shown = self._shown(end)
-        is_large = size(self._player.forwarded(self._conversation, shown)) > self._most
-        return self._shown(end) if is_large and self._compact(end) else shown
-
-    def _shown(self, end: int) -> Sequence[Message]:
-        messages = self._conversation.messages
-        summary = [self._conversation.endpoint.dialect.user(self._summary)] if self._summary else []
-        return [*messages[: self._head], *summary, *messages[self._cut : end]]
-
-    def _compact(self, end: int) -> bool:
-        """Writes the summary anew; returns whether anything more went into it."""
-        steps = [place for place in range(self._cut, end) if self._roles[place] is Role.ASSISTANT]
-        if len(steps) <= STEPS:
-            return False
-        gone, self._cut = self._conversation.messages[self._cut : steps[-STEPS]], steps[-STEPS]
-        lines = [line for message in gone for line in lines_of(self._conversation, message)]
-        self._summary = "Summary of the conversation so far:\n" + "\n".join(lines)
-        return True
+    return play(player, conversation, show)
 
 
 def lines_of(conversation: Conversation, message: Mapping[str, Any]) -> Sequence[str]:

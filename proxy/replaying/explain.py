@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from proxy.quoting import one_line, printable
 from proxy.replaying.recorded import Conversation
-from proxy.replaying.table import grid
+from proxy.replaying.report import grid
 from strategies.core.messages import Reader, TokenCounter
 from strategies.core.options import fill_options
 from strategies.core.protocol import SessionFacts
@@ -38,18 +38,13 @@ def scored(conversation: Conversation, counter: TokenCounter, options: Mapping[s
     places = {id(message): place for place, message in enumerate(messages)}
     view = fold(Transcript.of(messages), (), 0, counter)
     importance = Semantic(fill_options(SemanticOptions(), options)).importance(view, SessionFacts())
-    found = ((item.message, importance(i)) for i, item in enumerate(view.items))
-    return [
-        Scored(
-            places[id(message)],
-            message.role.value,
-            score,
-            message.tokens,
-            printable(one_line(message.text), _BEGINNING),
-        )
-        for message, score in found
-        if score is not None and id(message) in places
-    ]
+    found = []
+    for i, item in enumerate(view.items):
+        message, score = item.message, importance(i)
+        if score is not None and id(message) in places:
+            begins = printable(one_line(message.text), _BEGINNING)
+            found.append(Scored(places[id(message)], message.role.value, score, message.tokens, begins))
+    return found
 
 
 def table(name: str, found: Sequence[Scored]) -> str:

@@ -26,7 +26,6 @@ class ReplayedRequest:
     """One request: what the client sent, what was forwarded in its place, and how it was decided."""
 
     sent_tokens: int
-    """Tokens of the request that the client sent."""
     message_tokens: int | None
     """Tokens of the forwarded messages; None if the request was refused."""
     shared_tokens: int
@@ -36,26 +35,22 @@ class ReplayedRequest:
     usable_tokens: int
     """Tokens that the upstream has room for."""
     milliseconds: float
-    """Time that the decision took."""
     own_tokens: int = 0
     """Tokens of our own model calls."""
     own_calls: int = 0
-    """How many of them there were."""
     own_replies: int = 0
     """Tokens of what they answered, part of `own_tokens`."""
     votes: int = 0
-    """How many valid votes judges have cast."""
+    """Valid votes of judges."""
     yes_votes: int = 0
     action: Action = Action.PASSED
 
     @property
     def condensed(self) -> bool:
-        """Whether this request applied a new condensation."""
         return self.action in (Action.CONDENSED, Action.WOULD_CONDENSE)
 
     @property
     def degraded(self) -> bool:
-        """Whether something in the proxy failed."""
         return self.action is Action.DEGRADED
 
     @property
@@ -65,7 +60,6 @@ class ReplayedRequest:
 
     @property
     def forwarded_tokens(self) -> int:
-        """Tokens that were forwarded; 0 if the request was refused."""
         return 0 if self.message_tokens is None else self.overhead_tokens + self.message_tokens
 
     @property
@@ -81,19 +75,18 @@ class ReplayedRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedConversation:
+    """The requests of a conversation, and what the last view has kept of it word for word."""
+
     requests: Sequence[ReplayedRequest]
     questions: int = 0
-    """How many questions there are about the conversation."""
     answerable: int = 0
-    """How many of them have their evidence in the last view."""
+    """How many of the questions have their evidence there."""
     names: int = 0
     """How many different names and numbers the user has given."""
     kept_names: int = 0
-    """How many of them are in the last view."""
     rules: int = 0
     """How many different rules and open tasks the user has given."""
     kept_rules: int = 0
-    """How many of them are in the last view word for word."""
     id: str = ""
 
     def cost(self, prices: Prices) -> float:
@@ -189,21 +182,6 @@ DEAR_WRITES = Prices(input=1.0, cached_input=0.1, cache_write=1.25, output=5.0)
 _RESAMPLES = 1_000
 
 
-def share_of(parts: Sequence[float], wholes: Sequence[float], random: Random) -> Share | None:
-    """The share that parts have of wholes, one of each for every conversation; None if there is nothing to compare.
-
-    The interval is that of a bootstrap over conversations.
-    """
-    if not sum(wholes) or len(parts) != len(wholes):
-        return None
-    if len(parts) == 1:
-        return Share(*[parts[0] / wholes[0]] * 3)
-    places = range(len(parts))
-    drawn = [random.choices(places, k=len(parts)) for _ in range(_RESAMPLES)]
-    shares = sorted(sum(parts[i] for i in some) / (sum(wholes[i] for i in some) or 1.0) for some in drawn)
-    return Share(sum(parts) / sum(wholes), shares[_RESAMPLES // 40], shares[-_RESAMPLES // 40])
-
-
 def summarize(
     strategy: str,
     conversations: Sequence[ReplayedConversation],
@@ -212,80 +190,73 @@ def summarize(
 ) -> Summary:
     """The figures of all conversations under one strategy; `direct` are the same ones as the client sent them."""
     requests = [request for played in conversations for request in played.requests]
-    forwarded = sum(request.forwarded_tokens for request in requests)
-    own = sum(request.own_tokens for request in requests)
     spent = [request.milliseconds for request in requests]
-    shares = _shares(conversations)
+    pairs = [_parts(played) for played in conversations]
+    shares = {name: _share(each[name] for each in pairs) for name in _parts(ReplayedConversation([]))}
+
+    def total(name: str) -> int:
+        return sum(getattr(request, name) for request in requests)
+
+    def of_direct(prices: Prices) -> Share | None:
+        pairs = zip(conversations, direct, strict=True) if direct else ()
+        return _share((played.cost(prices), sent.cost(prices)) for played, sent in pairs)
+
     return Summary(
         strategy=strategy,
         requests=len(requests),
-        forwarded=forwarded,
+        forwarded=total("forwarded_tokens"),
         largest=max((request.forwarded_tokens for request in requests), default=0),
-        original=sum(_saved(played.requests)[1] for played in conversations),
-        own=own,
-        own_calls=sum(request.own_calls for request in requests),
-        condensations=sum(request.condensed for request in requests),
-        overflows=sum(request.overflows for request in requests),
-        refused=sum(request.refused for request in requests),
-        degraded=sum(request.degraded for request in requests),
-        # Negative if our own calls cost more than was saved.
-        saved_share=_of(shares["saved"]),
-        intervals=shares,
+        original=sum(each["saved"][1] for each in pairs),
+        own=total("own_tokens"),
+        own_calls=total("own_calls"),
+        condensations=total("condensed"),
+        overflows=total("overflows"),
+        refused=total("refused"),
+        degraded=total("degraded"),
         read_anew=sum(request.message_tokens - request.shared_tokens for request in requests if request.message_tokens),
-        cached_share=cached_share(requests),
-        evidence_share=_of(shares["evidence"]),
         questions=sum(played.questions for played in conversations),
-        names_share=_of(shares["names"]),
-        rules_share=_of(shares["rules"]),
-        votes=sum(request.votes for request in requests),
-        yes_share=_of(shares["yes"]),
+        votes=total("votes"),
+        intervals=shares,
         cost=sum(played.cost(prices) for played in conversations),
-        cost_share=_cost_share(conversations, direct, prices),
-        dear_share=_cost_share(conversations, direct, DEAR_WRITES),
+        cost_share=of_direct(prices),
+        dear_share=of_direct(DEAR_WRITES),
         median_ms=median(spent) if spent else 0.0,
         max_ms=max(spent, default=0.0),
+        **{f"{name}_share": share and share.share for name, share in shares.items()},
     )
 
 
-def _of(share: Share | None) -> float | None:
-    return None if share is None else share.share
-
-
-def _shares(conversations: Sequence[ReplayedConversation]) -> dict[str, Share | None]:
-    """Shares of sums over conversations: what was saved, cached, kept, and voted YES."""
+def _parts(played: ReplayedConversation) -> dict[str, tuple[int, int]]:
+    """What a conversation adds to each share: the part, and the whole."""
+    answered = [one for one in played.requests if not one.refused]
+    # A refused request counts as no saving: nothing was sent, but nothing was answered either.
+    original = sum(one.sent_tokens for one in answered)
     return {
-        name: share_of([part for part, _ in pairs], [whole for _, whole in pairs], Random(1))  # noqa: S311
-        for name, pairs in {
-            "saved": [_saved(played.requests) for played in conversations],
-            "cached": [_cached(played.requests) for played in conversations],
-            "evidence": [(played.answerable, played.questions) for played in conversations],
-            "names": [(played.kept_names, played.names) for played in conversations],
-            "rules": [(played.kept_rules, played.rules) for played in conversations],
-            "yes": [
-                (sum(one.yes_votes for one in played.requests), sum(one.votes for one in played.requests))
-                for played in conversations
-            ],
-        }.items()
+        # Negative if our own calls cost more than was saved.
+        "saved": (original - sum(one.forwarded_tokens + one.own_tokens for one in played.requests), original),
+        "cached": (sum(one.shared_tokens for one in answered), sum(one.message_tokens or 0 for one in answered)),
+        "evidence": (played.answerable, played.questions),
+        "names": (played.kept_names, played.names),
+        "rules": (played.kept_rules, played.rules),
+        "yes": (sum(one.yes_votes for one in played.requests), sum(one.votes for one in played.requests)),
     }
 
 
-def _saved(requests: Sequence[ReplayedRequest]) -> tuple[int, int]:
-    """The tokens that were saved, less our own calls, and those of the requests that were answered."""
-    # A refused request counts as no saving: nothing was sent, but nothing was answered either.
-    original = sum(one.sent_tokens for one in requests if not one.refused)
-    return original - sum(one.forwarded_tokens + one.own_tokens for one in requests), original
+def _share(pairs: Iterable[tuple[float, float]]) -> Share | None:
+    """The share that all parts have of all wholes, one of each for every conversation; None if there is no whole.
 
-
-def _cached(requests: Iterable[ReplayedRequest]) -> tuple[int, int]:
-    forwarded = [(one.shared_tokens, one.message_tokens) for one in requests if one.message_tokens is not None]
-    return sum(shared for shared, _ in forwarded), sum(messages for _, messages in forwarded)
-
-
-def _cost_share(
-    conversations: Sequence[ReplayedConversation], direct: Sequence[ReplayedConversation], prices: Prices
-) -> Share | None:
-    costs, wholes = ([played.cost(prices) for played in each] for each in (conversations, direct))
-    return share_of(costs, wholes, Random(1))  # noqa: S311
+    The interval is that of a bootstrap over conversations.
+    """
+    known = list(pairs)
+    part, whole = sum(part for part, _ in known), sum(whole for _, whole in known)
+    if not whole:
+        return None
+    if len(known) == 1:
+        return Share(*[part / whole] * 3)
+    random = Random(1)  # noqa: S311
+    drawn = [random.choices(known, k=len(known)) for _ in range(_RESAMPLES)]
+    shares = sorted(sum(part for part, _ in some) / (sum(whole for _, whole in some) or 1.0) for some in drawn)
+    return Share(part / whole, shares[_RESAMPLES // 40], shares[-_RESAMPLES // 40])
 
 
 def size(messages: Iterable[ForwardedMessage]) -> int:
@@ -300,9 +271,3 @@ def common_prefix(before: Sequence[ForwardedMessage], after: Sequence[ForwardedM
             break
         total += later.tokens
     return total
-
-
-def cached_share(requests: Iterable[ReplayedRequest]) -> float | None:
-    """The share of message tokens that the upstream had already seen at the same place in the previous request."""
-    shared, total = _cached(requests)
-    return shared / total if total else None

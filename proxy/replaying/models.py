@@ -1,104 +1,118 @@
 """What a replay has in the place of its models: scripts, or real models at addresses that the caller names.
 
-Either way `tokens`, of which `written` are answers, and `calls` say what the proxy's own calls cost, and `votes` and
-`yes_votes` what judges said.
+The scripted summarizer only copies: first the user's words in order, then as many of the newest tool calls as there is
+room for. So it shows how much a summary has room for, not how well a model would write it. Scripted judges vote YES
+where a sub-task has ended, or the assistant repeats itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter as Tally
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from proxy.asking import Caller, Resolver, Roles
-from proxy.replaying.scripted import scripted_answer, scripted_votes
+from proxy import controls
+from proxy.asking import Caller, Roles
+from proxy.knowledge.proof import Scope
+from proxy.services import Services
 from proxy.tokens.counter import Counter, Tokenizers
+from strategies.core.ballot import Polls
 from strategies.core.economics import Prices
-from strategies.core.effects import Answer, Ask, Effect, Failure, Result, Votes
+from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Result, Vote, Votes
+from strategies.core.excerpt import cut_text
+from strategies.core.messages import TokenCounter
+from strategies.core.summary import CARD_TOKENS
+from strategies.memory.terms import distinct
 
 MAX_COST = "max-cost"
 _UNBILLED = ("unreachable", "rate-limited", "http-error")
 """Failures of calls that no server has answered for money."""
+_MESSAGE = re.compile(r'<message index="\d+" role="(\w+)">\n(.*?)\n</message>', re.DOTALL)
+_EARLIER = re.compile(r"<earlier_record>\n(.*?)\n</earlier_record>", re.DOTALL)
+_SAID = "The user said: "
+_DID = "The assistant "
+_LINE = 240
+_CARDS = "<memory>"
+_REPEATED = 3
+"""So many times the same call, one after the other, is no progress."""
 
 
 class ScriptedSummarizer:
-    """Answers effects without a model, by `proxy.replaying.scripted`."""
+    """Answers effects without a model.
+
+    `tally` says what the proxy's own calls cost, by the names that `ReplayedRequest` has for it.
+    """
 
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
-        self.tokens = self.calls = self.written = self.votes = self.yes_votes = 0
+        self.tally: Tally[str] = Tally()
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         counter = self._tokenizers.for_model(caller.model, caller.endpoint.counter)
         results = tuple(await asyncio.gather(*(self._one(effect, roles, caller, counter) for effect in effects)))
         for result in results:
-            self._count(result, counter)
+            if isinstance(result, Failure):
+                self.tally["own_calls"] += result.reason != MAX_COST
+                continue
+            votes = result.votes if isinstance(result, Votes) else ()
+            self.tally["own_calls"] += result.calls if isinstance(result, Votes) else 1
+            self.tally["own_tokens"] += result.tokens
+            self.tally["own_replies"] += _written(result, counter)
+            self.tally["votes"] += sum(vote.yes is not None for vote in votes)
+            self.tally["yes_votes"] += sum(vote.yes is True for vote in votes)
         return results
 
     async def _one(self, effect: Effect, roles: Roles, caller: Caller, counter: Counter) -> Result:
         return scripted_answer(effect, counter) if isinstance(effect, Ask) else scripted_votes(effect, counter)
 
-    def _count(self, result: Result, counter: Counter) -> None:
-        match result:
-            case Answer():
-                self.tokens += result.tokens
-                self.written += written(result, counter)
-                self.calls += 1
-            case Votes():
-                self.tokens += result.tokens
-                self.written += written(result, counter)
-                self.calls += result.calls
-                self.votes += sum(vote.yes is not None for vote in result.votes)
-                self.yes_votes += sum(vote.yes is True for vote in result.votes)
-            case Failure():
-                self.calls += result.reason != MAX_COST
-
 
 class RealModels(ScriptedSummarizer):
-    """Asks real models for the effects of `asked` roles, and scripts for the others.
+    """Asks real models for the effects of `asked` roles, through the `services` of a proxy, and scripts for the others.
 
     A call that could bring the cost above `most`, in the currency of the prices, is not made: it fails, and `stopped`
     says so, because the conversation is then no measurement any more. `failures` counts why calls failed.
     """
 
+    services: Services
+
     def __init__(self, tokenizers: Tokenizers, asked: Collection[str], most: float | None) -> None:
         super().__init__(tokenizers)
         self._asked, self._most = asked, most
-        self._asking: Resolver | None = None
-        self._prices: Callable[[str], Prices] | None = None
         self.spent, self.stopped = 0.0, False
         self.failures: Tally[str] = Tally()
 
-    def connect(self, asking: Resolver, prices: Callable[[str], Prices]) -> None:
-        """Names who makes the calls, and what a million tokens of each model cost."""
-        self._asking, self._prices = asking, prices
-
     async def _one(self, effect: Effect, roles: Roles, caller: Caller, counter: Counter) -> Result:
-        if effect.role not in self._asked or self._asking is None or self._prices is None:
+        if effect.role not in self._asked:
             return await super()._one(effect, roles, caller, counter)
-        prices = self._prices(roles[effect.role].model or caller.model)
+        prices = prices_of(self.services, roles[effect.role].model or caller.model)
         prompt, reply = _most_tokens(effect, counter)
         reserved = prices.of_call(prompt=prompt, reply=reply)
         if self.stopped or (self._most is not None and self.spent + reserved > self._most):
             self.stopped = True
             return Failure(MAX_COST)
         self.spent += reserved
-        (result,) = await self._asking.resolve((effect,), roles, caller)
+        (result,) = await self.services.asking.resolve((effect,), roles, caller)
         if isinstance(result, Answer) and not result.tokens:
-            result = replace(result, tokens=prompt + written(result, counter))
+            result = replace(result, tokens=prompt + _written(result, counter))
         if isinstance(result, Failure):
             self.failures[result.reason] += 1
             cost = 0.0 if result.reason in _UNBILLED else reserved
         else:
             self.failures.update(vote.error for vote in getattr(result, "votes", ()) if vote.error)
-            replied = min(written(result, counter), result.tokens)
+            replied = min(_written(result, counter), result.tokens)
             cost = prices.of_call(prompt=result.tokens - replied, reply=replied)
         self.spent += cost - reserved
         return result
 
 
-def written(result: Answer | Votes, counter: Counter) -> int:
+def prices_of(services: Services, model: str) -> Prices:
+    """What a million tokens of a model cost: by the settings, as published, or by usual ratios."""
+    return services.policies.policy(controls.Controls(), {}, Scope(model)).costs
+
+
+def _written(result: Answer | Votes, counter: Counter) -> int:
     """About how many tokens models wrote."""
     if isinstance(result, Answer):
         return counter.text(result.text)
@@ -111,3 +125,80 @@ def _most_tokens(effect: Effect, counter: Counter) -> tuple[int, int]:
     if isinstance(effect, Ask):
         return prompt + counter.text(effect.view or ""), effect.max_tokens
     return prompt * (1 if effect.at_once else effect.max_attempts), effect.max_tokens * effect.max_attempts
+
+
+def scripted_answer(ask: Ask, counter: TokenCounter) -> Answer:
+    """The summarizer's answer in at most nine tenths of the record's length, in a `<summary>` tag if one is wanted.
+
+    It writes no memory cards; where some are wanted, their room is left.
+    """
+    cards = min(CARD_TOKENS, ask.max_tokens // 2) if _CARDS in ask.system or _CARDS in ask.user else 0
+    text = _within(scripted_lines(ask.user), int((ask.max_tokens - cards) * 0.9), counter)
+    prompt = counter.text(ask.system) + counter.text(ask.user)
+    answer = f"<summary>{text}</summary>" if "<summary>" in ask.system else text
+    return Answer(answer, "stop", prompt + counter.text(answer))
+
+
+def scripted_lines(prompt: str) -> list[str]:
+    """The lines of a record, of any length, of the history in a prompt; those of an earlier record come first."""
+    match = _EARLIER.search(prompt)
+    lines = [line for line in match.group(1).splitlines() if line] if match else []
+    for role, body in _MESSAGE.findall(prompt):
+        if role == "user" and body.strip():
+            lines.append(_SAID + " ".join(body.split())[:_LINE])
+        if role == "assistant":
+            lines += [_DID + line[:_LINE] for line in _calls(body)]
+    return sorted(lines, key=lambda line: line.startswith(_DID)) or ["Nothing was said or done."]
+
+
+def _calls(body: str) -> list[str]:
+    return [line for line in body.splitlines() if line.startswith("calls ")]
+
+
+def _within(lines: Sequence[str], cap: int, counter: TokenCounter) -> str:
+    """The user's first lines that fit, then the newest calls that fit after them, in order."""
+    kept, left = _fitting([line for line in lines if not line.startswith(_DID)], cap, counter)
+    calls, _ = _fitting([line for line in reversed(lines) if line.startswith(_DID)], left, counter)
+    return "\n".join([*kept, *reversed(calls)]) or cut_text("\n".join(lines), max(cap, 1), counter)
+
+
+def _fitting(lines: Sequence[str], room: int, counter: TokenCounter) -> tuple[Sequence[str], int]:
+    """The longest run of lines from the first one on that fits into `room` tokens, and the tokens left of `room`."""
+    for number, line in enumerate(lines):
+        tokens = counter.text(line) + 1
+        if tokens > room:
+            return lines[:number], room
+        room -= tokens
+    return lines, room
+
+
+def scripted_votes(ballot: Ballot, counter: TokenCounter) -> Votes:
+    """The votes of judges without a model: unanimous by `stage_is_done`, as many as decide the outcome."""
+    yes, reasoning = stage_is_done(ballot.user)
+    polls = Polls(ballot.k, ballot.max_attempts)
+    polls.start_calls()
+    while not polls.is_decided:
+        polls.add_vote(Vote(yes, reasoning))
+    prompt = counter.text(ballot.system) + counter.text(ballot.user)
+    tokens = len(polls.votes) * counter.text(reasoning) + prompt * (1 if ballot.at_once else len(polls.votes))
+    return Votes(tuple(polls.votes), len(polls.votes), tokens)
+
+
+def stage_is_done(prompt: str) -> tuple[bool, str]:
+    """What a judge would vote on the history in a prompt, by the grounds that judges are told, and why.
+
+    YES where the assistant repeats itself, and where its work has ended with an answer and the user goes on to
+    something else: most words of the newest message were not in the turn before. Else NO.
+    """
+    messages = _MESSAGE.findall(prompt)
+    calls = [_calls(body) for role, body in messages if role == "assistant"]
+    if len(calls) >= _REPEATED and calls[-1] and all(each == calls[-1] for each in calls[-_REPEATED:]):
+        return True, "The assistant repeats the same call without progress."
+    starts = [i for i, (role, _) in enumerate(messages) if role == "user"]
+    if len(starts) < 2 or starts[-1] != len(messages) - 1 or not calls or calls[-1]:
+        return False, "The assistant is in the middle of its work."
+    asked = distinct(messages[-1][1])
+    before = distinct("\n".join(body for _, body in messages[starts[-2] : -1]))
+    if len(asked) < 2 or 2 * len(asked & before) >= len(asked):
+        return False, "The user goes on about what was done last."
+    return True, "The last sub-task is complete, and the user goes on to another."

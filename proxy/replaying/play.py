@@ -7,15 +7,14 @@ messages are counted one by one with the model's tokenizer, even where the proxy
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from math import inf
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from proxy import controls
-from proxy.endpoints.endpoint import Endpoint
+from proxy.condensing.policy import Policy
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
 from proxy.knowledge.proof import Scope
@@ -31,13 +30,11 @@ from proxy.replaying.models import RealModels, ScriptedSummarizer
 from proxy.replaying.recorded import Conversation, Message, Question
 from proxy.request import wire
 from proxy.request.client_request import ClientRequest
-from proxy.request.message_cache import Element
 from proxy.services import Services, open_services
 from proxy.settings import Settings
-from proxy.tokens.counter import Counter, Tokenizers
+from proxy.tokens.counter import Tokenizers
 from strategies import Pipeline
-from strategies.core.budget import Budget
-from strategies.core.economics import Prices, advise, break_even, condensing_of
+from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
 from strategies.core.rules import find_rules, merge_rules
@@ -50,6 +47,27 @@ class ReplayProxy(NamedTuple):
 
     services: Services
     summarizer: ScriptedSummarizer
+
+
+@asynccontextmanager
+async def open_replay_proxy(settings: Settings, models: ScriptedSummarizer | None = None) -> AsyncIterator[ReplayProxy]:
+    """Opens a proxy that needs no model but those in `models`; `settings` must name the store in memory."""
+    summarizer = models or ScriptedSummarizer(Tokenizers(settings.tokenizer.ranks_dir))
+    async with open_services(settings, summarizer=summarizer) as built:
+        if isinstance(summarizer, RealModels):
+            summarizer.services = built
+        yield ReplayProxy(built, summarizer)
+
+
+def request_ends(conversation: Conversation) -> Iterator[int]:
+    """Yields the number of messages before each recorded reply: the lengths of the requests."""
+    dialect, before = conversation.endpoint.dialect, None
+    for i, message in enumerate(conversation.messages):
+        role = dialect.read(message).role
+        goes_on = dialect.has_steps and before is Role.ASSISTANT
+        if i and role is Role.ASSISTANT and not goes_on:
+            yield i
+        before = role
 
 
 class RecordedClient:
@@ -84,7 +102,7 @@ class Player:
     """Plays conversations for one model; `window` overrides the model's own."""
 
     def __init__(self, proxy: ReplayProxy, model: str, window: int | None) -> None:
-        self._services, self._summarizer = proxy
+        self.services, self.summarizer = proxy
         self._model = model
         self._window = window
         self._counts: dict[str, int] = {}
@@ -103,116 +121,74 @@ class Player:
         client = RecordedClient(
             conversation, self._model, session=session, strategy=pipeline, window=self._window, memory=memory
         )
-        return Playing(self, conversation, client, self.overhead(conversation))
-
-    def size(self, conversation: Conversation) -> int:
-        counter = self._counter(conversation.endpoint)
-        return self.overhead(conversation) + sum(map(counter.message, conversation.messages))
+        return Playing(self, conversation, client)
 
     def overhead(self, conversation: Conversation) -> int:
         """Tokens of tools and framing."""
         read = conversation.endpoint.dialect.read
         has_system = any(read(message).role is Role.SYSTEM for message in conversation.messages)
-        return self._counter(conversation.endpoint).overhead(conversation.counted, has_system=has_system)
+        counter = self.services.tokenizers.for_model(self._model, conversation.endpoint.counter)
+        return counter.overhead(conversation.counted, has_system=has_system)
 
-    def _counter(self, endpoint: Endpoint) -> Counter:
-        return self._services.tokenizers.for_model(self._model, endpoint.counter)
+    def size(self, conversation: Conversation) -> int:
+        """Tokens of the whole conversation."""
+        return self.overhead(conversation) + size(self.forwarded(conversation, conversation.messages))
 
-    async def decide(
-        self, request: ClientRequest, overhead: int, before: Sequence[ForwardedMessage]
-    ) -> tuple[ReplayedRequest, list[ForwardedMessage] | None]:
-        """Decides a request; returns its figures and the forwarded messages, None if it was refused.
-
-        `before` are the forwarded messages of the previous request.
-        """
-        original = overhead + size(self._sent(request.body.elements))
-        usable = self._usable(request.body.envelope.reply_limit)
-        made, started = self._summarizer, perf_counter()
-        own, calls, written, votes, yes = made.tokens, made.calls, made.written, made.votes, made.yes_votes
-        try:
-            exchange = await self._services.condenser.exchange(request)
-        except ContextLengthExceeded:
-            return ReplayedRequest(original, None, 0, overhead, usable, (perf_counter() - started) * 1000), None
-        spent = (perf_counter() - started) * 1000
-        await exchange.store()
-        exchange.follow_up()
-        await self._services.background.idle()
-        sent = self._sent(wire.read(exchange.decision.body, request.body.endpoint).elements)
-        decided = ReplayedRequest(
-            sent_tokens=original,
-            message_tokens=size(sent),
-            shared_tokens=common_prefix(before, sent),
-            overhead_tokens=overhead,
-            usable_tokens=usable,
-            milliseconds=spent,
-            own_tokens=made.tokens - own,
-            own_calls=made.calls - calls,
-            own_replies=made.written - written,
-            votes=made.votes - votes,
-            yes_votes=made.yes_votes - yes,
-            action=exchange.decision.action,
-        )
-        return decided, sent
-
-    def budget(self, reply_limit: int | None = None) -> Budget | None:
-        """The budget of a request, also of one that the proxy refuses itself."""
+    def policy(self, reply_limit: int | None = None) -> Policy:
+        """By what a request is decided, also one that the proxy refuses itself."""
         chosen = controls.Controls(window=self._window)
-        return self._services.policies.policy(chosen, {}, Scope(self._model), reply_limit).budget
+        return self.services.policies.policy(chosen, {}, Scope(self._model), reply_limit)
+
+    def usable(self, reply_limit: int | None = None) -> int:
+        """Tokens that a prompt may have."""
+        budget = self.policy(reply_limit).budget
+        return budget.usable if budget else 0
+
+    def room(self, conversation: Conversation) -> int:
+        """Tokens that messages may have below the trigger."""
+        budget = self.policy().budget
+        return (budget.trigger if budget else 0) - self.overhead(conversation)
 
     def economy(self, conversation: Conversation) -> Economy:
         """Where a conversation is cheapest under the default pipeline, which asks no model first."""
-        chosen = controls.Controls(window=self._window)
-        policy = self._services.policies.policy(chosen, {}, Scope(self._model))
+        policy, read = self.policy(), conversation.endpoint.dialect.read
         requests = sum(1 for _ in request_ends(conversation))
-        read = conversation.endpoint.dialect.read
         systems = [message for message in conversation.messages if read(message).role is Role.SYSTEM]
-        fixed = size(self.forwarded(conversation, systems))
-        head, budget = self.overhead(conversation) + fixed, policy.budget
-        growth = (size(self.forwarded(conversation, conversation.messages)) - fixed) / max(requests, 1)
-        if budget is None:
+        head = self.overhead(conversation) + size(self.forwarded(conversation, systems))
+        growth = (self.size(conversation) - head) / max(requests, 1)
+        if policy.budget is None:
             return Economy(conversation.id, requests, head, growth, 0, 0, 0.0, inf)
-        condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first)
-        advice = advise(budget, policy.costs, condensing, growth)
-        paid = break_even(condensing, budget.trigger, policy.costs)
+        condensing = condensing_of(policy.budget, policy.costs, head, growth, asks=policy.asks_first)
+        advice = advise(policy.budget, policy.costs, condensing, growth)
+        paid = break_even(condensing, policy.budget.trigger, policy.costs)
         return Economy(conversation.id, requests, head, growth, *advice, paid)
-
-    def _usable(self, reply_limit: int | None) -> int:
-        budget = self.budget(reply_limit)
-        return budget.usable if budget else 0
 
     def forwarded(self, conversation: Conversation, messages: Sequence[Message]) -> list[ForwardedMessage]:
         """Messages as they would be forwarded as they are."""
-        counter = self._counter(conversation.endpoint)
-        raws = [(json.dumps(message), message) for message in messages]
-        for raw, message in raws:
-            if raw not in self._counts:
-                self._counts[raw] = counter.message(message)
-        return [ForwardedMessage(raw, self._counts[raw]) for raw, _ in raws]
+        return [self.counted(conversation, json.dumps(message), message) for message in messages]
 
-    def _sent(self, elements: Sequence[Element]) -> list[ForwardedMessage]:
-        return [ForwardedMessage(element.raw, self._tokens(element)) for element in elements]
-
-    def _tokens(self, element: Element) -> int:
-        if element.raw not in self._counts:
-            self._counts[element.raw] = self._counter(element.endpoint).message(element.value)
-        return self._counts[element.raw]
+    def counted(self, conversation: Conversation, raw: str, message: Mapping[str, Any]) -> ForwardedMessage:
+        if raw not in self._counts:
+            counter = self.services.tokenizers.for_model(self._model, conversation.endpoint.counter)
+            self._counts[raw] = counter.message(message)
+        return ForwardedMessage(raw, self._counts[raw])
 
 
 class Playing:
     """A conversation under one strategy, request by request; `view` is what was forwarded last."""
 
-    def __init__(self, player: Player, conversation: Conversation, client: RecordedClient, overhead: int) -> None:
+    def __init__(self, player: Player, conversation: Conversation, client: RecordedClient) -> None:
         self._player = player
         self._conversation = conversation
         self._client = client
-        self._overhead = overhead
-        self.view: list[ForwardedMessage] = []
+        self._overhead = player.overhead(conversation)
         self._end = 0
+        self.view: list[ForwardedMessage] = []
         self.requests: list[ReplayedRequest] = []
 
     async def send(self, end: int) -> ReplayedRequest:
         """Sends the request whose history are the first `end` messages."""
-        decided, sent = await self._player.decide(self._client.request(end), self._overhead, self.view)
+        decided, sent = await self._decided(self._client.request(end))
         self.requests.append(decided)
         self.view, self._end = self.view if sent is None else sent, end
         return decided
@@ -220,28 +196,43 @@ class Playing:
     async def ask(self, question: Question) -> tuple[ReplayedRequest, bool]:
         """Asks a question after the whole history; returns whether its evidence was forwarded. Nothing is kept."""
         asked = self._conversation.endpoint.dialect.user(question.text)
-        request = self._client.request(len(self._conversation.messages), asked)
-        decided, sent = await self._player.decide(request, self._overhead, self.view)
+        decided, sent = await self._decided(self._client.request(len(self._conversation.messages), asked))
         return decided, question.reaches(text_of(self._conversation, (sent or [])[:-1]))
 
     def result(self) -> ReplayedConversation:
         """The requests so far, and what the last view has kept."""
         return kept_in(self._conversation, self._end, self.view, self.requests)
 
+    async def _decided(self, request: ClientRequest) -> tuple[ReplayedRequest, list[ForwardedMessage] | None]:
+        """The figures of a request and the forwarded messages, None if it was refused."""
+        services, made = self._player.services, self._player.summarizer
+        original = self._overhead + size(self._counted(request.body))
+        usable = self._player.usable(request.body.envelope.reply_limit)
+        before, started = made.tally.copy(), perf_counter()
+        try:
+            exchange = await services.condenser.exchange(request)
+        except ContextLengthExceeded:
+            spent = (perf_counter() - started) * 1000
+            return ReplayedRequest(original, None, 0, self._overhead, usable, spent), None
+        spent = (perf_counter() - started) * 1000
+        await exchange.store()
+        exchange.follow_up()
+        await services.background.idle()
+        sent = self._counted(wire.read(exchange.decision.body, request.body.endpoint))
+        decided = ReplayedRequest(
+            sent_tokens=original,
+            message_tokens=size(sent),
+            shared_tokens=common_prefix(self.view, sent),
+            overhead_tokens=self._overhead,
+            usable_tokens=usable,
+            milliseconds=spent,
+            action=exchange.decision.action,
+            **made.tally - before,
+        )
+        return decided, sent
 
-@asynccontextmanager
-async def open_replay_proxy(settings: Settings, models: ScriptedSummarizer | None = None) -> AsyncIterator[ReplayProxy]:
-    """Opens a proxy that needs no model but those in `models`; `settings` must name the store in memory."""
-    summarizer = models or ScriptedSummarizer(Tokenizers(settings.tokenizer.ranks_dir))
-    async with open_services(settings, summarizer=summarizer) as built:
-        if isinstance(summarizer, RealModels):
-            summarizer.connect(built.asking, partial(prices_of, built))
-        yield ReplayProxy(built, summarizer)
-
-
-def prices_of(services: Services, model: str) -> Prices:
-    """What a million tokens of a model cost: by the settings, as published, or by usual ratios."""
-    return services.policies.policy(controls.Controls(), {}, Scope(model)).costs
+    def _counted(self, body: wire.Body) -> list[ForwardedMessage]:
+        return [self._player.counted(self._conversation, each.raw, each.value) for each in body.elements]
 
 
 def kept_in(
@@ -250,7 +241,10 @@ def kept_in(
     """What a view of the first `end` messages has kept; only questions about messages in them count."""
     text = "" if requests and requests[-1].refused else text_of(conversation, view)
     questions = [asked for asked in conversation.questions if max(asked.places) < end]
-    names, rules = names_of(conversation, end), rules_of(conversation, end)
+    dialect = conversation.endpoint.dialect
+    said = [dialect.text(each) for each in conversation.messages[:end] if dialect.read(each).role is Role.USER]
+    names = {name for each in said for name in find_facts(each)}
+    rules = merge_rules((), (rule for each in said for rule in find_rules(each)))
     return ReplayedConversation(
         requests,
         questions=len(questions),
@@ -267,30 +261,3 @@ def text_of(conversation: Conversation, view: Sequence[ForwardedMessage]) -> str
     """The text of forwarded messages."""
     text = conversation.endpoint.dialect.text
     return "\n".join(text(json.loads(message.raw)) for message in view)
-
-
-def names_of(conversation: Conversation, end: int) -> frozenset[str]:
-    """The different names and numbers in the user's messages among the first `end`."""
-    return frozenset(name for text in _said(conversation, end) for name in find_facts(text))
-
-
-def rules_of(conversation: Conversation, end: int) -> frozenset[str]:
-    """The rules and open tasks that the user has given in the first `end` messages and that still hold."""
-    return frozenset(merge_rules((), (rule for text in _said(conversation, end) for rule in find_rules(text))))
-
-
-def _said(conversation: Conversation, end: int) -> Iterator[str]:
-    dialect = conversation.endpoint.dialect
-    users = (message for message in conversation.messages[:end] if dialect.read(message).role is Role.USER)
-    return map(dialect.text, users)
-
-
-def request_ends(conversation: Conversation) -> Iterator[int]:
-    """Yields the number of messages before each recorded reply: the lengths of the requests."""
-    dialect, before = conversation.endpoint.dialect, None
-    for i, message in enumerate(conversation.messages):
-        role = dialect.read(message).role
-        goes_on = dialect.has_steps and before is Role.ASSISTANT
-        if i and role is Role.ASSISTANT and not goes_on:
-            yield i
-        before = role

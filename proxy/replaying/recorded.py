@@ -3,6 +3,10 @@
 A conversation is an object with `messages` (and `tools`, and `qa` with evidence), or a bare list of messages. A file
 holds one conversation, a list of them, or one per line. The body of a request is a conversation too, in any protocol:
 one with `input` is of the Responses API, one with `system`, or with blocks that only that has, of the Messages API.
+
+`in_protocol` writes a conversation of the chat protocol in another one, so that one recording shows all of them. System
+messages at its beginning become the member that the protocol has for them. Results that follow one another are one
+message where the protocol has it so.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,10 +24,14 @@ from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint, MalformedElement
 from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
 from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
-from proxy.values import word_at
+from proxy.endpoints.table import endpoint_named
+from proxy.values import json_or_none, word_at
+from strategies.dialects.chat import CHAT, SYSTEM_ROLES, call_fields, content_text
+from strategies.dialects.responses import RESPONSES
 
 _GZIP = b"\x1f\x8b"
 _BLOCKS = ("tool_use", "tool_result", "thinking", "redacted_thinking", "server_tool_use")
+_SYSTEM = {"messages": "system", "responses": "instructions"}
 
 Message = Mapping[str, Any]
 
@@ -45,7 +54,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation, the tools that were offered in it, and questions about it."""
+    """A conversation, the tools that were offered in it, and questions about it; `endpoint` is its protocol."""
 
     id: str
     messages: Sequence[Message]
@@ -53,7 +62,6 @@ class Conversation:
     questions: Sequence[Question] = ()
     language: str = ""
     endpoint: Endpoint = CHAT_ENDPOINT
-    """The protocol that its messages are in."""
     members: Mapping[str, Any] = field(default_factory=dict)
     """Members of a request besides messages and tools that cost prompt tokens."""
 
@@ -153,3 +161,61 @@ def _questions(found: Any, messages: Sequence[Message], endpoint: Endpoint) -> I
         if isinstance(places, list) and places and all(isinstance(i, int) and 0 <= i < len(messages) for i in places):
             evidence = [endpoint.dialect.text(messages[i]) for i in places]
             yield Question(str(asked.get("question") or ""), evidence, places)
+
+
+def in_protocol(conversation: Conversation, name: str) -> Conversation:
+    """A conversation of the chat protocol in the protocol `name`; its questions point to the same texts."""
+    if name == CHAT.name:
+        return conversation
+    endpoint, messages = endpoint_named(name), conversation.messages
+    first = next((i for i, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES), len(messages))
+    written: list[Message] = []
+    places: dict[int, int] = {}
+    for _, group in groupby(range(first, len(messages)), lambda i: "tool" if messages[i]["role"] == "tool" else i):
+        indices = list(group)
+        elements = _elements([messages[i] for i in indices], endpoint)
+        is_one = len(elements) == 1
+        places |= {index: len(written) + (0 if is_one else number) for number, index in enumerate(indices)}
+        written += elements
+    questions = [
+        asked._replace(places=[places[place] for place in asked.places])
+        for asked in conversation.questions
+        if places.keys() >= set(asked.places)
+    ]
+    said = "\n\n".join(content_text(message.get("content")) for message in messages[:first])
+    tools, members = [_tool(tool, endpoint) for tool in conversation.tools], {_SYSTEM[name]: said} if said else {}
+    return replace(conversation, messages=written, tools=tools, questions=questions, endpoint=endpoint, members=members)
+
+
+def _elements(group: Sequence[Message], endpoint: Endpoint) -> Sequence[Message]:
+    """The elements of results that follow one another, or of a single other message."""
+    message, dialect = group[0], endpoint.dialect
+    texts = [content_text(each.get("content")) for each in group]
+    if message["role"] == "tool":
+        return endpoint.results(
+            [(word_at(each, "tool_call_id"), text) for each, text in zip(group, texts, strict=True)]
+        )
+    if message["role"] != "assistant":
+        return [dialect.user(texts[0])]
+    calls: list[Message] = []
+    for id, name, arguments in call_fields(message):
+        given = json_or_none(arguments)
+        calls.append(
+            {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
+            if dialect is RESPONSES
+            else {"type": "tool_use", "id": id, "name": name, "input": given if isinstance(given, dict) else {}}
+        )
+    speaks = texts[0] or not calls
+    if dialect is RESPONSES:
+        return [*([dialect.assistant(texts[0])] if speaks else ()), *calls]
+    said = [{"type": "text", "text": texts[0]}] if speaks else []
+    return [{"role": "assistant", "content": [*said, *calls]}]
+
+
+def _tool(tool: Any, endpoint: Endpoint) -> Any:
+    function = tool.get("function") if isinstance(tool, Mapping) else None
+    if not isinstance(function, Mapping):
+        return tool
+    parameters = function.get("parameters")
+    told = word_at(function, "name"), word_at(function, "description")
+    return json_or_none(endpoint.tool(*told, parameters if isinstance(parameters, Mapping) else {"type": "object"}))

@@ -1,21 +1,19 @@
-"""Reports the results of a replay: as a table for people, or as JSON for programs. Pure."""
+"""Reports the results of a replay: as a table for people, or as JSON for programs. Pure.
+
+`grid` and `markdown` print the tables of all instruments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import inf
 from typing import Any, NamedTuple
 
 from proxy.condensing.policy import RATIOS, Window
 from proxy.replaying.measures import Economy, ReplayedConversation, Share, Summary, cheaper_from, summarize
-from proxy.replaying.table import grid
 from strategies.core.economics import Prices
 
-HEAD = (
-    "strategy", "requests", "tokens sent", "own tokens", "saved", "condensed", "overflows", "cached", "evidence",
-    "names", "rules", "votes", "YES", "cost", "of direct", "dear writes", "ms median", "ms max",
-)  # fmt: skip
 NOTE = (
     "saved: against the tokens that the client sent, our own calls paid for. cached: message tokens that the request\n"
     "before began with. evidence: questions whose evidence stands word for word in the last view. names: names and\n"
@@ -40,7 +38,6 @@ class ReplayResults(NamedTuple):
     prices: str = "usual ratios"
     """What the cost was counted at, in words."""
     economies: Sequence[Economy] = ()
-    """Where each conversation is cheapest."""
     played: Mapping[str, Sequence[ReplayedConversation]] = {}
     """The conversations under each strategy, the client's own lists first."""
     costs: Prices = RATIOS
@@ -57,7 +54,11 @@ class ReplayResults(NamedTuple):
 
     def all_warnings(self) -> list[str]:
         """What went wrong, in sentences."""
-        degraded = [_warning(summary) for summary in self.summaries if summary.degraded]
+        degraded = [
+            f"{each.strategy}: {each.degraded:,} requests were degraded; their figures are not the strategy's."
+            for each in self.summaries
+            if each.degraded
+        ]
         return [*degraded, *(f"{warning}." for warning in self.warnings)]
 
     def each(self) -> Iterator[tuple[ReplayedConversation, Summary, int | None]]:
@@ -68,6 +69,28 @@ class ReplayResults(NamedTuple):
                 one = conversations[place]
                 since = cheaper_from(one.costs(self.costs), direct.costs(self.costs))
                 yield one, summarize(name, [one], self.costs, [direct]), since
+
+
+def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, texts: int = 1) -> list[str]:
+    """The lines of an aligned table: the first `texts` columns are texts, the others are figures."""
+    marks = ["<" if i < texts else ">" for i in range(len(head))]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = [
+        "  ".join(f"{cell:{mark}{width}}" for cell, mark, width in zip(row, marks, widths, strict=True))
+        for row in (head, *rows)
+    ]
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]
+
+
+def markdown(head: str, rows: Sequence[Sequence[str]], *, texts: Sequence[int] = (0,)) -> str:
+    """A Markdown table; `head` has its titles with ` | ` between them.
+
+    The columns numbered in `texts` (negative from the end) are texts, the others are figures.
+    """
+    titles = head.split(" | ")
+    columns = {number % len(titles) for number in texts}
+    marks = ["---" if i in columns else "---:" for i in range(len(titles))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (titles, marks, *rows))
 
 
 def table(replayed: ReplayResults) -> str:
@@ -125,31 +148,6 @@ def title(replayed: ReplayResults) -> str:
     return f"{replayed.file}: {conversations}, {model}, window {replayed.window.tokens:,} ({replayed.window.source})"
 
 
-def row(summary: Summary) -> tuple[str, ...]:
-    """The cells of `HEAD`."""
-    refused = f" ({summary.refused:,} refused)" if summary.refused else ""
-    return (
-        summary.strategy,
-        f"{summary.requests:,}",
-        f"{summary.forwarded:,}",
-        f"{summary.own:,}",
-        _percent(summary.saved_share),
-        f"{summary.condensations:,}",
-        f"{summary.overflows:,}{refused}",
-        _percent(summary.cached_share),
-        _percent(summary.evidence_share),
-        _percent(summary.names_share),
-        _percent(summary.rules_share),
-        f"{summary.votes:,}",
-        _percent(summary.yes_share),
-        f"{summary.cost:,.3f}",
-        share_text(summary.cost_share),
-        share_text(summary.dear_share),
-        f"{summary.median_ms:.1f}",
-        f"{summary.max_ms:.1f}",
-    )
-
-
 def share_text(share: Share | None) -> str:
     """As `0.55 (0.52-0.58)`."""
     return "-" if share is None else f"{share.share:.2f} ({share.low:.2f}-{share.high:.2f})"
@@ -159,5 +157,29 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-def _warning(summary: Summary) -> str:
-    return f"{summary.strategy}: {summary.degraded:,} requests were degraded; their figures are not the strategy's."
+_CELLS: Mapping[str, Callable[[Summary], str]] = {
+    "strategy": lambda of: of.strategy,
+    "requests": lambda of: f"{of.requests:,}",
+    "tokens sent": lambda of: f"{of.forwarded:,}",
+    "own tokens": lambda of: f"{of.own:,}",
+    "saved": lambda of: _percent(of.saved_share),
+    "condensed": lambda of: f"{of.condensations:,}",
+    "overflows": lambda of: f"{of.overflows:,}" + (f" ({of.refused:,} refused)" if of.refused else ""),
+    "cached": lambda of: _percent(of.cached_share),
+    "evidence": lambda of: _percent(of.evidence_share),
+    "names": lambda of: _percent(of.names_share),
+    "rules": lambda of: _percent(of.rules_share),
+    "votes": lambda of: f"{of.votes:,}",
+    "YES": lambda of: _percent(of.yes_share),
+    "cost": lambda of: f"{of.cost:,.3f}",
+    "of direct": lambda of: share_text(of.cost_share),
+    "dear writes": lambda of: share_text(of.dear_share),
+    "ms median": lambda of: f"{of.median_ms:.1f}",
+    "ms max": lambda of: f"{of.max_ms:.1f}",
+}
+HEAD = tuple(_CELLS)
+
+
+def row(summary: Summary) -> list[str]:
+    """The cells of `HEAD`."""
+    return [cell(summary) for cell in _CELLS.values()]

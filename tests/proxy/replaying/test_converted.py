@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from proxy.demo.conversation import load
-from proxy.replaying.converted import in_protocol
+from proxy.demo.show import load
 from proxy.replaying.play import Player, RecordedClient, open_replay_proxy, request_ends
-from proxy.replaying.recorded import Conversation
+from proxy.replaying.recorded import Conversation, in_protocol
 from proxy.settings import load_settings
 from tests.support import strict_messages, strict_responses
 from tests.support.transcripts import assistant, call, tool, user

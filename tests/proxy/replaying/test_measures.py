@@ -6,7 +6,6 @@ from proxy.replaying.measures import (
     ForwardedMessage,
     ReplayedConversation,
     ReplayedRequest,
-    cached_share,
     cheaper_from,
     common_prefix,
     summarize,
@@ -20,6 +19,10 @@ def decided(
     messages: int, shared: int = 0, *, original: int = 100, usable: int = 1_000, own: int = 0, ms: float = 1.0
 ) -> ReplayedRequest:
     return ReplayedRequest(original, messages, shared, 5, usable, ms, own)
+
+
+def cached_share(*requests: ReplayedRequest) -> float | None:
+    return summarize("mask", [ReplayedConversation(requests)]).cached_share
 
 
 def refused(original: int = 100) -> ReplayedRequest:
@@ -43,12 +46,12 @@ def test_the_common_prefix_ends_at_the_first_message_that_differs(
 
 
 def test_the_cached_share_is_what_requests_share_with_the_one_before_of_all_that_was_forwarded() -> None:
-    assert cached_share([decided(10), decided(30, 10), decided(40)]) == 10 / 80
+    assert cached_share(decided(10), decided(30, 10), decided(40)) == 10 / 80
 
 
 def test_a_refused_request_has_no_part_in_the_cached_share() -> None:
-    assert cached_share([decided(10), refused(), decided(30, 10)]) == 10 / 40
-    assert cached_share([refused()]) is None
+    assert cached_share(decided(10), refused(), decided(30, 10)) == 10 / 40
+    assert cached_share(refused()) is None
 
 
 def test_a_request_overflows_when_it_leaves_no_room_for_the_reply_or_is_refused() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from proxy.condensing.policy import Window
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
-from proxy.replaying.report import ReplayResults, document, table
+from proxy.replaying.report import ReplayResults, document, grid, markdown, table
 
 SUMMARY = summarize(
     "mask+half-window", [ReplayedConversation([ReplayedRequest(2_000, 1_500, 0, 0, 4_000, 1.25, own_tokens=100)])]
@@ -67,3 +67,20 @@ def test_the_document_is_json_with_all_figures() -> None:
     assert (read["window"], read["window_source"], read["summarizer"]) == (8_192, "--window", "scripted")
     assert [each["strategy"] for each in read["strategies"]] == ["off", "mask+half-window"]
     assert read["strategies"][1]["forwarded"] == 1_500
+
+
+def test_texts_are_aligned_to_the_left_and_figures_to_the_right() -> None:
+    assert grid(["name", "note", "n"], [["a", "first", "1"], ["long", "b", "1,000"]], texts=2) == [
+        "name  note       n",
+        "------------------",
+        "a     first      1",
+        "long  b      1,000",
+    ]
+
+
+def test_a_markdown_table_aligns_all_columns_but_those_of_text() -> None:
+    assert markdown("what | figure | target", [["a", "1", "met"]], texts=(0, -1)).splitlines() == [
+        "| what | figure | target |",
+        "| --- | ---: | --- |",
+        "| a | 1 | met |",
+    ]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.replaying.scripted import scripted_answer, scripted_lines, scripted_votes, stage_is_done
+from proxy.replaying.models import scripted_answer, scripted_lines, scripted_votes, stage_is_done
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.effects import Ask, Ballot
 from strategies.core.summary import CARD_TOKENS
