@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from proxy.app import server_config
 from proxy.cli import OK, USAGE
 from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.running import HOST, PORT, Note, client_url, configured_url, listening_url, noted
@@ -83,6 +82,8 @@ def _serve(settings: Settings, listening: socket.socket) -> int:
 
     A worker that dies is replaced, unless it could not start.
     """
+    from proxy.app import server_config
+
     config = server_config(settings)
     announced = banner(settings, listening.getsockname()[1])
     if settings.workers == 1:
