@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from proxy.errors import SettingsError
+from proxy.errors import CommandFailed, SettingsError
 from proxy.version import VERSION
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -33,8 +33,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code: 0 for success, 1 for failure, 2 for wrong usage or settings."""
     arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
-        code: int = arguments.run(arguments)
+        code: int = arguments.run(arguments) or OK
         sys.stdout.flush()
+    except CommandFailed as error:
+        print(f"condenser: {error}", file=sys.stderr)
+        return error.code
     except SettingsError as error:
         print("\n".join(f"condenser: {line}" for line in str(error).splitlines()), file=sys.stderr)
         return USAGE
@@ -58,7 +61,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         if name == given:
             module = import_module(f"proxy.commands.{name}")
             command.description = module.__doc__
-            command.set_defaults(run=module.run, parser=command)
+            # A command with actions has a `run` for each of them.
+            command.set_defaults(run=getattr(module, "run", None), parser=command)
             module.add_arguments(command)
     arguments, unknown = top.parse_known_args(words)
     if unknown:

@@ -190,3 +190,11 @@ def http_error_body(status: int, message: str = "") -> bytes:
 
 class SettingsError(Exception):
     """The settings cannot be used; the message has a line for each key that is wrong. No client gets this one."""
+
+
+class CommandFailed(Exception):
+    """A command cannot do its work; the message is for the user, and `code` is its exit code."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code

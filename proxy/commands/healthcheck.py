@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from proxy.cli import FAILED, OK
 from proxy.commands.proxy_client import URL_HELP, ask
+from proxy.errors import CommandFailed
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -14,10 +13,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--url", metavar="URL", help=URL_HELP)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Prints nothing when all is well."""
     answer = ask(arguments.url, "/livez")
-    if answer.status == 200:
-        return OK
-    print(f"condenser: {answer.problem}", file=sys.stderr)
-    return FAILED
+    if answer.status != 200:
+        raise CommandFailed(answer.problem)

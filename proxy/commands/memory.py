@@ -5,22 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from proxy.cli import USAGE
-from proxy.commands.proxy_client import (
-    CommandFailed,
-    add_proxy_arguments,
-    find_key,
-    request_json,
-    run_action,
-    sentence,
-    session_path,
-    table,
-)
-from proxy.quoting import one_line
+from proxy.commands.proxy_client import actions_of, add_action, add_proxy_arguments, request_session, table
+from proxy.errors import CommandFailed
+from proxy.quoting import in_words, one_line
 from proxy.sessions.session import MAIN
 from strategies.core.cards import TYPES, from_json, to_json
 
@@ -30,41 +22,34 @@ HINT_404 = "there is no such card, session or branch"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `memory`."""
-    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION", dest="action")
-    listing = _action(actions, "list", "the cards of a session, oldest first")
+    actions = actions_of(command)
+    listing = _action(actions, "list", _list, "the cards of a session, oldest first")
     listing.add_argument("--json", action="store_true", help="as the JSON array that an export has as `memory`")
-    search = _action(actions, "search", "a session's cards and messages that match a query, best first")
+    search = _action(actions, "search", _search, "a session's cards and messages that match a query, best first")
     search.add_argument("query", metavar="QUERY", help="words to look for")
     search.add_argument("--branch", default=MAIN, help=f"whose messages and cards are searched; by default {MAIN}")
     search.add_argument("--top-k", default="5", metavar="N", help="the most hits, by default 5")
-    add = _action(actions, "add", "write a card")
+    add = _action(actions, "add", _add, "write a card")
     add.add_argument("content", metavar="CONTENT", help="one sentence")
     add.add_argument("--type", choices=TYPES, default="fact", help="by default fact")
     add.add_argument("--tag", action="append", default=[], help="may be given several times")
-    importing = _action(actions, "import", "add the cards of a JSON file, as `sessions export --memory` writes it")
+    text = "add the cards of a JSON file, as `sessions export --memory` writes it"
+    importing = _action(actions, "import", _import, text)
     importing.add_argument("file", metavar="FILE", help="a JSON array of cards; - for standard input")
-    forget = _action(actions, "forget", "take out a card, or with --all every one")
+    forget = _action(actions, "forget", _forget, "take out a card, or with --all every one")
     forget.add_argument("card", metavar="CARD", nargs="?", help="the card as `list` prints it")
     forget.add_argument("--all", action="store_true", help="all cards")
 
 
-def _action(actions: Any, name: str, text: str) -> argparse.ArgumentParser:
-    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=sentence(text))
+def _action(actions: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> Any:
+    action = add_action(actions, name, run, text)
     action.add_argument("id", metavar="ID", help="the session as `sessions list` prints it, or its id, or scope:NAME")
     add_proxy_arguments(action)
     return action
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Runs one action and returns the exit code."""
-    if arguments.action == "forget" and bool(arguments.card) is arguments.all:
-        print("condenser: name a card, or all of them with --all", file=sys.stderr)
-        return USAGE
-    return run_action(_ACTIONS[arguments.action], arguments)
-
-
 def _list(arguments: argparse.Namespace) -> None:
-    cards = _request(arguments, "memory")["data"]
+    cards = _request(arguments)["data"]
     if arguments.json:
         print(json.dumps(to_json(from_json(cards)), ensure_ascii=False, indent=1))
     else:
@@ -73,42 +58,36 @@ def _list(arguments: argparse.Namespace) -> None:
 
 def _search(arguments: argparse.Namespace) -> None:
     query = {"query": arguments.query, "branch": arguments.branch, "top_k": arguments.top_k}
-    for hit in _request(arguments, "memory", "search", query=query)["data"]:
+    for hit in _request(arguments, "search", **query)["data"]:
         print("\n".join(_hit_lines(hit)))
 
 
 def _add(arguments: argparse.Namespace) -> None:
     written = {"content": arguments.content, "type": arguments.type, "tags": arguments.tag}
-    print(_request(arguments, "memory", method="POST", payload=written)["id"])
+    print(_request(arguments, method="POST", payload=written)["id"])
 
 
 def _import(arguments: argparse.Namespace) -> None:
     try:
         cards = json.loads(sys.stdin.read() if arguments.file == "-" else Path(arguments.file).read_text("utf-8"))
+    except OSError as error:
+        raise CommandFailed(in_words(error)) from None
     except (ValueError, RecursionError):
         raise CommandFailed(f"{arguments.file} is no JSON") from None
-    done = _request(arguments, "memory", "import", method="POST", payload=cards)
+    done = _request(arguments, "import", method="POST", payload=cards)
     print(f"added {done['added']} of {done['added'] + done['known']} cards, {done['known']} were there already")
 
 
 def _forget(arguments: argparse.Namespace) -> None:
-    names = ("memory",) if arguments.all else ("memory", arguments.card)
-    forgotten = _request(arguments, *names, method="DELETE")["cards"]
+    if bool(arguments.card) is arguments.all:
+        raise CommandFailed("name a card, or all of them with --all", USAGE)
+    forgotten = _request(arguments, *([] if arguments.all else [arguments.card]), method="DELETE")["cards"]
     print(f"forgot {forgotten} card{'' if forgotten == 1 else 's'}")
 
 
-_ACTIONS = {"list": _list, "search": _search, "add": _add, "import": _import, "forget": _forget}
-
-
-def _request(
-    arguments: argparse.Namespace,
-    *names: str,
-    query: Mapping[str, str] | None = None,
-    method: str = "GET",
-    payload: object = None,
-) -> Any:
-    path = session_path(*find_key(arguments), *names, **(query or {}))
-    return request_json(arguments, path, method, payload, HINT_404)
+def _request(arguments: argparse.Namespace, *names: str, **how: Any) -> Any:
+    """The answer about the memory of the session; `how` is for `request_session`."""
+    return request_session(arguments, "memory", *names, hint_404=HINT_404, **how)
 
 
 def _row(card: Mapping[str, Any]) -> Sequence[str]:

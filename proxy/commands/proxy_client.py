@@ -10,16 +10,15 @@ import json
 import os
 import socket
 import ssl
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
-from proxy.cli import FAILED, OK
 from proxy.commands.running import configured_url, find_proxy
-from proxy.quoting import in_words, redacted
+from proxy.errors import CommandFailed
+from proxy.quoting import redacted
 from proxy.values import json_or_none
 
 TIMEOUT = 5.0
@@ -115,33 +114,23 @@ def _reason(error: Exception, timeout: float) -> str:
     return "what answers there is not a condenser"
 
 
-class CommandFailed(Exception):
-    """A command cannot do its work; the message is for the user."""
+def actions_of(command: argparse.ArgumentParser) -> Any:
+    """The actions of a command, for `add_action`."""
+    return command.add_subparsers(title="actions", required=True, metavar="ACTION")
+
+
+def add_action(actions: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str) -> Any:
+    """Adds an action, which `run` does; `text` is its line of help. Returns its parser."""
+    action = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+    action.set_defaults(run=run, parser=action)
+    return action
 
 
 def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
     """Adds the options that name the proxy, its token and a tenant."""
-    action.set_defaults(parser=action)
     action.add_argument("--tenant", help="look only at the sessions of this tenant, named by its digest")
     action.add_argument("--url", metavar="URL", help=URL_HELP)
     action.add_argument("--token", help="by default admin.token of the settings, or that of the proxy here")
-
-
-def sentence(help_text: str) -> str:
-    """The line of a list of actions, as the description of one of them."""
-    return help_text[:1].upper() + help_text[1:] + "."
-
-
-def run_action(action: Callable[[argparse.Namespace], None], arguments: argparse.Namespace) -> int:
-    """Runs an action and returns the exit code: 1, and a line on standard error, if it raises `CommandFailed`."""
-    if arguments.token is None:
-        arguments.token = _token(arguments.url)
-    try:
-        action(arguments)
-    except (CommandFailed, OSError) as error:
-        print(f"condenser: {in_words(error)}", file=sys.stderr)
-        return FAILED
-    return OK
 
 
 def _token(url: str | None) -> str | None:
@@ -179,6 +168,19 @@ def list_sessions(arguments: argparse.Namespace, **query: str) -> dict[str, Any]
     return rows
 
 
+def request_session(
+    arguments: argparse.Namespace,
+    *names: str,
+    method: str = "GET",
+    payload: object = None,
+    hint_404: str = HINT_404,
+    **query: str,
+) -> Any:
+    """The answer about the session with the id in `arguments`, or what `names` say below it; see `request_json`."""
+    path = session_path(*find_key(arguments), *names, **query)
+    return request_json(arguments, path, method, payload, hint_404)
+
+
 def session_path(*names: str, **query: str) -> str:
     """The admin API's path of a session, or of something below it."""
     path = "/".join(("/_condenser/sessions", *(quote(name, safe="") for name in names)))
@@ -192,6 +194,8 @@ def request_json(
 
     `payload` is sent as a JSON body. Raises `CommandFailed` for any other answer; `hint_404` explains a 404.
     """
+    if arguments.token is None:
+        arguments.token = _token(arguments.url)
     body = None if payload is None else json.dumps(payload).encode()
     reply = ask(arguments.url, path, method=method, token=arguments.token, timeout=_ADMIN_TIMEOUT, body=body)
     document = json_or_none(reply.body)

@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import errno
 import logging
+import os
 import socket
-import sys
+import time
+from collections.abc import Callable
+from functools import partial
 
-from proxy.app import server_config
+from proxy.cli import OK, USAGE
 from proxy.commands.options import add_settings_arguments, settings_from
-from proxy.commands.running import HOST, PORT, client_url, configured_url, listening_url, noted
-from proxy.commands.starting import NOT_STARTED, bound_socket, note_of, why_not_started
+from proxy.commands.running import HOST, PORT, Note, client_url, configured_url, listening_url, noted
+from proxy.errors import CommandFailed
 from proxy.http.server import Server, ServerConfig, Supervisor
-from proxy.quoting import redacted
+from proxy.log import configure_logging
+from proxy.quoting import in_words, redacted
+from proxy.request.callers import tenant_key
+from proxy.runtime.heap import use_one_heap
 from proxy.settings import Settings
+from proxy.settings.tables import ModelRole, UpstreamSettings
+from proxy.settings.token import admin_token, is_loopback, token_file
+from proxy.store import open_store
+from proxy.store.base import StoreError
 from proxy.version import LOGGER
 
 _log = logging.getLogger(LOGGER)
+
+_KEY_GIVEN_AWAY = """refusing to start on {host} with {keys}:
+anyone who reaches the port could use your key. Ways out, one of them:
+  - listen on this machine only: --host 127.0.0.1
+  - leave the key out, so that only the credentials of the callers are used
+  - put a proxy that authenticates in front, and name tenants by it: tenant.from = "header:NAME"
+  - say that it is meant: open_to_all = true, or CONDENSER_OPEN_TO_ALL=true; so a container listens whose port is
+    published on this machine only (-p 127.0.0.1:8484:8484)"""
+_STORE_NOT_SHARED = """refusing to start several workers with memory://, which is the memory of one of them:
+a conversation's next request would mostly reach another. Give them a store to share: a SQLite file or Redis."""
+_NO_PEPPER = (
+    "tenant.pepper is not set: anyone who can read the Redis can test guesses of the callers' credentials;"
+    " set it to one secret on all replicas"
+)
+NOT_STARTED = 3
+"""The exit code of a proxy that could not start."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -32,13 +59,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal stops it; refuses settings that would lend out a key or split sessions."""
     configured = configured_url()
     settings = settings_from(arguments)
-    if code := why_not_started(settings):
-        return code
+    prepare(settings)
     try:
         listening = bound_socket(settings.host, settings.port)
     except OSError as error:
-        print(f"condenser: {_why_not_bound(settings, error)}", file=sys.stderr)
-        return NOT_STARTED
+        raise CommandFailed(_why_not_bound(settings, error), NOT_STARTED) from None
     with listening, noted(note_of(settings, configured, listening.getsockname()[1])):
         return _serve(settings, listening)
 
@@ -57,28 +82,30 @@ def _serve(settings: Settings, listening: socket.socket) -> int:
 
     A worker that dies is replaced, unless it could not start.
     """
+    from proxy.app import server_config
+
     config = server_config(settings)
     announced = banner(settings, listening.getsockname()[1])
     if settings.workers == 1:
-        server = _Server(config, announced)
+        server = AnnouncedServer(config, partial(print, announced, flush=True))
         server.run([listening])
-        return 0 if server.started else NOT_STARTED
+        return OK if server.started else NOT_STARTED
     print(announced, flush=True)
     watch = Supervisor(config, [listening])
     watch.run()
-    return NOT_STARTED if any(worker.exitcode == NOT_STARTED for worker in watch.processes) else 0
+    return NOT_STARTED if any(worker.exitcode == NOT_STARTED for worker in watch.processes) else OK
 
 
-class _Server(Server):
-    """A server that prints the banner once it accepts connections."""
+class AnnouncedServer(Server):
+    """A server that calls `announce` once it accepts connections."""
 
-    def __init__(self, config: ServerConfig, announced: str) -> None:
+    def __init__(self, config: ServerConfig, announce: Callable[[], None]) -> None:
         super().__init__(config)
-        self._announced = announced
+        self._announce = announce
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        print(self._announced, flush=True)
+        self._announce()
 
 
 def banner(settings: Settings, port: int) -> str:
@@ -90,3 +117,88 @@ def banner(settings: Settings, port: int) -> str:
         f"  strategy   {settings.strategy}\n"
         f'  client     OpenAI(base_url="{client_url(settings.host, port)}/v1")'
     )
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket at an address, of IPv4 where the host has both kinds; raises `OSError`."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+    bound = socket.socket(family)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address)
+        bound.set_inheritable(True)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def note_of(settings: Settings, configured: str, port: int) -> Note:
+    """What other commands on this machine need to find this proxy."""
+    token = token_file(settings)
+    return Note(client_url(settings.host, port), configured, os.path.abspath(token) if token else None, time.time())
+
+
+# What must hold before the proxy starts
+
+
+def prepare(settings: Settings) -> None:
+    """Checks settings and store, and sets up the log; raises `CommandFailed`."""
+    keys = " and ".join(keys_of(settings))
+    if gives_the_key_away(settings):
+        raise CommandFailed(_KEY_GIVEN_AWAY.format(host=settings.host, keys=keys), USAGE)
+    if settings.workers > 1 and settings.store.url == "memory://":
+        raise CommandFailed(_STORE_NOT_SHARED, USAGE)
+    configure_logging(settings.log)
+    use_one_heap()
+    try:
+        asyncio.run(_try_store(settings))
+        tenant_key(settings)
+        admin_token(settings)
+    except (StoreError, OSError, ValueError) as error:
+        why = f"store.url is {redacted(settings.store.url)}, which cannot be opened: {in_words(error)}"
+        raise CommandFailed(why, NOT_STARTED) from None
+    is_keyed = settings.tenant.pepper is not None or settings.tenant.source == "fixed"
+    if settings.store.url.lower().startswith("redis") and not is_keyed:
+        _log.warning(_NO_PEPPER)
+    if settings.open_to_all and keys and not is_loopback(settings.host):
+        place = f"{settings.host}:{settings.port}"
+        _log.warning("anyone who reaches %s can use %s: open_to_all is true", place, keys)
+
+
+async def _try_store(settings: Settings) -> None:
+    """Opens the store before the port is taken, because an error within the server would print a traceback.
+
+    Only warns if it does not answer: a server may be down when the proxy starts, or its address be wrong.
+    """
+    store = await open_store(settings.store.url)
+    try:
+        async with asyncio.timeout(settings.store.timeout):
+            await store.ping()
+    except (StoreError, TimeoutError) as error:
+        why = str(error) or f"{redacted(settings.store.url)} gave no answer in time"
+        _log.warning("the store cannot be reached, and requests are served without it until it answers: %s", why)
+    finally:
+        await store.close()
+
+
+def gives_the_key_away(settings: Settings) -> bool:
+    """Whether anyone who reaches the port could spend one of the operator's keys."""
+    behind_a_proxy = settings.tenant.source.startswith("header:")
+    is_open = not (is_loopback(settings.host) or behind_a_proxy or settings.open_to_all)
+    return is_open and bool(keys_of(settings))
+
+
+def keys_of(settings: Settings) -> list[str]:
+    """The names of the operator's keys with which calls for clients are made."""
+    holders: dict[str, UpstreamSettings | ModelRole | None] = {
+        "upstream": settings.upstream,
+        "summarizer": settings.summarizer,
+        "judge": settings.judge,
+    }
+    for i, entry in enumerate(settings.models):
+        holders |= {f"models[{i}].summarizer": entry.summarizer, f"models[{i}].judge": entry.judge}
+    return [f"{name}.api_key" for name, holder in holders.items() if holder and holder.api_key]

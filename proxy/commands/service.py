@@ -8,12 +8,12 @@ import plistlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from proxy.cli import FAILED, OK
 from proxy.commands.options import add_settings_arguments, settings_from
-from proxy.commands.proxy_client import ask, sentence
+from proxy.commands.proxy_client import actions_of, add_action, ask
 from proxy.commands.running import HOST, client_url, note_at
 from proxy.values import json_or_none
 from proxy.version import VERSION
@@ -37,23 +37,17 @@ _MAC = sys.platform == "darwin"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `service`."""
-    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION", dest="action")
-    for name, text in (
-        ("install", "start the proxy now and at every login, with these settings"),
-        ("remove", "stop it, and remove all that `install` made; sessions stay"),
-        ("status", "whether it is installed, runs, and runs the code that is installed"),
+    actions = actions_of(command)
+    for name, run, text in (
+        ("install", _install, "start the proxy now and at every login, with these settings"),
+        ("remove", _remove, "stop it, and remove all that `install` made; sessions stay"),
+        ("status", _status, "whether it is installed, runs, and runs the code that is installed"),
     ):
-        action = actions.add_parser(name, help=text, description=sentence(text))
+        action = add_action(actions, name, run, text)
         action.add_argument("--name", type=_name, default="default", help="which one, where several are wanted")
         if name == "install":
             action.add_argument("--port", type=int, help="the port to listen on")
             add_settings_arguments(action)
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Runs one action and returns the exit code."""
-    actions: dict[str, Callable[[argparse.Namespace], int]] = {"install": _install, "remove": _remove}
-    return actions.get(arguments.action, _status)(arguments)
 
 
 def _name(text: str) -> str:

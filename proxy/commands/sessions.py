@@ -8,25 +8,24 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
 from proxy.cli import USAGE
 from proxy.commands.proxy_client import (
-    HINT_404,
     HINT_TENANT,
-    CommandFailed,
+    actions_of,
+    add_action,
     add_proxy_arguments,
     find_key,
     list_sessions,
     request_json,
-    run_action,
-    sentence,
+    request_session,
     session_path,
     table,
 )
-from proxy.quoting import one_line, printable
+from proxy.errors import CommandFailed
+from proxy.quoting import in_words, one_line, printable
 
 SHOWN = 100  # characters of a message
 WIDTH = 120
@@ -36,18 +35,22 @@ COLUMNS = ("TENANT", "SESSION", "ID", "SOURCE", "BRANCHES", "CONDENSED", "REQUES
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `sessions`."""
-    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION", dest="action")
-    for name, text in (
-        ("list", "one line for each session, the newest first"),
-        ("show", "one session: branches, condensations, messages"),
-        ("export", "one session as JSON"),
-        ("revert", "take a condensation back: the longer view returns while it fits"),
-        ("pin", "keep a message word for word in every later view, with the call or the results that belong to it"),
-        ("unpin", "take a pin back: the message goes with the next condensation"),
-        ("condense", "have the next request condensed, whatever the marks say"),
-        ("delete", "remove a session, or with --tenant alone all of a tenant"),
+    actions = actions_of(command)
+    for name, run, text in (
+        ("list", _list, "one line for each session, the newest first"),
+        ("show", _show, "one session: branches, condensations, messages"),
+        ("export", _export, "one session as JSON"),
+        ("revert", _revert, "take a condensation back: the longer view returns while it fits"),
+        (
+            "pin",
+            _pin,
+            "keep a message word for word in every later view, with the call or the results that belong to it",
+        ),
+        ("unpin", _unpin, "take a pin back: the message goes with the next condensation"),
+        ("condense", _condense, "have the next request condensed, whatever the marks say"),
+        ("delete", _delete, "remove a session, or with --tenant alone all of a tenant"),
     ):
-        action = actions.add_parser(name, help=text, description=sentence(text))
+        action = add_action(actions, name, run, text)
         if name != "list":
             nargs = "?" if name == "delete" else None
             action.add_argument("id", metavar="ID", nargs=nargs, help="the session as `list` prints it, or its id")
@@ -66,14 +69,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         add_proxy_arguments(action)
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Runs one action and returns the exit code."""
-    if arguments.action == "delete" and not (arguments.id or arguments.tenant):
-        print("condenser: name a session, or all of a tenant with --tenant", file=sys.stderr)
-        return USAGE
-    return run_action(_ACTIONS[arguments.action], arguments)
-
-
 def _list(arguments: argparse.Namespace) -> None:
     rows = list_sessions(arguments)
     print("\n".join(table([COLUMNS, *map(_row, rows["data"])])))
@@ -83,41 +78,45 @@ def _list(arguments: argparse.Namespace) -> None:
 
 
 def _show(arguments: argparse.Namespace) -> None:
-    print("\n".join(lines_of(_request(arguments))))
+    print("\n".join(lines_of(request_session(arguments))))
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    document = _request(arguments, "memory", "export") if arguments.memory else _request(arguments)
+    document = request_session(arguments, *(["memory", "export"] if arguments.memory else []))
     text = json.dumps(document, indent=2) + "\n"
     if arguments.file is None:
         sys.stdout.write(text)
         return
-    path = Path(arguments.file)
-    # The file holds text of conversations: it is for its owner only, like the store.
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        # The file holds text of conversations: it is for its owner only, like the store.
+        file = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(file, "w", encoding="utf-8") as opened:
+            opened.write(text)
+    except OSError as error:
+        raise CommandFailed(in_words(error)) from None
 
 
 def _delete(arguments: argparse.Namespace) -> None:
-    if arguments.id is None:
-        path, hint = session_path(arguments.tenant), HINT_TENANT
+    if not (arguments.id or arguments.tenant):
+        raise CommandFailed("name a session, or all of a tenant with --tenant", USAGE)
+    # An empty id is no missing one: it mostly comes from a shell variable that is not set.
+    if arguments.id is not None:
+        answer = request_session(arguments, method="DELETE")
     else:
-        path, hint = session_path(*find_key(arguments)), HINT_404
-    deleted = request_json(arguments, path, method="DELETE", hint_404=hint)["sessions"]
-    print(f"deleted {deleted} session{'' if deleted == 1 else 's'}")
+        answer = request_json(arguments, session_path(arguments.tenant), method="DELETE", hint_404=HINT_TENANT)
+    print(f"deleted {answer['sessions']} session{'' if answer['sessions'] == 1 else 's'}")
 
 
 def _revert(arguments: argparse.Namespace) -> None:
-    tenant, session = find_key(arguments)
-    name = arguments.condensation
+    key, name = find_key(arguments), arguments.condensation
     if name is None:
-        records = request_json(arguments, session_path(tenant, session))["condensations"]
+        records = request_json(arguments, session_path(*key))["condensations"]
         standing = [record["id"] for record in records if record["standing"] and not record.get("restores")]
         if not standing:
             print("no condensation to revert")
             return
         name = standing[-1]
-    path = session_path(tenant, session, "condensations", name, "revert")
+    path = session_path(*key, "condensations", name, "revert")
     request_json(arguments, path, method="POST", hint_404="no such condensation in this session")
     print(f"reverted {name}")
 
@@ -125,10 +124,9 @@ def _revert(arguments: argparse.Namespace) -> None:
 def _pin(arguments: argparse.Namespace) -> None:
     if not arguments.message.isdecimal():
         raise CommandFailed(f"{arguments.message} is no number of a message")
-    path = session_path(*find_key(arguments), "pins")
     message = {"message": int(arguments.message), "branch": arguments.branch}
     hint = f"the session has no branch {arguments.branch}"
-    pin = request_json(arguments, path, method="POST", payload=message, hint_404=hint)
+    pin = request_session(arguments, "pins", method="POST", payload=message, hint_404=hint)
     print(f"pinned message {pin['message']} of branch {pin['branch']} as {pin['id']}")
 
 
@@ -148,27 +146,10 @@ def _unpin(arguments: argparse.Namespace) -> None:
 
 
 def _condense(arguments: argparse.Namespace) -> None:
-    path = session_path(*find_key(arguments), "condense")
     hint = f"the session has no branch {arguments.branch or 'yet'}"
     given = {"branch": arguments.branch} if arguments.branch else {}
-    branch = request_json(arguments, path, method="POST", payload=given, hint_404=hint)["branch"]
+    branch = request_session(arguments, "condense", method="POST", payload=given, hint_404=hint)["branch"]
     print(f"the next request of branch {branch} is condensed")
-
-
-_ACTIONS = {
-    "list": _list,
-    "show": _show,
-    "export": _export,
-    "revert": _revert,
-    "pin": _pin,
-    "unpin": _unpin,
-    "condense": _condense,
-    "delete": _delete,
-}
-
-
-def _request(arguments: argparse.Namespace, *names: str) -> Any:
-    return request_json(arguments, session_path(*find_key(arguments), *names))
 
 
 # Printing
@@ -262,19 +243,18 @@ def _state(record: Mapping[str, Any]) -> str:
 
 def _telemetry_lines(title: str, telemetry: Mapping[str, Any]) -> Iterator[str]:
     """A strategy's telemetry: all its members, and each vote with its reasoning."""
-    values = {name: value for name, value in telemetry.items() if name != VOTES}
-    yield from _wrapped(f"{title}{_members(values)}")
+    yield from _wrapped(f"{title}{_members(telemetry, VOTES)}")
     yield from _vote_lines(telemetry)
 
 
-def _members(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {_value(value)}" for name, value in values.items())
+def _members(values: Mapping[str, Any], left_out: str) -> str:
+    return ", ".join(f"{name} {_value(value)}" for name, value in values.items() if name != left_out)
 
 
 def _value(value: object) -> str:
     """A value on one line. What judges said is left out: it is shown with their votes."""
     if isinstance(value, Mapping):
-        return f"({_members({name: each for name, each in value.items() if name != REASONING})})"
+        return f"({_members(value, REASONING)})"
     return _cut(json.dumps(value, ensure_ascii=False))
 
 

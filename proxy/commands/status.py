@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from proxy.cli import FAILED, OK
 from proxy.commands.proxy_client import URL_HELP, ask
+from proxy.errors import CommandFailed
 from proxy.values import json_or_none
 
 
@@ -17,28 +15,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--url", metavar="URL", help=URL_HELP)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Prints readiness, and the counters since the start."""
     ready = ask(arguments.url, "/readyz")
+    if ready.status != 200:
+        raise CommandFailed(ready.problem)
     state = json_or_none(ready.body)
-    if ready.status != 200 or not isinstance(state, dict) or "tokenizers" not in state:
-        print(
-            f"condenser: {ready.problem if ready.status != 200 else f'{ready.base} is not a condenser'}",
-            file=sys.stderr,
-        )
-        return FAILED
-    print("\n".join(_lines(state, ready.base)))
+    if not isinstance(state, dict) or "tokenizers" not in state:
+        raise CommandFailed(f"{ready.base} is not a condenser")
+    print(f"condenser {state['version']}: {state['status']}")
+    print(f"  address     {ready.base}")
+    print(f"  upstream    {state['upstream']}")
+    print(f"  store       {state['store']['url']} ({state['store']['state']})")
+    print(f"  strategy    {state['strategy']}")
+    print("  tokenizers  " + ", ".join(f"{name} {what}" for name, what in state["tokenizers"].items()))
     print("\n".join(counters(ask(ready.base, "/metrics").body.decode())))
-    return OK
-
-
-def _lines(state: Mapping[str, Any], address: str) -> Iterator[str]:
-    yield f"condenser {state['version']}: {state['status']}"
-    yield f"  address     {address}"
-    yield f"  upstream    {state['upstream']}"
-    yield f"  store       {state['store']['url']} ({state['store']['state']})"
-    yield f"  strategy    {state['strategy']}"
-    yield "  tokenizers  " + ", ".join(f"{name} {what}" for name, what in state["tokenizers"].items())
 
 
 def counters(exposition: str) -> Iterator[str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.commands.proxy_client import add_proxy_arguments, request_json, run_action, table
+from proxy.commands.proxy_client import add_proxy_arguments, request_json, table
 from proxy.quoting import printable
 
 EVERY = 1.0
@@ -25,46 +25,31 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_proxy_arguments(command)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> None:
     """Shows rows until it is interrupted: a table in a terminal, else a line for each row that changes."""
     if not arguments.every > 0:
         arguments.parser.error("--every must be more than 0")
-    shows: Callable[[argparse.Namespace], None] = _follow
-    if arguments.once:
-        shows = _once
-    elif sys.stdout.isatty():
-        shows = _redraw
-    return run_action(shows, arguments)
-
-
-def _rows(arguments: argparse.Namespace) -> list[Row]:
-    document = request_json(arguments, "/_condenser/live", hint_404="it has no live rows: its admin API is off")
-    rows: list[Row] = document["data"] if isinstance(document, dict) else []
-    return [row for row in rows if arguments.tenant in (None, row["tenant"])]
-
-
-def _once(arguments: argparse.Namespace) -> None:
-    print("\n".join(table([COLUMNS, *map(_cells, _rows(arguments))])))
-
-
-def _redraw(arguments: argparse.Namespace) -> None:
-    while True:
-        lines = list(table([COLUMNS, *map(_cells, _rows(arguments))]))
-        sys.stdout.write(_CLEAR + "\n".join(lines) + "\n")
-        sys.stdout.flush()
-        time.sleep(arguments.every)
-
-
-def _follow(arguments: argparse.Namespace) -> None:
-    """Prints a line for each row that has changed, oldest change first."""
     seen: dict[tuple[str, str], int] = {}
     while True:
-        for row in reversed(_rows(arguments)):
-            key = row["tenant"], row["id"]
-            if seen.get(key) != row["requests"]:
-                seen[key] = row["requests"]
-                print("  ".join(_cells(row)[:-1]), flush=True)
+        document = request_json(arguments, "/_condenser/live", hint_404="it has no live rows: its admin API is off")
+        rows = [row for row in document["data"] if arguments.tenant in (None, row["tenant"])]
+        if arguments.once or sys.stdout.isatty():
+            clear = "" if arguments.once else _CLEAR
+            print(clear + "\n".join(table([COLUMNS, *map(_cells, rows)])), flush=True)
+        else:
+            _print_changed(rows, seen)
+        if arguments.once:
+            return
         time.sleep(arguments.every)
+
+
+def _print_changed(rows: Sequence[Row], seen: dict[tuple[str, str], int]) -> None:
+    """Prints a line for each row that has changed, oldest change first; `seen` has the requests that were shown."""
+    for row in reversed(rows):
+        key = row["tenant"], row["id"]
+        if seen.get(key) != row["requests"]:
+            seen[key] = row["requests"]
+            print("  ".join(_cells(row)[:-1]), flush=True)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.commands.starting import gives_the_key_away, keys_of
+from proxy.commands.serve import gives_the_key_away, keys_of
 from proxy.settings import Settings
 
 WITH_KEY = {"base_url": "http://127.0.0.1:1/v1", "api_key": "sk-operator"}
