@@ -32,7 +32,7 @@ from proxy.settings import Settings, sources
 from proxy.settings.token import token_file
 from proxy.store import open_store
 from proxy.store.base import StoreError
-from proxy.store.sqlite import SCHEMA_VERSION, version_on_disk
+from proxy.store.sqlite_file import SCHEMA_VERSION, version_on_disk
 from proxy.tokens.counter import EncodingStatus
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
 from proxy.tokens.windows import WindowLookup, no_stated_window

@@ -38,7 +38,7 @@ from redis.backoff import NoBackoff
 from redis.maint_notifications import MaintNotificationsConfig
 
 from proxy.store.base import StoreError
-from proxy.store.breaker import Breaker, Thresholds
+from proxy.store.breaker import Breaker
 
 Word: TypeAlias = str | bytes | int
 Address: TypeAlias = tuple[str, int]
@@ -67,7 +67,7 @@ CLIENT_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSErro
 
 SCANNED_AT_ONCE = 1_000  # keys that a server looks at in one step of a listing
 
-_NODE = Thresholds(longest_cool_down=1.0)  # a failed call to a node makes the client look for its successor
+NODE_COOL_DOWN = 1.0  # seconds at most; a failed call to a node makes the client look for its successor
 
 _log = logging.getLogger(__name__)
 
@@ -251,7 +251,7 @@ class Cluster:
     async def _guarded(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         """The result of a call to the node of this name, or of a search for nodes."""
         if name not in self._breakers:
-            self._breakers[name] = Breaker(f"the node {name} of the store", time.monotonic, _NODE)
+            self._breakers[name] = Breaker(f"the node {name} of the store", time.monotonic, NODE_COOL_DOWN)
         breaker = self._breakers[name]
         async with self._places:
             with breaker.guard():

@@ -2,39 +2,42 @@
 
 All SQL on a file runs in one thread that this store owns, over one connection: the event loop never waits for a disk,
 and other users of the default executor cannot delay us. In memory there is no disk to wait for, and a thread would cost
-more than the work, so the SQL runs at once. Each call is one job (`sqlite_jobs`), which is one transaction. So if a
-caller is cancelled, either its job had not begun and is dropped, or it runs to its end by itself; no shield is needed.
+more than the work, so the SQL runs at once. Each call is one job, which is one transaction. So if a caller is
+cancelled, either its job had not begun and is dropped, or it runs to its end by itself; no shield is needed.
 
 Several processes may use one file: it is in WAL mode, and writers wait up to `BUSY` seconds for each other and then
 fail with `store-busy`. Writes begin with BEGIN IMMEDIATE, because SQLite cannot make a transaction wait that has read
 already.
 
-The file holds people's conversations, so it and the directories made for it are readable by their owner only. SQLite
-gives its -wal and -shm files the mode of the database. A file with an older schema is migrated when it is opened; older
-programs cannot open it after that. A file with a newer schema, or of another program, is refused and left unchanged.
+An entry has one `expires_at`, so that all its rows expire together. A row with revision 0 and no meta is an entry
+that has records and was never saved. Its `bytes` are the size that quotas count, updated in the same transaction; a
+tenant's size is their sum, read from an index that covers it. Expired data is invisible at once. It is removed by the
+next write under its key, or by a purge, which goes in small steps.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import wraps
+from json import dumps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from proxy.store import sqlite_jobs as jobs
-from proxy.store.base import FindResult, Lease, Quotas, Snapshot, StoreError, StoreKey, Write
-from proxy.store.sqlite_jobs import rows_of, transaction
+from proxy.store.base import UNBOUNDED, FindResult, Lease, Quotas, Snapshot, StoreError, StoreKey, Write
+from proxy.store.sqlite_file import open_database, transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 PURGE_EVERY = 64  # writes; a purge can remove as many entries as that many writes create
+PURGE_SESSIONS = 64
+PURGE_INDEX = 4096
 
 _REASONS = {
     sqlite3.SQLITE_BUSY: "store-busy",
@@ -50,134 +53,6 @@ _REASONS = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class SqliteStore:
-    """`Store` over the file at `path`, or over memory where that is None."""
-
-    _clock: Callable[[], float]
-    _quotas: Quotas
-    _executor: Executor
-    _connection: sqlite3.Connection | None = field(default=None, init=False)
-    _closing: Future[None] | None = field(default=None, init=False)
-    _writes: int = field(default=0, init=False)
-
-    @classmethod
-    async def open(
-        cls, path: Path | None, *, clock: Callable[[], float] = time.time, quotas: Quotas | None = None
-    ) -> SqliteStore:
-        """Opens the file; creates it and its tables where they are missing."""
-        own_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="condenser-sqlite")
-        store = cls(clock, quotas or Quotas(), own_thread if path is not None else _InlineExecutor())
-        try:
-            await asyncio.wrap_future(store._executor.submit(store._connect, path))
-        except BaseException as error:
-            await store.close()
-            if isinstance(error, Exception) and not isinstance(error, StoreError):
-                raise StoreError(_reason(error), str(error)) from error
-            raise
-        return store
-
-    def _connect(self, path: Path | None) -> None:
-        self._connection = open_database(path)
-        jobs.purge(self._connection, self._clock())
-
-    async def load(self, key: StoreKey) -> Snapshot | None:
-        return await self._call(jobs.load, key)
-
-    async def save(self, key: StoreKey, write: Write) -> bool:
-        self._count_write()
-        return await self._call(jobs.save, key, write, self._quotas)
-
-    async def put_record(self, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:
-        self._count_write()
-        new = jobs.Record(name, record, ttl)
-        return await self._call(jobs.put_record, key, new, self._quotas)
-
-    async def mark(self, key: StoreKey, name: str) -> None:
-        await self._call(jobs.mark, key, name)
-
-    async def blocks(self, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
-        return await self._call(jobs.blocks, key, names)
-
-    async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
-        keys = [StoreKey(tenant, name) for name in likely]
-        return await self._call(jobs.find_and_read, tenant, digests, keys)
-
-    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
-        self._count_write()
-        claim = jobs.Claim(tenant, name, holder, ttl)
-        return await self._call(jobs.take_lease, claim)
-
-    async def read_lease(self, tenant: str, name: str) -> Lease:
-        return await self._call(jobs.read_lease, tenant, name)
-
-    async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
-        claim = jobs.Claim(tenant, name, holder, ttl)
-        await self._call(jobs.release_lease, claim, handover)
-
-    async def get_fact(self, name: str) -> bytes | None:
-        return await self._call(jobs.get_fact, name)
-
-    async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
-        self._count_write()
-        await self._call(jobs.put_fact, name, fact, ttl)
-
-    async def keys(self, tenant: str | None = None) -> list[StoreKey]:
-        return await self._call(jobs.keys, tenant)
-
-    async def delete(self, key: StoreKey) -> bool:
-        return await self._call(jobs.delete, key)
-
-    async def ping(self) -> None:
-        await self._call(jobs.ping)
-
-    async def close(self) -> None:
-        """Lets the jobs that are queued end, then closes. May be repeated."""
-        if self._closing is None:
-            self._closing = self._executor.submit(self._disconnect)
-            self._executor.shutdown(wait=False)
-        await asyncio.shield(asyncio.wrap_future(self._closing))
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
-    async def _call(
-        self,
-        job: Callable[Concatenate[sqlite3.Connection, float, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """The result of a job, which gets the connection and the time that it begins at, then the arguments."""
-        if self._closing is not None:
-            raise StoreError("store-closed")
-        if isinstance(self._executor, _InlineExecutor):
-            # This path runs twice in each request, so it does without a future.
-            return self._perform(job, *args, **kwargs)
-        return await asyncio.wrap_future(self._executor.submit(lambda: self._perform(job, *args, **kwargs)))
-
-    def _perform(
-        self,
-        job: Callable[Concatenate[sqlite3.Connection, float, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        """The one place where exceptions of SQLite, and any others of a job, become StoreErrors."""
-        assert self._connection is not None, "open() comes before any call"
-        try:
-            return job(self._connection, self._clock(), *args, **kwargs)
-        except StoreError:
-            raise
-        except Exception as error:
-            raise StoreError(_reason(error), str(error)) from error
-
-    def _count_write(self) -> None:
-        self._writes += 1
-        if self._writes % PURGE_EVERY == 0 and self._closing is None:
-            # Its result is not awaited: an error that stops a purge is raised by the next write too.
-            self._executor.submit(self._perform, jobs.purge)
-
-
 class _InlineExecutor(Executor):
     """Runs each job at once, in the calling thread."""
 
@@ -190,6 +65,312 @@ class _InlineExecutor(Executor):
         return future
 
 
+def _job(
+    method: Callable[Concatenate[SqliteStore, float, P], T],
+) -> Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]]:
+    """Turns a job, which runs where the SQL runs and gets the time that it begins at, into a method of the store.
+
+    The one place where exceptions of SQLite, and any others of a job, become StoreErrors.
+    """
+
+    def perform(self: SqliteStore, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(self, self._clock(), *args, **kwargs)
+        except StoreError:
+            raise
+        except Exception as error:
+            raise StoreError(_reason(error), str(error)) from error
+
+    @wraps(method)
+    async def call(self: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._closing is not None:
+            raise StoreError("store-closed")
+        if isinstance(self._executor, _InlineExecutor):
+            # This path runs twice in each request, so it does without a future.
+            return perform(self, *args, **kwargs)
+        return await asyncio.wrap_future(self._executor.submit(perform, self, *args, **kwargs))
+
+    return call
+
+
+@dataclass(slots=True, eq=False)
+class SqliteStore:
+    """`Store` over the file at `path`, or over memory where that is None."""
+
+    _clock: Callable[[], float]
+    _quotas: Quotas
+    _executor: Executor
+    _connection: sqlite3.Connection = field(init=False)
+    _closing: Future[None] | None = field(default=None, init=False)
+    _writes: int = field(default=0, init=False)
+
+    @classmethod
+    async def open(
+        cls, path: Path | None, *, clock: Callable[[], float] = time.time, quotas: Quotas | None = None
+    ) -> SqliteStore:
+        """Opens the file; creates it and its tables where they are missing."""
+        own_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="condenser-sqlite")
+        store = cls(clock, quotas or Quotas(), own_thread if path is not None else _InlineExecutor())
+        try:
+            await store._connect(path)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    @_job
+    def _connect(self, now: float, path: Path | None) -> None:
+        self._connection = open_database(path)
+        self._purge(now)
+
+    async def close(self) -> None:
+        """Lets the jobs that are queued end, then closes. May be repeated."""
+        if self._closing is None:
+            self._closing = self._executor.submit(self._disconnect)
+            self._executor.shutdown(wait=False)
+        await asyncio.shield(asyncio.wrap_future(self._closing))
+
+    def _disconnect(self) -> None:
+        if hasattr(self, "_connection"):  # not if it could not be opened
+            self._connection.close()
+
+    # Entries
+
+    @_job
+    def load(self, now: float, key: StoreKey) -> Snapshot | None:
+        return self._load(now, key)
+
+    def _load(self, now: float, key: StoreKey) -> Snapshot | None:
+        found = self._document(now, key)
+        if found is None or not found[-1]:
+            # True of nearly all entries. A single statement needs no transaction to be consistent.
+            return found and Snapshot(*found[1:3])
+        with transaction(self._connection, "DEFERRED"):
+            found = self._document(now, key)
+            if found is None:
+                return None
+            row, meta, revision, _ = found
+            records = self._rows("SELECT name, record FROM records WHERE session_id = ?", row)
+            marks = self._rows("SELECT name FROM standing WHERE session_id = ?", row)
+        return Snapshot(meta, revision, dict(records), frozenset(name for (name,) in marks))
+
+    def _document(self, now: float, key: StoreKey) -> tuple[int, bytes, int, bool] | None:
+        """Row, meta and revision of an entry, and whether it has records or marks; None where it was never saved."""
+        found = self._rows(
+            "SELECT id, meta, revision, EXISTS (SELECT 1 FROM records WHERE session_id = id)"
+            " OR EXISTS (SELECT 1 FROM standing WHERE session_id = id) FROM sessions"
+            " WHERE tenant = ? AND session = ? AND expires_at > ? AND meta IS NOT NULL",
+            *(*key, now),
+        )
+        return found[0] if found else None
+
+    @_job
+    def save(self, now: float, key: StoreKey, write: Write) -> bool:
+        self._purge_at_times(now)
+        expires_at = now + write.ttl
+        with transaction(self._connection, "IMMEDIATE"):
+            row, revision, rest = self._live_row(now, key)
+            if revision != write.revision:
+                return False
+            row = row or self._new_row(key, expires_at)
+            added = self._add_blocks(row, write)
+            size = rest + added + len(write.meta)
+            if added:
+                _stay_within(self._quotas.for_blocks(self._size_of_others(now, key)), size)
+            self._rows(
+                "UPDATE sessions SET meta = ?, revision = ?, expires_at = ?, bytes = ? WHERE id = ?",
+                *(write.meta, revision + 1, expires_at, size, row),
+            )
+            chained = [(key.tenant, digest, key.name, expires_at) for digest in write.index]
+            self._connection.executemany("INSERT OR REPLACE INTO chain VALUES (?, ?, ?, ?)", chained)
+        return True
+
+    def _add_blocks(self, row: int, write: Write) -> int:
+        """Inserts those blocks that are new; returns their bytes."""
+        insert, added = "INSERT INTO blocks VALUES (?, ?, ?) ON CONFLICT DO NOTHING", 0
+        for digest, block in write.blocks.items():
+            if self._connection.execute(insert, (row, digest, block)).rowcount:
+                added += len(digest) + len(block)
+        return added
+
+    @_job
+    def put_record(self, now: float, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:
+        self._purge_at_times(now)
+        expires_at = now + ttl
+        with transaction(self._connection, "IMMEDIATE"):
+            row = self._live_row(now, key)[0] or self._new_row(key, expires_at)
+            renew = "UPDATE sessions SET expires_at = ? WHERE id = ? AND expires_at < ?"
+            self._rows(renew, expires_at, row, expires_at)
+            found = self._rows("SELECT record FROM records WHERE session_id = ? AND name = ?", row, name)
+            if found:
+                kept: bytes = found[0][0]
+                return kept
+            ((before,),) = self._rows("SELECT bytes FROM sessions WHERE id = ?", row)
+            size = before + len(name) + len(record)
+            _stay_within(self._quotas.for_records(self._size_of_others(now, key)), size)
+            self._rows("INSERT INTO records VALUES (?, ?, ?)", row, name, record)
+            self._rows("UPDATE sessions SET bytes = ? WHERE id = ?", size, row)
+        return record
+
+    @_job
+    def mark(self, now: float, key: StoreKey, name: str) -> None:
+        with transaction(self._connection, "IMMEDIATE"):
+            row = self._live_row(now, key)[0]
+            if row is not None:
+                self._rows("INSERT INTO standing VALUES (?, ?) ON CONFLICT DO NOTHING", row, name)
+
+    @_job
+    def blocks(self, now: float, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
+        select = (
+            "SELECT digest, block FROM blocks JOIN sessions ON sessions.id = session_id"
+            " WHERE tenant = ? AND session = ? AND expires_at > ?"
+        )
+        if names is None:
+            return dict(self._rows(select, *key, now))
+        # One JSON argument, as the number of arguments of a statement is limited.
+        some = " AND digest IN (SELECT value FROM json_each(?))"
+        return dict(self._rows(select + some, *key, now, dumps(list(names))))
+
+    @_job
+    def find(self, now: float, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
+        read = {name: self._load(now, StoreKey(tenant, name)) for name in likely}
+        select = (
+            "SELECT digest, session FROM chain"
+            " WHERE tenant = ? AND digest IN (SELECT value FROM json_each(?)) AND expires_at > ?"
+        )
+        found = self._rows(select, tenant, dumps(list(digests)), now) if digests else []
+        return FindResult(dict(found), {name: snapshot for name, snapshot in read.items() if snapshot is not None})
+
+    @_job
+    def keys(self, now: float, tenant: str | None = None) -> list[StoreKey]:
+        select = (
+            "SELECT tenant, session FROM sessions"
+            " WHERE expires_at > ? AND tenant = coalesce(?, tenant) ORDER BY tenant, session"
+        )
+        return [StoreKey(*row) for row in self._rows(select, now, tenant)]
+
+    @_job
+    def delete(self, now: float, key: StoreKey) -> bool:
+        with transaction(self._connection, "IMMEDIATE"):
+            row, revision, _ = self._live_row(now, key)
+            self._rows("DELETE FROM sessions WHERE id = ?", row)
+        # Else the text would stay in the log file until it is written over. It may be busy, and is emptied later then.
+        self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
+        return revision > 0
+
+    # Leases and facts
+
+    @_job
+    def lease(self, now: float, tenant: str, name: str, holder: str, ttl: float) -> Lease:
+        self._purge_at_times(now)
+        with transaction(self._connection, "IMMEDIATE"):
+            self._rows(
+                "INSERT INTO leases VALUES (?, ?, ?, ?, x'') ON CONFLICT (tenant, name) DO UPDATE"
+                " SET holder = excluded.holder, expires_at = excluded.expires_at, left_behind = x''"
+                " WHERE holder = excluded.holder OR expires_at <= ?",
+                *(tenant, name, holder, now + ttl, now),
+            )
+            select = "SELECT holder, left_behind FROM leases WHERE tenant = ? AND name = ?"
+            ((holds, handover),) = self._rows(select, tenant, name)
+        return Lease(holds == holder, handover)
+
+    @_job
+    def read_lease(self, now: float, tenant: str, name: str) -> Lease:
+        select = "SELECT holder, left_behind FROM leases WHERE tenant = ? AND name = ? AND expires_at > ?"
+        rows = self._rows(select, tenant, name, now)
+        return Lease(rows[0][0] is not None, rows[0][1]) if rows else Lease(held=False)
+
+    @_job
+    def release(self, now: float, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
+        # Without a handover the row expires now, which is as good as deleting it.
+        ends = now + ttl if handover else now
+        with transaction(self._connection, "IMMEDIATE"):
+            self._rows(
+                "UPDATE leases SET holder = NULL, expires_at = ?, left_behind = ?"
+                " WHERE tenant = ? AND name = ? AND holder = ? AND expires_at > ?",
+                *(ends, handover, tenant, name, holder, now),
+            )
+
+    @_job
+    def get_fact(self, now: float, name: str) -> bytes | None:
+        rows = self._rows("SELECT fact FROM facts WHERE name = ? AND expires_at > ?", name, now)
+        return rows[0][0] if rows else None
+
+    @_job
+    def put_fact(self, now: float, name: str, fact: bytes, ttl: int) -> None:
+        self._purge_at_times(now)
+        with transaction(self._connection, "IMMEDIATE"):
+            self._rows("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", name, fact, now + ttl)
+
+    # All of the database
+
+    @_job
+    def ping(self, _now: float) -> None:
+        self._rows("SELECT 1 FROM sessions LIMIT 1")
+
+    def _purge_at_times(self, now: float) -> None:
+        """Purges before every `PURGE_EVERY`th write. An error that stops a purge is raised by the write too."""
+        self._writes += 1
+        if self._writes % PURGE_EVERY == 0:
+            with suppress(sqlite3.Error):
+                self._purge(now)
+
+    def _purge(self, now: float) -> None:
+        with transaction(self._connection, "IMMEDIATE"):
+            self._rows(
+                "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE expires_at <= ? LIMIT ?)",
+                *(now, PURGE_SESSIONS),
+            )
+            self._rows(
+                "DELETE FROM chain WHERE (tenant, digest) IN"
+                " (SELECT tenant, digest FROM chain WHERE expires_at <= ? LIMIT ?)",
+                *(now, PURGE_INDEX),
+            )
+            # No limit: there are only a few facts for each model of an upstream, and leases live for seconds.
+            self._rows("DELETE FROM facts WHERE expires_at <= ?", now)
+            self._rows("DELETE FROM leases WHERE expires_at <= ?", now)
+
+    # Statements of several jobs, inside their transactions
+
+    def _rows(self, statement: str, *values: object) -> list[Any]:
+        return self._connection.execute(statement, values).fetchall()
+
+    def _live_row(self, now: float, key: StoreKey) -> tuple[int | None, int, int]:
+        """Row id and revision of an entry, and the bytes of all but its meta. One that has expired is deleted."""
+        found = self._rows(
+            "SELECT id, revision, bytes - coalesce(length(meta), 0), expires_at FROM sessions"
+            " WHERE tenant = ? AND session = ?",
+            *key,
+        )
+        if not found:
+            return None, 0, 0
+        ((row, revision, rest, expires_at),) = found
+        if expires_at <= now:
+            self._rows("DELETE FROM sessions WHERE id = ?", row)
+            return None, 0, 0
+        return row, revision, rest
+
+    def _new_row(self, key: StoreKey, expires_at: float) -> int:
+        insert = "INSERT INTO sessions (tenant, session, revision, expires_at) VALUES (?, ?, 0, ?)"
+        row = self._connection.execute(insert, (*key, expires_at)).lastrowid
+        assert row is not None
+        return row
+
+    def _size_of_others(self, now: float, key: StoreKey) -> int:
+        """The bytes of the tenant's other entries; 0 without a tenant quota, which alone needs it."""
+        if not self._quotas.tenant:
+            return 0
+        select = "SELECT coalesce(sum(bytes), 0) FROM sessions WHERE tenant = ? AND expires_at > ? AND session <> ?"
+        size: int = self._rows(select, key.tenant, now, key.name)[0][0]
+        return size
+
+
+def _stay_within(room: int, size: int) -> None:
+    """Raises, which rolls the transaction back, if an entry would exceed its quota."""
+    if room != UNBOUNDED and size > room:
+        raise StoreError("store-quota", f"the session would have {size} bytes of {room}")
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return "store-unavailable"
@@ -199,183 +380,3 @@ def _reason(error: Exception) -> str:
         return "store-full"  # the file may not grow: a limit on files, or a quota of the disk
     # The low byte is the primary code; errors of the Python module itself carry none.
     return _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "store-error")
-
-
-# The file: its schema and migrations, and how it is opened. All of it blocks, so it runs in the thread of the store.
-
-SCHEMA_VERSION = 4
-
-
-_MAGIC = b"SQLite format 3\0"
-
-
-_HEADER = 64  # bytes, of which the last four are the version
-
-
-BUSY = 1.0  # seconds to wait for another process; about as long as a request may wait for its store
-
-
-_SCHEMA = (
-    """
-    CREATE TABLE sessions (
-        id INTEGER PRIMARY KEY,
-        tenant TEXT NOT NULL,
-        session TEXT NOT NULL,
-        revision INTEGER NOT NULL,
-        expires_at REAL NOT NULL,
-        meta BLOB,
-        UNIQUE (tenant, session)
-    )
-    """,
-    """
-    CREATE TABLE records (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        name TEXT NOT NULL,
-        record BLOB NOT NULL,
-        UNIQUE (session_id, name)
-    )
-    """,
-    """
-    CREATE TABLE standing (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        name TEXT NOT NULL,
-        PRIMARY KEY (session_id, name)
-    ) WITHOUT ROWID
-    """,
-    """
-    CREATE TABLE blocks (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        digest TEXT NOT NULL,
-        block BLOB NOT NULL,
-        UNIQUE (session_id, digest)
-    )
-    """,
-    """
-    CREATE TABLE chain (
-        tenant TEXT NOT NULL,
-        digest TEXT NOT NULL,
-        session TEXT NOT NULL,
-        expires_at REAL NOT NULL,
-        PRIMARY KEY (tenant, digest)
-    ) WITHOUT ROWID
-    """,
-    "CREATE INDEX sessions_by_expiry ON sessions (expires_at)",
-    "CREATE INDEX chain_by_expiry ON chain (expires_at)",
-)
-
-
-# The statements that migrate each version to the next; version 0 is an empty file.
-_STEPS: dict[int, tuple[str, ...]] = {
-    0: _SCHEMA,
-    1: (
-        "ALTER TABLE sessions ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0",
-        """
-        UPDATE sessions SET bytes = coalesce(length(meta), 0)
-            + (SELECT coalesce(sum(length(name) + length(record)), 0) FROM records WHERE session_id = id)
-            + (SELECT coalesce(sum(length(digest) + length(block)), 0) FROM blocks WHERE session_id = id)
-        """,
-        # It covers the sum over a tenant, so that no meta is read for it.
-        "CREATE INDEX sessions_by_tenant ON sessions (tenant, expires_at, session, bytes)",
-    ),
-    2: (
-        # A lease without a holder has ended, and only its handover (left_behind) lives on.
-        """
-        CREATE TABLE leases (
-            tenant TEXT NOT NULL,
-            name TEXT NOT NULL,
-            holder TEXT,
-            expires_at REAL NOT NULL,
-            left_behind BLOB NOT NULL,
-            PRIMARY KEY (tenant, name)
-        )
-        """,
-    ),
-    3: ("CREATE TABLE facts (name TEXT PRIMARY KEY, fact BLOB NOT NULL, expires_at REAL NOT NULL) WITHOUT ROWID",),
-}
-
-
-def open_database(path: Path | None) -> sqlite3.Connection:
-    """Opens the database at `path`, creating it where it is missing; None stands for one in memory."""
-    target = ":memory:" if path is None else _private_file(path)
-    # Without an isolation level the module starts no transactions of its own.
-    connection = sqlite3.connect(target, timeout=BUSY, isolation_level=None)
-    try:
-        _refuse_unknown_schema(connection)
-        _configure(connection)
-        _bring_up_to_date(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def version_on_disk(path: Path) -> int | None:
-    """The schema version of a file, read without opening it as a database, so that nothing changes.
-
-    None for a file that is no database. Not to be called in a process that has the database open: closing the file
-    would drop its locks.
-    """
-    with path.open("rb") as file:
-        header = file.read(_HEADER)
-    return int.from_bytes(header[-4:]) if len(header) == _HEADER and header.startswith(_MAGIC) else None
-
-
-def _private_file(path: Path) -> str:
-    """Creates the file if need be, and returns its absolute path. File and new directories are for their owner only."""
-    path = Path(os.path.abspath(path))
-    for directory in [parent for parent in reversed(path.parents) if not parent.exists()]:
-        directory.mkdir(mode=0o700, exist_ok=True)
-    with suppress(FileExistsError):
-        # Only ever with O_EXCL: closing any descriptor of a database drops the locks of this process on it.
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    return str(path)
-
-
-def _refuse_unknown_schema(connection: sqlite3.Connection) -> None:
-    with transaction(connection, "DEFERRED"):  # one consistent view: another process may be creating the tables
-        version = _version(connection)
-        tables = rows_of(connection, "SELECT 1 FROM sqlite_master LIMIT 1")
-    if version > SCHEMA_VERSION:
-        newer = f"the file has version {version} of a newer Condenser; this one knows {SCHEMA_VERSION}"
-        raise StoreError("store-schema", newer)
-    if version == 0 and tables:
-        raise StoreError("store-schema", "the file is a database of another program")
-
-
-def _configure(connection: sqlite3.Connection) -> None:
-    _use_wal(connection)
-    # In WAL mode NORMAL cannot corrupt the file. A power cut may lose the last commits, which clients send again.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA journal_size_limit = 67108864")
-    connection.execute("PRAGMA secure_delete = ON")
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    # SQLite does not always wait for a lock when it changes this mode: processes that start together collide.
-    deadline = time.monotonic() + BUSY
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-        else:
-            return
-
-
-def _bring_up_to_date(connection: sqlite3.Connection) -> None:
-    if _version(connection) == SCHEMA_VERSION:
-        return
-    with transaction(connection, "IMMEDIATE"):
-        # The version is read again: another process may have migrated the file meanwhile.
-        for version in range(_version(connection), SCHEMA_VERSION):
-            for statement in _STEPS[version]:
-                connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    return version

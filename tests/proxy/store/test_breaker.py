@@ -1,10 +1,11 @@
-"""The breaker: its circuit against a model, the calls that it guards, and those of a store."""
+"""The breaker: against a model, the calls that it guards, and those of a store."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 
 import pytest
 from hypothesis import settings
@@ -12,106 +13,94 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from proxy.store.base import ANSWERS, StoreError, Write
-from proxy.store.breaker import Breaker, Circuit, State, Thresholds
+from proxy.store.breaker import COOL_DOWN, FAILURES, WINDOW, Breaker, State
 from proxy.store.redis_store import RedisStore
 from tests.proxy.store.conftest import Clock
 from tests.proxy.store.on_redis import EVERY_CALL, KEY, failure
 from tests.support.redis_server import RedisServer
 
-RULES = Thresholds()
+LONGEST = 10.0
 
 
 class Machine(RuleBasedStateMachine):
-    """Calls begin, end and overlap in any order; what is known from outside is kept beside the circuit."""
+    """Calls begin, end and overlap in any order; what is known from outside is kept beside the breaker."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.circuit = Circuit()
-        self.now = 0.0
-        self.under_way: list[int] = []
-        self.opened_at: list[float] = []
-        self.probe: int | None = None
+        self.clock = Clock()
+        self.breaker = Breaker("it", self.clock)
+        self.under_way: list[tuple[int, AbstractContextManager[None]]] = []
+
+    @property
+    def age(self) -> int:
+        return self.breaker.transitions.total()
 
     @rule(seconds=st.sampled_from([0.0, 0.25, 1.0, 2.5, 11.0]))
     def time_passes(self, seconds: float) -> None:
-        self.now += seconds
+        self.clock.now += seconds
 
     @rule()
     def a_call_begins(self) -> None:
-        before = self.circuit
-        self.circuit, may = before.admit(self.now)
-        if before.state is State.CLOSED:
-            assert may
-        if before.state is State.HALF_OPEN:
-            assert not may, "there is one probe"
-        if before.state is State.OPEN:
-            assert may == (self.now >= before.until)
-            self.probe = self.circuit.age if may else None
-        if may:
-            self.under_way.append(self.circuit.age)
+        before, until, call = self.breaker.state, self.breaker.until, self.breaker.guard()
+        try:
+            call.__enter__()
+        except StoreError:
+            assert before is not State.CLOSED
+            assert before is State.HALF_OPEN or self.clock.now < until
+        else:
+            assert before is not State.HALF_OPEN, "there is one probe"
+            assert before is State.CLOSED or self.clock.now >= until
+            self.under_way.append((self.age, call))
 
     @precondition(lambda self: self.under_way)
     @rule(data=st.data())
     def a_call_is_answered(self, data: st.DataObject) -> None:
-        began = self._ends(data)
-        before, self.circuit = self.circuit, self.circuit.after_success(began)
-        if began == before.age:
-            assert self.circuit.state is State.CLOSED
-            assert self.circuit.failures == ()
+        before, failures = self.breaker.state, self.breaker.failures[:]
+        if self._ends(data, None):
+            assert self.breaker.state is State.CLOSED
+            assert self.breaker.failures == []
         else:
-            assert self.circuit == before
+            assert (self.breaker.state, self.breaker.failures) == (before, failures)
 
     @precondition(lambda self: self.under_way)
     @rule(data=st.data())
     def a_call_fails(self, data: st.DataObject) -> None:
-        began = self._ends(data)
-        before, self.circuit = self.circuit, self.circuit.after_failure(began, self.now)
-        if began != before.age:
-            assert self.circuit == before
-        elif before.state is State.HALF_OPEN:
-            assert self.circuit.state is State.OPEN
-            assert self.circuit.cool_down == min(2 * before.cool_down, RULES.longest_cool_down)
-        elif self.circuit.state is State.OPEN:
-            assert len(before.failures) >= RULES.failures - 1
-            assert self.now - before.failures[-2] <= RULES.window
-            assert self.circuit.cool_down == RULES.cool_down
+        before, cool_down, failures = self.breaker.state, self.breaker.cool_down, self.breaker.failures[:]
+        if not self._ends(data, StoreError("store-timeout")):
+            assert (self.breaker.state, self.breaker.failures) == (before, failures)
+        elif before is State.HALF_OPEN:
+            assert self.breaker.state is State.OPEN
+            assert self.breaker.cool_down == min(2 * cool_down, LONGEST)
+        elif self.breaker.state is State.OPEN:
+            assert len(failures) >= FAILURES - 1
+            assert self.clock.now - failures[-2] <= WINDOW
+            assert self.breaker.cool_down == COOL_DOWN
 
-    def _ends(self, data: st.DataObject) -> int:
-        return self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1)))
-
-    @invariant()
-    def a_closed_circuit_has_seen_fewer_failures_in_a_row_than_it_takes(self) -> None:
-        if self.circuit.state is State.CLOSED:
-            assert len(self.circuit.failures) < RULES.failures
+    def _ends(self, data: st.DataObject, error: StoreError | None) -> bool:
+        """Ends a call; whether it began in the state that the breaker was in until then."""
+        began, call = self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1)))
+        age = self.age
+        assert not call.__exit__(type(error) if error else None, error, None)
+        return began == age
 
     @invariant()
-    def an_open_circuit_lets_a_probe_through_before_long(self) -> None:
-        if self.circuit.state is State.OPEN:
-            assert self.circuit.until - self.now <= RULES.longest_cool_down
-            assert self.circuit.admit(self.circuit.until)[1]
+    def a_closed_breaker_has_seen_fewer_failures_in_a_row_than_it_takes(self) -> None:
+        if self.breaker.state is State.CLOSED:
+            assert len(self.breaker.failures) < FAILURES
 
     @invariant()
-    def a_half_open_circuit_waits_for_a_probe_that_is_under_way(self) -> None:
-        if self.circuit.state is State.HALF_OPEN:
-            assert self.under_way.count(self.circuit.age) == 1
+    def an_open_breaker_lets_a_probe_through_before_long(self) -> None:
+        if self.breaker.state is State.OPEN:
+            assert self.breaker.until - self.clock.now <= LONGEST
+
+    @invariant()
+    def a_half_open_breaker_waits_for_a_probe_that_is_under_way(self) -> None:
+        if self.breaker.state is State.HALF_OPEN:
+            assert [began for began, _ in self.under_way].count(self.age) == 1
 
 
-TestCircuit = Machine.TestCase
-TestCircuit.settings = settings(max_examples=50, deadline=None)
-
-
-def test_two_failures_and_an_answer_and_two_failures_open_nothing() -> None:
-    circuit = Circuit()
-    for failed in (True, True, False, True, True):
-        circuit = circuit.after_failure(0, 0.0) if failed else circuit.after_success(0)
-    assert circuit.state is State.CLOSED
-
-
-def test_failures_that_are_further_apart_than_the_window_open_nothing() -> None:
-    circuit = Circuit()
-    for at in (0.0, 6.0, 12.0, 18.0):
-        circuit = circuit.after_failure(0, at)
-    assert circuit.state is State.CLOSED
+TestBreaker = Machine.TestCase
+TestBreaker.settings = settings(max_examples=50, deadline=None)
 
 
 @pytest.fixture
@@ -122,6 +111,18 @@ def clock() -> Clock:
 @pytest.fixture
 def breaker(clock: Clock) -> Breaker:
     return Breaker("it", clock)
+
+
+def test_two_failures_and_an_answer_and_two_failures_open_nothing(breaker: Breaker) -> None:
+    ends(breaker, "store-timeout", "store-timeout", "", "store-timeout", "store-timeout")
+    assert breaker.state is State.CLOSED
+
+
+def test_failures_that_are_further_apart_than_the_window_open_nothing(breaker: Breaker, clock: Clock) -> None:
+    for _ in range(4):
+        ends(breaker, "store-timeout")
+        clock.now += 6
+    assert breaker.state is State.CLOSED
 
 
 def fail(reason: str) -> None:

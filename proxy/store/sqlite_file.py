@@ -1,0 +1,202 @@
+"""The file of the SQLite store: its schema and migrations, and how it is opened. All of this blocks.
+
+The file holds people's conversations, so it and the directories made for it are readable by their owner only. SQLite
+gives its -wal and -shm files the mode of the database. A file with an older schema is migrated when it is opened; older
+programs cannot open it after that. A file with a newer schema, or of another program, is refused and left unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+from proxy.store.base import StoreError
+
+SCHEMA_VERSION = 4
+
+_MAGIC = b"SQLite format 3\0"
+_HEADER = 64  # bytes, of which the last four are the version
+
+BUSY = 1.0  # seconds to wait for another process; about as long as a request may wait for its store
+
+_SCHEMA = (
+    """
+    CREATE TABLE sessions (
+        id INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        session TEXT NOT NULL,
+        revision INTEGER NOT NULL,
+        expires_at REAL NOT NULL,
+        meta BLOB,
+        UNIQUE (tenant, session)
+    )
+    """,
+    """
+    CREATE TABLE records (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        record BLOB NOT NULL,
+        UNIQUE (session_id, name)
+    )
+    """,
+    """
+    CREATE TABLE standing (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        PRIMARY KEY (session_id, name)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE blocks (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        digest TEXT NOT NULL,
+        block BLOB NOT NULL,
+        UNIQUE (session_id, digest)
+    )
+    """,
+    """
+    CREATE TABLE chain (
+        tenant TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        session TEXT NOT NULL,
+        expires_at REAL NOT NULL,
+        PRIMARY KEY (tenant, digest)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX sessions_by_expiry ON sessions (expires_at)",
+    "CREATE INDEX chain_by_expiry ON chain (expires_at)",
+)
+
+# The statements that migrate each version to the next; version 0 is an empty file.
+_STEPS: dict[int, tuple[str, ...]] = {
+    0: _SCHEMA,
+    1: (
+        "ALTER TABLE sessions ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0",
+        """
+        UPDATE sessions SET bytes = coalesce(length(meta), 0)
+            + (SELECT coalesce(sum(length(name) + length(record)), 0) FROM records WHERE session_id = id)
+            + (SELECT coalesce(sum(length(digest) + length(block)), 0) FROM blocks WHERE session_id = id)
+        """,
+        # It covers the sum over a tenant, so that no meta is read for it.
+        "CREATE INDEX sessions_by_tenant ON sessions (tenant, expires_at, session, bytes)",
+    ),
+    2: (
+        # A lease without a holder has ended, and only its handover (left_behind) lives on.
+        """
+        CREATE TABLE leases (
+            tenant TEXT NOT NULL,
+            name TEXT NOT NULL,
+            holder TEXT,
+            expires_at REAL NOT NULL,
+            left_behind BLOB NOT NULL,
+            PRIMARY KEY (tenant, name)
+        )
+        """,
+    ),
+    3: ("CREATE TABLE facts (name TEXT PRIMARY KEY, fact BLOB NOT NULL, expires_at REAL NOT NULL) WITHOUT ROWID",),
+}
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, mode: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
+    """A transaction: what is done inside is committed, or rolled back if it raises."""
+    connection.execute(f"BEGIN {mode}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # some errors roll back by themselves
+            connection.execute("ROLLBACK")
+        raise
+
+
+def open_database(path: Path | None) -> sqlite3.Connection:
+    """Opens the database at `path`, creating it where it is missing; None stands for one in memory."""
+    target = ":memory:" if path is None else _private_file(path)
+    # Without an isolation level the module starts no transactions of its own.
+    connection = sqlite3.connect(target, timeout=BUSY, isolation_level=None)
+    try:
+        _refuse_unknown_schema(connection)
+        _configure(connection)
+        _bring_up_to_date(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def version_on_disk(path: Path) -> int | None:
+    """The schema version of a file, read without opening it as a database, so that nothing changes.
+
+    None for a file that is no database. Not to be called in a process that has the database open: closing the file
+    would drop its locks.
+    """
+    with path.open("rb") as file:
+        header = file.read(_HEADER)
+    return int.from_bytes(header[-4:]) if len(header) == _HEADER and header.startswith(_MAGIC) else None
+
+
+def _private_file(path: Path) -> str:
+    """Creates the file if need be, and returns its absolute path. File and new directories are for their owner only."""
+    path = Path(os.path.abspath(path))
+    for directory in [parent for parent in reversed(path.parents) if not parent.exists()]:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        # Only ever with O_EXCL: closing any descriptor of a database drops the locks of this process on it.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    return str(path)
+
+
+def _refuse_unknown_schema(connection: sqlite3.Connection) -> None:
+    with transaction(connection, "DEFERRED"):  # one consistent view: another process may be creating the tables
+        version = _version(connection)
+        tables = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+    if version > SCHEMA_VERSION:
+        newer = f"the file has version {version} of a newer Condenser; this one knows {SCHEMA_VERSION}"
+        raise StoreError("store-schema", newer)
+    if version == 0 and tables:
+        raise StoreError("store-schema", "the file is a database of another program")
+
+
+def _configure(connection: sqlite3.Connection) -> None:
+    _use_wal(connection)
+    # In WAL mode NORMAL cannot corrupt the file. A power cut may lose the last commits, which clients send again.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA journal_size_limit = 67108864")
+    connection.execute("PRAGMA secure_delete = ON")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    # SQLite does not always wait for a lock when it changes this mode: processes that start together collide.
+    deadline = time.monotonic() + BUSY
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+    if _version(connection) == SCHEMA_VERSION:
+        return
+    with transaction(connection, "IMMEDIATE"):
+        # The version is read again: another process may have migrated the file meanwhile.
+        for version in range(_version(connection), SCHEMA_VERSION):
+            for statement in _STEPS[version]:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version
