@@ -11,9 +11,8 @@ import pytest
 from hypothesis import settings
 
 from proxy.log import JsonLines, TextLines
-from proxy.sessions.codec import decode_document
+from proxy.sessions.codec import Records, decode_document
 from proxy.sessions.session import Session
-from proxy.sessions.stored import Records
 from proxy.store.compress import decompress
 from tests.support.proxy import Proxy, proxying
 from tests.support.upstream import ScriptedUpstream

@@ -184,7 +184,7 @@ class RequestContext(NamedTuple):
         session, branch = self.recognised.session, self.branch
         if session is None or branch is None or not (session.wishes and self.may_store):
             return None
-        return next((each for each in session.wishes if each.is_live and each.branch == branch.name), None)
+        return next((each for each in session.wishes if each.is_live and each.what == branch.name), None)
 
     def is_held_back(self, applied: Condensation | None) -> bool:
         """Whether nothing is condensed until it must be, since a person took back what reached beyond `applied`."""

@@ -8,7 +8,6 @@ Where the store keeps the text of conversations, the documents have it too. So t
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -20,10 +19,10 @@ from proxy.sessions.append import history_at
 from proxy.sessions.branch import Branch
 from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.cards import key_of_shown
-from proxy.sessions.codec import encode_condensation, encode_verdict, record_name, reverted
+from proxy.sessions.codec import condensation_document, encode_condensation, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, StoredMessage, messages_on
 from proxy.sessions.identity import session_key
-from proxy.sessions.marks import pin_of, wish_for
+from proxy.sessions.marks import CONDENSE, PIN, wish_for
 from proxy.sessions.session import MAIN, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
@@ -154,7 +153,7 @@ class Admin:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
         node = await _read_in_thread(self._pinnable, session, branch, blocks, number)
-        pin = pin_of(node, session.pins)
+        pin = wish_for(node.hex(), PIN, session.pins)
         await self._stored.in_time(self._stored.store.mark(key, pin.mark))
         return {"object": "pin", "id": pin.id, "message": number, "branch": name}
 
@@ -229,7 +228,7 @@ class Admin:
         branch = _branch_named(name, session)
         if session is None or branch is None:
             return None
-        wish = wish_for(branch.name, session.wishes)
+        wish = wish_for(branch.name, CONDENSE, session.wishes)
         await self._stored.in_time(self._stored.store.mark(key, wish.mark))
         return {"object": "condense", "branch": branch.name}
 
@@ -347,7 +346,7 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
         "rewriting_refused": session.rewriting_refused,
         "totals": dict(session.totals),
         "branches": [_branch(each, stored.tree) for each in session.branches],
-        "condenses_next": [wish.branch for wish in session.wishes if wish.is_live],
+        "condenses_next": [wish.what for wish in session.wishes if wish.is_live],
         "context_strategy": session.strategy,
         "condensations": [
             {**_condensation(each), "saved_tokens": session.saved_tokens.get(each.id, 0)} for each in condensations
@@ -377,7 +376,7 @@ def _branch(branch: Branch, tree: Tree[StoredMessage]) -> Document:
 
 def _condensation(condensation: Condensation) -> Document:
     """A condensation as it is stored: a piece `[from, to]` is a run of kept messages, any other is the proxy's text."""
-    document: Document = json.loads(encode_condensation(condensation))
+    document = condensation_document(condensation)
     del document["v"]
     return {
         **document,

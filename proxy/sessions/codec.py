@@ -1,9 +1,12 @@
-"""Encodes sessions and condensations as bytes, and decodes them.
+"""The stored form of sessions and condensations.
 
 The format is JSON with a schema version. A reader treats a newer version as a miss, and ignores members that it does
 not know. The text of replacements is stored, not the templates it was made from, so that a later version of a prompt or
 frame changes no view that stands. A run of kept messages is written as one range. Pieces are sent to upstreams, so they
 are checked when they are read.
+
+`Records` decodes equal bytes once, whichever process wrote them, and caches what it decoded. When the cached values
+exceed a number of bytes together, the least recently used ones are dropped.
 """
 
 from __future__ import annotations
@@ -11,12 +14,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from typing import Any
 
 from proxy.knowledge import anchor as anchors
-from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, MemoryBlock, Opening
+from proxy.runtime.lru import SizedLru
+from proxy.sessions.branch import Branch, MemoryBlock, Opening
 from proxy.sessions.identity import CHAT
+from proxy.sessions.marks import CONDENSE, PIN, wishes_in
 from proxy.sessions.session import FailedTry, Session, Tip
+from proxy.store.base import Snapshot, StoreError
+from proxy.store.compress import decompress
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation
 from strategies.core.parsing import loads
@@ -27,6 +35,18 @@ from strategies.dialects import DIALECTS
 VERSION = 1
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """The exceptions that decoding raises for bytes that are not of this format."""
+MAX_BYTES = 2 * 1024 * 1024
+"""Bytes of records, enough for about a thousand; decoded they take two to eight times as much."""
+MAX_DOCUMENTS = 128 * 1024
+"""Bytes of documents, enough for a few hundred sessions; decoded they take five times as much."""
+
+_RECORDED = (
+    *("id", "digest", "covered", "depth", "pieces", "window", "strategy", "requirement", "trigger", "tokens_before"),
+    *("tokens_after", "created_at", "own_tokens", "parent", "cards", "metadata"),
+)
+"""The fields of a condensation that its record has; whether it stands is stored outside of the record."""
+_NEWER: tuple[Any, ...] = ((), ("", ""), None, "", "", (), False, 0, "")
+"""What the row of a branch has from its seventh item on, if an earlier version stored it without that."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 """Shared, since `json.dumps` would make an encoder for each document."""
@@ -34,7 +54,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 def encode_session(session: Session) -> bytes:
     """The document of a session; its condensations are stored in records of their own."""
-    return _dump(
+    return _encode(
         {
             "v": VERSION,
             "id": session.id,
@@ -60,19 +80,7 @@ def encode_session(session: Session) -> bytes:
             "refused": session.rewriting_refused,
             **({} if session.dialect == CHAT else {"dialect": session.dialect}),
         }
-    )
-
-
-def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
-    """The condensation in a record; None where a newer version wrote it."""
-    document = json.loads(data)
-    if document.pop("v") > VERSION:
-        return None
-    document["digest"] = bytes.fromhex(document["digest"])
-    document["pieces"] = tuple(_decode_pieces(document["pieces"], document["covered"]))
-    document["cards"] = tuple(from_json(document.get("cards", [])))
-    known = {key: document[key] for key in document.keys() & Condensation.__dataclass_fields__.keys()}
-    return replace(Condensation(**known), standing=standing)
+    ).encode()
 
 
 def decode_document(meta: bytes) -> Session | None:
@@ -121,21 +129,23 @@ def _branch_row(branch: Branch) -> list[Any]:
 
 
 def _branch(row: Sequence[Any]) -> Branch:
-    name, head, before, count, last_used, applied, *later = row
-    seen = tuple((count, at) for count, at in later[0]) if later else ()
-    block = MemoryBlock(*later[1]) if len(later) > 1 else NO_MEMORY_BLOCK
-    anchor = anchors.from_row(later[2]) if len(later) > 2 and later[2] else None
-    reply = later[3] if len(later) > 3 else ""
-    last, openings = later[4:6] if len(later) > 5 else ("", ())
-    side = len(later) > 6 and bool(later[6])
-    applied_at = later[7] if len(later) > 7 else 0
-    shown = later[8] if len(later) > 8 else ""
-    nodes = bytes.fromhex(head), bytes.fromhex(before)
-    opens = tuple(Opening(at, bytes.fromhex(node)) for at, node in openings)
-    known = Branch(
-        name, *nodes, count, last_used, applied, seen, block, anchor, reply, bytes.fromhex(last), opens, side
+    name, head, before, count, last_used, applied, *newer = row
+    seen, block, anchor, reply, last, openings, *rest = [*newer, *_NEWER[len(newer) :]]
+    return Branch(
+        name,
+        bytes.fromhex(head),
+        bytes.fromhex(before),
+        count,
+        last_used,
+        applied,
+        tuple((count, at) for count, at in seen),
+        MemoryBlock(*block),
+        anchors.from_row(anchor) if anchor else None,
+        reply,
+        bytes.fromhex(last),
+        tuple(Opening(at, bytes.fromhex(node)) for at, node in openings),
+        *rest[:3],
     )
-    return replace(known, applied_at=applied_at, shown=shown) if applied_at else known
 
 
 def encode_verdict(verdict: Verdict) -> dict[str, Any]:
@@ -168,29 +178,31 @@ def reverted(name: str) -> str:
     return f"reverted:{name}"
 
 
+def condensation_document(condensation: Condensation) -> dict[str, Any]:
+    """The document of a condensation's record."""
+    return {
+        "v": VERSION,
+        **{name: getattr(condensation, name) for name in _RECORDED},
+        "digest": condensation.digest.hex(),
+        "pieces": list(_encode_pieces(condensation.pieces)),
+        "cards": to_json(condensation.cards),
+    }
+
+
 def encode_condensation(condensation: Condensation) -> bytes:
-    """The record of a condensation; whether it stands is stored outside of the record."""
-    return _dump(
-        {
-            "v": VERSION,
-            "id": condensation.id,
-            "digest": condensation.digest.hex(),
-            "covered": condensation.covered,
-            "depth": condensation.depth,
-            "pieces": list(_encode_pieces(condensation.pieces)),
-            "window": condensation.window,
-            "strategy": condensation.strategy,
-            "requirement": condensation.requirement,
-            "trigger": condensation.trigger,
-            "tokens_before": condensation.tokens_before,
-            "tokens_after": condensation.tokens_after,
-            "created_at": condensation.created_at,
-            "own_tokens": condensation.own_tokens,
-            "parent": condensation.parent,
-            "cards": to_json(condensation.cards),
-            "metadata": condensation.metadata,
-        }
-    )
+    return _encode(condensation_document(condensation)).encode()
+
+
+def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
+    """The condensation in a record; None where a newer version wrote it."""
+    document = json.loads(data)
+    if document.pop("v") > VERSION:
+        return None
+    document["digest"] = bytes.fromhex(document["digest"])
+    document["pieces"] = tuple(_decode_pieces(document["pieces"], document["covered"]))
+    document["cards"] = tuple(from_json(document.get("cards", [])))
+    known = {key: document[key] for key in document.keys() & Condensation.__dataclass_fields__.keys()}
+    return Condensation(**known | {"standing": standing})
 
 
 def _encode_pieces(pieces: Iterable[Piece]) -> Iterator[Any]:
@@ -232,5 +244,66 @@ def _literal(raw: Any, kind: PieceKind, origin: int | None, before: int) -> Lite
     return Literal(raw, kind, origin)
 
 
-def _dump(document: Any) -> bytes:
-    return _encode(document).encode()
+class Records:
+    """Reads sessions and records; one per app. Raises `StoreError` for bytes that cannot be decoded."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES, max_documents: int = MAX_DOCUMENTS) -> None:
+        self._records: SizedLru[bytes, tuple[Condensation | None]] = SizedLru(max_bytes)
+        self._documents: SizedLru[bytes, Session] = SizedLru(max_documents)
+
+    def session(self, snapshot: Snapshot | None) -> Session | None:
+        """The session in a snapshot, None where there is none or a newer version wrote it."""
+        if snapshot is None:
+            return None
+        try:
+            return self._session(snapshot)
+        except UNREADABLE as error:
+            raise StoreError("store-corrupt", f"a session cannot be read: {type(error).__name__}") from error
+
+    def _session(self, snapshot: Snapshot) -> Session | None:
+        session = self._documents.use(snapshot.meta)
+        if session is None:
+            document = decompress(snapshot.meta)
+            session = decode_document(document)
+            if session is None:
+                return None
+            self.put_session(snapshot.meta, session, len(document))
+        marks = snapshot.marks
+        session = session._replace(revision=snapshot.revision)
+        if marks:
+            session = session._replace(pins=wishes_in(marks, PIN), wishes=wishes_in(marks, CONDENSE))
+        if not snapshot.records:
+            return session
+        records = []
+        for name, data in snapshot.records.items():
+            is_reverted = reverted(name) in marks
+            record = self._condensation(data, standing=name in marks and not is_reverted)
+            if record is not None:
+                records.append(replace(record, reverted=True) if is_reverted else record)
+        return session._replace(condensations=tuple(records))
+
+    def put_session(self, meta: bytes, session: Session, size: int) -> None:
+        """Caches a session that is stored as `meta`, so that reading it again decodes nothing.
+
+        `size` are the bytes of its document, which `meta` may have compressed.
+        """
+        self._documents.put(meta, session, size)
+
+    def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
+        """The condensation in a record, None where a newer version wrote it."""
+        try:
+            return self._condensation(data, standing=standing)
+        except UNREADABLE as error:
+            raise StoreError("store-corrupt", f"a record cannot be read: {type(error).__name__}") from error
+
+    def _condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
+        key = blake2b(data, digest_size=16).digest()
+        cached = self._records.use(key)
+        if cached is None:
+            record = decompress(data)
+            cached = (decode_condensation(record, standing=standing),)
+            self._records.put(key, cached, len(record))
+        (condensation,) = cached
+        if condensation is None or condensation.standing is standing:
+            return condensation
+        return replace(condensation, standing=standing)

@@ -137,7 +137,7 @@ class Keeper:
         data = await self._stored.store.put_record(key, name, compress(encode_condensation(condensation)), self.ttl)
         if standing:
             await self._stored.store.mark(key, name)
-        return self._stored.condensation(data, standing=standing) or condensation
+        return self._stored.records.condensation(data, standing=standing) or condensation
 
     async def _share(self, recognised: Recognised, kept: Condensation) -> None:
         """Puts the cards of a condensation into the scope that its request names; a failure is only logged."""

@@ -24,7 +24,7 @@ from proxy.sessions.branch import Branch, has_node, is_answered_alike, openings
 from proxy.sessions.cards import Scope, cards_of_scope, scope_key
 from proxy.sessions.histories import Histories, MissingMessages
 from proxy.sessions.identity import Identity
-from proxy.sessions.marks import Pin
+from proxy.sessions.marks import Wish
 from proxy.sessions.session import Session, newest_turn
 from proxy.sessions.stored import StoredSessions
 from proxy.store.access import Patience
@@ -63,7 +63,7 @@ class Recognised(NamedTuple):
     """The condensations of the session and of its ancestors."""
     patches: tuple[Overlay, ...] = ()
     """Hidden rounds of the session and of its ancestors, the newest last."""
-    pins: tuple[Pin, ...] = ()
+    pins: tuple[Wish, ...] = ()
     """The pins of the session, or of the one that a new one forks from and takes them over."""
     parent: str | None = None
     """The stored name of the session that a new one forks from."""

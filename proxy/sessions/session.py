@@ -33,7 +33,7 @@ from proxy.sessions.branch import (
     places_since,
 )
 from proxy.sessions.identity import CHAT, DERIVED
-from proxy.sessions.marks import Pin, Wish
+from proxy.sessions.marks import Wish
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.digest import ROOT
@@ -111,7 +111,7 @@ class Session(NamedTuple):
     """The tokens that each condensation left out of the requests it was applied to, by its id."""
     condensations: tuple[Condensation, ...] = ()
     """The condensations of all branches, prepared and standing; each is stored in a record of its own."""
-    pins: tuple[Pin, ...] = ()
+    pins: tuple[Wish, ...] = ()
     """The messages that a person pinned, in that order, also those that were unpinned; each is stored as a mark."""
     wishes: tuple[Wish, ...] = ()
     """The branches that a person wants condensed, also those that were; each is stored as a mark."""

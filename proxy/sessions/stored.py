@@ -4,10 +4,6 @@ A request has one `Patience` for all its store work, from its arrival to the las
 patience is used up fails as if the store were down; what was read before stays valid. A write is always attempted, in
 a task that the app owns: patience bounds how long the request waits for it, and neither the end of patience nor a
 client that leaves cuts a write short. Stored bytes that cannot be decoded are reported as a failure of the store.
-
-`Records` keeps decoded documents and records by the bytes that they are stored in. The same bytes have the same
-content, so they are decoded and checked once, whichever process wrote them. When the cached ones exceed a number of
-bytes together, the least recently used ones are dropped.
 """
 
 from __future__ import annotations
@@ -19,19 +15,15 @@ import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
 
-from proxy.runtime.lru import SizedLru
-from proxy.sessions.codec import UNREADABLE, decode_condensation, decode_document, encode_session, reverted
-from proxy.sessions.marks import pins_in, wishes_in
+from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import Session
 from proxy.store.access import Facts, Outage, Patience, T, within
-from proxy.store.base import Snapshot, Store, StoreError, StoreKey, Write
-from proxy.store.compress import SMALLEST, compress, decompress
-from strategies.core.condensation import Condensation
+from proxy.store.base import Store, StoreError, StoreKey, Write
+from proxy.store.compress import SMALLEST, compress
 
 TRIES = 8
 LAST_SHARE = 0.25
@@ -60,7 +52,7 @@ class StoredSessions:
         self.facts = Facts(store, timeout, self.outage)
         self._tried_at = -TRIAL_EVERY
         self._timeout = timeout
-        self._records = Records()
+        self.records = Records()
         self._writes: set[asyncio.Task[Any]] = set()
         self._locks: WeakValueDictionary[StoreKey, asyncio.Lock] = WeakValueDictionary()
 
@@ -84,7 +76,7 @@ class StoredSessions:
     async def load(self, key: StoreKey) -> Session | None:
         """The session under a key, or None; raises `StoreError`."""
         try:
-            session = self._session(await self.store.load(key))
+            session = self.records.session(await self.store.load(key))
         except StoreError as error:
             if error.reason != "store-corrupt":
                 raise
@@ -104,21 +96,8 @@ class StoredSessions:
         sessions: dict[str, Session | None] = {}
         for name in likely:
             with suppress(StoreError):
-                sessions[name] = self._session(found.snapshots.get(name))
+                sessions[name] = self.records.session(found.snapshots.get(name))
         return found.names, sessions
-
-    def _session(self, snapshot: Snapshot | None) -> Session | None:
-        try:
-            return self._records.session(snapshot) if snapshot else None
-        except UNREADABLE as error:
-            raise StoreError("store-corrupt", f"a session cannot be read: {type(error).__name__}") from error
-
-    def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
-        """The condensation in a record, None where a newer version wrote it; raises `StoreError` for a broken one."""
-        try:
-            return self._records.condensation(data, standing=standing)
-        except UNREADABLE as error:
-            raise StoreError("store-corrupt", f"a record cannot be read: {type(error).__name__}") from error
 
     async def save(
         self, key: StoreKey, session: Session, ttl: int, blocks: Mapping[str, bytes] = NONE, index: Sequence[str] = ()
@@ -136,7 +115,7 @@ class StoredSessions:
         self.outage.answered(wrote=is_first)
         if is_first:
             bare = session._replace(condensations=(), pins=(), wishes=())
-            self._records.put_session(write.meta, bare, len(meta))
+            self.records.put_session(write.meta, bare, len(meta))
         return is_first
 
     async def change(
@@ -218,65 +197,3 @@ class StoredSessions:
 def _packed(write: Write) -> Write:
     blocks = {name: compress(block) for name, block in write.blocks.items()}
     return replace(write, meta=compress(write.meta), blocks=blocks)
-
-
-MAX_BYTES = 2 * 1024 * 1024
-"""Bytes of records, enough for about a thousand; decoded they take two to eight times as much."""
-
-
-MAX_DOCUMENTS = 128 * 1024
-"""Bytes of documents, enough for a few hundred sessions; decoded they take five times as much."""
-
-
-class Records:
-    """Reads sessions and records; one per app."""
-
-    def __init__(self, max_bytes: int = MAX_BYTES, max_documents: int = MAX_DOCUMENTS) -> None:
-        self._records: SizedLru[bytes, tuple[Condensation | None]] = SizedLru(max_bytes)
-        self._documents: SizedLru[bytes, Session] = SizedLru(max_documents)
-
-    def session(self, snapshot: Snapshot) -> Session | None:
-        """The session in a snapshot, None where a newer version wrote it; raises one of `UNREADABLE`."""
-        session = self._documents.use(snapshot.meta)
-        if session is None:
-            document = decompress(snapshot.meta)
-            session = decode_document(document)
-            if session is None:
-                return None
-            self.put_session(snapshot.meta, session, len(document))
-        marks = snapshot.marks
-        session = session._replace(revision=snapshot.revision)
-        if marks:
-            session = session._replace(pins=pins_in(marks), wishes=wishes_in(marks))
-        if not snapshot.records:
-            return session
-        records = (
-            self._marked(data, standing=name in marks, is_reverted=reverted(name) in marks)
-            for name, data in snapshot.records.items()
-        )
-        readable = tuple(each for each in records if each is not None)
-        return session._replace(condensations=readable)
-
-    def _marked(self, data: bytes, *, standing: bool, is_reverted: bool) -> Condensation | None:
-        found = self.condensation(data, standing=standing and not is_reverted)
-        return replace(found, reverted=True) if found is not None and is_reverted else found
-
-    def put_session(self, meta: bytes, session: Session, size: int) -> None:
-        """Caches a session that is stored as `meta`, so that reading it again decodes nothing.
-
-        `size` are the bytes of its document, which `meta` may have compressed.
-        """
-        self._documents.put(meta, session, size)
-
-    def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
-        """The condensation in a record, None where a newer version wrote it; raises one of `UNREADABLE`."""
-        key = blake2b(data, digest_size=16).digest()
-        cached = self._records.use(key)
-        if cached is None:
-            record = decompress(data)
-            cached = (decode_condensation(record, standing=standing),)
-            self._records.put(key, cached, len(record))
-        (condensation,) = cached
-        if condensation is None or condensation.standing is standing:
-            return condensation
-        return replace(condensation, standing=standing)

@@ -21,8 +21,8 @@ from proxy.replaying.models import ScriptedSummarizer
 from proxy.reply.watching import WatchedReply
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
+from proxy.sessions.codec import Records
 from proxy.sessions.identity import session_key
-from proxy.sessions.stored import Records
 from proxy.settings import Settings
 from proxy.store.base import StoreKey, Write
 from proxy.store.sqlite import SqliteStore

@@ -19,8 +19,8 @@ from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
+from proxy.sessions.codec import Records
 from proxy.sessions.identity import session_key
-from proxy.sessions.stored import Records
 from proxy.settings import Settings
 from proxy.store.base import Lease, StoreKey
 from proxy.store.sqlite import SqliteStore

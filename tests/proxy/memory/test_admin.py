@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from proxy.sessions.cards import standing_for, with_card, without_cards
-from proxy.sessions.codec import encode_session
+from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import Session
-from proxy.sessions.stored import Records
 from proxy.store.base import Snapshot
 from strategies.core.cards import MemoryCard, from_json
 from strategies.core.condensation import Condensation

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from proxy.condensing.searching import standing_patches
-from proxy.sessions.codec import encode_session
+from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import MAX_PATCH_CHARS, MAX_PATCHES, Session
-from proxy.sessions.stored import Records
 from proxy.store.base import Snapshot
 from strategies.core.pieces import Overlay
 from tests.strategies.test_hidden_rounds import patch_at

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.codec import UNREADABLE, encode_condensation, encode_session, record_name
+from proxy.sessions.codec import MAX_BYTES, Records, encode_condensation, encode_session, record_name
 from proxy.sessions.session import Session
-from proxy.sessions.stored import MAX_BYTES, Records, StoredSessions
+from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import Snapshot, StoreError, StoreKey, Write
 from strategies.core.condensation import Condensation
@@ -65,7 +65,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("how", DAMAGES.values(), ids=DAMAGES)
 def test_a_record_with_a_piece_that_no_upstream_could_be_sent_is_unreadable(how: Damage) -> None:
-    with pytest.raises(UNREADABLE):
+    with pytest.raises(StoreError, match="store-corrupt"):
         Records().condensation(damaged(how), standing=True)
 
 

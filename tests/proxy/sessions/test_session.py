@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from proxy.endpoints.replies import ending
 from proxy.sessions.branch import Branch, Head, is_answered_alike
-from proxy.sessions.codec import encode_session
+from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import MAX_BRANCHES, Session, branch_name, with_depth
-from proxy.sessions.stored import Records
 from proxy.store.base import Snapshot
 from strategies.core.digest import ROOT
 from strategies.core.protocol import Verdict

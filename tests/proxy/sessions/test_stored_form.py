@@ -57,7 +57,7 @@ async def test_what_a_newer_version_has_compressed_is_a_miss(store: Store) -> No
     found = await stored.load(KEY)
     assert found is not None
     assert found.condensations == ()
-    assert stored.condensation(UNKNOWN, standing=True) is None
+    assert stored.records.condensation(UNKNOWN, standing=True) is None
     assert not StoredHistory.of({"d": UNKNOWN}).tree.messages
 
     await store.save(KEY, Write(UNKNOWN, 1, 60))
