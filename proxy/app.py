@@ -27,13 +27,11 @@ from proxy.dashboard.routes import dashboard
 from proxy.endpoints.table import COUNT_PATHS, ENDPOINTS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
-from proxy.http.server import ServerConfig
+from proxy.http.server import Drain, ServerConfig, use_one_heap
 from proxy.log import LINE, configure_logging
 from proxy.quoting import printable
 from proxy.routes.admin import admin
 from proxy.routes.health import livez, metrics, readyz, root
-from proxy.runtime.drain import Drain
-from proxy.runtime.heap import use_one_heap
 from proxy.services import open_services
 from proxy.serving.condensed import Condensed
 from proxy.serving.counting import Counting

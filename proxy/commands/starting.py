@@ -11,10 +11,10 @@ import time
 
 from proxy.cli import OK, USAGE
 from proxy.commands.running import Note, client_url
+from proxy.http.server import use_one_heap
 from proxy.log import configure_logging
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import tenant_key
-from proxy.runtime.heap import use_one_heap
 from proxy.settings import Settings
 from proxy.settings.tables import ModelRole, UpstreamSettings
 from proxy.settings.token import admin_token, is_loopback, token_file
