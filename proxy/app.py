@@ -27,13 +27,11 @@ from proxy.dashboard.routes import dashboard
 from proxy.endpoints.table import COUNT_PATHS, ENDPOINTS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
-from proxy.http.server import ServerConfig
+from proxy.http.server import Drain, ServerConfig, use_one_heap
 from proxy.log import LINE, configure_logging
 from proxy.quoting import printable
 from proxy.routes.admin import admin
 from proxy.routes.health import livez, metrics, readyz, root
-from proxy.runtime.drain import Drain
-from proxy.runtime.heap import use_one_heap
 from proxy.services import open_services
 from proxy.serving.condensed import Condensed
 from proxy.serving.counting import Counting
@@ -41,7 +39,6 @@ from proxy.serving.layer import Serving, error_response, new_request_id
 from proxy.serving.passthrough import PassThrough
 from proxy.settings import Settings
 from proxy.store.base import Store
-from proxy.upstream import Transport
 
 _JSON = "application/json"
 _ADMIN = "/_condenser/"
@@ -53,19 +50,18 @@ def create_app(
     settings: Settings,
     *,
     store: Store | None = None,
-    transport: Transport | None = None,
     clock: Callable[[], float] = time.time,
     drain: Drain | None = None,
     new_request_id: Callable[[], str] = new_request_id,
 ) -> FastAPI:
     """An app with these settings; `drain` is how a server tells it that it stops.
 
-    `store`, `transport`, `clock` and `new_request_id` replace the real ones in tests.
+    `store`, `clock` and `new_request_id` replace the real ones in tests.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with open_services(settings, store=store, transport=transport, clock=clock) as built:
+        async with open_services(settings, store=store, clock=clock) as built:
             app.state.services = built
             yield
 

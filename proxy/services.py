@@ -54,7 +54,7 @@ from proxy.store.base import Store
 from proxy.telemetry import Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
 from proxy.tokens.windows import bundled_table
-from proxy.upstream import Transport, Upstream
+from proxy.upstream import Upstream
 from strategies.core.messages import Reader
 
 
@@ -115,7 +115,6 @@ async def open_services(
     settings: Settings,
     *,
     store: Store | None = None,
-    transport: Transport | None = None,
     summarizer: Resolver | None = None,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Services]:
@@ -125,7 +124,7 @@ async def open_services(
             store = await stack.enter_async_context(_opened_store(settings, clock))
         # httpx imports modules at its first use, which would delay concurrent requests by 16 ms.
         await anyio.lowlevel.checkpoint()
-        upstream = Upstream(settings.upstream, transport)
+        upstream = Upstream(settings.upstream)
         stack.push_async_callback(upstream.close)
         pool = stack.enter_context(closing(CountingPool()))
         telemetry = Telemetry()

@@ -37,7 +37,7 @@ PURE_BUT = {
 }
 ONLY_IMPORTERS = {
     "redis": "proxy/store/redis.py",
-    "httpx": "proxy/upstream/calls.py",
+    "httpx": "proxy/upstream/__init__.py",
     "aiohttp": "proxy/upstream/forwarding.py",
 }
 

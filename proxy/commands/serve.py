@@ -16,11 +16,10 @@ from proxy.cli import OK, USAGE
 from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.running import HOST, PORT, Note, client_url, configured_url, listening_url, noted
 from proxy.errors import CommandFailed
-from proxy.http.server import Server, ServerConfig, Supervisor
+from proxy.http.server import Server, ServerConfig, Supervisor, use_one_heap
 from proxy.log import configure_logging
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import tenant_key
-from proxy.runtime.heap import use_one_heap
 from proxy.settings import Settings
 from proxy.settings.tables import ModelRole, UpstreamSettings
 from proxy.settings.token import admin_token, is_loopback, token_file

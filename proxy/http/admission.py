@@ -44,27 +44,26 @@ _SENTENCES = {
 }
 
 
+@dataclass(slots=True)
 class Spell:
-    """The refusals of `what` (`connections`, `requests`)."""
+    """A spell of refusals of `what` (`connections`, `requests`), which is logged when it begins and when it is over."""
 
-    def __init__(self, what: str, clock: Callable[[], float] = monotonic) -> None:
-        self.count = 0
-        """Refusals in this spell; 0 while there is none."""
-        self._what = what
-        self._clock = clock
-        self._last = 0.0
+    what: str
+    count: int = 0
+    """Refusals in this spell; 0 while there is none."""
+    _last: float = 0.0
 
     def refuse(self, why: str) -> None:
         """Notes a refusal."""
         if not self.count:
-            _log.warning("%s are refused: %s", self._what, why)
+            _log.warning("%s are refused: %s", self.what, why)
         self.count += 1
-        self._last = self._clock()
+        self._last = monotonic()
 
     def serve(self) -> None:
         """Notes that one was served, which matters only in a spell."""
-        if self.count and self._clock() - self._last > QUIET:
-            _log.warning("%s are served again; refused: %d", self._what, self.count)
+        if self.count and monotonic() - self._last > QUIET:
+            _log.warning("%s are served again; refused: %d", self.what, self.count)
             self.count = 0
 
 
@@ -86,24 +85,21 @@ class Place:
         self._admission.leave(self._tenant, self._bytes)
 
 
+@dataclass(slots=True, eq=False)
 class Admission:
     """The places of one app; `max_served` is the number of requests that are served at the same time.
 
     `report` is called with each refusal.
     """
 
-    def __init__(self, limits: LimitSettings, max_served: int, report: Callable[[Refusal], None]) -> None:
-        self._max_served = max_served
-        self._per_tenant = limits.per_tenant
-        self._max_waiting = limits.queue
-        self._timeout = limits.queue_timeout
-        self._max_bytes = limits.bodies
-        self._bytes = 0
-        self._served = 0
-        self._tenants: Counter[str] = Counter()
-        self._waiting: dict[asyncio.Future[Place], str] = {}
-        self._spell = Spell("requests")
-        self._report = report
+    limits: LimitSettings
+    max_served: int
+    report: Callable[[Refusal], None]
+    _bytes: int = 0
+    _served: int = 0
+    _tenants: Counter[str] = field(default_factory=Counter)
+    _waiting: dict[asyncio.Future[Place], str] = field(default_factory=dict)
+    _spell: Spell = field(default_factory=lambda: Spell("requests"))
 
     @property
     def waiting(self) -> int:
@@ -115,12 +111,12 @@ class Admission:
         # A place that is free for this tenant is one that nobody who waits may have: `leave` passes places on.
         if self._is_free(tenant):
             return self._take(tenant)
-        if len(self._waiting) >= self._max_waiting:
+        if len(self._waiting) >= self.limits.queue:
             raise self._refused(Refusal.QUEUE_FULL)
         place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
         self._waiting[place] = tenant
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self.limits.queue_timeout):
                 return await place
         except BaseException as error:
             if place.done() and not place.cancelled():
@@ -134,7 +130,7 @@ class Admission:
     def hold(self, count: int) -> None:
         """Accounts for bytes of bodies; raises `Overloaded` if there are too many."""
         self._bytes += count
-        if self._bytes > self._max_bytes:
+        if self._bytes > self.limits.bodies:
             raise self._refused(Refusal.BODIES)
 
     def leave(self, tenant: str, count: int) -> None:
@@ -150,7 +146,7 @@ class Admission:
                 return
 
     def _is_free(self, tenant: str) -> bool:
-        return self._served < self._max_served and self._tenants[tenant] < self._per_tenant
+        return self._served < self.max_served and self._tenants[tenant] < self.limits.per_tenant
 
     def _take(self, tenant: str) -> Place:
         if self._spell.count:
@@ -160,6 +156,6 @@ class Admission:
         return Place(self, tenant)
 
     def _refused(self, why: Refusal) -> Overloaded:
-        self._report(why)
+        self.report(why)
         self._spell.refuse(f"{why}, {self._served} are served and {len(self._waiting)} wait")
         return Overloaded(_SENTENCES[why])

@@ -102,20 +102,7 @@ class JoiningTransport:
             self._transport.write(head)
 
 
-class JoiningProtocol(HttpToolsProtocol):
-    """The server's side of a connection, with a `JoiningTransport`."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._joining = JoiningTransport(transport)
-        super().connection_made(cast("asyncio.Transport", self._joining))
-
-    def eof_received(self) -> None:
-        """Called when the client sends nothing more, which closes the connection."""
-        self._joining.flush()
-        super().eof_received()
-
-
-class Connection(JoiningProtocol):
+class Connection(HttpToolsProtocol):
     """One connection of a client."""
 
     _deadline: asyncio.TimerHandle | None = None
@@ -131,7 +118,8 @@ class Connection(JoiningProtocol):
         self._limits = bounds.limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+        self._joining = JoiningTransport(transport)
+        super().connection_made(cast("asyncio.Transport", self._joining))
         bounds = self._bounds
         if len(self.connections) > bounds.max_connections and not self._close_an_idle_one():
             bounds.refusals.refuse(f"all {bounds.max_connections} have a request")
@@ -139,6 +127,11 @@ class Connection(JoiningProtocol):
         else:
             bounds.refusals.serve()
             self._set_deadline(self._limits.header_timeout, self._end_head)
+
+    def eof_received(self) -> None:
+        """Called when the client sends nothing more, which closes the connection."""
+        self._joining.flush()
+        super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()

@@ -22,9 +22,9 @@ from proxy.browsers import Guard
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import DEFECT, ProxyError, ShuttingDown
 from proxy.http.headers import Headers, encoding_of, first, is_event_stream
+from proxy.http.server import Drain
 from proxy.http.sse import between_events
 from proxy.log import LINE, RequestLine
-from proxy.runtime.drain import Drain
 
 ENDING = 1.0
 """Seconds that a client may take to receive the last event of a reply that the server ends."""

@@ -1,26 +1,38 @@
 """Calls to the upstream. No other package knows an HTTP client library.
 
-Each kind of call has its own library. Clients' requests are forwarded over aiohttp (`forwarding`) as the bytes they
-are, and their replies come back as status, headers and raw chunks. The proxy's own calls send and read JSON over httpx
-(`calls`). Neither follows redirects nor reads proxies from the environment: a request goes where the settings say.
+Clients' requests are forwarded over aiohttp (`forwarding`) as the bytes they are, and their replies come back as
+status, headers and raw chunks. The proxy's own calls send and read JSON over httpx, which no other module imports. A
+client's request also goes that way if aiohttp cannot send it, because a header of it is not UTF-8. Neither library
+follows redirects nor reads proxies from the environment: a request goes where the settings say.
 """
 
 from __future__ import annotations
 
 import logging
-from functools import lru_cache
+import os
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import NamedTuple
+
+import httpx
 
 from proxy.errors import BadRequest, UpstreamUnavailable
+from proxy.http.content_encoding import decoder_for
 from proxy.http.headers import Headers, to_upstream
 from proxy.quoting import redacted
 from proxy.settings.tables import UpstreamSettings
-from proxy.upstream.calls import Address, JsonClient, Transport, address, tls_context
 from proxy.upstream.forwarding import Forwarder
-from proxy.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest
+from proxy.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest, timed_out, unreachable
 
-__all__ = ["JsonReply", "Transport", "Upstream", "UpstreamReply", "UpstreamRequest"]
+__all__ = ["JsonReply", "Upstream", "UpstreamReply", "UpstreamRequest"]
 
 PREFIX = "/v1"
+MAX_ANSWER = 8 * 1024 * 1024
+"""Bytes of an answer to one of the proxy's own calls, unpacked; a longer one is cut, and so cannot be read."""
 _CACHED_PATHS = 64
 _WITH_BODY = ("POST", "PUT", "PATCH")  # even an empty one
 _PROBE_TIMEOUT = 5.0  # seconds
@@ -29,16 +41,32 @@ _log = logging.getLogger(__name__)
 
 
 class Upstream:
-    """One upstream; to be made inside of a running event loop. A `transport` replaces the network, for tests."""
+    """One upstream, with a pool of connections for each library; to be made inside of a running event loop."""
 
-    def __init__(self, settings: UpstreamSettings, transport: Transport | None = None) -> None:
-        tls = tls_context()
+    def __init__(self, settings: UpstreamSettings) -> None:
+        # httpx reads the same variables, so they need not be passed on.
+        tls = _trusting(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        most, key = settings.max_connections, settings.api_key
         self._shown = redacted(settings.base_url)
-        self._base = address(settings.base_url)
-        self._calls = JsonClient(settings, tls, transport)
-        key = settings.api_key
+        self._base = _address(settings.base_url)
         self._own_headers = to_upstream([], key.get_secret_value() if key else None)
-        self._forwarder = None if transport else Forwarder(settings, tls)
+        self._forwarder = Forwarder(settings, tls)
+        self._client = httpx.AsyncClient(
+            verify=tls,
+            timeout=httpx.Timeout(settings.read_timeout, connect=settings.connect_timeout),
+            limits=httpx.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=30),
+            headers={"accept-encoding": "gzip, deflate"},  # what `Decoder` can bound
+            trust_env=False,
+            follow_redirects=False,
+            # No cookies are kept: one from the reply to one caller must not be sent on behalf of another.
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+        await self._forwarder.close()
+
+    # -- clients' requests ---------------------------------------------------------------------------
 
     async def send(self, request: UpstreamRequest) -> UpstreamReply:
         """Forwards a request and returns when the head of the reply has come; the caller must close the reply.
@@ -54,23 +82,31 @@ class Upstream:
         if isinstance(body, bytes) and (body or method in _WITH_BODY):
             headers = [*headers, (b"content-length", str(len(body)).encode())]
         try:
-            if self._forwarder is None or (pairs := _as_text(headers)) is None:
-                return await self._calls.forward(method, url, headers, body)
+            if (pairs := _as_text(headers)) is None:
+                return await self._forward(method, url, headers, body)
             return await self._forwarder.send(method, url, pairs, body)
         except UpstreamUnavailable as error:
             _log.warning("the upstream %s gave no answer: %s", self._shown, error.message)
             raise
+
+    async def _forward(
+        self, method: str, url: str, headers: Headers, body: bytes | AsyncIterator[bytes]
+    ) -> UpstreamReply:
+        request = httpx.Request(method, url, headers=headers, content=body or None)
+        request.extensions["timeout"] = self._client.timeout.as_dict()
+        with _translated_errors():
+            return _HttpxReply(await self._client.send(request, stream=True))
+
+    # -- the proxy's own calls -----------------------------------------------------------------------
 
     def server(self, base_url: str | None) -> str:
         """The scheme, host and port of a base URL, which identify a server; None means the upstream itself."""
         return self._address(base_url).server + "/"
 
     async def ask(self, base_url: str | None, path: str, headers: Headers, data: bytes, timeout: float) -> JsonReply:
-        """Sends a request of the proxy's own to a path; raises `UpstreamUnavailable`.
-
-        `timeout` is in seconds.
-        """
-        return await self._calls.ask(_url(self._address(base_url), path), headers, data, timeout)
+        """Posts JSON to a path; raises `UpstreamUnavailable`. `timeout` is in seconds."""
+        typed = [*headers, (b"content-type", b"application/json")]
+        return await self._call("POST", _url(self._address(base_url), path), typed, timeout, MAX_ANSWER, data)
 
     async def probe(self) -> int:
         """Asks for the upstream's model list and returns the status; raises `UpstreamUnavailable`.
@@ -88,19 +124,81 @@ class Upstream:
         about `most_bytes`; `timeout` is in seconds.
         """
         base = self._base.path.removesuffix(PREFIX) if beside_v1 else self._base.path
-        url = self._base.server + base + path
-        return await self._calls.page(url, headers, timeout, most_bytes)
+        return await self._call("GET", self._base.server + base + path, headers, timeout, most_bytes)
+
+    async def _call(
+        self, method: str, url: str, headers: Headers, timeout: float, most_bytes: int, data: bytes | None = None
+    ) -> JsonReply:
+        """Sends a request and reads the reply: cut off after about `most_bytes`, empty if it cannot be decoded."""
+        body = bytearray()
+        with _translated_errors():
+            async with self._client.stream(method, url, headers=headers, content=data, timeout=timeout) as response:
+                decoder = decoder_for(response.headers.get("content-encoding", ""))
+                try:
+                    async for chunk in response.aiter_raw():
+                        body += decoder.feed(chunk) if decoder else b""
+                        if len(body) > most_bytes:
+                            break
+                except zlib.error:
+                    body.clear()
+        return JsonReply(response.status_code, bytes(body), response.headers.get("retry-after"))
+
+    def _address(self, base_url: str | None) -> _Address:
+        return _address(base_url) if base_url else self._base
+
+
+class _HttpxReply:
+    """A reply over httpx whose head has come; `chunks` may be iterated once."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+        self.status = response.status_code
+        self.headers: Headers = list(response.headers.raw)
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        with _translated_errors():
+            async for chunk in self._response.aiter_raw():
+                yield chunk
 
     async def close(self) -> None:
-        await self._calls.close()
-        if self._forwarder is not None:
-            await self._forwarder.close()
-
-    def _address(self, base_url: str | None) -> Address:
-        return address(base_url) if base_url else self._base
+        await self._response.aclose()
 
 
-def _url(base: Address, path: str) -> str:
+@contextmanager
+def _translated_errors() -> Iterator[None]:
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise timed_out() from error
+    except httpx.HTTPError as error:
+        raise unreachable(error) from error
+
+
+@cache
+def _trusting(*_places: str | None) -> ssl.SSLContext:
+    """A context that trusts certifi's authorities, or those that SSL_CERT_FILE or SSL_CERT_DIR names."""
+    context = httpx.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+# -- addresses -------------------------------------------------------------------------------------------
+
+
+class _Address(NamedTuple):
+    """The scheme, host and port of a base URL, and its path, both without a slash at the end."""
+
+    server: str
+    path: str
+
+
+def _address(base_url: str) -> _Address:
+    """The address in a base URL, without any credentials."""
+    url = httpx.URL(base_url)
+    return _Address(f"{url.scheme}://{url.netloc.decode()}", url.raw_path.decode().rstrip("/"))
+
+
+def _url(base: _Address, path: str) -> str:
     """Where a path leads: below the base URL if it begins with `/v1`, else to the same path of the server."""
     below = path.removeprefix(PREFIX)
     return base.server + (path if below == path else base.path + below)

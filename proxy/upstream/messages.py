@@ -19,9 +19,7 @@ from proxy.http.headers import Headers
 from proxy.quoting import printable
 
 _ROUTES = (errno.ENETUNREACH, errno.EHOSTUNREACH)
-
 _BROKEN_OFF = re.compile(r"(?i)disconnect|connection ?lost|clos|not completed|incomplete|readerror|writeerror")
-
 _NOT_HTTP = re.compile(r"(?i)status line|illegal|badhttp|invalid http|transferencoding")
 
 
@@ -113,12 +111,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         yield each
         waiting += [each.__cause__, each.__context__]
         # aiohttp keeps what went wrong as an attribute, anyio as a group.
-        waiting += [own for name in ("os_error", "certificate_error") if isinstance(own := _of(each, name), Exception)]
+        kept = (getattr(each, name, None) for name in ("os_error", "certificate_error"))
+        waiting += [cause for cause in kept if isinstance(cause, Exception)]
         waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
-
-
-def _of(error: BaseException, name: str) -> object:
-    return getattr(error, name, None)
 
 
 def _text(error: BaseException) -> str:

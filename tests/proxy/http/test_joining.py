@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable
+from functools import partial
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from proxy.http.connection import JoiningProtocol, JoiningTransport
+from proxy.http.connection import Connection, ConnectionBounds, JoiningTransport
+from proxy.settings import LimitSettings
 from tests.support.server import serve
 from tests.support.signals import BOUND, Signal
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\n"
+HTTP = partial(Connection, ConnectionBounds(LimitSettings(), 100))
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 LAST = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 
@@ -97,19 +100,19 @@ def _received(url: str, request: bytes) -> bytes:
 
 def test_replies_on_one_connection_come_whole_and_in_order() -> None:
     large = b"x" * 300_000
-    with serve(_answering(large), lifespan="off", http=JoiningProtocol) as url:
+    with serve(_answering(large), lifespan="off", http=HTTP) as url:
         said = _received(url, GET + LAST)
     assert said.count(b"HTTP/1.1 200 OK\r\n") == 2
     assert said.count(b"\r\n\r\n493e0\r\n" + large + b"\r\n0\r\n\r\n") == 2
 
 
 def test_a_reply_without_a_body_is_sent() -> None:
-    with serve(_answering(b"", status=204), lifespan="off", http=JoiningProtocol) as url:
+    with serve(_answering(b"", status=204), lifespan="off", http=HTTP) as url:
         assert _received(url, LAST).startswith(b"HTTP/1.1 204 No Content\r\n")
 
 
 def test_bytes_that_are_not_http_get_an_error() -> None:
-    with serve(_answering(b""), lifespan="off", http=JoiningProtocol) as url:
+    with serve(_answering(b""), lifespan="off", http=HTTP) as url:
         assert _received(url, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
@@ -121,7 +124,7 @@ def test_a_client_has_the_head_while_the_body_is_still_awaited() -> None:
         await body_is_due.reached()
         await send({"type": "http.response.body", "body": b"late"})
 
-    with serve(app, lifespan="off", http=JoiningProtocol) as url:
+    with serve(app, lifespan="off", http=HTTP) as url:
         address = urlsplit(url)
         with socket.create_connection((address.hostname, address.port), BOUND) as connection:
             connection.sendall(GET)

@@ -8,8 +8,7 @@ import pytest
 
 from proxy.errors import BadRequest, UpstreamUnavailable
 from proxy.settings.tables import UpstreamSettings
-from proxy.upstream import Upstream, UpstreamRequest, is_plain
-from proxy.upstream.calls import MAX_ANSWER
+from proxy.upstream import MAX_ANSWER, Upstream, UpstreamRequest, is_plain
 from tests.support.replies import Reply, hang, hang_up, raw
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
