@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
-from strategies.core.ballot import Polls
-from strategies.core.effects import Answer, Ask, Ballot, Vote, Votes
+from strategies.core.effects import Answer, Ask, Ballot, Polls, Vote, Votes
 from strategies.core.excerpt import cut_text
 from strategies.core.messages import TokenCounter
 from strategies.core.summary import CARD_TOKENS
