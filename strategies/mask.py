@@ -22,7 +22,6 @@ from typing import ClassVar
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import ERROR
-from strategies.core.language import is_chinese
 from strategies.core.messages import Role, TokenCounter, ToolCall, dump
 from strategies.core.options import Options, option
 from strategies.core.paths import Target, parsed, target, target_in
@@ -30,6 +29,7 @@ from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply
 from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.rounds import Round
+from strategies.core.transcript import is_chinese
 from strategies.core.view import Item, View
 
 EXCERPT = 160

@@ -18,12 +18,12 @@ from strategies.core.answer import ParsedAnswer
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks
 from strategies.core.cards import read_answer
 from strategies.core.errors import NothingToSummarize
-from strategies.core.language import is_chinese
 from strategies.core.options import Options, option
+from strategies.core.plan import Split
 from strategies.core.protocol import Injecting, Injection, Marking, SessionFacts, Steps, Strategy
 from strategies.core.replacement import context_summary, frame_tokens, stands_for
-from strategies.core.split import Split
 from strategies.core.summary import RecordForm, record_cap, summarize
+from strategies.core.transcript import is_chinese
 from strategies.core.view import View
 from strategies.summarizing import plan_record, span_before
 

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused
 from strategies.core.history import Limits, originals
-from strategies.core.language import is_chinese
 from strategies.core.ledger import append_ledger
 from strategies.core.messages import Role, ToolCall
 from strategies.core.options import Options, option
@@ -25,6 +24,7 @@ from strategies.core.plan import Plan, Replace, task_piece
 from strategies.core.protocol import SessionFacts, Steps, Strategy, Triggering
 from strategies.core.replacement import frame_tokens, previous_text, replacement
 from strategies.core.summary import Cap, Record, RecordForm, Span, record_cap, summarize
+from strategies.core.transcript import is_chinese
 from strategies.core.view import View
 from strategies.keywords import keywords
 from strategies.memory.attribution import attribute_cards

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from strategies.core.budget import Budget
-from strategies.core.language import is_chinese
 from strategies.core.pieces import Literal
-from strategies.core.plan import Plan, replace_before, task_piece
+from strategies.core.plan import Plan, Split, replace_before, task_piece
 from strategies.core.replacement import replacement, stands_for
-from strategies.core.split import Split
 from strategies.core.summary import Cap, Record, Span
+from strategies.core.transcript import is_chinese
 from strategies.core.view import View
 from strategies.memory.attribution import attribute_cards
 

@@ -5,7 +5,7 @@
 the older name from then on. `read_completion` reads the answer; it assumes no member to be present or to have the right
 type.
 
-`poll` asks for votes until their outcome is decided; `strategies.core.ballot` says which votes count and what decides.
+`poll` asks for votes until their outcome is decided; `strategies.core.effects` says which votes count and what decides.
 The votes of one round are asked for at the same time. As soon as the outcome is decided, calls that are still running
 are cancelled, which closes their connections. A call that failed is a vote that does not count, and is not repeated.
 """
@@ -37,8 +37,7 @@ from proxy.runtime.lru import Lru
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply, Upstream
 from proxy.values import count_at, json_or_none
-from strategies.core.ballot import Polls, read_vote
-from strategies.core.effects import Answer, Ask, Ballot, Failure, Vote, Votes
+from strategies.core.effects import Answer, Ask, Ballot, Failure, Polls, Vote, Votes, read_vote
 
 LIMIT_REFUSED = "limit-refused"
 

@@ -28,10 +28,9 @@ from strategies.core.condensation import Condensation
 from strategies.core.economics import Advice
 from strategies.core.messages import Role
 from strategies.core.pieces import Keep
-from strategies.core.pins import pinned_in
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.replay import is_held_back
-from strategies.core.transcript import Transcript
+from strategies.core.transcript import Transcript, pinned_in
 from strategies.core.view import View, fold
 
 ON_VOTES, ON_EMBEDDINGS = "judge_tokens", "embedding_tokens"

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from proxy.knowledge.proof import CallersText, Scope
 from proxy.quoting import label
 from proxy.runtime.lru import Lru
-from strategies.core.form import Form
+from strategies.core.messages import Form
 
 MAX_MODELS, MAX_SCOPES = 1_000, 4_000
 MAX_READ = 4_096  # bytes of an error; behind them some servers repeat the whole request

@@ -18,9 +18,8 @@ from proxy.asking import Caller, Roles
 from proxy.knowledge.proof import Scope
 from proxy.services import Services
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.ballot import Polls
 from strategies.core.economics import Prices
-from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Result, Vote, Votes
+from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Polls, Result, Vote, Votes
 from strategies.core.excerpt import cut_text
 from strategies.core.messages import TokenCounter
 from strategies.core.summary import CARD_TOKENS

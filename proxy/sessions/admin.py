@@ -33,8 +33,7 @@ from strategies.core.cards import to_json
 from strategies.core.condensation import Condensation, restoration
 from strategies.core.messages import Message, Reader, Role
 from strategies.core.parsing import loads
-from strategies.core.pins import pinned_in
-from strategies.core.transcript import Transcript
+from strategies.core.transcript import Transcript, pinned_in
 from strategies.dialects import DIALECTS
 
 Document = dict[str, Any]

@@ -2,11 +2,26 @@
 
 A strategy yields a tuple of effects. They are resolved concurrently, and the strategy is sent a tuple with one result
 for each. It never calls a model itself, so tests simply send it answers.
+
+Ballots: reads votes, keeps count of them, and decides their outcome. Calls no model.
+
+A vote is a text with its reasoning in `<reasoning>` and exactly one `<decision>`, YES or NO in capitals. Any other
+text is invalid, and `Vote.error` says why.
+
+The rule: ⌈k/2⌉ of k votes must say YES. The first k calls start together, and the outcome is final as soon as no later
+vote could change it; calls that still run are then abandoned. Calls that brought no valid vote are repeated one by
+one, while fewer than k votes are valid and attempts are left. If k valid votes are never reached, half of the valid
+ones, rounded up, must say YES; without any valid vote the outcome is NO.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from strategies.core.parsing import tag_contents, without_tags
 
 SUMMARIZER = "summarizer"
 JUDGE = "judge"
@@ -35,7 +50,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """Asks a model for votes on one prompt; `strategies.core.ballot` has the rule."""
+    """Asks a model for votes on one prompt; `strategies.core.effects` has the rule."""
 
     system: str
     user: str
@@ -90,3 +105,98 @@ class Votes:
 
 
 Result = Answer | Failure | Votes
+
+
+# -- votes -------------------------------------------------------------------------------------------------------
+
+_THOUGHTS = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
+_REASONING, _DECISION = "reasoning", "decision"
+_WORDS = {"YES": True, "NO": False}
+
+
+def read_vote(text: str) -> Vote:
+    """The vote in a judge's text. If the text is no valid vote, `yes` is None and `error` says why.
+
+    Errors: `empty`, `no-decision`, `two-decisions`, `bad-decision`, `no-reasoning`. A decision inside the reasoning
+    does not count.
+    """
+    answer = _THOUGHTS.sub("", text).strip()
+    if not answer:
+        return Vote(None, error="empty")
+    reasoning = next(tag_contents(answer, _REASONING), "").strip()
+    if len(list(tag_contents(answer, _DECISION))) > 1:
+        return Vote(None, reasoning, "two-decisions")
+    decision = next(tag_contents(without_tags(answer, _REASONING), _DECISION), None)
+    if decision is None:
+        return Vote(None, reasoning, "no-decision")
+    yes = _WORDS.get(decision.strip())
+    if yes is None:
+        return Vote(None, reasoning, "bad-decision")
+    return Vote(yes, reasoning) if reasoning else Vote(None, error="no-reasoning")
+
+
+class Tally(NamedTuple):
+    """The outcome of a ballot."""
+
+    yes: bool
+    threshold: int
+    """How many of the valid votes had to say YES."""
+    valid: int
+    """How many votes were valid."""
+    yes_votes: int
+    no_votes: int
+
+
+def tally(votes: Sequence[Vote], k: int) -> Tally:
+    """The outcome of a ballot for `k` votes; see the rule at the top of the module."""
+    yes = sum(vote.yes is True for vote in votes)
+    no = sum(vote.yes is False for vote in votes)
+    threshold = _majority(k if _is_certain(yes, no, k) else min(yes + no, k))
+    return Tally(0 < threshold <= yes, threshold, yes + no, yes, no)
+
+
+def _majority(votes: int) -> int:
+    return (votes + 1) // 2
+
+
+def _is_certain(yes: int, no: int, k: int) -> bool:
+    """Whether neither a further vote of `k` nor a failing one can change the outcome."""
+    return yes >= _majority(k) or no > k - _majority(k)
+
+
+class Polls:
+    """Keeps count while votes come in.
+
+    The caller asks `start_calls` how many calls to start now, and passes the outcome of each to `add_vote`. Once
+    `is_decided` holds, calls that still run may be abandoned.
+    """
+
+    def __init__(self, k: int, max_attempts: int) -> None:
+        self._k = k
+        self._left = max_attempts
+        self._running = 0
+        self.votes: list[Vote] = []
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the outcome is final."""
+        yes = sum(vote.yes is True for vote in self.votes)
+        return _is_certain(yes, self._valid - yes, self._k)
+
+    @property
+    def _valid(self) -> int:
+        return sum(vote.yes is not None for vote in self.votes)
+
+    def start_calls(self) -> int:
+        """Returns how many calls to start now, and counts them as started."""
+        if self._running or self.is_decided or self._valid >= self._k:
+            return 0
+        wanted = 1 if self.votes else self._k
+        self._running = min(wanted, self._left)
+        self._left -= self._running
+        return self._running
+
+    def add_vote(self, vote: Vote) -> None:
+        """Adds the outcome of one call, valid or not."""
+        self._running -= 1
+        self.votes.append(vote)

@@ -28,10 +28,10 @@ from typing import NamedTuple
 
 from strategies.core.budget import Budget
 from strategies.core.excerpt import HEAD_SHARE, cut_text
-from strategies.core.language import is_chinese
 from strategies.core.ledger import Ledger, LedgerCaps, ledger
 from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.replacement import previous_record, text_room
+from strategies.core.transcript import is_chinese
 from strategies.core.view import Item, View
 
 

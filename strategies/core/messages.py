@@ -19,7 +19,6 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
 from strategies.core.digest import digest_of
-from strategies.core.form import Form
 from strategies.core.parsing import loads
 
 Value: TypeAlias = Mapping[str, object]
@@ -56,6 +55,25 @@ class Reading(NamedTuple):
     """The ids of the calls that the message answers."""
     is_result: bool = False
     """Whether the wire says that the message is a tool's result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What message lists an upstream accepts (`strategies.core.shaping`)."""
+
+    alternate_roles: bool = False
+    """Whether user and assistant messages must alternate."""
+    assistant_name: bool = True
+    """Whether an assistant message may have a name."""
+    empty_assistant: bool = True
+    """Whether an assistant message may have an empty content."""
+    middle_system: bool = True
+    """Whether a system message may follow other messages."""
+
+    @property
+    def systems_lead(self) -> bool:
+        """Whether system messages inside the covered span go to the front: an alternating list has no other place."""
+        return self.alternate_roles or not self.middle_system
 
 
 class Dialect(Protocol):

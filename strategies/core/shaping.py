@@ -1,12 +1,19 @@
-"""Shaping: writes a view in the form that a server accepts."""
+"""Shaping: what message lists an upstream accepts, and how a view is written so that it is accepted.
+
+Servers differ. Chat templates insist that user and assistant alternate, schemas refuse a name or an empty content in
+an assistant message, some servers want every system message first. Only what we changed is adapted: messages that we
+insert or rewrite, and the seams at which messages meet that were not neighbours in the transcript. Where two messages
+of one role meet at such a seam they are merged, even a client's message, since no alternating server accepts both. All
+else keeps its bytes, and a list that the client itself has broken stays broken. The result depends on view and form
+only, and a view that grows at its end gives a list that grows at its end.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from strategies.core.form import Form
-from strategies.core.messages import Message, Role, TokenCounter, literal
+from strategies.core.messages import Form, Message, Role, TokenCounter, literal
 from strategies.core.pieces import Keep, Literal, Piece, PieceKind
 
 BRIDGE = "Understood."

@@ -7,20 +7,30 @@ no strategy may touch them. A transcript is therefore two sequences: the *chain*
 
 Some agents send the output of their tools as user messages. `Reader` recognises these by patterns and gives them the
 role `TOOL`, because they answer the assistant and open no turn.
+
+Pins: messages that a person wants to see word for word in every later view.
+
+A pin names a message by the chain digest after it. With it stay all messages that no cut may part from it: a call has
+its results, a result its call, and a part of a reply the rest of that reply. All of them together have at most an
+eighth of the window; those that were pinned first come first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from strategies.core.digest import ROOT, chain
 from strategies.core.messages import Message, Role
+from strategies.core.rounds import structure
 
 if TYPE_CHECKING:
-    from strategies.core.form import Form
+    from strategies.core.messages import Form
     from strategies.core.pieces import Overlay
 
 
@@ -185,3 +195,95 @@ def _sort(messages: Iterable[Message], chained: list[Message], systems: list[tup
 def _as_placed(message: Message, before: Sequence[Message]) -> Message:
     """The message, as the user's where it looks like tool output but follows no assistant message or other output."""
     return message if before and before[-1].role is not Role.USER else replace(message, role=Role.USER)
+
+
+# -- the language ------------------------------------------------------------------------------------------------
+
+_MESSAGES = 60
+_LOOKED_AT = 400
+_MIN_LETTERS = 2
+_MIN_SHARE = 0.1
+_CODE = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)
+_CHINESE = re.compile(r"[\u4e00-\u9fff\u3400-\u4dbf]")
+_KANA = re.compile(r"[\u3040-\u30ff]")
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+def is_chinese(transcript: Transcript) -> bool:
+    """Whether at least half of the user's first messages are Chinese; the assistant's, if the user says nothing."""
+    for role in (Role.USER, Role.ASSISTANT):
+        texts = list(islice(filter(_LETTER.search, _beginnings(transcript.chain, role)), _MESSAGES))
+        if texts:
+            return 2 * sum(map(_reads_chinese, texts)) >= len(texts)
+    return False
+
+
+def _beginnings(messages: Iterable[Message], role: Role) -> Iterable[str]:
+    """The first characters of each message of a role, without blocks of code."""
+    return (_CODE.sub("", message.text[: 4 * _LOOKED_AT])[:_LOOKED_AT] for message in messages if message.role is role)
+
+
+def _reads_chinese(text: str) -> bool:
+    """Whether a tenth of the letters is Chinese: people who write Chinese still quote English names and errors."""
+    chinese = len(_CHINESE.findall(text))
+    return (
+        chinese >= max(_MIN_LETTERS, _MIN_SHARE * len(_LETTER.findall(text))) and len(_KANA.findall(text)) * 4 < chinese
+    )
+
+
+# -- pins ------------------------------------------------------------------------------------------------------
+
+PIN_SHARE = 8
+"""The part of the window that pinned messages may take together: one eighth."""
+
+
+def pinned_in(
+    nodes: Iterable[bytes],
+    transcript: Transcript,
+    window: int | None,
+    tokens: Callable[[Message], int] = attrgetter("tokens"),
+) -> frozenset[int]:
+    """The chain indices of what stays for the pins with these digests, in the order in which they were made.
+
+    A pin that does not fit beside the earlier ones into its share of the `window`, in tokens, keeps nothing. Neither
+    does one of which not all text is known.
+    """
+    chain, digests = transcript.chain, transcript.digests
+    pinned: set[int] = set()
+    spent = 0
+    for node in nodes:
+        if node not in digests:
+            continue
+        more = set(_unit(chain, digests.index(node))) - pinned
+        if not all(chain[i].has_text for i in more):
+            continue
+        size = sum(tokens(chain[i]) for i in more)
+        if window is None or spent + size <= window // PIN_SHARE:
+            pinned |= more
+            spent += size
+    return frozenset(pinned)
+
+
+def _unit(chain: Sequence[Message], index: int) -> range:
+    """The messages around `index` that no cut may part."""
+    start, end = index, index + 1
+    while start and _is_joined(chain, start):
+        start -= 1
+    while end < len(chain) and _is_joined(chain, end):
+        end += 1
+    calls = {call.id for each in chain[start:end] for call in each.calls}
+    if (
+        calls == {answered for each in chain[start:end] for answered in each.answers}
+        and chain[start].role is not Role.TOOL
+    ):
+        return range(start, end)
+    # A client has parted calls and results: only a look at the whole list tells which belong together.
+    cuts = structure(chain).cuts
+    end = next(i for i in range(index + 1, len(cuts)) if cuts[i])
+    return range(next(i for i in range(index, -1, -1) if cuts[i]), end)
+
+
+def _is_joined(chain: Sequence[Message], index: int) -> bool:
+    """Whether a message is a result, or goes on with the reply that the one before it is a part of."""
+    before, message = chain[index - 1], chain[index]
+    return message.role is Role.TOOL or (message.goes_on and before.role is message.role is Role.ASSISTANT)

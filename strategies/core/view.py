@@ -17,8 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from strategies.core.form import Form
-from strategies.core.messages import Message, Role, TokenCounter, ToolCall, literal, message_digest
+from strategies.core.messages import Form, Message, Role, TokenCounter, ToolCall, literal, message_digest
 from strategies.core.parsing import loads
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind, source, with_kept
 from strategies.core.rounds import Structure, structure

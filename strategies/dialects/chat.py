@@ -12,8 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from strategies.core.digest import canonical_arguments, canonical_json
-from strategies.core.form import Form
-from strategies.core.messages import Dialect, Reading, Role, ToolCall, Value
+from strategies.core.messages import Dialect, Form, Reading, Role, ToolCall, Value
 
 SYSTEM_ROLES = ("system", "developer")
 """Values of the `role` member of messages outside the chain."""

@@ -16,8 +16,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from strategies.core.digest import canonical_arguments, canonical_json
-from strategies.core.form import Form
-from strategies.core.messages import Dialect, Reading, Role, ToolCall, Value
+from strategies.core.messages import Dialect, Form, Reading, Role, ToolCall, Value
 
 ACKNOWLEDGED = "Understood."
 """The text of an assistant message that would be empty, which none may be."""

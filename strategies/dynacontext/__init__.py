@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused, NothingToSummarize
-from strategies.core.language import is_chinese
 from strategies.core.plan import Plan, Replace
 from strategies.core.protocol import Judging, Polling, SessionFacts, Shortened, Steps, Strategy, Verdict
 from strategies.core.replacement import frame_tokens, replacement, stands_for
 from strategies.core.replay import JUDGED
 from strategies.core.summary import MIN_RECORD, RecordForm, record_cap, summarize
+from strategies.core.transcript import is_chinese
 from strategies.core.view import View
 from strategies.dynacontext import voting
 from strategies.dynacontext.options import DynaContextOptions

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from strategies.core.ballot import tally
 from strategies.core.budget import Budget
 from strategies.core.condensation import standing_in
-from strategies.core.effects import Ballot, Result, Vote, Votes
+from strategies.core.effects import Ballot, Result, Vote, Votes, tally
 from strategies.core.errors import StrategyError
 from strategies.core.history import WIDEST, as_text, break_fences, originals
 from strategies.core.messages import Role

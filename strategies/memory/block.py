@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import NamedTuple
 
-from strategies.core.language import is_chinese
 from strategies.core.messages import Role, TokenCounter, Value, dump
-from strategies.core.transcript import Transcript
+from strategies.core.transcript import Transcript, is_chinese
 from strategies.memory.passages import Entry
 from strategies.memory.ranking import Hit
 

@@ -14,7 +14,7 @@ from proxy.http.sse import EventReader, Events
 from proxy.overflow import recognise
 from strategies.core import cards, language, ledger, rules
 from strategies.core.answer import read_plain_answer
-from strategies.core.ballot import read_vote
+from strategies.core.effects import read_vote
 from strategies.core.excerpt import cut_text
 from strategies.core.history import break_fences
 from strategies.core.ledger import find_facts, rank_facts

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError
 from strategies.core.pieces import Keep, Literal, PieceKind, with_kept
-from strategies.core.pins import PIN_SHARE, pinned_in
 from strategies.core.replay import replay
 from strategies.core.requirement import Requirement
 from strategies.core.rounds import structure
-from strategies.core.transcript import Transcript
+from strategies.core.transcript import PIN_SHARE, Transcript, pinned_in
 from strategies.core.view import View, fold
 from tests.strategies.dialects import test_messages_views, test_responses_views
 from tests.strategies.driving import Reply, attempted, condensed, overlay_of

@@ -17,8 +17,7 @@ import pytest
 
 from proxy.asking.calls import BYTES_PER_TOKEN
 from proxy.settings.tables import JudgeRole
-from strategies.core.ballot import tally
-from strategies.core.effects import Ballot, Vote, Votes
+from strategies.core.effects import Ballot, Vote, Votes, tally
 from tests.proxy.asking.support import LATER, Clock, RecordedAsking, asking
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply, ToolCall, completion, error, hang, hang_up, raw

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.core.ballot import Polls, Tally, read_vote, tally
-from strategies.core.effects import Vote
+from strategies.core.effects import Polls, Tally, Vote, read_vote, tally
 from tests.strategies.test_invariants import STABLE
 
 YES, NO, NONE = Vote(True, "done"), Vote(False, "not yet"), Vote(None, error="timeout")

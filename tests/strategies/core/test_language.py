@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.language import is_chinese
+from strategies.core.transcript import is_chinese
 from tests.support.transcripts import Body, assistant, largest_of_each_kind, tool, transcript_of, user
 
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from strategies.core.errors import InvalidPlan
 from strategies.core.messages import dump
 from strategies.core.pieces import Literal, PieceKind
-from strategies.core.plan import Plan, apply, replace_before, task_piece
+from strategies.core.plan import Plan, Split, apply, replace_before, task_piece
 from strategies.core.replacement import replacement
-from strategies.core.split import Split
 from strategies.core.view import View
 from tests.strategies.test_invariants import STABLE
 from tests.support.transcripts import WORDS, Body, agent, assistant, chat, conversations, user, view_of

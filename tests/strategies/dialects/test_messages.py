@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from strategies.core.form import Form
-from strategies.core.messages import Reading, Role, ToolCall
+from strategies.core.messages import Form, Reading, Role, ToolCall
 from strategies.dialects.messages import Messages
 from tests.support.messages_drafts import asked, messages_conversations
 from tests.support.messages_upstream import text, thinking, tool_use, web_search

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from strategies.core.form import Form
-from strategies.core.messages import Reading, Role, ToolCall
+from strategies.core.messages import Form, Reading, Role, ToolCall
 from strategies.dialects.responses import Responses
 from tests.support.responses_drafts import asked, responses_conversations
 from tests.support.responses_upstream import custom_tool_call, function_call, message, reasoning, web_search_call

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from strategies import TABLE
 from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError
-from strategies.core.form import Form
-from strategies.core.messages import Role, dump
+from strategies.core.messages import Form, Role, dump
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.replacement import context_summary, replacement
 from strategies.core.requirement import Requirement
