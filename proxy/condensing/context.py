@@ -19,9 +19,8 @@ from proxy.searching.tool import NO_OFFER, Offer, offer_members
 from proxy.sessions.append import Append
 from proxy.sessions.branch import Branch, MemoryBlock, has_node
 from proxy.sessions.cards import combined_cards, forgotten_cards
-from proxy.sessions.marks import Wish
 from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN
+from proxy.sessions.session import MAIN, Wish
 from proxy.tokens.counter import Counter
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation

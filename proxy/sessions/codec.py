@@ -21,8 +21,7 @@ from proxy.knowledge import anchor as anchors
 from proxy.runtime.lru import SizedLru
 from proxy.sessions.branch import Branch, MemoryBlock, Opening
 from proxy.sessions.identity import CHAT
-from proxy.sessions.marks import CONDENSE, PIN, wishes_in
-from proxy.sessions.session import FailedTry, Session, Tip
+from proxy.sessions.session import CONDENSE, PIN, FailedTry, Session, Tip, wishes_in
 from proxy.store.base import Snapshot, StoreError
 from proxy.store.compress import decompress
 from strategies.core.cards import from_json, to_json

@@ -24,8 +24,7 @@ from proxy.sessions.branch import Branch, has_node, is_answered_alike, openings
 from proxy.sessions.cards import Scope, cards_of_scope, scope_key
 from proxy.sessions.histories import Histories, MissingMessages
 from proxy.sessions.identity import Identity
-from proxy.sessions.marks import Wish
-from proxy.sessions.session import Session, newest_turn
+from proxy.sessions.session import Session, Wish, newest_turn
 from proxy.sessions.stored import StoredSessions
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey

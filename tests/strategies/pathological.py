@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from proxy.endpoints.chat.replies import ANSWER
 from proxy.http.sse import EventReader, Events
 from proxy.overflow import recognise
-from strategies.core import cards, language, ledger, rules
+from strategies.core import cards, ledger, rules, transcript
 from strategies.core.answer import read_plain_answer
 from strategies.core.effects import read_vote
 from strategies.core.excerpt import cut_text
@@ -99,7 +99,7 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
     "rules": {
         "standing": rules.find_rules,
         "merged": lambda text: rules.merge_rules(rules.find_rules(text), rules.find_rules(text[::-1])),
-        "is_chinese": lambda text: language.is_chinese(view_of([user(text)]).transcript),
+        "is_chinese": lambda text: transcript.is_chinese(view_of([user(text)]).transcript),
     },
     "facts": {
         "exact": lambda text: list(find_facts(text)),

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.tokens import images
-from proxy.tokens.namespace import namespace
-from proxy.tokens.prompt import MAX_MEDIA_TOKENS, Prompt
+from proxy.tokens.prompt import MAX_MEDIA_TOKENS, Prompt, namespace
 
 # Requests and their prompt_tokens as reported by OpenAI (gpt-3.5 and gpt-4), published as test data by the
 # named projects, both MIT: Pamela Fox's openai-messages-token-helper and Harry Marr's openai-chat-tokens.
