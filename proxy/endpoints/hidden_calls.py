@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from proxy.endpoints.replies import Items
 from proxy.http.sse import Events
-from proxy.overflow.reading import is_error_body
+from proxy.overflow import is_error_body
 from strategies.core.messages import dump
 
 NAME = "search_memory"

@@ -1,7 +1,11 @@
 """Recognises what an upstream says when a prompt does not fit, and reads the numbers that it gives. No I/O.
 
-Every server words this differently. It is recognised in two steps, each a module: all that the body says, however
-deeply it is wrapped (`reading`); what that means and which numbers it gives (`wording`).
+Every server words this differently. It is recognised in two steps: all that the body says, however deeply it is
+wrapped; then what that means and which numbers it gives (`wording`).
+
+A gateway puts the provider's body into its own: as an object, as JSON in a string, as text with a prefix. Servers send
+objects, arrays, bare strings and events. What an error quotes of the request is skipped: a conversation about context
+lengths is not refused for its length.
 
     input overflow    the prompt is too long: condensing it helps, and a window that is named is the true one
     output cap        a longer reply is asked for than the model ever writes: no prompt is short enough
@@ -13,18 +17,20 @@ When in doubt the answer is None: the client then gets the upstream's own error,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from http import HTTPStatus
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from proxy.overflow.reading import is_error, read_body
 from proxy.overflow.wording import Meaning, Numbers, meaning_of, numbers_in
+from proxy.values import json_or_none
 
 # These statuses are about the credential, the rate or the model; whatever else they say, the prompt is not to blame.
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
 
 _ERROR = re.compile(rb'error(?!"\s*:\s*null)')  # normal replies of the Responses API say "error": null
+_MEMBER = re.compile(rb'"error"(?!\s*:\s*null)')
 
 
 class RefusedPart(StrEnum):
@@ -64,8 +70,8 @@ def recognise(
     if status < HTTPStatus.BAD_REQUEST and not is_error(content, has_answer=answer.search(body) is not None):
         return None
     content = content.cleaned(clean) if clean else content
-    meaning = meaning_of(content)
-    return None if meaning is None else _classify(meaning, numbers_in(content))
+    meaning = meaning_of(content.codes, content.texts)
+    return None if meaning is None else _classify(meaning, numbers_in(content.numbers, content.texts))
 
 
 def _classify(meaning: Meaning, numbers: Numbers) -> Refusal:
@@ -81,4 +87,135 @@ def _classify(meaning: Meaning, numbers: Numbers) -> Refusal:
     return Refusal(RefusedPart.INPUT, window, prompt, reply)
 
 
-__all__ = ["Refusal", "RefusedPart", "recognise"]
+# -- what a body says ------------------------------------------------------------------------------------
+
+MAX_TEXT, MAX_TEXTS = 8_000, 16_000  # characters of one text, and of all, that are looked at; errors say it early
+DEEPEST = 32
+
+# Members in which validators and gateways quote the request, the reply or themselves.
+_QUOTED = frozenset(
+    """
+    input inputs messages prompt prompts body request content contents tools choices delta output text arguments
+    failed_generation generated_text headers stack stacktrace traceback url loc user
+    """.split()  # noqa: SIM905 - a table of words
+)
+_CODES = frozenset(("code", "type", "error_type", "error_code", "status", "reason", "name", "errorcode", "__type"))
+_EVENT = re.compile(r"^data:[ ]?(.*)$", re.MULTILINE)
+_MARKS = re.compile(r"[`'\"*\\“”‘’]+")
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyContent:
+    """The content of a body.
+
+    Texts and codes are in lower case; texts have no quotation marks and no runs of white space.
+    """
+
+    texts: tuple[str, ...]
+    codes: frozenset[str]
+    numbers: Mapping[str, int]
+    document: Any
+    event: str = ""
+
+    def cleaned(self, clean: Callable[[str], str]) -> BodyContent:
+        """The content with only what `clean` leaves of its texts, codes and numbers."""
+        codes = frozenset(code for code in self.codes if clean(code) == code)
+        numbers = {key: value for key, value in self.numbers.items() if clean(str(value)) == str(value)}
+        return replace(self, texts=tuple(map(clean, self.texts)), codes=codes, numbers=numbers)
+
+
+def read_body(body: bytes) -> BodyContent:
+    """Reads a body of any form; a body that is not JSON is one text."""
+    text = body.decode("utf-8", "replace").strip()
+    document, event = _document(text)
+    texts: list[str] = []
+    left = MAX_TEXTS
+    codes: set[str] = set()
+    numbers: dict[str, int] = {}
+    for key, value in _leaves(document, "", DEEPEST):
+        match value:
+            case bool():
+                continue
+            case int():
+                numbers.setdefault(key, value)
+                if key in _CODES:
+                    codes.add(str(value))
+            case str() if key in _CODES and " " not in value.strip():
+                codes.add(value.strip().lower())
+            case str() if left > 0:
+                texts.append(plain(value))
+                left -= len(texts[-1])
+    return BodyContent(tuple(filter(None, texts)), frozenset(codes), numbers, document, event)
+
+
+def is_error_body(body: bytes, *, answer: re.Pattern[bytes]) -> bool:
+    """Whether a body, or an event, that came with a status of success is an error all the same.
+
+    `answer` matches what has an answer in it (`Endpoint.answer`).
+    """
+    has_answer = answer.search(body) is not None
+    # Nearly all bodies are pieces of a normal reply: there is nothing to read.
+    return (_MEMBER.search(body) is not None or not has_answer) and is_error(read_body(body), has_answer=has_answer)
+
+
+def is_error(content: BodyContent, *, has_answer: bool) -> bool:
+    """Whether a body that came with a status of success is an error all the same."""
+    document = content.document
+    if content.event == "error":
+        return True
+    if not isinstance(document, Mapping):
+        return False
+    if document.get("error") or document.get("errors") or "error" in (document.get("type"), document.get("object")):
+        return True
+    if has_answer:
+        return False
+    envelope = document.get("base_resp")
+    if isinstance(envelope, Mapping) and envelope.get("status_code"):
+        return True
+    return any(key in document for key in ("detail", "message", "error_msg"))
+
+
+def plain(text: str) -> str:
+    """A text in the form that the patterns expect."""
+    return _SPACE.sub(" ", _MARKS.sub("", text[:MAX_TEXT])).strip().lower()
+
+
+def _document(text: str) -> tuple[Any, str]:
+    """The JSON value of a body, and the name of its event, if it is one."""
+    parsed = json_or_none(text)
+    if parsed is not None:
+        return _opened(parsed), ""
+    events = _EVENT.findall(text) if text.startswith(("data:", "event:", ":", "id:", "retry:")) else []
+    if not events:
+        return text, ""
+    values = [_opened(found) for each in events if (found := json_or_none(each)) is not None]
+    failed = (value for value in values if isinstance(value, Mapping) and value.get("error"))
+    value = next(failed, values[0] if values else None)
+    name = "error" if re.search(r"^event:[ ]?error\s*$", text, re.MULTILINE) else ""
+    return ("\n".join(events) if value is None else value), name
+
+
+def _opened(value: Any) -> Any:
+    """An event; of a response that has failed only its error, since the event repeats the request's instructions."""
+    response = value.get("response") if isinstance(value, Mapping) and value.get("type") == "response.failed" else None
+    return {"error": response.get("error")} if isinstance(response, Mapping) else value
+
+
+def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, Any]]:
+    """All strings and numbers, each with its key; strings that hold JSON are opened."""
+    if depth == 0:
+        return
+    match value:
+        case Mapping():
+            for name, inner in value.items():
+                if str(name).lower() not in _QUOTED or isinstance(inner, int):
+                    yield from _leaves(inner, str(name).lower(), depth - 1)
+        case list():
+            for inner in value:
+                yield from _leaves(inner, key, depth - 1)
+        case str():
+            nested = json_or_none(value) if value.lstrip()[:1] in ("{", "[") else None
+            yield from [(key, value)] if nested is None else _leaves(nested, key, depth - 1)
+        case int():
+            yield key, value

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
-from proxy.overflow.reading import BodyContent
-
 
 class Meaning(Enum):
     """The part that does not fit: the prompt (perhaps with the reply that is asked for), or the reply alone."""
@@ -175,15 +173,15 @@ _PROMPT = re.compile(r"\btokens?\b|context[ _-]?(?:length|window|size|limit)|n_c
 _ANY_OUTPUT, _ANY_TOGETHER, _ANY_INPUT = (re.compile("|".join(each)) for each in (_OUTPUT, _TOGETHER, _INPUT))
 
 
-def meaning_of(content: BodyContent) -> Meaning | None:
+def meaning_of(codes: frozenset[str], texts: Iterable[str]) -> Meaning | None:
     """The part that does not fit by this error; None if the error says something else."""
-    if content.codes & _INPUT_CODES:
+    if codes & _INPUT_CODES:
         return Meaning.INPUT
-    if content.codes & _OTHER_CODES or any(_RATE.search(text) for text in content.texts):
+    if codes & _OTHER_CODES or any(_RATE.search(text) for text in texts):
         return None
-    found = {_meaning(text) for text in content.texts}
-    by_code = any(_VALUE_CODES.fullmatch(code) for code in content.codes)
-    if by_code or any(_VALUE_WORDS.search(text) for text in content.texts):
+    found = {_meaning(text) for text in texts}
+    by_code = any(_VALUE_CODES.fullmatch(code) for code in codes)
+    if by_code or any(_VALUE_WORDS.search(text) for text in texts):
         return Meaning.OUTPUT if Meaning.OUTPUT in found else None
     return Meaning.INPUT if Meaning.INPUT in found else next(filter(None, found), None)
 
@@ -280,14 +278,14 @@ class Numbers(NamedTuple):
     reply_tokens: int | None
 
 
-def numbers_in(content: BodyContent) -> Numbers:
+def numbers_in(numbers: Mapping[str, int], texts: Iterable[str]) -> Numbers:
     """The numbers in an error that is known to be one of overflow."""
-    windows = [*_values_of(content.numbers, _WINDOW_KEYS), *_matches(content.texts, _WINDOW_PATTERNS, group=-1)]
+    windows = [*_values_of(numbers, _WINDOW_KEYS), *_matches(texts, _WINDOW_PATTERNS, group=-1)]
     plausible = (each for each in windows if MIN_WINDOW <= each <= MAX_WINDOW and each not in _YEARS_AND_CODES)
     window = next(plausible, None)
-    counts = _positive([*_values_of(content.numbers, _COUNTED_KEYS), *_counts(content.texts)])
+    counts = _positive([*_values_of(numbers, _COUNTED_KEYS), *_counts(texts)])
     counted = next((each for each in counts if each != window), None)
-    return Numbers(window, counted, next(_positive(_matches(content.texts, _ASKED_PATTERNS)), None))
+    return Numbers(window, counted, next(_positive(_matches(texts, _ASKED_PATTERNS)), None))
 
 
 def _values_of(numbers: Mapping[str, int], keys: Iterable[str]) -> Iterator[int]:

@@ -12,13 +12,13 @@ import pytest
 
 from proxy import overflow
 from proxy.endpoints.chat.replies import ANSWER
-from proxy.overflow import Refusal, RefusedPart, reading
+from proxy.overflow import Refusal, RefusedPart
 
 Case = dict[str, Any]
 HERE = Path(__file__).parent
 
 recognise = partial(overflow.recognise, answer=ANSWER)
-is_error_body = partial(reading.is_error_body, answer=ANSWER)
+is_error_body = partial(overflow.is_error_body, answer=ANSWER)
 
 
 def cases(name: str) -> list[Case]:
