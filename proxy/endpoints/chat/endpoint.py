@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.endpoints.chat import hidden_calls, replies
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.endpoints.chat.splicing import ChatSplicer
-from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question, SessionHint, Values, any_session_headers
-from proxy.http.headers import Headers
+from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question, Values, openai_session_hints
 from strategies.core.effects import Answer, Failure
 from strategies.core.parsing import loads
 from strategies.core.shaping import BRIDGE
@@ -46,15 +45,6 @@ def usage_probe(values: Values) -> Mapping[str, str]:
     if options and options.get("include_usage") is True:
         return {}
     return {"stream_options": json.dumps({**(options or {}), "include_usage": True})}
-
-
-def session_hints(headers: Headers, values: Values) -> Iterator[SessionHint]:
-    """The ids of any `X-…-Session-Id` header, of the metadata, and of the prompt cache."""
-    yield from any_session_headers(headers)
-    metadata = values.get("metadata")
-    if isinstance(metadata, Mapping):
-        yield SessionHint("metadata.session_id", metadata.get("session_id"))
-    yield SessionHint("prompt_cache_key", values.get("prompt_cache_key"), is_weak=True)
 
 
 # -- the proxy's own calls -----------------------------------------------------------------------------------------
@@ -141,7 +131,7 @@ CHAT_ENDPOINT = Endpoint(
     offers_tools=offers_tools,
     has_one_choice=lambda values: values.get("n") in (None, 1),
     usage_probe=usage_probe,
-    session_hints=session_hints,
+    session_hints=openai_session_hints,
     answer=replies.ANSWER,
     is_greeting=replies.is_greeting,
     last_event_at=replies.last_event_at,

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from proxy.endpoints.chat.endpoint import session_hints
-from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question, Values
+from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question, Values, openai_session_hints
 from proxy.endpoints.responses import hidden_calls, replies
 from proxy.endpoints.responses.counter import ResponsesCounter
 from proxy.endpoints.responses.hidden_calls import ResponsesSplicer
@@ -130,7 +129,7 @@ RESPONSES_ENDPOINT = Endpoint(
     offers_tools=offers_tools,
     has_one_choice=lambda _values: True,
     usage_probe=lambda _values: {},
-    session_hints=session_hints,
+    session_hints=openai_session_hints,
     compacts_by_usage=compacts_by_usage,
     answer=replies.ANSWER,
     is_greeting=replies.is_greeting,
