@@ -236,3 +236,12 @@ def any_session_headers(headers: Headers) -> Iterator[SessionHint]:
     for name, value in headers:
         if name.endswith(b"-session-id") and _ANY_SESSION_HEADER.fullmatch(name):
             yield SessionHint(name.decode("latin-1"), value.decode("latin-1"))
+
+
+def openai_session_hints(headers: Headers, values: Values) -> Iterator[SessionHint]:
+    """The ids of any `X-…-Session-Id` header, of the metadata, and of the prompt cache."""
+    yield from any_session_headers(headers)
+    metadata = values.get("metadata")
+    if isinstance(metadata, Mapping):
+        yield SessionHint("metadata.session_id", metadata.get("session_id"))
+    yield SessionHint("prompt_cache_key", values.get("prompt_cache_key"), is_weak=True)
