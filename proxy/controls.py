@@ -5,7 +5,7 @@ reading of headers and bodies, what a session keeps, `controls.allow` in the set
 headers in docs/http.md. A new control is one row, its line in the docs, and the code that uses the field.
 
 For each control the header wins over the body, and the body over the suffix. What a request leaves unset is taken from
-its session where the control sticks (`Controls.over`), and then from the settings (`proxy.condensing.policies`).
+its session where the control sticks (`Controls.over`), and then from the settings (`proxy.condensing.policy`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from proxy.condensing.judging import Judges
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import Maker
-from proxy.condensing.policies import Policies
+from proxy.condensing.policy import Policies
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.recall import Recall
 from proxy.condensing.restoring import Restorer

@@ -9,8 +9,7 @@ from math import ceil, inf
 from typing import Any, NamedTuple
 
 from proxy.condensing.decision import OPTION_BOUNDS
-from proxy.condensing.policies import Policies, option_tables
-from proxy.condensing.policy import SETTINGS, Policy
+from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
 from proxy.controls import Controls
 from proxy.knowledge.proof import Scope
 from proxy.resources import config_directory

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from proxy.cli import FAILED, OK, USAGE
 from proxy.commands.options import positive, strategy, use_config, window
-from proxy.condensing.policies import option_tables
-from proxy.condensing.policy import RATIOS, Window
+from proxy.condensing.policy import RATIOS, Window, option_tables
 from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
 from strategies import DEFAULT, Pipeline, parse

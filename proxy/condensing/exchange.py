@@ -34,7 +34,7 @@ from proxy.condensing.decision import Decision, as_it_came
 from proxy.condensing.inject import with_standing_block
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.policies import Policies
+from proxy.condensing.policy import Policies
 from proxy.condensing.retrying import RefusedRequest, Send, is_unexplained, replace_refused, retry_budget, send_once
 from proxy.condensing.searching import Searcher
 from proxy.endpoints.replies import Items, Usage

@@ -17,7 +17,7 @@ from time import perf_counter
 from proxy.condensing.account import Timing
 from proxy.condensing.context import RequestContext
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.policies import Known, Policies
+from proxy.condensing.policy import Known, Policies
 from proxy.condensing.restoring import Restorer
 from proxy.controls import MEMORY
 from proxy.errors import HistoryUnavailable

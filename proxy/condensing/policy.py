@@ -1,5 +1,9 @@
 """The policy for one request: strategy, options, window and budget. No I/O; policies are cached by what they rest on.
 
+A value is that of the request, else of its session (`Controls.over`), else of the model's entry in the settings, else
+of the tables there (`Settings.own`). `_ModelFacts` has what the settings say; what a request and its session say is
+laid over it in `_policy`.
+
 The window comes from the request, the settings, what the upstream's server states, or the bundled table, in this order.
 A smaller window that was learned from the upstream's replies replaces it. Without any of these the window is unknown,
 and nothing is condensed.
@@ -7,20 +11,31 @@ and nothing is condensed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import fields, replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from proxy.controls import MEMORY, Memory
+from proxy.controls import MEMORY, Controls, Memory
+from proxy.errors import BadRequest
 from proxy.knowledge.learned_windows import LearnedWindow, Origin
 from proxy.knowledge.profiles import ANY, Profile
-from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
-from strategies import Pipeline, stages
-from strategies.core.budget import Budget, Scale
+from proxy.knowledge.proof import Scope
+from proxy.runtime.lru import Lru
+from proxy.settings import Settings
+from proxy.settings.tables import Economy, JudgeRole, Mode, ModelRole, SummarizerRole
+from proxy.tokens.windows import ModelTable, WindowLookup, no_stated_window
+from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, parse, stages
+from strategies.core.budget import MIN_TRIGGER, Budget, Marks, Scale
 from strategies.core.economics import Prices, is_cheaper_continued
 from strategies.core.effects import JUDGE, SUMMARIZER
-from strategies.core.ledger import LEDGER, LedgerCaps
-from strategies.core.protocol import Injection, Judging, Strategy
+from strategies.core.errors import OptionError
+from strategies.core.ledger import LEDGER, LedgerCaps, LedgerOptions
+from strategies.core.options import fill_options
+from strategies.core.protocol import Injecting, Injection, Judging, Strategy
+from strategies.pipeline import with_stage_marks
 
+_MAX_CACHED = 256
 _UNASKED = Injection()
 OFF = Pipeline(("off",))
 RATIOS = Prices(input=1.0, cached_input=0.1, cache_write=1.0, output=5.0)
@@ -142,3 +157,242 @@ class Policy(NamedTuple):
     def with_dropping(self) -> Policy:
         """The policy for a view with messages put back: if these do not fit, they may be dropped without a model."""
         return self._replace(stages=[*self.stages, *stages(("recent",), {}, {})])
+
+
+class _ModelFacts(NamedTuple):
+    """What settings and bundled table say of one model; it does not change while the process runs."""
+
+    strategy: Pipeline
+    summarizer: SummarizerRole
+    judge: JudgeRole
+    background: Mode
+    prices: Prices | None
+    """The prices that the settings give."""
+    costs: Prices
+    """Those, else the published ones, else usual ratios."""
+    economy: Economy
+    strict: bool
+    marks: Marks
+    reserve: int | None
+    window: Window | None
+    """The window that the settings give."""
+    listed: Window
+    """The window of the bundled table, for a model whose window is neither set nor stated."""
+    max_input: int | None
+
+    def budget(self, window: Window, reply_length: int | None) -> Budget | None:
+        """The budget for a window; None if that is unknown."""
+        if window.tokens is None:
+            return None
+        return Budget.of(
+            window.tokens, reply_length=reply_length, reserve=self.reserve, marks=self.marks, max_input=window.max_input
+        )
+
+
+class Known(NamedTuple):
+    """What is known of an upstream before a request: the part of what a policy rests on that may change."""
+
+    window: Window
+    prompt_window: int | None
+    profile: Profile
+
+
+class Policies:
+    """Makes policies; one per app.
+
+    `discovered` gives the window that the server states for a model, `learned` the one that replies have taught,
+    `profile` what the model's server accepts.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        table: ModelTable,
+        discovered: WindowLookup = no_stated_window,
+        learned: Callable[[Scope], LearnedWindow | None] = lambda _: None,
+        profile: Callable[[Scope], Profile] = lambda _: ANY,
+    ) -> None:
+        self._profile = profile
+        self._settings = settings
+        self._table = table
+        self._discovered = discovered
+        self._learned = learned
+        self._tables = option_tables(settings)
+        self._facts = lru_cache(_MAX_CACHED)(self._read_facts)
+        self._policies: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
+        self.lowest_mark = lru_cache(_MAX_CACHED)(self._lowest_mark)
+
+    def known(self, requested: int | None, scope: Scope) -> Known:
+        """What is known for a request that asks for this window, or for none."""
+        prompt_window = self._prompt_window(self._facts(scope.model).summarizer, scope)
+        return Known(self.window(requested, scope), prompt_window, self._profile(scope))
+
+    def policy(
+        self,
+        controls: Controls,
+        session: Mapping[str, Any],
+        scope: Scope,
+        reply_limit: int | None = None,
+        known: Known | None = None,
+    ) -> Policy:
+        """The policy for a request; raises `BadRequest` if an option does not fit its pipeline.
+
+        Requests that ask for the same, under the same windows, share one policy.
+        """
+        basis = known or self.known(controls.window, scope)
+        # The session's settings may hold any JSON value; as text they can be part of a key.
+        key = (scope.model, basis, reply_limit, controls.treatment, repr(session))
+        return self._policies.use(key, lambda: self._policy(controls, session, scope.model, reply_limit, basis))
+
+    def _policy(
+        self, controls: Controls, session: Mapping[str, Any], model: str, reply_limit: int | None, basis: Known
+    ) -> Policy:
+        facts = self._facts(model)
+        asked = controls.over(session)
+        pipeline = asked.strategy or facts.strategy
+        strategies, ledger = self._stages(pipeline, asked.options, controls.param("options"))
+        injection = self._injection(strategies)
+        if controls.memory_scope is not None and not self._settings.memory.scopes:
+            param = controls.param("memory-scope")
+            raise BadRequest(f"{param} needs memory.scopes = true in the settings of the proxy.", param=param)
+        return Policy(
+            pipeline=pipeline,
+            stages=strategies,
+            judging=next((stage for stage in strategies if isinstance(stage, Judging)), None),
+            ladder=[] if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
+            window=basis.window,
+            budget=self._budget_for(strategies, ledger, basis, model, reply_limit),
+            ledger=ledger,
+            summarizer=facts.summarizer,
+            judge=facts.judge,
+            session_settings=controls.kept(session, pipeline),
+            memory=self._memory(asked, pipeline, injection),
+            injection=injection,
+            background=facts.background,
+            prices=facts.prices,
+            economy=asked.economy or facts.economy,
+            strict=facts.strict if asked.strict is None else asked.strict == "true",
+            costs=facts.costs,
+            payback_turns=self._settings.cost.payback_turns,
+            scope=(asked.memory_scope or "") if self._settings.memory.scopes else "",
+            profile=basis.profile,
+        )
+
+    def is_off(self, controls: Controls, model: str) -> bool:
+        """Whether a request is `off`, unless its session says otherwise."""
+        return (controls.strategy or self._facts(model).strategy).is_off
+
+    def _memory(self, asked: Controls, pipeline: Pipeline, injection: Injection) -> Memory:
+        """The uses of memory that are allowed; none if the store keeps no text: a block must last a whole turn."""
+        if not self._settings.store.keeps_text or asked.no_store or pipeline.is_off or pipeline.observe:
+            return MEMORY["off"]
+        return asked.memory or MEMORY["inject" if injection.unasked else self._settings.memory.default]
+
+    def _injection(self, strategies: Sequence[Strategy]) -> Injection:
+        """The bounds that the first stage with an opinion sets for a memory block, else those of the settings."""
+        memory = Injection(False, self._settings.memory.top_k, self._settings.memory.max_tokens)
+        return next((stage.injection for stage in strategies if isinstance(stage, Injecting)), memory)
+
+    def _prompt_window(self, summarizer: SummarizerRole, scope: Scope) -> int | None:
+        """The window in tokens of the summarizer's model; None if the request's own model summarizes."""
+        if summarizer.window is not None or summarizer.model is None:
+            return summarizer.window
+        return self.window(None, scope._replace(model=summarizer.model)).tokens
+
+    def _stages(
+        self, pipeline: Pipeline, options: Mapping[str, object], param: str
+    ) -> tuple[list[Strategy], LedgerCaps]:
+        """The stages, and the caps of the ledger, of which the options may switch the rules off."""
+        others = dict(options)
+        ledger = {"rules": others.pop("rules")} if "rules" in others else {}
+        caps = self._settings.ledger.to_caps()
+        try:
+            if not fill_options(LedgerOptions(), ledger).rules:
+                caps = replace(caps, rules=0)
+            return stages(pipeline.names, options_by_stage(pipeline, others), self._tables), caps
+        except OptionError as error:
+            raise BadRequest(f"{param}: {error.detail}.", param=param) from None
+
+    def lowered(self, policy: Policy, learned: LearnedWindow, scope: Scope, reply_limit: int | None) -> Policy:
+        """A policy for a window that was learned from the request that the policy was made for."""
+        known = Known(policy.window.refused(learned), self._prompt_window(policy.summarizer, scope), policy.profile)
+        budget = self._budget_for(policy.stages, policy.ledger, known, scope.model, reply_limit)
+        return policy._replace(window=known.window, budget=budget)
+
+    def _budget_for(
+        self, pipeline: Sequence[Strategy], ledger: LedgerCaps, known: Known, model: str, reply_limit: int | None
+    ) -> Budget | None:
+        """The budget for a window with these stages' own marks, and with room for their summarizer."""
+        budget = self._facts(model).budget(known.window, reply_limit)
+        return budget and replace(with_stage_marks(budget, pipeline), prompt_window=known.prompt_window, ledger=ledger)
+
+    def window(self, requested: int | None, scope: Scope) -> Window:
+        """A model's window: the known one, or the learned one if that is smaller."""
+        learned = self._learned(scope)
+        known = self._known_window(requested, scope.model)
+        return known.lowered(learned) if learned else known
+
+    def _known_window(self, requested: int | None, model: str) -> Window:
+        if requested is not None:
+            return Window(requested, REQUEST)
+        facts = self._facts(model)
+        if facts.window is not None:
+            return facts.window
+        stated = self._discovered(model)
+        return Window(stated.window, stated.source, facts.max_input or stated.max_input) if stated else facts.listed
+
+    def _read_facts(self, model: str) -> _ModelFacts:
+        own, entry = partial(self._settings.own, model=model), self._settings.for_model(model)
+        limit, tokens = own("max_input"), own("window")
+        source = f"{SETTINGS} for '{entry.match}'" if entry and entry.window else SETTINGS
+        found = self._table.find(model)
+        prices = entry.prices.to_prices() if entry and entry.prices else None
+        return _ModelFacts(
+            strategy=_parsed(own("strategy")),
+            summarizer=own("summarizer"),
+            judge=own("judge"),
+            background=own("background"),
+            prices=prices,
+            costs=prices or self._table.prices(model) or RATIOS,
+            economy=own("economy"),
+            strict=own("strict"),
+            marks=own("marks").to_marks(),
+            reserve=own("reserve"),
+            window=Window(tokens, source, limit) if tokens else None,
+            listed=Window(found.window, "bundled table", limit or found.max_input) if found else Window(None, UNKNOWN),
+            max_input=limit,
+        )
+
+    def _lowest_mark(self, model: str, window: Window, reply_length: int | None) -> int | None:
+        """Tokens below which nothing ever happens to a request; None if the window is unknown."""
+        budget = self._facts(model).budget(window, reply_length)
+        if budget is None:
+            return None
+        return min(
+            budget.prepare, budget.usable - budget.least_headroom, budget.target, int(budget.usable * MIN_TRIGGER)
+        )
+
+
+def _parsed(strategy: str) -> Pipeline:
+    pipeline = parse(strategy)
+    if pipeline is None:
+        raise ValueError(f"settings were not checked: {strategy}")
+    return pipeline
+
+
+def option_tables(settings: Settings) -> dict[str, dict[str, object]]:
+    """The strategies' option tables.
+
+    Options about memory that a table leaves out come from the settings of memory. If the store keeps no text, no
+    strategy asks for cards.
+    """
+    memory: dict[str, object] = {
+        "memory_top_k": settings.memory.top_k,
+        "memory_max_tokens": settings.memory.max_tokens,
+        **({} if settings.store.keeps_text else {"memory_cards": False}),
+    }
+    known = {name: {option.name for option in fields(row.options)} for name, row in TABLE.items()}
+    return {
+        name: {key: value for key, value in memory.items() if key in options} | settings.options.get(name, {})
+        for name, options in known.items()
+    }

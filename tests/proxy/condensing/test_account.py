@@ -19,7 +19,7 @@ from proxy.condensing.account import (
     where_tokens_are,
 )
 from proxy.condensing.decision import Decision
-from proxy.condensing.policies import Policies
+from proxy.condensing.policy import Policies
 from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.knowledge.anchor import Calibration

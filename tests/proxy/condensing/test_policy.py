@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.condensing.policies import Policies
-from proxy.condensing.policy import Policy, Window
+from proxy.condensing.policy import Policies, Policy, Window
 from proxy.controls import Controls, read
 from proxy.errors import BadRequest
 from proxy.knowledge.proof import Scope

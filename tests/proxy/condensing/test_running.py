@@ -10,8 +10,7 @@ from typing import ClassVar
 import pytest
 
 from proxy.asking import Asking, Caller
-from proxy.condensing.policies import Policies
-from proxy.condensing.policy import Policy
+from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.running import PipelineRunner, RunResult
 from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
