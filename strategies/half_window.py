@@ -135,7 +135,7 @@ def _too_few(view: View, cursors: list[RoundCursor]) -> SplitDecision:
     if len(cursors) < 2:
         raise NothingToSummarize("no round before the newest one")
     index = len(cursors) - 1
-    cut = min(cursors[index].cut, view.limit)
+    cut = min(cursors[index].cut, view.last_cut)
     return _labelled(cursors, SplitDecision(1, index, cut, "none", reason="not-enough-rounds"))
 
 
@@ -151,7 +151,7 @@ def _to_turn_boundary(view: View, cursors: list[RoundCursor], index: int, overla
         end, boundary = index, "adjusted-to-turn-end"
         while end < len(cursors) - overlap - 1 and _place(cursors, end) == _INSIDE:
             end += 1
-    return _labelled(cursors, SplitDecision(0, end, min(cursors[end].cut, view.limit), "", boundary, end - index))
+    return _labelled(cursors, SplitDecision(0, end, min(cursors[end].cut, view.last_cut), "", boundary, end - index))
 
 
 def _place(cursors: list[RoundCursor], index: int) -> str:

@@ -79,7 +79,7 @@ class Mask(Strategy):
         files = _Files(int(budget.usable * self.options.paths), chinese=is_chinese(view.transcript))
         edits: list[Replace] = []
         for number, each in enumerate(reversed(view.structure.rounds)):
-            is_old = number >= keep and each.end <= view.limit
+            is_old = number >= keep and each.end <= view.last_cut
             edits.extend(self._round(view, each, files) if is_old else files.note(view, each))
         edits.sort(key=lambda edit: edit.start)
         return Plan(tuple(edits), {"maskedMessageCount": len(edits), "keptFileCount": files.kept})

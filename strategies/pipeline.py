@@ -226,7 +226,14 @@ def walk(
         view = fold(_prefix(transcript, end), head, fixed, counter)
         after = _condense(requirement, allowed, ladder, view, budget)
         if after is not None:
-            head = (Overlay(transcript.digests[after.covered - 1], after.covered, after.covered, head_pieces(after)),)
+            head = (
+                Overlay(
+                    transcript.digests[after.covered_count - 1],
+                    after.covered_count,
+                    after.covered_count,
+                    head_pieces(after),
+                ),
+            )
             since, more = after.tokens, after.tokens - sizes[end]
         else:
             # Do not retry until the view has grown by a step: until then it still cannot be condensed.

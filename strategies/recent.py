@@ -53,10 +53,10 @@ def _units(view: View, turn: Turn) -> Iterator[list[int]]:
     keep = {view.task, view.replacement, *view.stays}
     cuts = view.structure.cuts
     users = [i for i in range(turn.start, turn.rounds[0].start if turn.rounds else turn.end) if i not in keep]
-    if not turn.rounds and turn.end <= view.limit:
+    if not turn.rounds and turn.end <= view.last_cut:
         yield users
     for each in turn.rounds:
-        if each.end > view.limit or not (cuts[each.start] and cuts[each.end]):
+        if each.end > view.last_cut or not (cuts[each.start] and cuts[each.end]):
             return
         rest = [i for i in range(each.start, each.end) if i not in keep]
         yield users + rest if each is turn.rounds[-1] else rest

@@ -250,7 +250,7 @@ def _zone(view: View, unit: Unit, aim: Aim) -> Zone:
 def forgettable(view: View) -> list[Unit]:
     """All units of a view that may be forgotten, oldest first."""
     stays = {view.task, view.replacement, *view.stays}
-    free = (unit for unit in _units(view) if unit[-1] < view.limit and stays.isdisjoint(unit))
+    free = (unit for unit in _units(view) if unit[-1] < view.last_cut and stays.isdisjoint(unit))
     return [Unit(items, sum(view.items[i].message.tokens for i in items)) for items in free]
 
 

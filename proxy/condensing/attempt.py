@@ -98,7 +98,7 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
         block=decision.memory_block,
         memory_patch=decision.memory_patch,
         has_tools=context.has_tools,
-        covered=decision.view.covered,
+        covered=decision.view.covered_count,
         rewriting_refused=_is_refused(decision),
         economy=_economy_of(decision),
         shown=context.shown_under(decision.applied),

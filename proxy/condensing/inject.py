@@ -120,4 +120,4 @@ def _block_text(hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str
 
 def _hides(view: View) -> bool:
     """Whether the view leaves out anything of the conversation."""
-    return view.covered > 0 or bool(view.transcript.unknown)
+    return view.covered_count > 0 or bool(view.transcript.unknown)

@@ -240,12 +240,12 @@ class Maker:
     def extended_over(self, condensation: Condensation, shortened: Shortened) -> Condensation:
         """The record of a view that begins with the head of `condensation`, and drops messages after it."""
         view = shortened.view
-        digest = view.transcript.digests[view.covered - 1]
+        digest = view.transcript.digests[view.covered_count - 1]
         return replace(
             condensation,
             id=_new_id(),
             digest=digest,
-            covered=view.covered,
+            covered=view.covered_count,
             pieces=self._keeper.pieces_to_record(view),
             tokens_after=view.tokens,
             metadata={**condensation.metadata, **shortened.metadata},
@@ -259,13 +259,13 @@ class Maker:
             return result
         outcome, spent = attempted.outcome, (perf_counter() - started) * 1000
         view, budget = outcome.view, policy.budget
-        digest = view.transcript.digests[view.covered - 1]
+        digest = view.transcript.digests[view.covered_count - 1]
         depth = base.applied.depth + 1 if base.applied else 1
         name, now = _new_id(), self._clock()
         record = Condensation(
             id=name,
             digest=digest,
-            covered=view.covered,
+            covered=view.covered_count,
             depth=depth,
             pieces=self._keeper.pieces_to_record(view),
             window=budget.nominal_window if budget else 0,

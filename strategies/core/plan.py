@@ -64,7 +64,7 @@ def apply(view: View, plan: Plan) -> View:
     """
     items: list[Item] = []
     done = 0
-    end_of_head = view.head
+    end_of_head = view.head_size
     for edit in plan.edits:
         _check_span(edit, done, view)
         items.extend(view.items[done : edit.start])
@@ -73,12 +73,12 @@ def apply(view: View, plan: Plan) -> View:
         items.extend(item_for(piece, view.transcript, view.counter) for piece in pieces)
         done = edit.end
         end_of_head = max(end_of_head, edit.end)
-    if end_of_head > view.head:
+    if end_of_head > view.head_size:
         end_of_head = _next_cut(view, end_of_head)
     tail = len(view.items) - end_of_head
     items.extend(view.items[done:])
     covered = _covered(view, end_of_head)
-    return View(view.transcript, tuple(items), len(items) - tail, covered, view.fixed, view.counter)
+    return View(view.transcript, tuple(items), len(items) - tail, covered, view.fixed_tokens, view.counter)
 
 
 def _check_span(edit: Replace, done: int, view: View) -> None:
@@ -99,14 +99,14 @@ def _next_cut(view: View, place: int) -> int:
     call from its results; an edit that replaces single messages may end between two results.
     """
     cuts = view.structure.cuts
-    most = view.limit if place <= view.limit else view.size
+    most = view.last_cut if place <= view.last_cut else view.size
     return next((each for each in range(place, most + 1) if cuts[each]), place)
 
 
 def _covered(view: View, end_of_head: int) -> int:
     """How many chain messages lie before the item `end_of_head`."""
-    if end_of_head <= view.head:
-        return view.covered
+    if end_of_head <= view.head_size:
+        return view.covered_count
     for item in view.items[end_of_head:]:
         if isinstance(item.piece, Keep):
             return item.piece.index
@@ -134,10 +134,10 @@ def check(view: View, *, may_cut_newest_results: bool = False) -> None:
 
 
 def _separates_results(view: View) -> bool:
-    if not 0 < view.head < view.size or not view.item(view.head).message.is_result:
+    if not 0 < view.head_size < view.size or not view.item(view.head_size).message.is_result:
         return False
-    follows = any(0 < place <= view.covered for place, _ in view.transcript.systems)
-    return follows and not view.structure.cuts[view.head]
+    follows = any(0 < place <= view.covered_count for place, _ in view.transcript.systems)
+    return follows and not view.structure.cuts[view.head_size]
 
 
 def _stands(view: View, index: int, may_be_cut: bool) -> bool:
@@ -191,7 +191,7 @@ def violations(messages: Iterable[Message]) -> set[Violation]:
 
 def head_pieces(view: View) -> tuple[Piece, ...]:
     """The pieces that a condensation records: those of the view's head, without memory blocks, which last one turn."""
-    pieces = (item.piece for item in view.lead[: view.head])
+    pieces = (item.piece for item in view.lead[: view.head_size])
     return tuple(each for each in pieces if not (isinstance(each, Literal) and each.kind is PieceKind.MEMORY))
 
 
@@ -271,11 +271,11 @@ class Split:
         view = self._view
         task = 0 if view.task is None or view.task >= end else self._task
         stays = sum(tokens for i, tokens in self._stays if i < end)
-        return view.fixed + task + self._size + stays + self._behind[end]
+        return view.fixed_tokens + task + self._size + stays + self._behind[end]
 
     def is_legal(self, place: int) -> bool:
         """Whether a condensation may end at `place`: no later than the view's limit, all calls with their results."""
-        return place <= self._view.limit and self._view.structure.cuts[place]
+        return place <= self._view.last_cut and self._view.structure.cuts[place]
 
     def turn_cuts(self) -> list[int]:
         """The legal cuts at the starts of turns, and of the rounds of the last turn, which may still go on."""
@@ -294,7 +294,7 @@ class Split:
         """The legal cuts among `places` that condense at least one message more than an earlier replacement."""
         view = self._view
         least = 1 if view.replacement is None else view.replacement + 2
-        return [place for place in places if least <= place <= view.limit and view.structure.cuts[place]]
+        return [place for place in places if least <= place <= view.last_cut and view.structure.cuts[place]]
 
     def first_at_turn(self, goal: int, start: int = 0) -> int | None:
         """The first cut from `start` on that meets the goal, preferably at a turn; else the last cut; None if none."""

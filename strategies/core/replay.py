@@ -171,7 +171,7 @@ def _candidates(
     *,
     judged_only: bool,
 ) -> Iterator[tuple[Condensation, View]]:
-    overhead = view.fixed - view.transcript.system_tokens
+    overhead = view.fixed_tokens - view.transcript.system_tokens
     for condensation in prepared_in(condensations, view.transcript.digests, applied):
         if condensation.window >= budget.nominal_window and (condensation.trigger == JUDGED or not judged_only):
             yield condensation, fold(view.transcript, (condensation.overlay,), overhead, view.counter)

@@ -96,8 +96,8 @@ MIN_RESULT = 180
 
 def floor(view: View, budget: Budget) -> int:
     """The tokens of a view that always stay, not counting a record of what was condensed."""
-    items, limit = view.items, view.limit
-    tokens = view.fixed + sum(_least(each) for each in items[limit:])
+    items, limit = view.items, view.last_cut
+    tokens = view.fixed_tokens + sum(_least(each) for each in items[limit:])
     if view.task is not None and view.task < limit:
         task = items[view.task].message.tokens
         tokens += task if view.transcript.keeps_task_whole else min(task, budget.task_cap)
@@ -107,7 +107,7 @@ def floor(view: View, budget: Budget) -> int:
 def condensable(view: View) -> int:
     """The tokens of a view that some strategy may condense; an earlier replacement does not count."""
     kept = {view.task, view.replacement, *view.stays}
-    return sum(item.message.tokens for i, item in enumerate(view.items[: view.limit]) if i not in kept)
+    return sum(item.message.tokens for i, item in enumerate(view.items[: view.last_cut]) if i not in kept)
 
 
 def can_help(requirement: Requirement, view: View, budget: Budget) -> bool:

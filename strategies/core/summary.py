@@ -266,7 +266,7 @@ def _prompt_text(record: str, part: str, closing: str) -> str:
 def _continuation(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> tuple[Ask, RecordForm] | None:
     """The question that goes on from the view up to the span's end, in the first form that fits; None if none fits."""
     view = span.view
-    prefix = view.fixed + sum(item.message.tokens for item in view.items[: span.end])
+    prefix = view.fixed_tokens + sum(item.message.tokens for item in view.items[: span.end])
     for form in forms:
         instructions = form.instructions(cap, continued=True)
         if prefix + view.counter.text(instructions) + _FRAMES + form.answer_tokens(cap) <= _prompt_window(budget):
@@ -280,11 +280,11 @@ def _prefix(view: View, end: int) -> str:
 
     Later messages are left out: a client may go back and branch off from there, and the record must still apply.
     """
-    reach = view.messages_before(end) if end >= view.head else 0
+    reach = view.messages_before(end) if end >= view.head_size else 0
     systems = tuple((place, message) for place, message in view.transcript.systems if place <= reach)
     transcript = Transcript(view.transcript.chain, systems, form=view.transcript.form)
-    head = min(view.head, end)
-    return View(transcript, view.items[:end], head, view.covered, view.fixed, view.counter).to_json()
+    head = min(view.head_size, end)
+    return View(transcript, view.items[:end], head, view.covered_count, view.fixed_tokens, view.counter).to_json()
 
 
 def _ask_until_accepted(question: AskedRecord, form: RecordForm, before: Record) -> Recording:

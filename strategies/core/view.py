@@ -6,8 +6,8 @@ list is written out (`View.messages`): those before the first chain message come
 follow the head, and all others stand where the client put them.
 
 There are two kinds of index. A *chain* index counts the transcript's chain messages, an *item* index counts a view's
-items. The first `head` items stand for the first `covered` chain messages. Behind the head, item i is the chain
-message `covered + i - head`, unless a piece was inserted or a message is no longer stored.
+items. The first `head_size` items stand for the first `covered_count` chain messages. After the head, item i is the
+chain message `covered_count + i - head_size`, unless a piece was inserted or a message is no longer stored.
 """
 
 from __future__ import annotations
@@ -77,21 +77,21 @@ class Item:
 class View:
     """A transcript and the items that are sent on in its place.
 
-    The items are `lead`, followed by the transcript's own messages from chain index `rest` on. The latter are
+    The items are `lead`, followed by the transcript's own messages from chain index `own_from` on. The latter are
     unchanged, so they become `Item`s only when `items` is read: a view that is only replayed and sent makes none.
     """
 
     transcript: Transcript
     lead: tuple[Item, ...]
     """The first items; all items after them are messages of the transcript, unchanged and without a gap."""
-    head: int
+    head_size: int
     """How many items the head has."""
-    covered: int
+    covered_count: int
     """How many chain messages the head stands for."""
-    fixed: int
+    fixed_tokens: int
     """Tokens that no plan can change: tools, framing and system messages."""
     counter: TokenCounter
-    rest: int | None = None
+    own_from: int | None = None
     """The chain index from which on the transcript's own messages follow `lead`; None if none do."""
 
     @cached_property
@@ -118,7 +118,7 @@ class View:
     @property
     def end_of_head(self) -> Message | None:
         """The last message of the head that the client did not write; None if there is none."""
-        written = (item.message for item in reversed(self.lead[: self.head]) if not isinstance(item.piece, Keep))
+        written = (item.message for item in reversed(self.lead[: self.head_size]) if not isinstance(item.piece, Keep))
         return next(written, None)
 
     @property
@@ -144,12 +144,12 @@ class View:
     @property
     def _form(self) -> Form | None:
         """The form that the upstream requires; None if nothing is to be adapted, as in a view without any change."""
-        is_bare = self.rest == 0 and not self.lead
+        is_bare = self.own_from == 0 and not self.lead
         return None if is_bare else self.transcript.form
 
     @property
     def _start(self) -> int:
-        return len(self.transcript.chain) if self.rest is None else self.rest
+        return len(self.transcript.chain) if self.own_from is None else self.own_from
 
     @property
     def _own(self) -> tuple[Message, ...]:
@@ -171,8 +171,8 @@ class View:
     def tokens(self) -> int:
         """Tokens of the whole request with this view, tools and framing included."""
         if self._form is None:
-            return self.fixed + sum([item.message.tokens for item in self.lead]) + self._own_tokens
-        return self.fixed + sum([each.tokens for each in self.messages if each.role is not Role.SYSTEM])
+            return self.fixed_tokens + sum([item.message.tokens for item in self.lead]) + self._own_tokens
+        return self.fixed_tokens + sum([each.tokens for each in self.messages if each.role is not Role.SYSTEM])
 
     @cached_property
     def structure(self) -> Structure:
@@ -207,7 +207,7 @@ class View:
         return next((i for i, item in enumerate(self.lead) if item.is_replacement), None)
 
     @cached_property
-    def limit(self) -> int:
+    def last_cut(self) -> int:
         """The item before which every condensation ends: the last user message or the newest round.
 
         Where the view ends with a user message, nothing from that message on may be condensed, and nothing that the
@@ -257,29 +257,29 @@ class View:
         """The messages as they are sent, system messages included, in the form that the upstream accepts."""
         form = self._form
         if form is None:
-            return self._in_order(self.covered)
-        placed, items = self._in_order(0 if form.systems_lead else self.covered), iter(self.items)
+            return self._in_order(self.covered_count)
+        placed, items = self._in_order(0 if form.systems_lead else self.covered_count), iter(self.items)
         own = (Placed(each, None if each.role is Role.SYSTEM else next(items).piece) for each in placed)
         return list(shape(own, form, self.counter))
 
     def _in_order(self, behind: int) -> list[Message]:
         """The messages in order.
 
-        `behind` is the chain index at which the system messages inside the covered span go: `covered`, or 0 where the
-        upstream wants them in front.
+        `behind` is the chain index at which the system messages inside the covered span go: `covered_count`, or 0 where
+        the upstream wants them in front.
         """
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
-            waiting[place if place == 0 or place > self.covered else behind].append(system)
+            waiting[place if place == 0 or place > self.covered_count else behind].append(system)
         placed, at = waiting.pop(0, []), self._end_of_turn_in_head
         for i, item in enumerate(self.lead):
             if i == at:
-                placed += waiting.pop(self.covered, ())
+                placed += waiting.pop(self.covered_count, ())
             placed.append(item.message)
-            if i >= self.head and isinstance(item.piece, Keep):
+            if i >= self.head_size and isinstance(item.piece, Keep):
                 placed += waiting.pop(item.piece.index + 1, ())
         if len(self.lead) == at:
-            placed += waiting.pop(self.covered, ())
+            placed += waiting.pop(self.covered_count, ())
         return [*placed, *self._woven(waiting)]
 
     @property
@@ -289,9 +289,9 @@ class View:
         Where they may only follow a user, the first after the last message of the head that is not the assistant's.
         """
         if not self.counter.dialect.systems_follow_users:
-            return self.head
-        ends = (i for i in range(self.head, 0, -1) if self.lead[i - 1].message.role is not Role.ASSISTANT)
-        return next(ends, self.head)
+            return self.head_size
+        ends = (i for i in range(self.head_size, 0, -1) if self.lead[i - 1].message.role is not Role.ASSISTANT)
+        return next(ends, self.head_size)
 
     def _woven(self, waiting: dict[int, list[Message]]) -> list[Message]:
         """The messages after the lead, with the system messages in `waiting` at their places (chain indices)."""

@@ -53,13 +53,13 @@ class Scope(NamedTuple):
 
 def judged_end(view: View, verdict: Verdict) -> int:
     """The item after the last one that a verdict judged; the view's end if it judged all of them."""
-    later = range(view.head, len(view.items))
+    later = range(view.head_size, len(view.items))
     return next((i for i in later if (view.items[i].source or 0) >= verdict.message_count), len(view.items))
 
 
 def after_vote(view: View, options: DynaContextOptions, task_cap: int, judged: int) -> Scope:
     """The scope after a YES on the items before `judged`; raises `NothingToSummarize`."""
-    most = _cut_before(view, min(judged - options.keep_last, view.limit))
+    most = _cut_before(view, min(judged - options.keep_last, view.last_cut))
     tail = _tail_cut(view, judged, options)
     recorded = min(tail, most)
     end = most if options.tail == "drop" else recorded
@@ -72,8 +72,8 @@ def at_limit(view: View, options: DynaContextOptions, task_cap: int, least: int)
     Where that has fewer than `least` tokens, it ends at the first later cut before which there are as many, or at the
     last cut.
     """
-    wanted = _cut_before(view, min(len(view.items) - options.keep_last, view.limit))
-    later = (end for end in range(wanted + 1, view.limit + 1) if view.structure.cuts[end])
+    wanted = _cut_before(view, min(len(view.items) - options.keep_last, view.last_cut))
+    later = (end for end in range(wanted + 1, view.last_cut + 1) if view.structure.cuts[end])
     for end in (wanted, *later):
         scope = _scope(view, options, task_cap, (end, end), 0)
         if scope.candidates and scope.tokens >= least:
@@ -186,10 +186,10 @@ def dropped_fields(dropped: Iterable[int], judged: int) -> dict[str, Any]:
 
 def _span(view: View, options: DynaContextOptions, judged: int, excluded: int) -> tuple[int, int]:
     """The items to drop: none of those that the model must answer."""
-    most = min([view.limit, *(i for i in view.question if i >= view.head)])
+    most = min([view.last_cut, *(i for i in view.question if i >= view.head_size)])
     if options.on_drift == "rollback":
-        return view.head, most
+        return view.head_size, most
     start, end = view.item_of(judged - excluded), view.item_of(judged - options.keep_last)
     if options.tail != "drop" or start is None or end is None:
         return 0, 0
-    return max(start, view.head), min(end, most)
+    return max(start, view.head_size), min(end, most)

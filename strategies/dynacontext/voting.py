@@ -64,7 +64,7 @@ def turns_since_reset(view: View) -> int:
     chain = view.transcript.chain
     if view.replacement is None:
         return sum(message.role is Role.USER for message in chain)
-    later = [message.role for message in chain[view.covered :]]
+    later = [message.role for message in chain[view.covered_count :]]
     users = later.count(Role.USER)
     first = later.index(Role.USER) if users else len(later)
     was_waiting = users > 0 and later[:first].count(Role.ASSISTANT) <= 1
@@ -75,7 +75,7 @@ def _is_cooling_down(view: View) -> bool:
     """Whether no more than one round has come since the newest replacement was made."""
     if view.replacement is None:
         return False
-    rounds = sum(message.role is Role.ASSISTANT for message in view.transcript.chain[view.covered :])
+    rounds = sum(message.role is Role.ASSISTANT for message in view.transcript.chain[view.covered_count :])
     return rounds <= 2
 
 

@@ -110,8 +110,8 @@ def judged_session(view: View, behind: int = 0) -> SessionFacts:
 
 def overlay_of(view: View) -> Overlay:
     """The overlay that a record of this view would put into later ones."""
-    digest = view.transcript.digests[view.covered - 1]
-    return Overlay(digest, view.covered, view.covered, head_pieces(view))
+    digest = view.transcript.digests[view.covered_count - 1]
+    return Overlay(digest, view.covered_count, view.covered_count, head_pieces(view))
 
 
 def later(view: View, transcript: Transcript, fixed: int = 0) -> View:

@@ -137,7 +137,7 @@ def _newest(view: View, shortened: bool) -> Iterator[str]:
 
 
 def _sizes(view: View, budget: Budget | None) -> Iterator[str]:
-    before = view.fixed + sum(message.tokens for message in view.transcript.chain)
+    before = view.fixed_tokens + sum(message.tokens for message in view.transcript.chain)
     if view.tokens > before:
         yield f"the view has {view.tokens} tokens, the transcript {before}"
     replacements = [item.message for item in view.items if item.is_replacement]
@@ -171,7 +171,7 @@ def least_possible(view: View, budget: Budget) -> int:
     if turn is not None:
         newest = turn.rounds[-1]
         kept |= {*range(newest.start, len(chain)), *range(turn.start, turn.rounds[0].start)}
-    return view.fixed + sum(_least(chain[i]) for i in kept if i is not None) + budget.replacement_cap
+    return view.fixed_tokens + sum(_least(chain[i]) for i in kept if i is not None) + budget.replacement_cap
 
 
 def _least(message: Message) -> int:

@@ -349,8 +349,8 @@ def test_rolling_back_drops_what_came_between_the_head_and_what_must_be_answered
     assert found is not None
     after, told = found
     assert sources(after) == [0, None, 19, 20]
-    assert (after.head, after.covered) == (2, 19)
-    assert all(isinstance(item.piece, Keep) for item in after.items[after.head :])
+    assert (after.head_size, after.covered_count) == (2, 19)
+    assert all(isinstance(item.piece, Keep) for item in after.items[after.head_size :])
     assert told == dropped(2, [15, 16], 2)
 
 

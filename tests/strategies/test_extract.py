@@ -83,7 +83,7 @@ def test_the_shortest_prefix_that_meets_the_goal_is_condensed() -> None:
     bodies = chat(20, size=100)
     whole = view_of(bodies).tokens
     short, long = extracted(bodies, whole - 800), extracted(bodies, whole - 1_600)
-    assert short.covered < long.covered
+    assert short.covered_count < long.covered_count
     assert short.tokens <= whole - 800
     assert long.tokens <= whole - 1_600
 
@@ -132,14 +132,14 @@ def test_extracting_again_takes_more_history_in_and_never_only_cuts_the_record()
     bodies = chat(20, size=100)
     first = condensed("extract", view_of(bodies), BUDGET.with_goal(1_500))
     again = condensed("extract", first, BUDGET.with_goal(first.tokens))
-    assert again.covered > first.covered
+    assert again.covered_count > first.covered_count
 
 
 @pytest.mark.parametrize("cap", [100, 300])
 def test_the_record_keeps_within_its_cap(cap: int) -> None:
     bodies = [user("task"), *(body for i in range(30) for body in (user(f"Rule {i}: {words(20)}"), *step(i, 50)))]
     view = view_of(bodies)
-    text = record(view, view.limit, cap)
+    text = record(view, view.last_cut, cap)
     assert 0 < WORDS.text(text) <= cap
     assert "Rule 26" in text  # the newest that goes
     assert "Rule 0:" not in text

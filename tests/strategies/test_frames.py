@@ -48,8 +48,8 @@ def test_a_record_that_stands_keeps_its_language_when_the_conversation_changes_i
     view = shown("half-window", chinese())
     bodies = [*chinese(), *(body for i in range(20) for body in (assistant("ok"), user(f"Do step {i} in English.")))]
     grown = later(view, transcript_of(bodies))
-    assert [item.message.raw for item in grown.items[: view.head]] == [
-        item.message.raw for item in view.items[: view.head]
+    assert [item.message.raw for item in grown.items[: view.head_size]] == [
+        item.message.raw for item in view.items[: view.head_size]
     ]
     again = condensed("half-window", grown, BUDGET)
     assert "earlier messages" in texts(again)[1]

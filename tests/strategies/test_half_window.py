@@ -291,7 +291,7 @@ def test_an_existing_summary_is_merged_and_the_rounds_behind_it_are_halved() -> 
     assert "Turn 2" in asked.user
     again = condensed("half-window", view, ROOMY)
     assert again.replacement == 1
-    assert again.covered > view.covered
+    assert again.covered_count > view.covered_count
 
 
 # --- fallback levels --------------------------------------------------------------------------------------------

@@ -87,7 +87,9 @@ def test_no_strategy_breaks_over_them(
     if outcome is None:
         return
     after = outcome.view
-    head = Overlay(transcript.digests[after.covered - 1], after.covered, after.covered, head_pieces(after))
+    head = Overlay(
+        transcript.digests[after.covered_count - 1], after.covered_count, after.covered_count, head_pieces(after)
+    )
     again = fold(view.transcript, (head,), 0, WORDS)
     assert again.tokens <= after.tokens < view.tokens
     assert violations(again.item_messages) <= violations(transcript.chain)

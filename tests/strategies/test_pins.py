@@ -58,7 +58,7 @@ def all_pinned(view: View, window: int, places: list[int]) -> View:
     digests = view.transcript.digests
     nodes = [digests[place % len(digests)] for place in places] if digests else []
     transcript = view.transcript.with_pinned(pinned_in(nodes, view.transcript, window))
-    return fold(transcript, (), view.fixed - view.transcript.system_tokens, view.counter)
+    return fold(transcript, (), view.fixed_tokens - view.transcript.system_tokens, view.counter)
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)

@@ -28,7 +28,7 @@ def test_files_in_front_of_the_question_stay_while_there_is_room(pipeline: str) 
     outcome = attempted(Requirement.HARD, pipeline, view, Budget.of(1_000))
     assert outcome.view.tokens < view.tokens
     assert texts(outcome.view)[-3:] == [FILES, "Ok.", "And now?"]
-    assert outcome.view.covered < len(view.transcript.chain) - 2
+    assert outcome.view.covered_count < len(view.transcript.chain) - 2
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)

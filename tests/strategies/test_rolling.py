@@ -160,7 +160,7 @@ def test_an_earlier_summary_is_merged_into_the_new_one() -> None:
     assert asked.user.startswith(f"<earlier_record>\n{SUMMARY}\n</earlier_record>")
     again = after(grown)
     assert sum(item.is_replacement for item in again.items) == 1
-    assert again.covered > before.covered
+    assert again.covered_count > before.covered_count
 
 
 @pytest.mark.parametrize(("first", "second"), [("summary", "rolling"), ("rolling", "summary")])

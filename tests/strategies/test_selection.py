@@ -74,7 +74,7 @@ def test_units_are_disjoint_and_end_before_the_limit(bodies: list[Body]) -> None
     view = view_of(bodies)
     found = [i for unit in forgettable(view) for i in unit.items]
     assert len(found) == len(set(found))
-    assert all(i < view.limit for i in found)
+    assert all(i < view.last_cut for i in found)
 
 
 # --- order ------------------------------------------------------------------------------------------------------

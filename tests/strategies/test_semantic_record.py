@@ -89,7 +89,7 @@ def test_an_earlier_record_is_merged_into_the_new_one() -> None:
     merged = after(again)
     assert sum(item.is_replacement for item in merged.items) == 1
     assert len(merged.items) <= 30
-    assert merged.covered > view.covered
+    assert merged.covered_count > view.covered_count
 
 
 def test_the_record_says_how_many_messages_it_stands_for() -> None:

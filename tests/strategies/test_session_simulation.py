@@ -111,11 +111,11 @@ class Simulated:
 
 def recorded_as(after: View, budget: Budget, before: int, parent: Condensation | None = None) -> Condensation:
     """The record of a view that was just condensed."""
-    digest, depth = after.transcript.digests[after.covered - 1], parent.depth + 1 if parent else 1
+    digest, depth = after.transcript.digests[after.covered_count - 1], parent.depth + 1 if parent else 1
     return Condensation(
         id=f"c{digest.hex()[:12]}-{depth}",
         digest=digest,
-        covered=after.covered,
+        covered=after.covered_count,
         depth=depth,
         pieces=head_pieces(after),
         window=budget.window,
@@ -228,7 +228,7 @@ def walked(bodies: list[Body], window: int, pipeline: str = "mask+half-window") 
 def check_walk_rests(before: list[Body], last: list[Body], window: int) -> None:
     """Where the view of one request, grown to the next one, is still below the marks, it is the next one's view."""
     earlier, budget = walked(before, window), Budget.of(window)
-    rest = fold(transcript_of(last), (overlay_of(earlier),) if earlier.covered else (), 20, WORDS)
+    rest = fold(transcript_of(last), (overlay_of(earlier),) if earlier.covered_count else (), 20, WORDS)
     if rest.tokens < budget.trigger and budget.headroom(rest.tokens) >= budget.least_headroom:
         assert walked(last, window).to_json() == rest.to_json()
 
@@ -240,11 +240,11 @@ def check_walks(bodies: list[Body], window: int, pipeline: str = "mask+half-wind
     for request in requests_of(bodies):
         view = walked(request, window, pipeline)
         assert faults(view, Budget.of(window), shortened=True) == []
-        if (view.covered, head_pieces(view)) == head:
+        if (view.covered_count, head_pieces(view)) == head:
             assert view.to_json().startswith(sent.rstrip("]"))
         else:
             cuts += 1
-        head, sent = (view.covered, head_pieces(view)), view.to_json()
+        head, sent = (view.covered_count, head_pieces(view)), view.to_json()
     return cuts
 
 

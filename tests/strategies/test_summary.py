@@ -55,7 +55,7 @@ def test_an_earlier_summary_is_merged_into_the_new_one() -> None:
     assert asked.user.startswith(f"<earlier_record>\n{previous_text(before)}\n")
     again = condensed("summary", grown, BUDGET)
     assert sum(item.is_replacement for item in again.items) == 1
-    assert again.covered > before.covered
+    assert again.covered_count > before.covered_count
 
 
 def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:

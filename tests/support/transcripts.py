@@ -167,7 +167,7 @@ def from_cache(view: View) -> View:
     chain = tuple(message.lean() for message in transcript.chain)
     systems = tuple((place, message.lean()) for place, message in transcript.systems)
     lean = replace(transcript, chain=chain, systems=systems)
-    return fold(lean, (), view.fixed - transcript.system_tokens, view.counter)
+    return fold(lean, (), view.fixed_tokens - transcript.system_tokens, view.counter)
 
 
 def bodies_of(view: View) -> list[Body]:

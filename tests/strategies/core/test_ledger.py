@@ -212,7 +212,9 @@ def walked(pipeline: str, turns: int, window: int, reply: Reply) -> tuple[View, 
     """The view of a conversation's request after enough condensations, or its last one, and how many there were."""
     budget, view, since, done = Budget.of(window), None, None, 0
     for transcript in requests(turns):
-        view = fold(transcript, (), 20, WORDS) if view is None or not view.covered else later(view, transcript, 20)
+        view = (
+            fold(transcript, (), 20, WORDS) if view is None or not view.covered_count else later(view, transcript, 20)
+        )
         requirement = requirement_for(view.tokens, budget, since=since)
         if requirement is None and done >= ENOUGH:
             break

@@ -70,7 +70,7 @@ def literal_of(body: Body, kind: PieceKind, origin: int) -> Literal:
 def test_pieces_take_the_place_of_a_span_and_the_head_reaches_to_its_end() -> None:
     view = planned(WORK, Replace(0, 5, (Keep(0), SUMMARY)))
     assert texts(view) == ["task", "[summary]", "go on", "", "rc"]
-    assert (view.head, view.covered) == (2, 5)
+    assert (view.head_size, view.covered_count) == (2, 5)
     assert head_pieces(view) == (Keep(0), SUMMARY)
     check(view)
 
@@ -80,14 +80,14 @@ def test_edits_apart_leave_what_lies_between_them_in_the_head() -> None:
     view = planned(WORK, Replace(2, 3, (masked,)), Replace(4, 5))
     assert texts(view) == ["task", "", "[a]", "rb", "go on", "", "rc"]
     assert head_pieces(view) == (Keep(0), Keep(1), masked, Keep(3))
-    assert (view.head, view.covered) == (4, 5)
+    assert (view.head_size, view.covered_count) == (4, 5)
 
 
 def test_a_plan_on_a_condensed_view_makes_one_complete_head() -> None:
     view = planned(WORK, Replace(0, 4, (Keep(0), SUMMARY)))
     view = apply(view, Plan((Replace(2, 3),)))
     assert head_pieces(view) == (Keep(0), SUMMARY)
-    assert view.covered == 5
+    assert view.covered_count == 5
     grown = transcript_of([*WORK, assistant("done")])
     assert texts(later(view, grown)) == ["task", "[summary]", "go on", "", "rc", "done"]
 
@@ -95,7 +95,7 @@ def test_a_plan_on_a_condensed_view_makes_one_complete_head() -> None:
 def test_an_edit_inside_the_head_leaves_what_it_covers() -> None:
     view = planned(WORK, Replace(0, 5, (Keep(0), SUMMARY)))
     again = apply(view, Plan((Replace(1, 2, (Literal(dump(user("[new]")), PieceKind.REPLACEMENT),)),)))
-    assert (again.head, again.covered, texts(again)[1]) == (2, 5, "[new]")
+    assert (again.head_size, again.covered_count, texts(again)[1]) == (2, 5, "[new]")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ MASKED_A = Literal(dump(tool("a", "[masked]")), PieceKind.MASKED, 2)
 def test_a_head_ends_behind_a_round_so_that_system_messages_which_follow_it_part_no_results() -> None:
     view = planned(WITH_SYSTEM, Replace(2, 3, (MASKED_A,)))
 
-    assert (view.head, view.covered) == (4, 4)
+    assert (view.head_size, view.covered_count) == (4, 4)
     assert [each.text for each in view.messages] == ["task", "", "[masked]", "rb", "Be brief.", "done", "go on"]
     check(view)
 
@@ -318,5 +318,5 @@ def test_a_memory_block_that_a_plan_leaves_standing_is_not_recorded_with_it() ->
     view = fold(transcript, (Overlay(transcript.digests[1], 2, 0, (block,)),), 0, WORDS)
     shorter = Literal(dump(assistant("3")), PieceKind.SHORTENED, 3)
     after = apply(view, Plan((Replace(4, 5, (shorter,)),)))
-    assert block in [item.piece for item in after.lead[: after.head]]
+    assert block in [item.piece for item in after.lead[: after.head_size]]
     assert head_pieces(after) == (Keep(0), Keep(1), Keep(2), shorter)

@@ -58,7 +58,7 @@ RECORDS = [record(BODIES, 2), record(BODIES, 6), record(BODIES, 6, depth=2), rec
 def test_the_longest_that_stands_is_applied_then_the_deepest(window: int | None) -> None:
     found = replayed(RECORDS, window=window)
     assert applied(found) == "6-2"
-    assert found.view.covered == 6
+    assert found.view.covered_count == 6
 
 
 def test_without_records_the_transcript_is_the_view() -> None:

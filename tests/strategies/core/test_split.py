@@ -71,8 +71,8 @@ def test_the_first_cut_that_meets_the_goal_is_taken_else_the_last_there_is() -> 
 
 def test_there_is_no_cut_behind_the_limit() -> None:
     view = view_of(chat(3))
-    assert max(split(view).round_cuts()) == view.limit == 5
-    assert split(view).first_at_round(0, start=view.limit + 1) is None
+    assert max(split(view).round_cuts()) == view.last_cut == 5
+    assert split(view).first_at_round(0, start=view.last_cut + 1) is None
 
 
 def test_a_cut_right_behind_an_earlier_replacement_would_condense_nothing() -> None:

@@ -127,7 +127,7 @@ def test_a_form_names_the_template_the_closing_line_and_how_much_is_shown() -> N
 def test_every_prompt_and_its_answer_fit_the_window(window: int) -> None:
     view = with_record(chat(60, size=300), 6, words(120, "then"))
     scribe = Scribe(Answer(words(100)), after=0)
-    finish(recording(view, view.limit, window=window), scribe)
+    finish(recording(view, view.last_cut, window=window), scribe)
     for asked in scribe.asked:
         assert WORDS.text(asked.system) + WORDS.text(asked.user) + asked.max_tokens <= window
 
@@ -160,7 +160,7 @@ def test_a_span_with_long_outputs_is_abridged_mildly_before_it_is_shown_in_parts
 def test_a_span_that_does_not_fit_is_shown_in_parts_with_the_record_so_far() -> None:
     view = view_of(chat(40, size=100))
     scribe = Scribe()
-    record = finish(recording(view, view.limit, window=2_000), scribe)
+    record = finish(recording(view, view.last_cut, window=2_000), scribe)
     assert 2 < len(scribe.asked) <= MAX_PARTS
     assert record == Record(noted(len(scribe.asked)), 10 * len(scribe.asked), len(scribe.asked))
     assert "<earlier_record>" not in scribe.asked[0].user
@@ -174,7 +174,7 @@ def test_a_span_that_does_not_fit_is_shown_in_parts_with_the_record_so_far() -> 
 def test_a_history_of_any_length_takes_a_bounded_number_of_calls() -> None:
     view = view_of(chat(600, size=200))
     scribe = Scribe()
-    finish(recording(view, view.limit, window=2_000), scribe)
+    finish(recording(view, view.last_cut, window=2_000), scribe)
     assert MAX_PARTS // 2 <= len(scribe.asked) <= MAX_PARTS
     assert "messages left out" in "".join(asked.user for asked in scribe.asked)
 
@@ -192,7 +192,7 @@ def test_one_part_without_a_record_fails_the_whole(after: int) -> None:
     view = view_of(chat(40, size=100))
     scribe = Scribe(Failure("timeout"), after)
     with pytest.raises(AnswerRefused, match="summary-timeout") as refused:
-        finish(recording(view, view.limit, window=2_000), scribe)
+        finish(recording(view, view.last_cut, window=2_000), scribe)
     assert len(scribe.asked) == after + 1
     assert (refused.value.tokens, refused.value.calls) == (10 * after, after + 1)
 
@@ -233,8 +233,8 @@ def test_a_model_goes_on_from_a_view_with_an_earlier_record() -> None:
 
 def test_where_view_and_answer_do_not_fit_the_window_the_history_is_shown_alone() -> None:
     view = view_of(chat(20, size=200))
-    assert first(view, view.limit, continue_view=True, window=3_000).view is None
-    assert first(view, view.limit, continue_view=True, window=8_000).view is not None
+    assert first(view, view.last_cut, continue_view=True, window=3_000).view is None
+    assert first(view, view.last_cut, continue_view=True, window=8_000).view is not None
 
 
 def test_an_answer_that_repeats_the_instruction_to_go_on_is_an_echo() -> None:

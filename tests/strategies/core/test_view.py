@@ -55,7 +55,7 @@ def test_without_overlays_a_view_is_the_transcript_byte_for_byte() -> None:
 def test_a_head_stands_for_what_it_covers() -> None:
     view = folded(CHAT, 3, Keep(0), SUMMARY, Keep(2))
     assert sent(view) == ["one", "[summary]", "three", "four", "five"]
-    assert (view.head, view.covered, view.is_changed) == (3, 3, True)
+    assert (view.head_size, view.covered_count, view.is_changed) == (3, 3, True)
     assert (view.task, view.replacement, view.last_user) == (0, 1, 4)
 
 
@@ -109,15 +109,15 @@ def test_a_head_without_pieces_drops_what_it_covers() -> None:
 def test_systems_count_as_fixed_tokens() -> None:
     bodies = [system("a b c"), *CHAT]
     view = folded(bodies, 3, SUMMARY, fixed=10)
-    assert view.fixed == 10 + transcript_of(bodies).system_tokens
-    assert view.tokens == view.fixed + sum(item.message.tokens for item in view.items)
+    assert view.fixed_tokens == 10 + transcript_of(bodies).system_tokens
+    assert view.tokens == view.fixed_tokens + sum(item.message.tokens for item in view.items)
 
 
 def test_the_overlay_that_covers_most_is_the_head() -> None:
     transcript = transcript_of(CHAT)
     short = Overlay(transcript.digests[0], 1, 1, (SUMMARY,))
     long = Overlay(transcript.digests[2], 3, 3, (SUMMARY, Keep(2)))
-    assert fold(transcript, (short, long), 0, WORDS).covered == 3
+    assert fold(transcript, (short, long), 0, WORDS).covered_count == 3
 
 
 def test_an_overlay_without_length_inserts_before_its_message() -> None:
@@ -165,7 +165,7 @@ def test_masked_output_of_an_agent_without_a_tool_role_is_still_a_tool_result() 
     ],
 )
 def test_nothing_is_condensed_from_the_newest_round_or_the_last_user_message_on(bodies: list[Body], limit: int) -> None:
-    assert view_of(bodies).limit == limit
+    assert view_of(bodies).last_cut == limit
 
 
 def test_items_can_be_asked_for_one_by_one_and_are_the_same_as_all_of_them() -> None:
