@@ -1,0 +1,66 @@
+"""What replies and refusals teach about an upstream, told once after each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from proxy.condensing.account import Timing
+from proxy.condensing.context import undecided
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.replies import Usage
+from proxy.reply.watching import WatchedReply
+from proxy.services import Services
+from tests.support.driver import driver, request, talk
+
+pytestmark = pytest.mark.anyio
+
+READ = 1_100
+"""Tokens that the upstream reads of any prompt."""
+
+
+async def learn(services: Services, turns: int, counted: int, **control: str) -> None:
+    """A complete reply to a conversation of so many turns, whose prompt the upstream has counted."""
+    parts = services.condenser
+    context = await parts.intake.with_counts(
+        await parts.intake.build_context(request(talk(turns), **control), Timing())
+    )
+    watched = WatchedReply(CHAT_ENDPOINT, [(b"content-type", b"application/json")], None)
+    watched.feed(json.dumps({"choices": [], "usage": {"prompt_tokens": counted}}).encode())
+    parts.knowledge.after(undecided(context), context, Usage(counted), watched)
+
+
+async def test_one_count_for_prompts_of_three_lengths_teaches_the_window() -> None:
+    async with driver(window=None) as services:
+        for turns in (10, 16, 24):
+            await learn(services, turns, READ)
+        window = services.condenser.knowledge.learned.window(request(talk(2)).scope)
+    assert window is not None
+    assert window.tokens == READ
+
+
+async def test_a_count_that_grows_with_its_prompt_is_another_tokenizer_and_no_window() -> None:
+    async with driver(window=None) as services:
+        for turns in (10, 16, 24):
+            await learn(services, turns, turns * 140)
+        assert services.condenser.knowledge.learned.window(request(talk(2)).scope) is None
+
+
+async def test_a_count_is_expected_of_the_next_request_of_its_conversation() -> None:
+    async with driver() as services:
+        parts = services.condenser
+        before = undecided(await parts.intake.build_context(request(talk(10), force="true"), Timing()))
+        await learn(services, 10, before.tokens_after * 2)
+        after = undecided(await parts.intake.build_context(request(talk(10), force="true"), Timing()))
+    assert before.expected_tokens == before.tokens_after
+    assert after.expected_tokens > before.expected_tokens
+
+
+async def test_nothing_is_calibrated_by_a_request_that_must_not_be_stored() -> None:
+    async with driver() as services:
+        parts = services.condenser
+        before = undecided(await parts.intake.build_context(request(talk(10), force="true"), Timing()))
+        await learn(services, 10, before.tokens_after * 2, no_store="true")
+        after = undecided(await parts.intake.build_context(request(talk(10), force="true"), Timing()))
+    assert after.expected_tokens == before.expected_tokens

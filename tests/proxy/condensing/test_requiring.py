@@ -1,0 +1,63 @@
+"""Which requirement a view raises, and what keeps it from its target."""
+
+from __future__ import annotations
+
+import pytest
+
+from proxy.condensing.account import Timing
+from proxy.condensing.context import RequestContext, undecided
+from proxy.condensing.decision import Decision
+from proxy.condensing.requiring import Floor, Need, assess_need, floor_under
+from proxy.reasons import Reason
+from proxy.request.client_request import ClientRequest
+from strategies.core.requirement import Requirement
+from tests.support.driver import Message, driver, request, talk
+
+pytestmark = pytest.mark.anyio
+
+
+async def taken_in(asked: ClientRequest) -> tuple[Decision, RequestContext]:
+    """A request, counted, and the decision to forward it as it is."""
+    async with driver() as services:
+        intake = services.condenser.intake
+        context = await intake.with_counts(await intake.build_context(asked, Timing()))
+        return undecided(context), context
+
+
+async def need(messages: list[Message], **control: str) -> Need:
+    return assess_need(*await taken_in(request(messages, **control)))
+
+
+async def test_a_short_view_needs_nothing() -> None:
+    assert await need(talk(2)) == Need(None, Reason.BELOW_MARKS)
+
+
+@pytest.mark.parametrize(("turns", "raised"), [(22, Requirement.SOFT), (40, Requirement.HARD)])
+async def test_a_view_at_the_trigger_may_be_condensed_and_one_that_does_not_fit_must_be(
+    turns: int, raised: Requirement
+) -> None:
+    assert (await need(talk(turns))).requirement is raised
+
+
+async def test_a_request_may_force_it_however_short_its_view_is() -> None:
+    assert (await need(talk(2), force="true")).requirement is Requirement.FORCED
+
+
+async def test_nothing_is_required_while_the_window_is_unknown() -> None:
+    decision, context = await taken_in(request(talk(40)))
+    unknown = context._replace(policy=context.policy._replace(budget=None))
+    assert assess_need(decision, unknown) == Need(None, Reason.WINDOW_UNKNOWN)
+
+
+async def test_the_floor_is_what_no_condensation_can_take_away() -> None:
+    rules = {"role": "system", "content": "rule " * 4_000}
+    decision, _ = await taken_in(request([rules, *talk(2)[1:]]))
+    floor = floor_under(decision)
+    assert floor is not None
+    assert (floor.reason, floor.tokens > 4_000) == (Reason.IRREDUCIBLE, True)
+
+
+async def test_a_view_below_its_marks_has_no_floor_to_speak_of() -> None:
+    decision, _ = await taken_in(request(talk(2)))
+    found: Floor | None = floor_under(decision)
+    assert found is None
