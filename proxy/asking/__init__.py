@@ -50,7 +50,7 @@ class Asking:
         own = upstream.server(None)
         lanes = Lanes(background or BackgroundSettings(), clock, lambda server: server == own and is_serial())
         self.lane = lanes.to(own)
-        """The lane of the upstream itself, which is told of clients' requests."""
+        """The lane of the upstream itself, which also hears of clients' requests."""
         dispatcher = Dispatcher(upstream, lanes, clock, on_call, own_key)
         self._calls = ModelCalls(upstream, dispatcher)
         self._embeddings = Embeddings(upstream, dispatcher)

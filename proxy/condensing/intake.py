@@ -39,9 +39,9 @@ from strategies.core.view import item_for
 MIN_REQUESTS = 2
 """Requests of a conversation before its growth is known."""
 NEWEST = 64
-"""The number of messages by which the growth of a conversation is told."""
+"""Growth is measured over this many of the newest messages."""
 MAX_SEEN = 4
-"""Of how many condensations the mean size and cost are expected of the next one."""
+"""The next condensation is expected to have the mean size and cost of this many earlier ones."""
 MAX_ESTIMATED = 1_000
 """Longer lists are counted at once: estimating does not let other requests run, counting does."""
 

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 PROJECTED = "(here a model's summary would stand) "
 SHARE_OF_CAP = 0.75
-"""The share of its cap that a projected text fills: models are told a number of words that leaves some room."""
+"""The share of its cap that a projected text fills: the number of words in the prompt leaves some room."""
 
 _log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 Joined heads. An ASGI server writes the head of a reply and each part of its body separately. Each write is a system
 call and often a packet, which is the largest cost of a small reply. So the head is held until the first part of the
-body is written, but for at most one turn of the event loop. Parts of a body are not held, except one that begins like a
-head, and that no longer either.
+body is written, at most for one turn of the event loop. Parts of a body are not held, except one that begins like a
+head, for no longer than that.
 
 Bounds. Before the application sees a request, a sender can cost no more than this: the bytes of a head and the time
 until it is complete, the time of a body, and the number of connections. A body may take `limits.body_timeout` seconds

@@ -27,7 +27,7 @@ from strategies.core.view import View
 
 MAX_ANCHORS = 4_096  # in memory
 MAX_GROWTH = 64  # chain messages after an anchor; a turn adds fewer
-MIN_SLOPE, MAX_SLOPE = 0.3, 4.0  # tokens of the upstream for one of ours
+MIN_SLOPE, MAX_SLOPE = 0.3, 4.0  # upstream tokens for each token that we count
 _MIN_CHAIN = 64  # tokens; fewer say nothing about a slope
 _DIGITS = 6
 _ALIKE = 0.02  # of a view's tokens; a form that merges messages costs a few less

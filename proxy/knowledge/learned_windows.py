@@ -48,7 +48,7 @@ CLEARLY = 1.05
 MIN_KEPT = 1_024
 """Tokens; no server is started with a smaller window, and a smaller constant count is invented."""
 MAX_FOR_ONE = 2
-"""Tokens of an upstream for one of ours, at most; a server that counts more for a prompt has invented its count."""
+"""Maximum upstream tokens for each token that we count; a server that counts more has invented its count."""
 _VERSION = 2
 _WHAT = "what was learned of a window"
 

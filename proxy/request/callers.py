@@ -40,7 +40,7 @@ LIFE = 3_600
 FRESH = 600.0
 """Seconds for which it proves enough to show what is stored."""
 RENEWED = 60.0
-"""Seconds until the store is told again that a credential was accepted."""
+"""Seconds until an accepted credential is written to the store again."""
 MAX_CREDENTIALS = 10_000
 _log = logging.getLogger(__name__)
 _WHAT = "whether a credential is accepted"
@@ -213,7 +213,7 @@ class Callers:
     async def note(self, trust: Trust, status: int, *, shares: bool = True) -> None:
         """Learns from the status with which the upstream has answered a request, and makes the writes that waited.
 
-        With `shares` the store is told too; a request of which nothing may be stored does not share.
+        With `shares` it is written to the store too; a request of which nothing may be stored does not share.
         """
         if trust is ALWAYS:
             return

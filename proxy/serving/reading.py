@@ -79,7 +79,7 @@ async def read_request(
 
 
 def _held_by_server(request: ClientRequest, state: Reason, data: bytes, *, is_unpacked: bool) -> Exception:
-    """What is raised for a request that must pass as it came, but for what it asks of the proxy."""
+    """What is raised for a request that must pass as it came, without what it asks of the proxy."""
     if request.controls.needs_reading:
         return BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
     sent = request.body.spliced(model=request.model if request.has_suffix else None)

@@ -55,7 +55,7 @@ _FRAMES = 64
 _CAUTION = 0.9
 """The share of the summarizer's window that is used, because its tokenizer may count more than ours."""
 _WORDS_PER_TOKEN = 0.6
-"""English has about 0.75 words in a token; models exceed the length that they are told."""
+"""English has about 0.75 words in a token; models exceed the length that they are asked for."""
 CARD_TOKENS = 500
 """The maximum number of tokens for the cards of one answer."""
 MIN_WINDOW_FOR_CARDS = 2_000

@@ -5,7 +5,7 @@ nothing in them must change. The deltas of hidden calls are held back, and so is
 follows: its finish reason, its usage, its `[DONE]`. The next reply goes on under the id, the time and the model of the
 first one, without the role; the last usage counts the completion tokens of all of them.
 
-How the driver uses a splicer is told in `proxy.endpoints.hidden_calls`.
+`proxy.endpoints.hidden_calls` says how the driver uses a splicer.
 
 `Choice` adds the deltas of one choice up to a message, and takes the hidden calls out of them. A call is hidden by its
 name, which comes with its first delta. Where a server splits the name over several deltas, a call whose name may still
