@@ -25,7 +25,7 @@ from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.features import EVEN
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import key_file
-from proxy.request.measure import BY_LENGTH
+from proxy.request.measure import LENGTH_ESTIMATE
 from proxy.runtime.secret_files import sqlite_file
 from proxy.services import Services, open_services
 from proxy.settings import Settings, sources
@@ -92,7 +92,7 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
         await built.discovered.ask()
         print(f"server      {built.discovered.kind or 'states no windows, or wants a credential for that'}")
     counted = built.tokenizers.for_model(model, ChatCounter).cache_key
-    for name, counter in (("counted", counted), ("by length", BY_LENGTH)):
+    for name, counter in (("counted", counted), ("by length", LENGTH_ESTIMATE)):
         first, anchored, prices = await built.calibrator.progress(model, counter)
         if prices == EVEN and first is None and anchored is None:
             print(f"calibration {name}: nothing learned yet")

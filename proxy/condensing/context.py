@@ -13,7 +13,7 @@ from proxy.knowledge.anchor import NO_PROMPT, UNCALIBRATED, Calibration, Counted
 from proxy.knowledge.profiles import Profile
 from proxy.reasons import Action, Reason
 from proxy.request.client_request import ClientRequest
-from proxy.request.measure import BY_LENGTH, Measured
+from proxy.request.measure import LENGTH_ESTIMATE, Measured
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching.tool import NO_OFFER, Offer, offer_members
 from proxy.sessions.append import Append
@@ -147,7 +147,7 @@ class RequestContext(NamedTuple):
     @property
     def is_estimated(self) -> bool:
         """Whether the tokens were estimated by length, because that was enough to know what must be done."""
-        return self.measured.counted_by == BY_LENGTH
+        return self.measured.counted_by == LENGTH_ESTIMATE
 
     @property
     def has_nothing_due(self) -> bool:

@@ -23,7 +23,7 @@ from proxy.controls import MEMORY
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.client_request import ClientRequest
-from proxy.request.measure import BY_LENGTH, Measured, Measurer, fits_by_length
+from proxy.request.measure import LENGTH_ESTIMATE, Measured, Measurer, fits_by_length
 from proxy.sessions.append import Append, append_to, check_append
 from proxy.sessions.identity import Identity
 from proxy.sessions.recognition import Recogniser
@@ -66,7 +66,7 @@ class Intake:
         identity = self.recogniser.identify(request.controls.session, request.headers, request.body)
         patience = self.recogniser.patience()
         waits = not self.policies.is_off(request.controls, request.model)
-        hidden = await self.knowledge.before(scope, (counter.cache_key, BY_LENGTH), patience, waits=waits)
+        hidden = await self.knowledge.before(scope, (counter.cache_key, LENGTH_ESTIMATE), patience, waits=waits)
         known = self.policies.known(request.controls.window, scope)
         started = perf_counter()
         await request.trust.look_up(patience)
@@ -230,5 +230,5 @@ def _needs_counts(context: RequestContext) -> bool:
         return True
     if stage is None or stage.inline:
         return stage is not None
-    resting = next(iter(standing_in(known, digests)), None)
-    return any(each.trigger == JUDGED for each in prepared_in(known, digests, resting))
+    in_use = next(iter(standing_in(known, digests)), None)
+    return any(each.trigger == JUDGED for each in prepared_in(known, digests, in_use))

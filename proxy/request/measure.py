@@ -33,7 +33,7 @@ _MAX_COUNTS = 20_000
 _MAX_OVERHEADS = 256
 _BATCH = 100
 """New messages that are read in one turn of the event loop, which takes about 1.5 milliseconds."""
-BY_LENGTH = "length"
+LENGTH_ESTIMATE = "length"
 """The name of the counter whose counts are estimates by length."""
 MIN_MESSAGES = 16
 """Minimum number of messages for which a prefix saves anything."""
@@ -177,14 +177,14 @@ class Measurer:
 
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
-        split = self._split(body, BY_LENGTH)
+        split = self._split(body, LENGTH_ESTIMATE)
         read: dict[int, Message] = {}
         for element in (*split.systems, *split.later):
-            if BY_LENGTH not in element.messages:
+            if LENGTH_ESTIMATE not in element.messages:
                 read[id(element)] = self._estimated(element)
-        transcript, features = self._build(body, split, BY_LENGTH, read)
+        transcript, features = self._build(body, split, LENGTH_ESTIMATE, read)
         overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
-        return Measured(transcript, overhead, False, 0, BY_LENGTH, body.envelope.outside_digest.hex(), features)
+        return Measured(transcript, overhead, False, 0, LENGTH_ESTIMATE, body.envelope.outside_digest.hex(), features)
 
     def _split(self, body: Body, counted_by: str) -> _Split:
         head = end_of_systems(body.elements)
@@ -233,7 +233,7 @@ class Measurer:
         """The message of an element, its tokens estimated by its length."""
         tokens = len(element.data) // BYTES_PER_TOKEN + 1
         message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect)
-        element.set_message(BY_LENGTH, message)
+        element.set_message(LENGTH_ESTIMATE, message)
         return message
 
     async def _overhead(self, outside_digest: bytes, body: Body, transcript: Transcript, counter: Counter) -> int:

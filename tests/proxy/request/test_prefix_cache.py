@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.knowledge.features import of_messages
 from proxy.request.measure import (
-    BY_LENGTH,
+    LENGTH_ESTIMATE,
     MAX_NEW_MESSAGES,
     MIN_MESSAGES,
     CachedPrefix,
@@ -67,7 +67,7 @@ class Reading:
         """What was taken in last, with its tokens counted."""
         return await self._measurer.measure(self.body, counter)
 
-    def found(self, counted_by: str = BY_LENGTH) -> CachedPrefix | None:
+    def found(self, counted_by: str = LENGTH_ESTIMATE) -> CachedPrefix | None:
         """The beginning of what was taken in last."""
         elements = self.body.elements
         return self._measurer.prefixes.find(elements[end_of_systems(elements) :], counted_by)
@@ -162,7 +162,7 @@ async def test_a_conversation_with_two_counters_has_a_prefix_for_each() -> None:
         reading.take(MESSAGES[:length])
         exact = await reading.counted(counter)
         assert exact.transcript.tokens == sum(map(counter.message, MESSAGES[:length]))
-        for kind in (BY_LENGTH, counter.cache_key):
+        for kind in (LENGTH_ESTIMATE, counter.cache_key):
             found = reading.found(kind)
             assert found is not None
             assert len(found.elements) == length - 2
@@ -200,7 +200,7 @@ def test_prefixes_are_bounded_by_the_bytes_of_their_messages_and_leave_no_garbag
         for number in range(5):
             conversation = [{**each, "content": f"{number} {each['content']}"} for each in MESSAGES[1:]]
             reading.take(conversation)
-            prefixes.store(reading.body.elements, BY_LENGTH, None)
+            prefixes.store(reading.body.elements, LENGTH_ESTIMATE, None)
             gone += [ref(element) for element in reading.body.elements[:-1] if number < 2]
         assert 0 < len(prefixes) < 3
         reading = Reading()
