@@ -8,25 +8,23 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Send
 
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, ProxyError, UpstreamUnavailable
-from proxy.http.admission import Place
 from proxy.http.headers import encode_headers, first, is_success
 from proxy.log import LINE, RequestLine
 from proxy.reply.watching import WatchedReply, editor_for
-from proxy.request.callers import Owner
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services
 from proxy.serving.keepalive import COMMENT, KeepAlive
 from proxy.serving.layer import error_response
 from proxy.serving.passthrough import pass_unread
-from proxy.serving.reading import read_request, shows_original_usage
-from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay, Unread
+from proxy.serving.reading import Arrival, Placed, read_request, shows_original_usage
+from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Relay, Unread
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 REFUSED = (429, 503)
@@ -35,24 +33,14 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Condensed:
-    """What is served at an endpoint's path, as an ASGI app. A request has a place until its reply has ended."""
+class Condensed(Placed):
+    """What is served at an endpoint's path, as an ASGI app."""
 
     endpoint: Endpoint
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request; raises `ProxyError` where it is refused before it was read."""
-        services: Services = scope["app"].state.services
-        client = scope.get("client")
-        owner = services.tenants.owner(scope["headers"], client[0] if client else None)
-        place = await services.admission.enter(owner.tenant)
-        try:
-            serving = _Serving(self.endpoint, services, scope, receive, Incoming(receive), scope[LINE])
-            rest = await serving.serve(owner, place, send)
-            if rest is not None:
-                await rest(scope, receive, send)
-        finally:
-            place.leave()
+    def serve(self, arrival: Arrival) -> Awaitable[None]:
+        """Serves one request."""
+        return _Serving(self.endpoint, arrival, arrival.services, arrival.scope[LINE]).serve()
 
 
 @dataclass(slots=True)
@@ -63,10 +51,8 @@ class _Serving:
     """
 
     endpoint: Endpoint
+    arrival: Arrival
     services: Services
-    scope: Scope
-    receive: Receive
-    incoming: Incoming
     line: RequestLine
     request: ClientRequest = field(init=False)
     """The request, once it was read."""
@@ -76,26 +62,28 @@ class _Serving:
     asks_after_reply: bool = False
     is_replying: bool = False
 
-    async def serve(self, owner: Owner, place: Place, send: Send) -> ASGIApp | None:
-        """Reads and answers the request. Returns what is still to be sent if it was not read, else None."""
-        services = self.services
+    async def serve(self) -> None:
+        """Reads and answers the request."""
+        services, arrival = self.services, self.arrival
+        rest: ASGIApp | None = None
         services.telemetry.in_flight += 1
         try:
-            self.request = await read_request(self.endpoint, self.scope, services, self.incoming, owner, place)
+            self.request = await read_request(self.endpoint, arrival)
         except ClientGone:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
+            rest = Response(status_code=CLIENT_CLOSED_REQUEST)
         except Unread as unread:
-            return await pass_unread(self.scope, services, self.incoming, unread)
+            rest = await pass_unread(arrival, unread)
         else:
             self.line.model = self.request.model
-            await self._answer_unless_gone(send)
-            return None
+            await self._answer_unless_gone(arrival.send)
         finally:
             if self.is_in_foreground:
                 services.asking.lane.leave_foreground()
             if self.asks_after_reply:
                 services.discovered.ask_after_reply()
             services.telemetry.in_flight -= 1
+        if rest is not None:
+            await arrival.answer(rest)
 
     async def _answer_unless_gone(self, send: Send) -> None:
         keep_alive = self.keep_alive = self._new_keep_alive()
@@ -103,10 +91,10 @@ class _Serving:
             send = keep_alive.start(send)
         try:
             try:
-                await self.incoming.unless_gone(self._answer(send))
+                await self.arrival.incoming.unless_gone(self._answer(send))
             except ClientGone:
                 if not self.is_replying:
-                    await Response(status_code=CLIENT_CLOSED_REQUEST)(self.scope, self.receive, send)
+                    await self._send_response(Response(status_code=CLIENT_CLOSED_REQUEST), send)
             if keep_alive is not None:
                 await keep_alive.close()
         except BaseException:
@@ -114,7 +102,7 @@ class _Serving:
                 await keep_alive.stop()
             raise
         finally:
-            self.incoming.close()
+            self.arrival.incoming.close()
 
     def _new_keep_alive(self) -> KeepAlive | None:
         """Beats are sent only for a stream, and if the settings want them."""
@@ -139,7 +127,10 @@ class _Serving:
         if isinstance(response, Relay):
             await response.pass_on(send)
         else:
-            await response(self.scope, self.receive, send)
+            await self._send_response(response, send)
+
+    async def _send_response(self, response: Response, send: Send) -> None:
+        await response(self.arrival.scope, self.arrival.receive, send)
 
     async def _response(self) -> Relay | Response:
         """Has the condenser decide, forwards the request, and returns the response that relays the reply."""
@@ -208,7 +199,7 @@ class _Serving:
         taken, decision, endpoint = is_success(reply.status), exchange.decision, self.endpoint
         own_headers = encode_headers(exchange.headers(accepted=taken))
         if not taken:
-            return Relay(endpoint, self.incoming, reply, own_headers)
+            return Relay(endpoint, self.arrival.incoming, reply, own_headers)
         capture = endpoint.capture(reply.headers) if exchange.captures else None
         watched = WatchedReply(endpoint, reply.headers, capture)
         settle = partial(self._settle, exchange, watched)
@@ -220,7 +211,16 @@ class _Serving:
         must_settle = bool(decision.head)
         follow = exchange.follow_up
         return Relay(
-            endpoint, self.incoming, reply, own_headers, settle, watched, follow, editor, start_task, must_settle
+            endpoint,
+            self.arrival.incoming,
+            reply,
+            own_headers,
+            settle,
+            watched,
+            follow,
+            editor,
+            start_task,
+            must_settle,
         )
 
     def _settle(self, exchange: Exchange, watched: WatchedReply) -> Awaitable[None] | None:

@@ -11,19 +11,18 @@ from dataclasses import dataclass, replace
 from http import HTTPStatus
 
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints.endpoint import Endpoint
-from proxy.http.admission import Place
 from proxy.http.headers import encode_headers
 from proxy.log import LINE
 from proxy.reasons import Reason
-from proxy.request.callers import ALWAYS, Owner
+from proxy.request.callers import ALWAYS
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services
 from proxy.serving.passthrough import pass_unread
-from proxy.serving.reading import read_request, shows_original_usage
+from proxy.serving.reading import Arrival, Placed, read_request, shows_original_usage
 from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay, Unread
 from proxy.upstream import UpstreamRequest
 
@@ -31,34 +30,26 @@ _CANNOT_COUNT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Counting:
+class Counting(Placed):
     """What is served where an endpoint's requests are counted, as an ASGI app."""
 
     endpoint: Endpoint
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def serve(self, arrival: Arrival) -> None:
         """Has the upstream count the view of a request, or the request itself if clients are shown what that costs."""
-        services: Services = scope["app"].state.services
-        client = scope.get("client")
-        owner = services.tenants.owner(scope["headers"], client[0] if client else None)
-        place = await services.admission.enter(owner.tenant)
-        try:
-            count = await self._count(services, scope, Incoming(receive), owner, place)
-            await count(scope, receive, send)
-        finally:
-            place.leave()
+        await arrival.answer(await self._count(arrival))
 
-    async def _count(self, services: Services, scope: Scope, incoming: Incoming, owner: Owner, place: Place) -> ASGIApp:
-        if shows_original_usage(services, self.endpoint, scope["headers"]):
-            return await pass_unread(scope, services, incoming, Unread(Reason.NOT_CONDENSED_ENDPOINT))
+    async def _count(self, arrival: Arrival) -> ASGIApp:
+        if shows_original_usage(arrival.services, self.endpoint, arrival.scope["headers"]):
+            return await pass_unread(arrival, Unread(Reason.NOT_CONDENSED_ENDPOINT))
         try:
-            asked = await read_request(self.endpoint, scope, services, incoming, owner, place)
-            scope[LINE].model = asked.model
-            return await incoming.unless_gone(_counted(asked, services, incoming))
+            asked = await read_request(self.endpoint, arrival)
+            arrival.scope[LINE].model = asked.model
+            return await arrival.incoming.unless_gone(_counted(asked, arrival.services, arrival.incoming))
         except ClientGone:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Unread as unread:
-            return await pass_unread(scope, services, incoming, unread)
+            return await pass_unread(arrival, unread)
 
 
 async def _counted(asked: ClientRequest, services: Services, incoming: Incoming) -> ASGIApp:

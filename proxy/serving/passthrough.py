@@ -13,6 +13,7 @@ from proxy.http.headers import ENCODING, encode_headers, first, to_upstream
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
 from proxy.services import Services
+from proxy.serving.reading import Arrival, Placed
 from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay, Unread
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
@@ -27,31 +28,28 @@ GENERATING = frozenset(
 Pairs = list[tuple[str, str]]
 
 
-class PassThrough:
+class PassThrough(Placed):
     """Forwards requests without reading them and relays the replies, as an ASGI app."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request, which has a place until its reply has ended; raises `ProxyError`."""
+        """Serves one request; raises `ProxyError`."""
         if first(scope["headers"], b"upgrade"):
             raise UpgradeRefused
-        services: Services = scope["app"].state.services
-        client = scope.get("client")
-        owner = services.tenants.owner(scope["headers"], client[0] if client else None)
-        place = await services.admission.enter(owner.tenant)
-        try:
-            segment = scope["path"].removeprefix("/v1/").partition("/")[0]
-            is_bypassed = scope["method"] == "POST" and segment in GENERATING
-            own_headers = _note_bypass(scope, services, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
-            incoming = Incoming(receive)
-            forwarded = _upstream_request(scope, incoming, services)
-            relay = await _relay(scope, services, incoming, forwarded, own_headers)
-            await relay(scope, receive, send)
-        finally:
-            place.leave()
+        await super().__call__(scope, receive, send)
+
+    async def serve(self, arrival: Arrival) -> None:
+        """Forwards the request as it comes in."""
+        scope, services = arrival.scope, arrival.services
+        segment = scope["path"].removeprefix("/v1/").partition("/")[0]
+        is_bypassed = scope["method"] == "POST" and segment in GENERATING
+        own_headers = _note_bypass(scope, services, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
+        forwarded = _upstream_request(scope, arrival.incoming, services)
+        await arrival.answer(await _relay(scope, services, arrival.incoming, forwarded, own_headers))
 
 
-async def pass_unread(scope: Scope, services: Services, incoming: Incoming, unread: Unread) -> ASGIApp:
+async def pass_unread(arrival: Arrival, unread: Unread) -> ASGIApp:
     """Forwards a request that would be condensed but is not read; returns what relays the reply."""
+    scope, services, incoming = arrival.scope, arrival.services, arrival.incoming
     own_headers = _note_bypass(scope, services, unread.reason)
     forwarded = _upstream_request(scope, incoming, services, unread.body)
     if unread.is_unpacked:

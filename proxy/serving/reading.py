@@ -1,15 +1,19 @@
-"""Reads a request of an endpoint.
+"""A request that arrives: it gets a place, and one of an endpoint is read.
 
-A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode, and a
-body that is not to be changed anyway (strategy `off`). These are forwarded as they came: `Unread`.
+A request waits for its place (`proxy/http/admission.py`) before anything is read of it, and has it until its reply has
+ended. A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode,
+and a body that is not to be changed anyway (strategy `off`). These are forwarded as they came: `Unread`.
 """
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
 from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
-from starlette.types import Scope
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
 from proxy.controls import Controls
@@ -23,8 +27,10 @@ from proxy.request import wire
 from proxy.request.callers import Owner
 from proxy.request.client_request import ClientRequest, GoesOn
 from proxy.request.scanning import EXTENSION
-from proxy.services import Services
 from proxy.serving.relay import Incoming, Unread
+
+if TYPE_CHECKING:
+    from proxy.services import Services  # the app hands them over, so nothing here builds them
 
 _MAX_DIGITS = 20  # of a content length that are read
 
@@ -32,15 +38,51 @@ _MAX_DIGITS = 20  # of a content length that are read
 _USAGE_AS_FORWARDED = "report_usage is forwarded for this client, which compacts its history by the usage that it sees"
 
 
+class Arrival(NamedTuple):
+    """A request that has a place."""
+
+    scope: Scope
+    receive: Receive
+    send: Send
+    services: Services
+    owner: Owner
+    place: Place
+    incoming: Incoming
+
+    async def answer(self, app: ASGIApp) -> None:
+        """Sends the response that an app makes."""
+        await app(self.scope, self.receive, self.send)
+
+
+class Placed(ABC):
+    """An ASGI app whose requests have a place until their reply has ended."""
+
+    __slots__ = ()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request; raises `ProxyError` where it is refused before it was read."""
+        services: Services = scope["app"].state.services
+        client = scope.get("client")
+        owner = services.tenants.owner(scope["headers"], client[0] if client else None)
+        place = await services.admission.enter(owner.tenant)
+        try:
+            await self.serve(Arrival(scope, receive, send, services, owner, place, Incoming(receive)))
+        finally:
+            place.leave()
+
+    @abstractmethod
+    def serve(self, arrival: Arrival) -> Awaitable[None]:
+        """Reads the request and answers it."""
+
+
 def shows_original_usage(services: Services, endpoint: Endpoint, headers: Headers) -> bool:
     """Whether a client is shown what its own list would have cost; never one that compacts it by that."""
     return services.settings.report_usage == "original" and not endpoint.compacts_by_usage(headers)
 
 
-async def read_request(
-    endpoint: Endpoint, scope: Scope, services: Services, incoming: Incoming, owner: Owner, place: Place
-) -> ClientRequest:
+async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
     """Reads a request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
+    scope, services, owner, place = arrival.scope, arrival.services, arrival.owner, arrival.place
     headers, limit = scope["headers"], services.settings.limits.body
     named = dict(headers)
     encoding = encoding_of(headers) if ENCODING in named else ""
@@ -51,7 +93,7 @@ async def read_request(
     length = named.get(b"content-length", b"")
     if length.isdigit() and int(length[:_MAX_DIGITS]) > limit:
         raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.", param="Content-Length")
-    data = await _receive_body(incoming, limit, place)
+    data = await _receive_body(arrival.incoming, limit, place)
     try:
         plain = data
         if decoder is not None:
