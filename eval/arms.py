@@ -1,4 +1,4 @@
-"""The ways to fill a view, and what of a dialogue each lets the model read.
+"""The ways to fill a view, what of a dialogue each lets the model read, and what each part of the ranking is worth.
 
 A view has a share of the dialogue's tokens, all in all: kept messages with their framing, the memory block, and the
 messages of a hidden search, call included. The question itself stands after it and is not counted, alike in every
@@ -16,13 +16,13 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
-from eval.dialogues import Dialogue
+from eval.measure import SHARES, Cell, Dialogue, Figure, summed, tally
 from strategies.core.messages import TokenCounter
 from strategies.memory.block import MAX_TOKENS, TOP_K, Shown, memory_block, search_result
 from strategies.memory.ranking import DEFAULT, Hit, Index, Weights
@@ -145,9 +145,83 @@ def cases_of(
             yield share, frozenset(question.places), case
 
 
+ARMS: Mapping[str, tuple[str, Arm]] = {
+    "trimmed": ("the newest messages only", trimmed),
+    "five hits": ("textbook BM25: five hits in 800 tokens, and the newest messages", five_hits),
+    "whole budget": ("textbook BM25: hits only", whole_budget),
+    "inject": ("**memory block**, and the newest messages", injected),
+    "inject, tight": ("the same, block of a seventh of the view", partial(injected, part=TIGHT)),
+    "search": ("**memory block and one search**", searched),
+    "search, tight": ("the same, block of a seventh of the view", partial(searched, part=TIGHT)),
+}
+"""Each with what is read."""
+
+
+def measured(dialogues: Iterable[Dialogue], counter: TokenCounter) -> dict[Cell, Figure]:
+    """The figure of each arm in each language, for each size of the view."""
+    return tally(
+        ((name, dialogue.language, share), evidence <= arm(case))
+        for dialogue in dialogues
+        for share, evidence, case in cases_of(dialogue, counter, SHARES)
+        for name, (_, arm) in ARMS.items()
+    )
+
+
+# -- what each part of the ranking is worth, in a view of an eighth with the block and the newest messages -----------
+
+FEATURE_SHARE = 8
+FEATURES: Mapping[str, Weights] = {
+    "all": DEFAULT,
+    "no neighbours": replace(DEFAULT, after=(), before=()),
+    "no later neighbours": replace(DEFAULT, after=()),
+    "no earlier neighbours": replace(DEFAULT, before=()),
+    "no speakers": replace(DEFAULT, speaker=1.0),
+    "no dates": replace(DEFAULT, dated=1.0),
+    "no quotes, identifiers": replace(DEFAULT, quoted=1.0),
+}
+GRID = [
+    replace(DEFAULT, after=tuple(first * decay**steps for steps in range(5)))
+    for first in (0.3, 0.5, 0.7)
+    for decay in (0.5, 0.7)
+]
+
+
+def features(dialogues: Sequence[Dialogue], counter: TokenCounter) -> dict[str, dict[str, Figure]]:
+    """The figure of each language by what is left out."""
+    return {name: _by_language(dialogues, _found(dialogues, each, counter)) for name, each in FEATURES.items()}
+
+
+def cross_validated(dialogues: Sequence[Dialogue], counter: TokenCounter) -> dict[str, Figure]:
+    """The figure of each language where each dialogue has the weights of `GRID` that are best on the others of it.
+
+    What comes out is what the choice is worth where nobody looked.
+    """
+    tried = [_found(dialogues, weights, counter) for weights in GRID]
+
+    def held_out(left_out: Dialogue) -> Figure:
+        others = [each.id for each in dialogues if each.language == left_out.language and each.id != left_out.id]
+        return max(tried, key=lambda found: sum(found[each].reached for each in others))[left_out.id]
+
+    return _by_language(dialogues, {each.id: held_out(each) for each in dialogues})
+
+
+def _found(dialogues: Sequence[Dialogue], weights: Weights, counter: TokenCounter) -> dict[str, Figure]:
+    """The figure of each dialogue, by its id."""
+    return {
+        dialogue.id: summed(
+            Figure(evidence <= injected(case), 1)
+            for _, evidence, case in cases_of(dialogue, counter, (FEATURE_SHARE,), weights)
+        )
+        for dialogue in dialogues
+    }
+
+
+def _by_language(dialogues: Sequence[Dialogue], found: Mapping[str, Figure]) -> dict[str, Figure]:
+    languages = dict.fromkeys(each.language for each in dialogues)
+    return {one: summed(found[each.id] for each in dialogues if each.language == one) for one in languages}
+
+
 K1, B = 1.5, 0.75
-
-
 _TOKEN = re.compile(r"[a-z0-9]+(?:[._/'-][a-z0-9]+)*|[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]+")
 
 

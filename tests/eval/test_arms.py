@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.__main__ import ARMS
-from eval.arms import BM25, Case, block_of, cases_of, found_by, newest, told
+from eval.arms import ARMS, BM25, Case, block_of, cases_of, found_by, newest, told
 from eval.condensed import condensed
 from tests.eval.building import QUESTIONS, dialogues
 from tests.support.transcripts import WORDS
@@ -17,15 +16,15 @@ def cases(folder: Path, share: int = 8) -> list[tuple[frozenset[int], Case]]:
 
 def test_trimming_keeps_the_end_and_memory_finds_what_was_before(tmp_path: Path) -> None:
     for evidence, case in cases(tmp_path):
-        assert not evidence <= ARMS["trimmed"](case)
-        assert evidence <= ARMS["inject"](case)
-        assert evidence <= ARMS["search"](case)
+        assert not evidence <= ARMS["trimmed"][1](case)
+        assert evidence <= ARMS["inject"][1](case)
+        assert evidence <= ARMS["search"][1](case)
 
 
 @pytest.mark.parametrize("arm", ["trimmed", "five hits", "whole budget"])
 def test_messages_that_are_kept_have_no_more_tokens_than_the_view(tmp_path: Path, arm: str) -> None:
     for _, case in cases(tmp_path):
-        assert sum(case.dialogue.tokens[at] for at in ARMS[arm](case)) <= case.tokens
+        assert sum(case.dialogue.tokens[at] for at in ARMS[arm][1](case)) <= case.tokens
 
 
 def test_block_and_search_have_no_more_tokens_than_they_are_given(tmp_path: Path) -> None:
