@@ -143,16 +143,16 @@ async def _played(
     await built.background.idle()
 
 
-class SlowSummarizer:
+class SlowSummarizer(ScriptedSummarizer):
     """The scripted summarizer, whose answers take some seconds."""
 
-    def __init__(self, answer: float) -> None:
-        self._answer = answer
-        self._inner = ScriptedSummarizer(Tokenizers())
+    def __init__(self, takes: float) -> None:
+        super().__init__(Tokenizers())
+        self._takes = takes
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        await passing(self._answer)
-        return await self._inner.resolve(effects, roles, caller)
+        await passing(self._takes)
+        return await super().resolve(effects, roles, caller)
 
 
 async def passing(seconds: float) -> None:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from eval.arms import Case, among, block_of, cases_of, found_by, told
+from eval.arms import Case, block_of, cases_of, found_by, told
 from eval.measure import SHARES, Cell, Dialogue, Figure, tally
 from strategies import LADDER, LADDER_OPTIONS, parse, stages
 from strategies.core.budget import Budget
@@ -51,9 +51,9 @@ def _found(dialogue: Dialogue, counter: TokenCounter) -> Iterator[tuple[Cell, bo
         view = condensed(dialogue, name, goal, int(whole / share * WINDOWS), counter)
         kept = _standing(dialogue, view)
         used = view.tokens - view.items[-1].message.tokens
-        for _, evidence, case in (each for each in cases if each[0] == share):
+        for case in (each for each in cases if each.share == share):
             read = _read(case, kept, used, most, searches=arm == "search") if used <= case.tokens else set()
-            yield (f"{name}, {arm}", dialogue.language, share), evidence <= read
+            yield (f"{name}, {arm}", dialogue.language, share), case.evidence <= read
 
 
 def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: TokenCounter) -> View:
@@ -76,8 +76,8 @@ def _standing(dialogue: Dialogue, view: View) -> set[int]:
 
 def _read(case: Case, kept: set[int], used: int, most: int, *, searches: bool) -> set[int]:
     """What is read of a view that has `used` tokens and shows `kept`, of the block and of the search."""
-    content, block_tokens = block_of(case, min(most, case.tokens - used), among(kept))
+    content, block_tokens = block_of(case, min(most, case.tokens - used), kept)
     read = kept | told(case, content)
     if searches:
-        read |= told(case, found_by(case, case.tokens - used - block_tokens, among(read)))
+        read |= told(case, found_by(case, case.tokens - used - block_tokens, read))
     return read
