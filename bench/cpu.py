@@ -8,25 +8,16 @@ rounds counts: other work only ever adds.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
-from bench.load import CELLS, CONNECTIONS, Cell, in_turn, job_for, load_of, started
+from bench.load import CONNECTIONS, KINDS, in_turn, job_for
 from bench.processes import DIRECT, STORES, Served, targets
-from proxy.replaying.report import markdown as table_of
+from bench.traffic import Job, sent
 
 ROUNDS = 5
 REQUESTS = {"small": 1_200, "medium": 800, "large": 320}
 """So many take about a second of the naive proxy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """Milliseconds of a target's processor time for each request of a kind: the least and the median of the rounds."""
-
-    cell: str
-    target: str
-    least: float
-    median: float
 
 
 def measure(
@@ -37,47 +28,41 @@ def measure(
     peers: Sequence[str] = (),
     requests: int | None = None,
     protocols: Sequence[str] = ("chat",),
-) -> list[Row]:
-    """All rows; about three minutes for each protocol. Each round has `requests`, by default those of `REQUESTS`."""
+) -> list[dict[str, Any]]:
+    """A row for each kind; about three minutes for each protocol. Each round has `requests`, by default `REQUESTS`."""
+    rows = []
     with targets(stores, peers) as found:
-        measured = {name: target for name, target in found.items() if name != DIRECT}
-        wanted = [cell for cell in CELLS if only in str(cell) and (only or cell.state != "cold")]
-        cells = [replace(cell, protocol=protocol) for cell in wanted for protocol in protocols]
-        return [
-            row
-            for cell in cells
-            for row in _cell(cell, measured, rounds, connections, requests or REQUESTS[cell.payload])
-        ]
+        del found[DIRECT]
+        for name, kind in KINDS.items():
+            if only not in name or (kind.cold and not only):
+                continue
+            each = max((requests or REQUESTS[kind.payload]) // connections, 1)
+            for protocol in protocols:
+                told = name if protocol == "chat" else f"{name}, {protocol}"
+                rows.append(row(told, _least(replace(kind, protocol=protocol), found, rounds, connections, each)))
+    return rows
 
 
-def _cell(cell: Cell, found: Mapping[str, Served], rounds: int, connections: int, requests: int) -> list[Row]:
-    """A row for each target; the first requests, which are not warm, are not counted."""
-    each = max(requests // connections, 1)
-    for target in found.values():
-        _taken(cell, target, connections, 2)
-    used = in_turn(list(found), rounds, lambda name: _taken(cell, found[name], connections, each))
-    return [Row(str(cell), name, min(times), sorted(times)[len(times) // 2]) for name, times in used.items()]
+def _least(kind: Job, found: Mapping[str, Served], rounds: int, connections: int, each: int) -> dict[str, float]:
+    """Milliseconds that each target computes for a request; every connection sends `each` requests a round."""
+
+    def taken(name: str, least: int = each) -> float:
+        before = found[name].cpu
+        done = sent(job_for(kind, found[name].port, connections, 0.0, least))
+        return (found[name].cpu - before) * 1_000 / len(done.completes)
+
+    for name in found:
+        taken(name, 2)  # the first ones are not warm
+    return {name: min(times) for name, times in in_turn(list(found), rounds, taken).items()}
 
 
-def _taken(cell: Cell, target: Served, connections: int, each: int) -> float:
-    """Milliseconds that a target computes for each request, of which every connection sends so many."""
-    job = replace(job_for(cell, target.port, connections, seconds=0.0), least=each)
-    before = target.cpu
-    with started(job) as process:
-        done = load_of(process)
-    return (target.cpu - before) * 1_000 / done.requests
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """One line for each kind of request: the least times, and those of the others to ours."""
-    names = list(dict.fromkeys(row.target for row in rows))
-    ratios = [(other, name) for other in names if other not in STORES for name in names if name in STORES]
-    least = {(row.cell, row.target): row.least for row in rows}
-
-    head = ["CPU ms a request", *names, *(f"{other} / {name}" for other, name in ratios)]
-    lines = [
-        [cell, *(f"{least[cell, name]:.2f}" for name in names)]
-        + [f"{least[cell, other] / least[cell, name]:.2f}" for other, name in ratios]
-        for cell in dict.fromkeys(row.cell for row in rows)
-    ]
-    return table_of(" | ".join(head), lines)
+def row(kind: str, least: Mapping[str, float]) -> dict[str, Any]:
+    """The least times, and those of the others to ours."""
+    ratios = {
+        f"{other} / {name}": least[other] / least[name]
+        for other in least
+        if other not in STORES
+        for name in least
+        if name in STORES
+    }
+    return {"CPU ms a request": kind, **least, **ratios}

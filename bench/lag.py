@@ -18,40 +18,21 @@ import sys
 import tempfile
 from asyncio.events import Handle
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter, sleep, thread_time
+from time import perf_counter, thread_time
 from typing import Any
 
-from bench.generator import Job
-from bench.load import REPLAYED_WINDOW, load_of, started
-from bench.processes import Served, condenser, store_url, stub
-from proxy.replaying.report import markdown as table_of
+from bench.load import REPLAYED_WINDOW
+from bench.processes import Served, condenser, store_url, stub, wait_until
+from bench.traffic import Job, sent
 
 MAX_MS = 15.0
 """Milliseconds that a callback may hold the loop for."""
 SECONDS = 10.0
 VARIABLE = "LAG_REPORT"
 STATES = ("cold", "warm", "condensing")
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What large requests in one `state` did to the loop over a `store`; times in milliseconds.
-
-    `wall` and `cpu` are the most that a callback took, and `over` is how many held the loop's thread too long.
-    """
-
-    state: str
-    store: str
-    large: int
-    small: int
-    callbacks: int
-    wall: float
-    cpu: float
-    over: int
-    small_p99: float
 
 
 class Watch:
@@ -70,20 +51,17 @@ class Watch:
             try:
                 run(handle)
             finally:
-                self._add((perf_counter() - since) * 1_000, (thread_time() - used) * 1_000)
+                wall, cpu = (perf_counter() - since) * 1_000, (thread_time() - used) * 1_000
+                self.callbacks += 1
+                self.wall, self.cpu = max(self.wall, wall), max(self.cpu, cpu)
+                self.over += cpu > MAX_MS
 
         Handle._run = timed  # type: ignore[assignment, method-assign]  # noqa: SLF001
-
-    def _add(self, wall: float, cpu: float) -> None:
-        self.callbacks += 1
-        self.wall, self.cpu = max(self.wall, wall), max(self.cpu, cpu)
-        self.over += cpu > MAX_MS
 
     def report(self) -> dict[str, float]:
         """The figures, which begin anew."""
         found = dict(vars(self))
-        self.callbacks = self.over = 0
-        self.wall = self.cpu = 0.0
+        self.__init__()  # type: ignore[misc]
         return found
 
 
@@ -109,59 +87,52 @@ def serve(arguments: Sequence[str]) -> None:
     asyncio.run(Server(config).serve())
 
 
-def measure(seconds: float = SECONDS, stores: Sequence[str] = ("memory", "sqlite")) -> list[Row]:
-    """All rows: for every store and state one."""
-    return [row for store in stores for row in _rows(store, seconds)]
+def measure(seconds: float = SECONDS, stores: Sequence[str] = ("memory", "sqlite")) -> list[dict[str, Any]]:
+    """A row for every store and state."""
+    rows = []
+    for store in stores:
+        with ExitStack() as stack:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "report"
+            upstream, url = stack.enter_context(stub()), store_url(store, stack)
+            if url is None:
+                continue
+            watched = condenser(upstream.port, url, module="bench.lag", environment={VARIABLE: str(path)})
+            served = stack.enter_context(watched)
+            _reported(served, path)
+            rows += [_row(state, store, served, path, seconds) for state in STATES]
+    return rows
 
 
-def _rows(store: str, seconds: float) -> list[Row]:
-    with ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory())
-        path, upstream, url = Path(folder) / "report", stack.enter_context(stub()), store_url(store, stack)
-        if url is None:
-            return []
-        served = stack.enter_context(_watched(upstream.port, url, path))
-        _reported(served, path)
-        return [_row(state, store, served, path, seconds) for state in STATES]
-
-
-def _watched(upstream: int, store: str, report: Path) -> Served:
-    return condenser(upstream, store, module="bench.lag", environment={VARIABLE: str(report)})
-
-
-def _row(state: str, store: str, served: Served, path: Path, seconds: float) -> Row:
+def _row(state: str, store: str, served: Served, path: Path, seconds: float) -> dict[str, Any]:
+    """What large requests in a state did to the loop; `longest` is the most that a callback took."""
     number = 1_000_000 * (STATES.index(state) + 1)
     window = REPLAYED_WINDOW if state == "condensing" else None
-    cold = state != "warm"
-    large = Job(served.port, "large", True, cold, 2, seconds, least=2, first=number, window=window)
-    small = Job(served.port, "small", False, False, 2, seconds, first=number + 500_000)
-    with started(large) as first, started(small) as second:
-        big, little = load_of(first), load_of(second)
+    two: dict[str, Any] = {"port": served.port, "connections": 2, "seconds": seconds}
+    large = Job("large", streamed=True, cold=state != "warm", window=window, least=2, first=number, **two)
+    small = Job("small", first=number + 500_000, **two)
+    with ThreadPoolExecutor(2) as pool:
+        big, little = pool.map(sent, (large, small))
     told = _reported(served, path)
-    p99 = sorted(little.completes)[len(little.completes) * 99 // 100]
-    return Row(state, store, big.requests, little.requests, **told, small_p99=p99)
+    return {
+        "large requests": state,
+        "store": store,
+        "large": len(big.completes),
+        "small": len(little.completes),
+        "callbacks": told["callbacks"],
+        "longest, ms": told["wall"],
+        "of it CPU": told["cpu"],
+        "over": told["over"],
+        "small p99": sorted(little.completes)[len(little.completes) * 99 // 100] * 1_000,
+        "target": "missed" if told["over"] else "met",
+    }
 
 
 def _reported(served: Served, path: Path) -> dict[str, Any]:
     path.unlink(missing_ok=True)
     os.kill(served.pid, signal.SIGUSR1)
-    ends = perf_counter() + 10
-    while not path.exists():
-        if perf_counter() > ends:
-            raise TimeoutError(f"no report: {served.said()}")
-        sleep(0.01)
+    wait_until(path.exists)
     told: dict[str, Any] = json.loads(path.read_text())
     return told
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    head = "large requests | store | large | small | callbacks | longest | of it CPU | over | small p99 | target"
-    lines = []
-    for row in rows:
-        counts = [f"{number:,}" for number in (row.large, row.small, row.callbacks)]
-        times = [f"{row.wall:.1f} ms", f"{row.cpu:.1f} ms", str(row.over), f"{row.small_p99:.0f} ms"]
-        lines.append([row.state, row.store, *counts, *times, "missed" if row.over else "met"])
-    return table_of(head, lines, texts=(0, 1, -1))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
@@ -23,7 +22,6 @@ from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying.measures import ForwardedMessage, common_prefix, size, summarize
 from proxy.replaying.play import Player, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation
-from proxy.replaying.report import markdown as table_of
 from proxy.settings import Settings
 from strategies import Pipeline, parse
 from tests.support.histories import Message
@@ -63,32 +61,12 @@ SHAPES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    shape: str
-    window: int
-    strategy: str
-    requests: int
-    condensed: int
-    own_calls: int
-    repeats: float
-    at_best: float
-    client: float
-    saved: float
-    seen: bool
-    """Whether the client was seen in this window."""
-
-
-def measure(strategies: Sequence[str] = STRATEGIES, shapes: Sequence[str] | None = None) -> list[Row]:
+def measure(strategies: Sequence[str] = STRATEGIES, shapes: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """All rows; takes about a minute."""
     pipelines = [pipeline for pipeline in map(parse, strategies) if pipeline is not None]
     chosen = [shape for shape in SHAPES if shapes is None or shape.name in shapes]
-    return [
-        asyncio.run(row(shape, window, pipeline))
-        for pipeline in pipelines
-        for shape in chosen
-        for window in windows_of(shape)
-    ]
+    cells = [(shape, window, each) for each in pipelines for shape in chosen for window in windows_of(shape)]
+    return [asyncio.run(row(*cell)) for cell in cells]
 
 
 def windows_of(shape: Shape) -> list[int]:
@@ -97,7 +75,7 @@ def windows_of(shape: Shape) -> list[int]:
     return sorted({shape.window, *(window for window in WINDOWS if window * 7 // 8 >= least)})
 
 
-async def row(shape: Shape, window: int, pipeline: Pipeline) -> Row:
+async def row(shape: Shape, window: int, pipeline: Pipeline) -> dict[str, Any]:
     """One shape, played once in a session of its own."""
     played = conversation(shape)
     settings = Settings(upstream={"base_url": "http://localhost/v1"}, store={"url": "memory://"})  # type: ignore[arg-type]
@@ -109,19 +87,18 @@ async def row(shape: Shape, window: int, pipeline: Pipeline) -> Row:
     requests = result.requests
     sent = [counted[:end] for end in request_ends(played)]
     room = requests[0].usable_tokens - requests[0].overhead_tokens
-    return Row(
-        shape=shape.name,
-        window=window,
-        strategy=figures.strategy,
-        requests=figures.requests,
-        condensed=figures.condensations,
-        own_calls=figures.own_calls,
-        repeats=figures.cached_share or 0.0,
-        at_best=_share(_best(sent, room)),
-        client=_share(sent),
-        saved=1 - figures.forwarded / figures.original,
-        seen=window == shape.window,
-    )
+    shares = {"repeats": figures.cached_share or 0.0, "at best": _share(_best(sent, room)), "client": _share(sent)}
+    return {
+        "strategy": f"`{figures.strategy}`",
+        "shape": shape.name,
+        # A star marks the window in which the client was seen.
+        "window": f"{window:,}{' *' if window == shape.window else ''}",
+        "requests": figures.requests,
+        "condensed": figures.condensations,
+        "own calls": figures.own_calls,
+        "saved, %": 100 * (1 - figures.forwarded / figures.original),
+        **{f"{name}, %": 100 * share for name, share in shares.items()},
+    }
 
 
 def _best(sent: Sequence[Messages], room: int) -> Iterator[Messages]:
@@ -179,14 +156,3 @@ _VOCABULARY = "value name index result config parser module return check when ea
 def _words(random: Random, tokens: int) -> str:
     """A text of about so many tokens: each of its words is one."""
     return " ".join(random.choices(_VOCABULARY.split(), k=tokens))
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """One line a row; the windows in which a client was seen are marked with a star."""
-    head = "strategy | shape | window | requests | condensed | own calls | saved | repeats | at best | client"
-    lines = []
-    for row in rows:
-        counts = [f"{row.window:,}{' *' if row.seen else ''}", *map(str, (row.requests, row.condensed, row.own_calls))]
-        shares = [f"{share:.0%}" for share in (row.saved, row.repeats, row.at_best, row.client)]
-        lines.append([f"`{row.strategy}`", row.shape, *counts, *shares])
-    return table_of(head, lines, texts=(0, 1))

@@ -18,21 +18,18 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice, product
 from pathlib import Path
+from typing import Any
 
 from proxy.asking import Caller, Roles
 from proxy.condensing.decision import Decision
-from proxy.condensing.exchange import Exchange
 from proxy.errors import ContextLengthExceeded
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.replaying.play import RecordedClient, request_ends
 from proxy.replaying.recorded import Conversation, load
-from proxy.replaying.report import markdown as table_of
-from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store
@@ -53,30 +50,6 @@ MAX_WAITING = {0.0: 0.01, 5.0: 0.0}
 MODEL = "gpt-4o"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One strategy in one window; `pause` is in seconds, `longest` the longest wait in seconds.
-
-    Of the requests that `waited`, no preparation could have helped the `leaps`. `condensed` are those whose view was
-    condensed anew, `refused` those that nothing could make fit.
-    """
-
-    strategy: str
-    window: int
-    pause: float
-    requests: int
-    waited: int
-    leaps: int
-    condensed: int
-    refused: int
-    longest: float
-
-    @property
-    def share(self) -> float:
-        """The share of requests that waited and need not have."""
-        return (self.waited - self.leaps) / self.requests if self.requests else 0.0
-
-
 def measure(
     recorded: Path = LONG,
     each: int = 2,
@@ -84,7 +57,7 @@ def measure(
     windows: Sequence[int] = WINDOWS,
     pauses: Sequence[float] = PAUSES,
     answer: float = ANSWER,
-) -> list[Row]:
+) -> list[dict[str, Any]]:
     """All rows, as many at a time as there are cores; minutes with two conversations of each kind, an hour with all."""
     if not recorded.exists():
         raise SystemExit(f"bench: the recorded conversations are missing: {recorded} (see CONTRIBUTING.md)")
@@ -99,40 +72,87 @@ def chosen(conversations: Sequence[Conversation], each: int) -> Iterator[Convers
         yield from islice(alike, each or None)
 
 
-def _cell(recorded: Path, each: int, answer: float, strategy: str, window: int, pause: float) -> Row:
+def _cell(recorded: Path, each: int, answer: float, strategy: str, window: int, pause: float) -> dict[str, Any]:
     with asyncio.Runner(loop_factory=PassingTime) as runner:
         return runner.run(row(list(chosen(load(recorded), each)), strategy, window, pause, answer))
 
 
 async def row(
     conversations: Sequence[Conversation], strategy: str, window: int, pause: float, answer: float = ANSWER
-) -> Row:
+) -> dict[str, Any]:
     """Conversations one after the other, each a session of its own; on a loop of `PassingTime`."""
     tally: Counter[str] = Counter()
-    longest = 0.0
+    waits = [0.0]
     async with _built(window, answer) as built:
         for number, conversation in enumerate(conversations):
             client = RecordedClient(conversation, MODEL, session=number, strategy=strategy, window=window)
-            player = _Player(built, client)
-            await player.play(conversation, pause)
-            tally += player.tally
-            longest = max(longest, player.longest)
-    return Row(
-        strategy, window, pause, tally["requests"], tally["waited"], tally["leaps"], tally["condensed"],
-        tally["refused"], longest,
-    )  # fmt: skip
+            before: Decision | None = None
+            async for decision, waited in _played(built, client, conversation, pause):
+                tally["requests"] += 1
+                if decision is None:
+                    tally["refused"] += 1
+                    continue
+                has_waited = waited >= MOMENT
+                tally["waited"] += has_waited
+                tally["leaps"] += has_waited and is_leap(before, decision)
+                tally["condensed"] += decision.action is Action.CONDENSED
+                waits.append(waited)
+                before = decision
+    share = (tally["waited"] - tally["leaps"]) / max(tally["requests"], 1)
+    return {
+        "strategy": f"`{strategy}`",
+        "window": window,
+        "pause, s": pause,
+        "requests": tally["requests"],
+        "condensed": tally["condensed"],
+        "refused": tally["refused"],
+        "waited": tally["waited"],
+        "of them leaps": tally["leaps"],
+        "share, %": 100 * share,
+        "longest, s": max(waits),
+        "target": verdict(share, pause),
+    }
 
 
-class SlowSummarizer:
+def verdict(share: float, pause: float) -> str:
+    """`met` or `missed`, by the share that waited and need not have; "-" for a pause that has no target."""
+    if pause not in MAX_WAITING:
+        return "-"
+    return "met" if share < MAX_WAITING[pause] or share == 0 else "missed"
+
+
+async def _played(
+    built: Services, client: RecordedClient, conversation: Conversation, pause: float
+) -> AsyncIterator[tuple[Decision | None, float]]:
+    """What was decided on every request of a conversation, None where it was refused, and how long it waited."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PassingTime)
+    for end in request_ends(conversation):
+        before = loop.passed
+        try:
+            with loop.passing():
+                exchange = await built.condenser.exchange(client.request(end))
+        except ContextLengthExceeded:
+            yield None, 0.0
+            continue
+        yield exchange.decision, loop.passed - before
+        await passing(REPLY)
+        await exchange.store()
+        exchange.follow_up()
+        await passing(pause)
+    await built.background.idle()
+
+
+class SlowSummarizer(ScriptedSummarizer):
     """The scripted summarizer, whose answers take some seconds."""
 
-    def __init__(self, answer: float) -> None:
-        self._answer = answer
-        self._inner = ScriptedSummarizer(Tokenizers())
+    def __init__(self, takes: float) -> None:
+        super().__init__(Tokenizers())
+        self._takes = takes
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
-        await passing(self._answer)
-        return await self._inner.resolve(effects, roles, caller)
+        await passing(self._takes)
+        return await super().resolve(effects, roles, caller)
 
 
 async def passing(seconds: float) -> None:
@@ -156,52 +176,6 @@ async def _built(window: int, answer: float) -> AsyncIterator[Services]:
         await inner.close()
 
 
-class _Player:
-    """One conversation as a session of its own, and the count of what became of its requests."""
-
-    def __init__(self, built: Services, client: RecordedClient) -> None:
-        self._built = built
-        self._client = client
-        self.tally: Counter[str] = Counter()
-        self.longest = 0.0
-        self._before: Decision | None = None
-
-    async def play(self, conversation: Conversation, pause: float) -> None:
-        """Every request of it, a reply and a pause after each."""
-        for end in request_ends(conversation):
-            exchange = await self._decided(self._client.request(end))
-            if exchange is None:
-                continue
-            await passing(REPLY)
-            await exchange.store()
-            exchange.follow_up()
-            await passing(pause)
-        await self._built.background.idle()
-
-    async def _decided(self, request: ClientRequest) -> Exchange | None:
-        """The exchange for a request, counted; None where it was refused."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, PassingTime)
-        self.tally["requests"] += 1
-        before = loop.passed
-        try:
-            with loop.passing():
-                exchange = await self._built.condenser.exchange(request)
-        except ContextLengthExceeded:
-            self.tally["refused"] += 1
-            return None
-        self._count(exchange.decision, loop.passed - before)
-        return exchange
-
-    def _count(self, decision: Decision, waited: float) -> None:
-        self.longest = max(self.longest, waited)
-        has_waited = waited >= MOMENT
-        self.tally["waited"] += has_waited
-        self.tally["leaps"] += has_waited and is_leap(self._before, decision)
-        self.tally["condensed"] += decision.action is Action.CONDENSED
-        self._before = decision
-
-
 def is_leap(before: Decision | None, now: Decision) -> bool:
     """Whether nothing that was prepared after the request before could have spared this one its wait."""
     budget = now.policy.budget
@@ -209,21 +183,3 @@ def is_leap(before: Decision | None, now: Decision) -> bool:
         return True
     most, grown = budget.usable - budget.least_headroom, now.tokens_before - before.tokens_before
     return before.tokens_after < budget.prepare or before.tokens_after > most or grown > most - budget.target
-
-
-def verdict(row: Row) -> str:
-    """`met` or `missed`; "-" for a pause that has no target."""
-    most = MAX_WAITING.get(row.pause)
-    if most is None:
-        return "-"
-    return "met" if row.share < most or row.share == 0 else "missed"
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    head = "strategy | window | pause | requests | condensed | waited | of them leaps | share | longest | target"
-    lines = []
-    for row in rows:
-        counts = [f"{number:,}" for number in (row.requests, row.condensed, row.waited, row.leaps)]
-        shares = [f"{row.share:.2%}", f"{row.longest:.1f} s", verdict(row)]
-        lines.append([f"`{row.strategy}`", f"{row.window:,}", f"{row.pause:.0f} s", *counts, *shares])
-    return table_of(head, lines, texts=(0, -1))

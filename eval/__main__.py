@@ -10,14 +10,13 @@ import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache, partial
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from eval import arms, condensed, money, summaries
-from eval.dialogues import SHARES, Dialogue, load
-from eval.features import cross_validated, features
-from eval.measure import Cell, Figure, measured
+from eval import arms, condensed
+from eval.measure import SHARES, Cell, Dialogue, Figure, load
+from eval.played import Summarizer, money_page, summaries_page
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying.recorded import Unreadable
 from proxy.replaying.report import markdown
@@ -27,26 +26,8 @@ from tests.support.data import LONG, SHORT
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "quality.md"
 TEMPLATE = Path(__file__).with_name("quality.md")
-ARMS: Mapping[str, arms.Arm] = {
-    "trimmed": arms.trimmed,
-    "five hits": arms.five_hits,
-    "whole budget": arms.whole_budget,
-    "inject": arms.injected,
-    "inject, tight": partial(arms.injected, part=arms.TIGHT),
-    "search": arms.searched,
-    "search, tight": partial(arms.searched, part=arms.TIGHT),
-}
-_NOT_MEASURED = "Not measured: the long conversations are missing."
 LANGUAGES = {"en": "English", "zh": "Chinese"}
-ROWS = {
-    "trimmed": "the newest messages only",
-    "five hits": "textbook BM25: five hits in 800 tokens, and the newest messages",
-    "whole budget": "textbook BM25: hits only",
-    "inject": "**memory block**, and the newest messages",
-    "inject, tight": "the same, block of a seventh of the view",
-    "search": "**memory block and one search**",
-    "search, tight": "the same, block of a seventh of the view",
-}
+_NOT_MEASURED = "Not measured: the long conversations are missing."
 
 
 class Remembering:
@@ -71,10 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"eval: no dialogue in {arguments.data} has questions and enough tokens", file=sys.stderr)
         return 1
     is_whole = LONG.exists() and arguments.data == SHORT
-    asked = summaries.Summarizer(arguments.summarizer_url, arguments.model) if arguments.summarizer_url else None
+    asked = Summarizer(arguments.summarizer_url, arguments.model) if arguments.summarizer_url else None
     # The recorded conversations are played in processes of their own, beside the questions.
     with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        played = [pool.submit(money.page, LONG), pool.submit(summaries.page, LONG, asked)] if is_whole else []
+        played = [pool.submit(money_page, LONG), pool.submit(summaries_page, LONG, asked)] if is_whole else []
         text = page(dialogues, counter, lambda: [part.result() for part in played] or ["", ""])
     print(text, end="")
     if arguments.write:
@@ -85,15 +66,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 def page(
     dialogues: Sequence[Dialogue], counter: TokenCounter, played: Callable[[], Sequence[str]] = lambda: ("", "")
 ) -> str:
-    """The whole page; `played` gives the tables of `eval.money` and `eval.summaries`, and is called last."""
-    tables = {
-        "corpus": corpus(dialogues),
-        "arms": arms_table(measured(dialogues, ARMS, counter)),
-        "features": features_table(features(dialogues, counter), cross_validated(dialogues, counter)),
-        "strategies": strategies_table(condensed.measured_with(dialogues, counter)),
-    }
-    money_page, summaries_page = (text or _NOT_MEASURED for text in played())
-    return TEMPLATE.read_text("utf-8").format(**tables, money=money_page, summaries=summaries_page)
+    """The whole page; `played` gives the tables of `eval.played`, and is called last."""
+    filled, views = arms.measured(dialogues, counter), condensed.measured(dialogues, counter)
+    languages = [each for each in LANGUAGES if any(found.language == each for found in dialogues)]
+    columns = [f"{LANGUAGES[language]} 1/{share}" for language in languages for share in SHARES]
+
+    def cells(figures: Mapping[Cell, Figure], arm: str) -> list[str]:
+        return [figure(figures[arm, language, share]) for language in languages for share in SHARES]
+
+    by_arm = [[told, *cells(filled, arm)] for arm, (told, _) in arms.ARMS.items()]
+    by_strategy = [
+        [f"`{name}`", arm, *cells(views, f"{name}, {arm}")] for name in condensed.STRATEGIES for arm in condensed.ARMS
+    ]
+    rankings = arms.features(dialogues, counter)
+    rankings["weights chosen on the other dialogues"] = arms.cross_validated(dialogues, counter)
+    by_ranking = [[name, *(figure(each[language]) for language in languages)] for name, each in rankings.items()]
+    money, summaries = (text or _NOT_MEASURED for text in played())
+    return TEMPLATE.read_text("utf-8").format(
+        corpus="; ".join(corpus(each, dialogues) for each in languages),
+        arms=markdown(" | ".join(["what is read", *columns]), by_arm),
+        features=markdown(" | ".join(["ranking", *(LANGUAGES[each] for each in languages)]), by_ranking),
+        strategies=markdown(" | ".join(["strategy", "memory", *columns]), by_strategy, texts=(0, 1)),
+        money=money,
+        summaries=summaries,
+    )
+
+
+def corpus(language: str, dialogues: Sequence[Dialogue]) -> str:
+    """How many questions about how many dialogues there are in a language."""
+    asked = [len(each.questions) for each in dialogues if each.language == language]
+    return f"{LANGUAGES[language]}: {sum(asked):,} questions to {len(asked)} dialogues"
+
+
+def figure(measured: Figure) -> str:
+    """As `83 (80-86)`."""
+    low, high = measured.interval
+    return f"{measured.percent:.0f} ({low:.0f}-{high:.0f})"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -105,58 +113,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="gpt-4o-mini", metavar="NAME", help="the model that it is asked for")
     parser.add_argument("--write", action="store_true", help=f"write docs/{PAGE.name} too")
     return parser
-
-
-def arms_table(figures: Mapping[Cell, Figure]) -> str:
-    """The figures of each way to fill a view."""
-    rows = [[told, *_figures(figures, arm)] for arm, told in ROWS.items()]
-    return markdown(" | ".join(["what is read", *_columns(figures)]), rows)
-
-
-def strategies_table(figures: Mapping[Cell, Figure]) -> str:
-    """The figures of each strategy, alone and with memory."""
-    rows = [
-        [f"`{name}`", arm, *_figures(figures, f"{name}, {arm}")]
-        for name in condensed.STRATEGIES
-        for arm in condensed.ARMS
-    ]
-    return markdown(" | ".join(["strategy", "memory", *_columns(figures)]), rows, texts=(0, 1))
-
-
-def features_table(figures: Mapping[str, Mapping[str, Figure]], held_out: Mapping[str, Figure]) -> str:
-    """What is left when a part of the ranking is left out, and the cross-validation."""
-    rows = {**figures, "weights chosen on the other dialogues": held_out}
-    present = [each for each in LANGUAGES if each in held_out]
-    cells = [[name, *(figure(each[language]) for language in present)] for name, each in rows.items()]
-    return markdown(" | ".join(["ranking", *(LANGUAGES[each] for each in present)]), cells)
-
-
-def corpus(dialogues: Sequence[Dialogue]) -> str:
-    """How many questions about how many dialogues there are."""
-    told = []
-    for language in (each for each in LANGUAGES if any(found.language == each for found in dialogues)):
-        of = [each for each in dialogues if each.language == language]
-        questions = sum(len(each.questions) for each in of)
-        told.append(f"{LANGUAGES[language]}: {questions:,} questions to {len(of)} dialogues")
-    return "; ".join(told)
-
-
-def figure(measured: Figure) -> str:
-    """As `83 (80-86)`."""
-    low, high = measured.interval
-    return f"{measured.percent:.0f} ({low:.0f}-{high:.0f})"
-
-
-def _columns(figures: Mapping[Cell, Figure]) -> list[str]:
-    return [f"{LANGUAGES[language]} 1/{share}" for language in _present(figures) for share in SHARES]
-
-
-def _figures(figures: Mapping[Cell, Figure], arm: str) -> list[str]:
-    return [figure(figures[Cell(arm, language, share)]) for language in _present(figures) for share in SHARES]
-
-
-def _present(figures: Mapping[Cell, Figure]) -> list[str]:
-    return [each for each in LANGUAGES if any(cell.language == each for cell in figures)]
 
 
 if __name__ == "__main__":

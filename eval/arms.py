@@ -1,4 +1,4 @@
-"""The ways to fill a view, and what of a dialogue each lets the model read.
+"""The ways to fill a view, what of a dialogue each lets the model read, and what each part of the ranking is worth.
 
 A view has a share of the dialogue's tokens, all in all: kept messages with their framing, the memory block, and the
 messages of a hidden search, call included. The question itself stands after it and is not counted, alike in every
@@ -15,16 +15,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
-from eval.dialogues import Dialogue
+from eval.measure import SHARES, Cell, Dialogue, Figure, summed, tally
 from strategies.core.messages import TokenCounter
-from strategies.memory.block import MAX_TOKENS, TOP_K, Shown, memory_block, search_result
+from strategies.memory.block import MAX_TOKENS, TOP_K, memory_block, search_result
 from strategies.memory.ranking import DEFAULT, Hit, Index, Weights
 
 TIGHT = 7
@@ -37,9 +37,11 @@ SEARCH_TAIL = 8
 
 @dataclass(frozen=True)
 class Case:
-    """One question to one dialogue, and the tokens of the whole view."""
+    """One question to one dialogue, and the tokens of the whole view: one part in `share` of the dialogue's."""
 
     dialogue: Dialogue
+    share: int
+    evidence: frozenset[int]
     baseline: BM25
     hits: Sequence[Hit]
     query: str
@@ -50,58 +52,45 @@ class Case:
 Arm = Callable[[Case], set[int]]
 
 
-def trimmed(case: Case) -> set[int]:
-    """The newest messages."""
-    return newest(case, case.tokens)
-
-
 def five_hits(case: Case) -> set[int]:
     """Five hits of BM25 in 800 tokens, and the newest messages."""
-    hits = filled(case, case.baseline.ranked(case.query), min(MAX_TOKENS, case.tokens), TOP_K)
+    hits = filled(case, min(MAX_TOKENS, case.tokens), TOP_K)
     return hits | newest(case, case.tokens - sum(case.dialogue.tokens[at] for at in hits))
-
-
-def whole_budget(case: Case) -> set[int]:
-    """Hits of BM25 only."""
-    return filled(case, case.baseline.ranked(case.query), case.tokens)
 
 
 def injected(case: Case, part: int = 1) -> set[int]:
     """The memory block in at most 1 / `part` of the view, and the newest messages."""
     most = min(MAX_TOKENS, case.tokens // part)
     kept = newest(case, case.tokens - most)
-    content, used = block_of(case, most, among(kept))
+    content, used = block_of(case, most, kept)
     return newest(case, case.tokens - used) | told(case, content)
 
 
 def searched(case: Case, part: int = 2) -> set[int]:
     """The memory block in at most 1 / `part` of the view, few of the newest messages, and for the rest one search."""
     kept = newest(case, case.tokens // SEARCH_TAIL)
-    content, used = block_of(case, min(MAX_TOKENS, case.tokens // part), among(kept))
+    content, used = block_of(case, min(MAX_TOKENS, case.tokens // part), kept)
     room = case.tokens - used - sum(case.dialogue.tokens[at] for at in kept)
     kept |= told(case, content)
-    return kept | told(case, found_by(case, room, among(kept)))
+    return kept | told(case, found_by(case, room, kept))
 
 
-def among(kept: AbstractSet[int]) -> Shown:
-    return lambda entry: entry.place in kept
-
-
-def block_of(case: Case, most: int, shown: Shown) -> tuple[str, int]:
-    raw = memory_block(case.hits, case.counter, most, TOP_K, shown)
+def block_of(case: Case, most: int, kept: AbstractSet[int]) -> tuple[str, int]:
+    """The memory block beside kept messages, and its tokens, at most so many."""
+    raw = memory_block(case.hits, case.counter, most, TOP_K, lambda entry: entry.place in kept)
     if raw is None:
         return "", 0
     body: dict[str, Any] = json.loads(raw)
     return body["content"], case.counter.message(body)
 
 
-def found_by(case: Case, room: int, shown: Shown) -> str:
+def found_by(case: Case, room: int, kept: AbstractSet[int]) -> str:
     """The answer of a scripted search with the question as its query; it, the call and their framing fit `room`."""
     arguments = json.dumps({"query": case.query, "top_k": SEARCH_HITS}, ensure_ascii=False)
     function = {"name": "search_memory", "arguments": arguments}
     call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "type": "function", "function": function}]}
     frame = case.counter.message(call) + case.counter.message({"role": "tool", "tool_call_id": "1", "content": ""})
-    return search_result(case.hits, case.counter, room - frame, SEARCH_HITS, shown)
+    return search_result(case.hits, case.counter, room - frame, SEARCH_HITS, lambda entry: entry.place in kept)
 
 
 def newest(case: Case, tokens: int) -> set[int]:
@@ -115,10 +104,10 @@ def newest(case: Case, tokens: int) -> set[int]:
     return kept
 
 
-def filled(case: Case, ranked: Iterable[int], tokens: int, most: int | None = None) -> set[int]:
-    """The best messages that fit, at most so many."""
+def filled(case: Case, tokens: int, most: int | None = None) -> set[int]:
+    """The best messages by BM25 that fit, at most so many."""
     kept: set[int] = set()
-    for at in ranked:
+    for at in case.baseline.ranked(case.query):
         if len(kept) == most:
             break
         if case.dialogue.tokens[at] <= tokens:
@@ -135,19 +124,93 @@ def told(case: Case, content: str) -> set[int]:
 
 def cases_of(
     dialogue: Dialogue, counter: TokenCounter, shares: Sequence[int], weights: Weights = DEFAULT
-) -> Iterator[tuple[int, frozenset[int], Case]]:
-    """(share, evidence, case) for each question and share; indexes are built once."""
+) -> Iterator[Case]:
+    """A case for each question and share; indexes are built once."""
     baseline, index, total = BM25(dialogue.texts), Index(dialogue.entries, weights), sum(dialogue.tokens)
     for question in dialogue.questions:
         hits = index.search(question.text)
         for share in shares:
-            case = Case(dialogue, baseline, hits, question.text, total // share, counter)
-            yield share, frozenset(question.places), case
+            evidence = frozenset(question.places)
+            yield Case(dialogue, share, evidence, baseline, hits, question.text, total // share, counter)
+
+
+ARMS: Mapping[str, tuple[str, Arm]] = {
+    "trimmed": ("the newest messages only", lambda case: newest(case, case.tokens)),
+    "five hits": ("textbook BM25: five hits in 800 tokens, and the newest messages", five_hits),
+    "whole budget": ("textbook BM25: hits only", lambda case: filled(case, case.tokens)),
+    "inject": ("**memory block**, and the newest messages", injected),
+    "inject, tight": ("the same, block of a seventh of the view", partial(injected, part=TIGHT)),
+    "search": ("**memory block and one search**", searched),
+    "search, tight": ("the same, block of a seventh of the view", partial(searched, part=TIGHT)),
+}
+"""Each with what is read."""
+
+
+def measured(dialogues: Iterable[Dialogue], counter: TokenCounter) -> dict[Cell, Figure]:
+    """The figure of each arm in each language, for each size of the view."""
+    return tally(
+        ((name, dialogue.language, case.share), case.evidence <= arm(case))
+        for dialogue in dialogues
+        for case in cases_of(dialogue, counter, SHARES)
+        for name, (_, arm) in ARMS.items()
+    )
+
+
+# -- what each part of the ranking is worth, in a view of an eighth with the block and the newest messages -----------
+
+FEATURE_SHARE = 8
+FEATURES: Mapping[str, Weights] = {
+    "all": DEFAULT,
+    "no neighbours": replace(DEFAULT, after=(), before=()),
+    "no later neighbours": replace(DEFAULT, after=()),
+    "no earlier neighbours": replace(DEFAULT, before=()),
+    "no speakers": replace(DEFAULT, speaker=1.0),
+    "no dates": replace(DEFAULT, dated=1.0),
+    "no quotes, identifiers": replace(DEFAULT, quoted=1.0),
+}
+GRID = [
+    replace(DEFAULT, after=tuple(first * decay**steps for steps in range(5)))
+    for first in (0.3, 0.5, 0.7)
+    for decay in (0.5, 0.7)
+]
+
+
+def features(dialogues: Sequence[Dialogue], counter: TokenCounter) -> dict[str, dict[str, Figure]]:
+    """The figure of each language by what is left out."""
+    return {name: _by_language(dialogues, _found(dialogues, each, counter)) for name, each in FEATURES.items()}
+
+
+def cross_validated(dialogues: Sequence[Dialogue], counter: TokenCounter) -> dict[str, Figure]:
+    """The figure of each language where each dialogue has the weights of `GRID` that are best on the others of it.
+
+    What comes out is what the choice is worth where nobody looked.
+    """
+    tried = [_found(dialogues, weights, counter) for weights in GRID]
+
+    def held_out(left_out: Dialogue) -> Figure:
+        others = [each.id for each in dialogues if each.language == left_out.language and each.id != left_out.id]
+        return max(tried, key=lambda found: sum(found[each].reached for each in others))[left_out.id]
+
+    return _by_language(dialogues, {each.id: held_out(each) for each in dialogues})
+
+
+def _found(dialogues: Sequence[Dialogue], weights: Weights, counter: TokenCounter) -> dict[str, Figure]:
+    """The figure of each dialogue, by its id."""
+    return {
+        dialogue.id: summed(
+            Figure(case.evidence <= injected(case), 1)
+            for case in cases_of(dialogue, counter, (FEATURE_SHARE,), weights)
+        )
+        for dialogue in dialogues
+    }
+
+
+def _by_language(dialogues: Sequence[Dialogue], found: Mapping[str, Figure]) -> dict[str, Figure]:
+    languages = dict.fromkeys(each.language for each in dialogues)
+    return {one: summed(found[each.id] for each in dialogues if each.language == one) for one in languages}
 
 
 K1, B = 1.5, 0.75
-
-
 _TOKEN = re.compile(r"[a-z0-9]+(?:[._/'-][a-z0-9]+)*|[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]+")
 
 
@@ -163,17 +226,15 @@ class BM25:
 
     def _ranked(self, query: str) -> list[int]:
         """The numbers of the texts that share a term with the query, best first."""
-        asked = [(term, self._idf(term)) for term in set(_terms(query)) if term in self._frequencies]
-        scores = [sum(self._score(at, term) * idf for term, idf in asked) for at in range(len(self._counts))]
-        return sorted((at for at, score in enumerate(scores) if score), key=lambda at: -scores[at])
-
-    def _idf(self, term: str) -> float:
-        frequency = self._frequencies[term]
-        return math.log(1 + (len(self._counts) - frequency + 0.5) / (frequency + 0.5))
-
-    def _score(self, at: int, term: str) -> float:
-        times = self._counts[at].get(term, 0)
-        return times * (K1 + 1) / (times + K1 * (1 - B + B * self._lengths[at] / self._mean)) if times else 0.0
+        scores: defaultdict[int, float] = defaultdict(float)
+        for term in set(_terms(query)) & self._frequencies.keys():
+            frequency = self._frequencies[term]
+            rarity = math.log(1 + (len(self._counts) - frequency + 0.5) / (frequency + 0.5))
+            for at, counts in enumerate(self._counts):
+                if times := counts[term]:
+                    damping = K1 * (1 - B + B * self._lengths[at] / self._mean)
+                    scores[at] += times * (K1 + 1) / (times + damping) * rarity
+        return sorted(scores, key=lambda at: (-scores[at], at))
 
 
 def _terms(text: str) -> Iterator[str]:

@@ -13,9 +13,8 @@ import json
 from collections.abc import Iterator, Sequence
 from itertools import product
 
-from eval.arms import Case, among, block_of, cases_of, found_by, told
-from eval.dialogues import SHARES, Dialogue
-from eval.measure import Cell, Figure, tally
+from eval.arms import Case, block_of, cases_of, found_by, told
+from eval.measure import SHARES, Cell, Dialogue, Figure, tally
 from strategies import LADDER, LADDER_OPTIONS, parse, stages
 from strategies.core.budget import Budget
 from strategies.core.messages import Reader, TokenCounter
@@ -38,32 +37,23 @@ ARMS = ("alone", "inject", "search")
 _SEARCH_VIEW = 8
 
 
-def measured_with(
-    dialogues: Sequence[Dialogue], counter: TokenCounter, names: Sequence[str] = STRATEGIES
-) -> dict[Cell, Figure]:
+def measured(dialogues: Sequence[Dialogue], counter: TokenCounter) -> dict[Cell, Figure]:
     """The figures of each strategy alone, with injection, and with one search; an arm is named `strategy, arm`."""
-    return tally(
-        (Cell(f"{name}, {arm}", dialogue.language, share), evidence <= reached)
-        for dialogue in dialogues
-        for name, arm, share, evidence, reached in _found(dialogue, names, counter)
-    )
+    return tally(found for dialogue in dialogues for found in _found(dialogue, counter))
 
 
-def _found(
-    dialogue: Dialogue, names: Sequence[str], counter: TokenCounter
-) -> Iterator[tuple[str, str, int, frozenset[int], set[int]]]:
-    """(strategy, arm, share, evidence, what is read) of each question."""
+def _found(dialogue: Dialogue, counter: TokenCounter) -> Iterator[tuple[Cell, bool]]:
     whole = sum(dialogue.tokens)
     cases = list(cases_of(dialogue, counter, SHARES))
-    for name, arm, share in product(names, ARMS, SHARES):
+    for name, arm, share in product(STRATEGIES, ARMS, SHARES):
         most = 0 if arm == "alone" else min(MAX_TOKENS, whole // share // 2)
         goal = whole // share // _SEARCH_VIEW if arm == "search" else whole // share - most
         view = condensed(dialogue, name, goal, int(whole / share * WINDOWS), counter)
         kept = _standing(dialogue, view)
         used = view.tokens - view.items[-1].message.tokens
-        for _, evidence, case in (each for each in cases if each[0] == share):
+        for case in (each for each in cases if each.share == share):
             read = _read(case, kept, used, most, searches=arm == "search") if used <= case.tokens else set()
-            yield name, arm, share, evidence, read
+            yield (f"{name}, {arm}", dialogue.language, share), case.evidence <= read
 
 
 def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: TokenCounter) -> View:
@@ -72,8 +62,7 @@ def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: To
     question = Reader().read(body, _QUESTION, counter.message(_QUESTION), counter.dialect)
     view = fold(Transcript((*dialogue.transcript.chain, question), dialogue.transcript.systems), (), 0, counter)
     pipeline = parse(name)
-    if pipeline is None:
-        raise ValueError(f"there is no strategy '{name}'")
+    assert pipeline is not None
     made = stages((*pipeline.names, *LADDER), LADDER_OPTIONS, {})
     return planned(made, view, Budget.of(window).with_goal(goal + question.tokens), SUMMARY).view
 
@@ -87,8 +76,8 @@ def _standing(dialogue: Dialogue, view: View) -> set[int]:
 
 def _read(case: Case, kept: set[int], used: int, most: int, *, searches: bool) -> set[int]:
     """What is read of a view that has `used` tokens and shows `kept`, of the block and of the search."""
-    content, block_tokens = block_of(case, min(most, case.tokens - used), among(kept))
+    content, block_tokens = block_of(case, min(most, case.tokens - used), kept)
     read = kept | told(case, content)
     if searches:
-        read |= told(case, found_by(case, case.tokens - used - block_tokens, among(read)))
+        read |= told(case, found_by(case, case.tokens - used - block_tokens, read))
     return read

@@ -1,25 +1,70 @@
-"""Shares of questions whose whole evidence reaches the model, with intervals."""
+"""Annotated dialogues, and shares of their questions with intervals.
+
+A dialogue is a recorded conversation, counted, with questions and the messages that hold the answer. A question
+counts where its whole evidence reaches the model.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
-from eval.arms import Arm, cases_of
-from eval.dialogues import SHARES, Dialogue
+from proxy.replaying import recorded
+from proxy.replaying.recorded import Conversation, Question
 from strategies.core.messages import TokenCounter
+from strategies.core.transcript import Transcript
+from strategies.memory.passages import Entry, message_entries
+from tests.support.planning import counted
 
+MIN_TOKENS = 300
+"""Dialogues whose sixteenth has fewer tokens are left out."""
+SHARES = (4, 8, 16)
 Z = 1.96
+Cell = tuple[str, str, int]
+"""Where a figure belongs: an arm, a language, and one part in how many the view has of the dialogue."""
 
 
-class Cell(NamedTuple):
-    """Where a figure belongs: an arm, a language, and one part in how many the view has of the dialogue."""
+@dataclass(frozen=True)
+class Dialogue:
+    """One conversation; the places of its questions are those of the transcript's chain, without system messages."""
 
-    arm: str
+    id: str
     language: str
-    share: int
+    transcript: Transcript
+    questions: Sequence[Question]
+
+    @cached_property
+    def tokens(self) -> list[int]:
+        return [message.tokens for message in self.transcript.chain]
+
+    @cached_property
+    def texts(self) -> list[str]:
+        return [message.text for message in self.transcript.chain]
+
+    @cached_property
+    def entries(self) -> list[Entry]:
+        """What can be found; the key is the message's index."""
+        chain = enumerate(self.transcript.chain)
+        return [entry for place, message in chain for entry in message_entries(str(place), message, place)]
+
+
+def load(path: Path, counter: TokenCounter) -> list[Dialogue]:
+    """The conversations in a file that have questions with evidence and are long enough; raises `Unreadable`."""
+    found = (_dialogue(each, counter) for each in recorded.load(path) if each.questions)
+    return [each for each in found if sum(each.tokens) >= MIN_TOKENS * max(SHARES)]
+
+
+def _dialogue(conversation: Conversation, counter: TokenCounter) -> Dialogue:
+    roles = [message["role"] for message in conversation.messages]
+    chained = (index for index, role in enumerate(roles) if role not in ("system", "developer"))
+    place = {index: nth for nth, index in enumerate(chained)}
+    questions = [each._replace(places=[place[index] for index in each.places]) for each in conversation.questions]
+    return Dialogue(conversation.id, conversation.language, counted(conversation.messages, counter), questions)
 
 
 class Figure(NamedTuple):
@@ -42,21 +87,14 @@ class Figure(NamedTuple):
         return 100 * max(low, 0.0), 100 * min(high, 1.0)
 
 
+def summed(figures: Iterable[Figure]) -> Figure:
+    found = list(figures)
+    return Figure(sum(each.reached for each in found), sum(each.asked for each in found))
+
+
 def tally(found: Iterable[tuple[Cell, bool]]) -> dict[Cell, Figure]:
     """The figure of each cell from the outcomes of its questions."""
     outcomes = list(found)
     asked = Counter(cell for cell, _ in outcomes)
     reached = Counter(cell for cell, reaches in outcomes if reaches)
     return {cell: Figure(reached[cell], number) for cell, number in asked.items()}
-
-
-def measured(
-    dialogues: Iterable[Dialogue], arms: Mapping[str, Arm], counter: TokenCounter, shares: Sequence[int] = SHARES
-) -> dict[Cell, Figure]:
-    """The figure of each arm in each language, for each size of the view."""
-    return tally(
-        (Cell(name, dialogue.language, share), evidence <= arm(case))
-        for dialogue in dialogues
-        for share, evidence, case in cases_of(dialogue, counter, shares)
-        for name, arm in arms.items()
-    )

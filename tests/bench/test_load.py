@@ -5,27 +5,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bench.generator import Job, requests
-from bench.load import CELLS, TURNS, Cell, Row, job_for, markdown, measure
-from bench.payloads import request_parts
+from bench.load import KINDS, TURNS, measure, rows
 from bench.processes import AWECOMPRESS, DIRECT, NAIVE, targets
 from bench.stub import REPLY
+from bench.traffic import Job, Load, Template, requests
 from strategies.core.messages import message_digest
 from strategies.dialects.chat import CHAT
 from tests.support import strict_messages, strict_responses
 
-CELL = Cell("small", False, "warm")
-ROW = Row(str(CELL), "memory", 6_000.0, 0.4, 0.4, 9_000)
-DIRECTLY = replace(ROW, target=DIRECT, rate=50_000.0, complete=0.02, first_byte=0.02)
-NAIVELY = replace(ROW, target=NAIVE, rate=1_000.0, complete=1.0, first_byte=1.0)
-PEER = replace(ROW, target=AWECOMPRESS, rate=5_700.0)
 EXECUTABLE = 0o755
 
 
@@ -39,7 +32,7 @@ def parsed(sent: bytes) -> tuple[list[str], dict[str, Any]]:
 @pytest.mark.parametrize("payload", ["small", "medium", "large"])
 def test_strict_servers_take_the_requests_in_their_protocols(payload: str) -> None:
     for protocol, is_refused in (("messages", strict_messages.refused), ("responses", strict_responses.refused)):
-        parts = request_parts(payload, streamed=True, cold=True, protocol=protocol)
+        parts = Template.of(Job(payload, streamed=True, cold=True, protocol=protocol))
         _, body = parsed(parts.request(b"s000000000001", 2, [1]))
         assert not is_refused(body)
         assert "conversation s000000000001" in str(body.get("system", body.get("instructions")))
@@ -51,7 +44,7 @@ def sent_by(job: Job, number: int) -> list[dict[str, Any]]:
 
 
 def digests(payload: str, number: int, *, cold: bool) -> list[bytes]:
-    _, body = parsed(request_parts(payload, streamed=False, cold=cold).request(b"s000000000001", number))
+    _, body = parsed(Template.of(Job(payload, cold=cold)).request(b"s000000000001", number))
     return [message_digest(each, CHAT) for each in body["messages"]]
 
 
@@ -67,7 +60,7 @@ def test_of_warm_requests_only_the_last_message_differs_and_of_cold_ones_every_m
 
 @pytest.mark.parametrize("payload", ["small", "medium", "large"])
 def test_a_request_is_what_most_clients_send_and_names_no_session(payload: str) -> None:
-    headers, body = parsed(request_parts(payload, streamed=True, cold=False).request(b"s000000000001", 1))
+    headers, body = parsed(Template.of(Job(payload, streamed=True)).request(b"s000000000001", 1))
 
     assert headers == ["host", "authorization", "content-type", "content-length"]
     assert body["stream_options"] == {"include_usage": True}
@@ -77,7 +70,7 @@ def test_a_request_is_what_most_clients_send_and_names_no_session(payload: str) 
 
 
 def test_connections_differ_in_the_system_prompt_alone() -> None:
-    parts = request_parts("medium", streamed=False, cold=False)
+    parts = Template.of(Job("medium"))
     first, second = (parsed(parts.request(name, 1))[1]["messages"] for name in (b"s1", b"s2"))
 
     assert first[0] != second[0]
@@ -85,12 +78,12 @@ def test_connections_differ_in_the_system_prompt_alone() -> None:
 
 
 def test_a_named_request_tells_its_session_in_a_header() -> None:
-    sent = request_parts("small", streamed=False, cold=False, named=True).request(b"s000000000001", 1)
+    sent = Template.of(Job("small", named=True)).request(b"s000000000001", 1)
     assert b"\r\nx-condenser-session: s000000000001\r\n" in sent
 
 
 def test_a_conversation_goes_on_with_the_reply_and_a_new_message_until_the_next_one_begins() -> None:
-    first, second, third, other = sent_by(Job(0, "small", False, False, 1, 0.0, turns=3), 4)
+    first, second, third, other = sent_by(Job("small", turns=3), 4)
 
     assert second["messages"][: len(first["messages"])] == first["messages"]
     assert third["messages"][: len(second["messages"])] == second["messages"]
@@ -101,23 +94,30 @@ def test_a_conversation_goes_on_with_the_reply_and_a_new_message_until_the_next_
 
 
 def test_every_kind_of_request_is_measured_plain_and_streamed() -> None:
-    assert {(cell.payload, cell.streamed) for cell in CELLS if cell.state == "warm"} == {
-        (payload, streamed) for payload in ("small", "medium", "large") for streamed in (False, True)
-    }
-    assert {cell.state for cell in CELLS if cell.payload == "large"} == {"warm", "going on", "named", "cold", "replay"}
+    states = {payload: [] for payload in ("small", "medium", "large")}  # type: dict[str, list[str]]
+    for kind in KINDS:
+        payload, _, way = kind.partition(", ")
+        states[payload].append(way)
+    few = ["plain, warm", "plain, cold", "streamed, warm"]
+    assert states["small"] == states["medium"] == few
+    assert {*states["large"]} == {*few, "plain, going on", "plain, named", "plain, replay"}
 
 
-def test_only_the_cell_that_is_called_so_names_its_session_and_only_one_goes_on() -> None:
-    jobs = {cell: job_for(cell, 1, 1, 0.0) for cell in CELLS}
-    assert {cell.state for cell, job in jobs.items() if job.named} == {"named"}
-    assert {cell.state for cell, job in jobs.items() if job.turns == TURNS} == {"going on"}
+def test_only_the_kind_that_is_called_so_names_its_session_and_only_one_goes_on() -> None:
+    assert [kind for kind, job in KINDS.items() if job.named] == ["large, plain, named"]
+    assert [kind for kind, job in KINDS.items() if job.turns == TURNS] == ["large, plain, going on"]
 
 
-def test_a_row_is_a_line_with_ratios_to_other_proxies_and_what_is_added_to_none() -> None:
-    head, _, direct, *_, last = markdown([DIRECTLY, NAIVELY, PEER, ROW]).splitlines()
-    assert head.startswith("| request | target | a second | x naive | x awecompress | added |")
-    assert "(0.02 ms)" in direct
-    assert last == ("| small, plain, warm | memory | 6,000 | 6.00 | 1.05 | 0.38 ms | 0.38 ms |")
+def test_a_row_has_ratios_to_other_proxies_and_what_is_added_to_none() -> None:
+    def loads(number: int, took: float) -> list[tuple[Load, Load]]:
+        return [(Load(1.0, [], [0.1] * number), Load(1.0, [took / 2], [took]))]
+
+    found = {DIRECT: loads(50, 0.001), NAIVE: loads(10, 0.005), "memory": loads(20, 0.003)}
+    direct, _, last = rows("small, plain, warm", found)
+    assert (direct["added"], direct["added to it"]) == (0, 0)
+    assert (last["request"], last["target"], last["a second"]) == ("small, plain, warm", "memory", 20)
+    assert last["x naive"] == 2
+    assert (last["ms"], last["added"], last["added to it"]) == pytest.approx((3, 2, 1))
 
 
 def test_a_peer_that_is_installed_is_started_with_a_folder_of_its_own(
@@ -138,7 +138,7 @@ def test_a_peer_that_is_installed_is_started_with_a_folder_of_its_own(
 
 @pytest.mark.usefixtures("nothing_installed")
 def test_all_targets_are_measured_in_one_run() -> None:
-    rows = measure(rounds=1, seconds=0.1, stores=("memory",), only="small, streamed, warm")
+    found = measure(rounds=1, seconds=0.1, stores=("memory",), only="small, streamed, warm")
 
-    assert {row.target for row in rows} == {DIRECT, NAIVE, "memory"}
-    assert all(row.requests > 0 and row.rate > 0 and 0 < row.first_byte <= row.complete for row in rows)
+    assert {row["target"] for row in found} == {DIRECT, NAIVE, "memory"}
+    assert all(row["a second"] > 0 and 0 < row["ms to first byte"] <= row["ms"] for row in found)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from eval.dialogues import Dialogue, load
+from eval.measure import Dialogue, load
 from tests.support.transcripts import WORDS
 
 TURNS = 150

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from eval.__main__ import PAGE, ROWS, figure, main, page
+from eval.__main__ import PAGE, figure, main, page
+from eval.arms import ARMS, FEATURES, cross_validated
 from eval.condensed import STRATEGIES
-from eval.features import FEATURES, cross_validated
 from eval.measure import Cell, Figure, tally
 from tests.eval.building import dialogues, told, written
 from tests.support.transcripts import WORDS
@@ -25,7 +25,8 @@ def test_a_figure_is_told_with_its_interval() -> None:
 
 
 def test_outcomes_are_counted_by_cell() -> None:
-    one, other = Cell("inject", "en", 4), Cell("inject", "zh", 4)
+    one: Cell = ("inject", "en", 4)
+    other: Cell = ("inject", "zh", 4)
 
     assert tally([(one, True), (one, False), (other, False)]) == {one: Figure(1, 2), other: Figure(0, 1)}
 
@@ -33,7 +34,7 @@ def test_outcomes_are_counted_by_cell() -> None:
 def test_the_page_has_a_row_for_each_arm_strategy_and_feature(tmp_path: Path) -> None:
     text = page(dialogues(tmp_path), WORDS)
 
-    assert all(row in text for row in (*ROWS.values(), *FEATURES))
+    assert all(row in text for row in (*(told for told, _ in ARMS.values()), *FEATURES))
     assert all(f"| `{name}` | inject |" in text for name in STRATEGIES)
     assert "English: 4 questions to 1 dialogues" in text
     assert "Chinese" not in text.split("## ")[1]
@@ -53,4 +54,4 @@ def test_the_page_in_the_documents_is_one_that_the_command_wrote() -> None:
     text = PAGE.read_text("utf-8")
 
     assert "{" not in text
-    assert all(row in text for row in (*ROWS.values(), *FEATURES))
+    assert all(row in text for row in (*(told for told, _ in ARMS.values()), *FEATURES))

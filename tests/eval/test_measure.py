@@ -3,7 +3,7 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
-from eval.dialogues import load
+from eval.measure import load
 from tests.eval.building import FACTS, QUESTIONS, told, written
 from tests.support.transcripts import WORDS
 

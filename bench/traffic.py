@@ -1,0 +1,254 @@
+"""The load: requests of small, medium and large payloads, and a generator of them as a process of its own.
+
+`python -m bench.traffic JOB`, with a `Job` as JSON, prints a `Load`. Each connection sends its next request when the
+reply to the one before is complete.
+
+Requests are what most clients send: an agent's tools, `temperature` and `max_tokens`, the wish for usage where the
+reply is streamed, and nothing that names their session unless that is measured. All connections share what was said;
+the system prompt tells the connection, the last message the request. All that can be made ahead of time is: of a
+request only some digits differ from the one before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from itertools import count
+from time import perf_counter
+from typing import Any, NamedTuple, cast
+
+import httptools
+import uvloop
+
+from bench.stub import REPLY
+from proxy.replaying.recorded import Conversation, in_protocol
+from strategies.dialects.chat import CHAT
+from tests.support.histories import Message, agent_history, long_history
+
+PATIENCE = 60.0
+"""Seconds after which a reply that does not come ends the job."""
+JOB_WITHIN = 600.0
+MODEL = "gpt-4o"
+MARK = "#00000000"
+"""Stands wherever requests differ; the number of one, of as many digits, takes its place."""
+NAME = "SESSION"
+"""Stands where the session is named; its name takes its place."""
+_ASKED = "Please go on, and say in one sentence what you have found so far and what you will do next."
+_ASKING = b'{"role": "user", "content": "%b #%%08d"}' % _ASKED.encode()
+_REPLIED = b', {"role": "assistant", "content": "%b#%%08d"}, ' % REPLY.encode()
+"""A reply as the client has it: with a number, for no two replies of a model are the same."""
+_PARAMETERS = {
+    "read_file": {"path": "Path of the file, relative to the workspace"},
+    "edit_file": {"path": "Path of the file", "old_string": "Text to replace", "new_string": "Text in its place"},
+    "bash": {"command": "Command line, run in the workspace"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to send where, for how many `seconds`, from how many `connections`; `least` requests each in any case.
+
+    Where they are `cold` no message was sent before; else all are but the last, or conversations go on for so many
+    `turns`: a request is the one before it, its reply and a new message. Where they are `named` a header tells their
+    session; a `window` in tokens is told too. `first` is where the numbers of requests begin; of two jobs with the same
+    ones, the second is not cold.
+    """
+
+    payload: str
+    streamed: bool = False
+    cold: bool = False
+    named: bool = False
+    window: int | None = None
+    turns: int = 1
+    protocol: str = CHAT.name
+    port: int = 0
+    connections: int = 1
+    seconds: float = 0.0
+    least: int = 1
+    first: int = 0
+
+
+class Load(NamedTuple):
+    """What came of a job: its seconds, and those of each request until the first byte of the reply's body, and all."""
+
+    seconds: float
+    first_bytes: list[float]
+    completes: list[float]
+
+
+def sent(job: Job) -> Load:
+    """What came of a job; raises where a request failed."""
+    command = [sys.executable, "-m", "bench.traffic", json.dumps(asdict(job))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=JOB_WITHIN, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the load generator failed: {done.stderr[-2_000:]}")
+    return Load(*json.loads(done.stdout))
+
+
+class _Connection(asyncio.Protocol):
+    """A connection that has one request under way at a time."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self._done: asyncio.Future[None] | None = None
+
+    async def request(self, data: bytes) -> float:
+        """Sends a request and returns, when its reply is complete, when that began; raises where it fails."""
+        self._done = asyncio.get_running_loop().create_future()
+        self._parser, self._first_byte = httptools.HttpResponseParser(self), 0.0
+        self.transport.write(data)
+        await self._done
+        return self._first_byte
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        self._first_byte = self._first_byte or perf_counter()
+
+    def on_message_complete(self) -> None:
+        assert self._done is not None
+        status = self._parser.get_status_code()
+        if status == 200:
+            self._done.set_result(None)
+        else:
+            self._done.set_exception(RuntimeError(f"a request was answered with {status}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(exc or ConnectionResetError("the connection was closed"))
+
+
+async def _load(job: Job) -> Load:
+    """Does a job in this process."""
+    first_bytes: list[float] = []
+    completes: list[float] = []
+    numbers, started = count(job.first), perf_counter()
+
+    async def connected() -> _Connection:
+        return (await asyncio.get_running_loop().create_connection(_Connection, "127.0.0.1", job.port))[1]
+
+    async def client(place: int) -> None:
+        connection = await connected()
+        for done, data in enumerate(requests(job, place, numbers)):
+            if done >= job.least and perf_counter() - started > job.seconds:
+                break
+            if connection.transport.is_closing():
+                connection = await connected()
+            began = perf_counter()
+            async with asyncio.timeout(PATIENCE):
+                first_byte = await connection.request(data)
+            first_bytes.append(first_byte - began)
+            completes.append(perf_counter() - began)
+        connection.transport.close()
+
+    await asyncio.gather(*map(client, range(job.connections)))
+    return Load(perf_counter() - started, first_bytes, completes)
+
+
+def requests(job: Job, place: int, numbers: Iterator[int]) -> Iterator[bytes]:
+    """The requests of one connection of a job, without end; each takes its number from those of the job."""
+    template = Template.of(job)
+    session = f"{job.payload[0]}{job.streamed:d}{(job.window or 0) // 1_000:04d}{place:07d}"
+    earlier: list[int] = []
+    for number in numbers:
+        name = f"c{number:012d}" if job.cold else session
+        yield template.request(name.encode(), number, earlier)
+        earlier = [*earlier, number] if len(earlier) + 1 < job.turns else []
+
+
+class Template(NamedTuple):
+    """A request whose names and numbers are to be filled in; `said` is what lies between its numbers."""
+
+    head: bytes
+    opening: bytes
+    said: tuple[bytes, ...]
+    ending: bytes
+
+    def request(self, session: bytes, number: int, earlier: Sequence[int] = ()) -> bytes:
+        """The bytes of request `number` of a session; those of the numbers `earlier` were asked and answered before."""
+        mark = b"#%08d" % number
+        opening = self.opening.replace(NAME.encode(), session).replace(MARK.encode(), mark)
+        turns = b"".join([_ASKING % each + _REPLIED % each for each in earlier])
+        body = b"".join((opening, mark.join(self.said), turns, _ASKING % number, self.ending))
+        return self.head.replace(NAME.encode(), session) + b"content-length: %d\r\n\r\n" % len(body) + body
+
+    @classmethod
+    @cache
+    def of(cls, job: Job) -> Template:
+        """That of a job's requests."""
+        history = messages(job.payload)
+        if job.cold:
+            history = [{**each, "content": f"{MARK} {each['content']}"} for each in history]
+        system = {**history[0], "content": f"{history[0]['content']} You are in conversation {NAME}."}
+        tools = [] if job.payload == "small" else list(map(_tool, _PARAMETERS))
+        conversation = in_protocol(Conversation(job.payload, [system, *history[1:]], tools), job.protocol)
+        endpoint = conversation.endpoint
+        first, *rest = map(_written, conversation.messages)
+        beginning = _written({"model": MODEL, **conversation.members})[:-1]
+        lines = [f"POST {endpoint.path} HTTP/1.1", "host: 127.0.0.1", "authorization: Bearer sk-bench"]
+        lines.append("content-type: application/json")
+        lines += [f"x-condenser-session: {NAME}"] if job.named else []
+        lines += [f"x-condenser-window: {job.window}"] if job.window else []
+        return cls(
+            "".join(f"{line}\r\n" for line in lines).encode(),
+            f'{beginning}, "{endpoint.list_member}": [{first}'.encode(),
+            tuple(part.encode() for part in f", {', '.join(rest)}, ".split(MARK)),
+            f"], {_written(_settings(conversation, streamed=job.streamed))[1:]}".encode(),
+        )
+
+
+def messages(payload: str) -> list[Message]:
+    """The messages of a payload: `small` has 74 tokens, `medium` 60 messages of 8k, `large` 400 of 100k tokens."""
+    if payload == "small":
+        return [
+            {"role": "system", "content": "You are a helpful assistant."},
+            {"role": "user", "content": "What does the parser do when a header is missing?"},
+            {"role": "assistant", "content": "It returns early, so every caller has to check for None."},
+        ]
+    *before, last = agent_history(40)[:59] if payload == "medium" else long_history(399)
+    # The last reply calls nothing: who asks on has the results of all calls.
+    return [*before, {"role": last["role"], "content": last["content"]}]
+
+
+def _settings(conversation: Conversation, *, streamed: bool) -> dict[str, object]:
+    """What a request says besides its messages; `stream` towards the end, where the stub looks for it."""
+    is_chat = conversation.endpoint.dialect is CHAT
+    return {
+        "temperature": 0.2,
+        conversation.endpoint.reply_limits[-1]: 512,
+        **({"tools": conversation.tools} if conversation.tools else {}),
+        **({"stream": True} if streamed else {}),
+        **({"stream_options": {"include_usage": True}} if streamed and is_chat else {}),
+    }
+
+
+def _tool(name: str) -> dict[str, Any]:
+    parameters = _PARAMETERS[name]
+    properties = {key: {"type": "string", "description": said} for key, said in parameters.items()}
+    schema = {"type": "object", "properties": properties, "required": list(parameters)}
+    said = f"The tool {name} of the workspace; its result is text, cut where it is longer than 1,000 words"
+    return {"type": "function", "function": {"name": name, "description": said, "parameters": schema}}
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def main(text: str) -> None:
+    """Does a job on the last core and prints what came of it as JSON."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    load = uvloop.run(_load(Job(**json.loads(text))))
+    # Where Python is told not to buffer, print() loses what a full pipe does not take at once.
+    with open(sys.stdout.fileno(), "w", closefd=False) as out:
+        json.dump(load, out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,37 @@
+"""The table that all measurements print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import main, table
+
+
+def test_texts_stand_left_and_figures_right_with_as_many_digits_as_say_something() -> None:
+    rows = [{"what": "one", "figure": 1.234, "count": 1_000}, {"what": "two", "figure": 123.4, "count": 20}]
+
+    assert table(rows).splitlines() == [
+        "| what | figure | count |",
+        "| --- | ---: | ---: |",
+        "| one | 1.23 | 1,000 |",
+        "| two | 123 | 20 |",
+    ]
+
+
+def test_what_was_measured_is_printed_and_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "rows.json"
+
+    assert main(["plan", "--rounds", "8", "--runs", "1", "--json", str(path)]) == 0
+
+    assert "| at the trigger | `mask` |" in capsys.readouterr().out
+    rows = json.loads(path.read_text())["plan"]
+    assert {row["planned"] for row in rows} == {"at the trigger", "128k window"}
+
+
+def test_a_measurement_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["reading"])
+    assert "there is no measurement 'reading'" in capsys.readouterr().err
