@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from proxy.errors import CommandFailed, SettingsError
+from proxy.quoting import in_words
 from proxy.version import VERSION
 
 OK, FAILED, USAGE = 0, 1, 2
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read the output wants no more of it, as `head` does. What is left in the buffer goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        print(f"condenser: {in_words(error)}", file=sys.stderr)
         return FAILED
     return code
 
