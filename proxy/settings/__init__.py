@@ -1,6 +1,6 @@
 """Settings: what they are (`loading`, `tables`) and what their values may be (`values`).
 
-`sources` reads them from the command line, the environment and the file; `wording` says what is wrong with them.
+`sources` reads them from the command line, the environment and the file, and says what is wrong with them.
 """
 
 from proxy.errors import SettingsError
