@@ -18,9 +18,9 @@ from typing import Any, Protocol, TextIO
 
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
+from proxy.package import LOGGER
 from proxy.quoting import label, printable
 from proxy.settings import LogSettings
-from proxy.version import LOGGER
 
 LINE = "condenser.line"
 """The key of a request's line in its ASGI scope."""

@@ -13,7 +13,7 @@ from proxy.condensing.policies import Policies, option_tables
 from proxy.condensing.policy import SETTINGS, Policy
 from proxy.controls import Controls
 from proxy.knowledge.proof import Scope
-from proxy.resources import config_directory
+from proxy.package import config_directory
 from proxy.settings import Settings
 from proxy.settings.sources import sets
 from proxy.tokens.windows import WindowLookup, bundled_table, no_stated_window

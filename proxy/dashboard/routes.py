@@ -19,8 +19,9 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 
 from proxy.controls import Controls
 from proxy.dashboard import overview, timeline
-from proxy.errors import BadRequest, BodyTooLarge
+from proxy.errors import BadRequest
 from proxy.knowledge.proof import Scope
+from proxy.routes.admin import read_body
 from proxy.routes.health import readiness
 from proxy.services import Services
 from proxy.sessions.admin import ShownSession
@@ -58,7 +59,8 @@ async def dashboard(request: Request) -> Response:
     if not is_known and (path, request.method) != ("login", "POST"):
         return _sign_in(request)
     if request.method == "POST":
-        form = await _form(request)
+        data = await read_body(request, _MAX_FORM, "form")
+        form = {name: values[-1] for name, values in parse_qs(data.decode("utf-8", "replace")).items()}
         _check_origin(request)
         if path == "login":
             return _signed_in(request, services, token, form)
@@ -102,15 +104,6 @@ def _check_origin(request: Request) -> None:
     origin = request.headers.get("origin", "")
     if not origin or urlsplit(origin).netloc != request.headers.get("host"):
         raise HTTPException(HTTPStatus.FORBIDDEN)
-
-
-async def _form(request: Request) -> Form:
-    data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > _MAX_FORM:
-            raise BodyTooLarge(f"The form is larger than {_MAX_FORM:,} bytes.")
-    return {name: values[-1] for name, values in parse_qs(data.decode("utf-8", "replace")).items()}
 
 
 def _signed_in(request: Request, services: Services, token: bytes, form: Form) -> Response:

@@ -140,7 +140,7 @@ def from_file() -> dict[str, Any]:
     return {"config": Unreadable(problem)}  # no setting is called so
 
 
-def sources(**given: Any) -> dict[str, dict[str, Any]]:
+def trees_by_source(**given: Any) -> dict[str, dict[str, Any]]:
     """What each source sets for `load_settings` with the same arguments, by the source's name; the first one wins."""
     return {"command line": normalized(given), "environment": from_environment(), "file": from_file()}
 

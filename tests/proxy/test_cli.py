@@ -16,9 +16,9 @@ from proxy.app import server_config
 from proxy.commands.running import configured_url
 from proxy.commands.serve import banner
 from proxy.commands.status import counters
+from proxy.package import VERSION
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamSettings
-from proxy.version import VERSION
 from tests.proxy.command_line import run
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
