@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from proxy.errors import CommandFailed, SettingsError
-from proxy.version import VERSION
+from proxy.package import VERSION
+from proxy.quoting import in_words
 
 OK, FAILED, USAGE = 0, 1, 2
 COMMANDS = {
@@ -46,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read the output wants no more of it, as `head` does. What is left in the buffer goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except OSError as error:
+        print(f"condenser: {in_words(error)}", file=sys.stderr)
         return FAILED
     return code
 

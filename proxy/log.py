@@ -11,15 +11,16 @@ import json
 import logging
 import sys
 import time
+from dataclasses import dataclass, field
 from functools import lru_cache
 from time import perf_counter
 from typing import Any, Protocol, TextIO
 
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
+from proxy.package import LOGGER
 from proxy.quoting import label, printable
 from proxy.settings import LogSettings
-from proxy.version import LOGGER
 
 LINE = "condenser.line"
 """The key of a request's line in its ASGI scope."""
@@ -39,42 +40,28 @@ class Decided(Protocol):
         """The decision that counts now."""
 
 
+@dataclass(slots=True, eq=False)
 class RequestLine:
     """One request and what became of it; filled in while it is served."""
 
-    __slots__ = (
-        "_method",
-        "_path",
-        "_started",
-        "decided",
-        "error",
-        "id",
-        "is_complete",
-        "model",
-        "outcome",
-        "status",
-        "upstream_ms",
-    )
-
-    def __init__(self, request_id: str, method: str, path: str) -> None:
-        self.id = request_id
-        self._method = method
-        self._path = path
-        self._started = perf_counter()
-        self.status: int | None = None
-        self.is_complete = False
-        self.model: str | None = None
-        self.decided: Decided | None = None
-        self.outcome: tuple[str, str] = "", ""
-        """Action and reason of a request on which nothing was decided."""
-        self.error: str | None = None
-        """The code of an error of the proxy's own."""
-        self.upstream_ms = 0.0
-        """Milliseconds until the upstream answered a request on which nothing was decided."""
+    id: str
+    method: str
+    path: str
+    status: int | None = None
+    is_complete: bool = False
+    model: str | None = None
+    decided: Decided | None = None
+    outcome: tuple[str, str] = ("", "")
+    """Action and reason of a request on which nothing was decided."""
+    error: str | None = None
+    """The code of an error of the proxy's own."""
+    upstream_ms: float = 0.0
+    """Milliseconds until the upstream answered a request on which nothing was decided."""
+    _started: float = field(default_factory=perf_counter)
 
     def write(self) -> None:
         """Writes the line, which is made only if its level is logged."""
-        if self._path in _QUIET:
+        if self.path in _QUIET:
             level = logging.DEBUG
         else:
             level = logging.INFO if self.status is not None and self.status < 500 else logging.WARNING
@@ -99,7 +86,7 @@ class RequestLine:
         if self.decided is not None:
             line = account.log_line(self.decided.decision, self.decided.timing)
             return f"{label(self.model or '', _LONGEST_MODEL)} {line}"
-        place = f"{self._method} {label(self._path, _LONGEST_PATH)}"
+        place = f"{self.method} {label(self.path, _LONGEST_PATH)}"
         return f"{place} {', '.join(filter(None, self.outcome))}" if self.outcome[0] else place
 
     def fields(self) -> dict[str, Any]:
@@ -107,8 +94,8 @@ class RequestLine:
         decided, (action, reason) = self.decided, self.outcome
         fields: dict[str, Any] = {
             "request_id": self.id,
-            "method": printable(self._method),
-            "path": printable(self._path, _LONGEST_PATH),
+            "method": printable(self.method),
+            "path": printable(self.path, _LONGEST_PATH),
             "status": self.status,
             "complete": self.is_complete,
             "model": None if self.model is None else printable(self.model, _LONGEST_MODEL),

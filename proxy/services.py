@@ -35,11 +35,11 @@ from proxy.knowledge.profiles import Profiles
 from proxy.live import Live
 from proxy.memory.admin import MemoryAdmin
 from proxy.memory.meaning import Meanings
+from proxy.package import config_directory, tool_output_patterns
 from proxy.request.callers import AUTHORIZATION, Callers, Tenants, tenant_key
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
-from proxy.resources import config_directory, tool_output_patterns
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.admin import Admin
 from proxy.sessions.histories import KeptReplies

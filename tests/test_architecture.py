@@ -44,7 +44,7 @@ ONLY_IMPORTERS = {
 # From the ground to the roof: a folder, or a file beside the folders, imports only what is named before it.
 FLOORS = (
     "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/dialects/", "strategies/memory/",
-    "strategies/dynacontext/", "strategies/", "proxy/__init__.py", "proxy/version.py", "proxy/resources.py",
+    "strategies/dynacontext/", "strategies/", "proxy/__init__.py", "proxy/package.py",
     "proxy/quoting.py", "proxy/plots.py", "proxy/reasons.py", "proxy/values.py", "proxy/errors.py",
     "proxy/pipeline_names.py", "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/overflow/", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",

@@ -28,7 +28,7 @@ from proxy.request.callers import key_file
 from proxy.request.measure import LENGTH_ESTIMATE
 from proxy.runtime.secret_files import sqlite_file
 from proxy.services import Services, open_services
-from proxy.settings import Settings, sources
+from proxy.settings import Settings, trees_by_source
 from proxy.settings.token import token_file
 from proxy.store import open_store
 from proxy.store.base import StoreError
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints one line for each part that was checked; exits 1 when one of them is wrong."""
     settings = settings_from(arguments)
     named: NamedModel | None = arguments.model
-    checked = CheckedModel(settings, *named, sources(**command_line_settings(arguments))) if named else None
+    checked = CheckedModel(settings, *named, trees_by_source(**command_line_settings(arguments))) if named else None
     return OK if asyncio.run(_check(settings, checked, offline=arguments.offline)) else FAILED
 
 

@@ -12,7 +12,7 @@ from proxy.condensing.decision import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
 from proxy.controls import Controls
 from proxy.knowledge.proof import Scope
-from proxy.resources import config_directory
+from proxy.package import config_directory
 from proxy.settings import Settings
 from proxy.settings.sources import sets
 from proxy.tokens.windows import WindowLookup, bundled_table, no_stated_window
@@ -22,7 +22,6 @@ from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.protocol import Marking
 
 _DEFAULT, _OWN = "default", "settings for the model"
-_MARKS = ("prepare", "trigger", "target", "step")
 _SHARES = ("paths", "depth")
 """Options that are shares of usable."""
 
@@ -40,10 +39,12 @@ class CheckedModel(NamedTuple):
         """The source that sets the key at a path."""
         return next((name for name, tree in self.sources.items() if sets(tree, path)), SETTINGS)
 
-    def origin(self, *path: str, own: bool = False) -> str:
-        """Where the value of the key at a path is from; `own` says that it is set for the model."""
+    def origin(self, *path: str) -> str:
+        """Where the value of the key at a path is from, which may be the model's own entry."""
+        if getattr(self.settings.for_model(self.model), path[-1], None) is not None:
+            return _OWN
         used, default = (reduce(getattr, path, settings) for settings in (self.settings, Settings.model_construct()))
-        return _OWN if own else _DEFAULT if used == default else self.source(*path)
+        return _DEFAULT if used == default else self.source(*path)
 
 
 def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
@@ -61,28 +62,26 @@ def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_win
     else:
         if window.max_input is not None:
             yield f"  max input {window.max_input:,} ({known_by})"
-        for label, before, tokens, after in _rows(policy, policy.budget, checked):
-            yield f"  {label:<9} {before}{tokens:,} {after}"
-    entry = settings.for_model(model)
-    origin = checked.origin("strategy", own=bool(entry and entry.strategy))
-    yield f"  strategy  {policy.pipeline} ({'suffix of the name' if checked.suffix else origin})"
+        for label, text in _rows(policy, policy.budget, checked):
+            yield f"  {label:<9} {text}"
+    origin = "suffix of the name" if checked.suffix else checked.origin("strategy")
+    yield f"  strategy  {policy.pipeline} ({origin})"
     yield from _options(policy, checked)
     if policy.budget is not None and not policy.pipeline.is_off:
-        origin = checked.origin("economy", own=bool(entry and entry.economy))
-        yield from _economy_lines(policy, policy.budget, _prices_origin(checked), origin)
+        yield from _economy_lines(policy, policy.budget, checked)
 
 
 TYPICAL = {"an agent": (12_000, 600), "a chat": (500, 250)}
 """Tokens of tools and system message, and by how many a request grows: medians of recorded conversations, rounded."""
 
 
-def _economy_lines(policy: Policy, budget: Budget, prices_origin: str, origin: str) -> Iterator[str]:
+def _economy_lines(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[str]:
     """Where condensing is cheapest for an agent and for a chat, and when a condensation pays back."""
     prices = policy.costs
-    yield f"  economy   {policy.economy} ({origin})"
+    yield f"  economy   {policy.economy} ({checked.origin('economy')})"
     yield (
         f"    prices = {prices.input:g} anew, {prices.cached_input:g} cached, {prices.cache_write:g} written to it,"
-        f" {prices.output:g} a reply ({prices_origin})"
+        f" {prices.output:g} a reply ({_prices_origin(checked)})"
     )
     for who, (head, growth) in TYPICAL.items():
         condensing = condensing_of(budget, prices, head, growth, asks=policy.asks_first)
@@ -102,48 +101,45 @@ def _prices_origin(checked: CheckedModel) -> str:
     return "bundled table, US dollars a million" if listed else "ratios that most vendors share"
 
 
-def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str, int, str]]:
-    """The numbers of a budget: a label, the words before the number, the number, and what it is with its origin."""
+def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:
+    """The numbers of a budget: a label, and the number with what it is and its origin."""
     rules, names, facts = (checked.origin("ledger", f"{name}_max_tokens") for name in ("rules", "names", "facts"))
-    yield "reserve", "", budget.reserve, f"({_reserve_origin(budget, checked)}; a request's own length comes first)"
-    yield "usable", "", budget.usable, "(what is left of the window)"
+    yield "reserve", f"{budget.reserve:,} ({_reserve_origin(budget, checked)}; a request's own length comes first)"
+    yield "usable", f"{budget.usable:,} (what is left of the window)"
     yield from _mark_rows(policy, budget, checked)
-    yield "hard", "headroom under ", budget.least_headroom, "(a sixteenth of the window, at most 512)"
-    yield "record", "", budget.replacement_cap, "at most (a tenth of the window)"
-    task = "of the first user message, more if there is room (an eighth of the window)"
-    yield "task", "", budget.task_cap, task
-    yield "rules", "", budget.ledger.rules, f"at most ({rules})"
-    yield "names", "", budget.ledger.names, f"at most ({names})"
-    yield "facts", "", budget.ledger.facts, f"at most ({facts})"
+    yield "hard", f"headroom under {budget.least_headroom:,} (a sixteenth of the window, at most 512)"
+    yield "record", f"{budget.replacement_cap:,} at most (a tenth of the window)"
+    yield "task", f"{budget.task_cap:,} of the first user message, more if there is room (an eighth of the window)"
+    yield "rules", f"{budget.ledger.rules:,} at most ({rules})"
+    yield "names", f"{budget.ledger.names:,} at most ({names})"
+    yield "facts", f"{budget.ledger.facts:,} at most ({facts})"
     if budget.prompt_window is not None:
-        yield "asks in", "", budget.prompt_window, "(the summarizer's window)"
+        yield "asks in", f"{budget.prompt_window:,} (the summarizer's window)"
 
 
-def _mark_rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str, int, str]]:
+def _mark_rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:
     """The marks as they are used; those of a strategy that has its own take the place of the settings'."""
     entry = checked.settings.for_model(checked.model)
     own = entry.marks if entry else None
     configured = (own or checked.settings.marks).to_marks()
     stage = next((stage for stage in policy.stages if isinstance(stage, Marking)), None)
     requested = stage.marks(budget.with_marks(configured)) if stage else configured
-    for name in _MARKS:
+    for name in ("prepare", "trigger", "target", "step"):
         share, used = getattr(requested, name), getattr(budget.marks, name)
         clamped = "" if share == used else f", clamped from {share:g}"
         origin = _DEFAULT if share == getattr(Marks(), name) else _OWN if own else checked.source("marks", name)
         if share != getattr(configured.clamped(), name) and stage is not None:
             origin = f"of {policy.pipeline}"
         unused = ", condenses nothing under a strategy that judges" if name == "trigger" and policy.judging else ""
-        yield name, "", getattr(budget, name), f"({used:.4g} of usable, {origin}{clamped}{unused})"
+        yield name, f"{getattr(budget, name):,} ({used:.4g} of usable, {origin}{clamped}{unused})"
 
 
 def _reserve_origin(budget: Budget, checked: CheckedModel) -> str:
-    entry, reserve = checked.settings.for_model(checked.model), checked.settings.marks.reserve
-    is_own = entry is not None and entry.reserve is not None
-    configured = entry.reserve if entry and is_own else reserve
+    configured = checked.settings.own("reserve", checked.model)
     if configured is None:
         return f"an eighth of the window, at most {MAX_RESERVE:,}"
     clamped = "" if configured == budget.reserve else f", clamped from {configured:,}"
-    return checked.origin("marks", "reserve", own=is_own) + clamped
+    return checked.origin("marks", "reserve") + clamped
 
 
 def _options(policy: Policy, checked: CheckedModel) -> Iterator[str]:

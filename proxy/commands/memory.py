@@ -12,7 +12,7 @@ from typing import Any
 from proxy.cli import USAGE
 from proxy.commands.proxy_client import actions_of, add_action, add_proxy_arguments, request_session, table
 from proxy.errors import CommandFailed
-from proxy.quoting import in_words, one_line
+from proxy.quoting import one_line
 from proxy.sessions.session import MAIN
 from strategies.core.cards import TYPES, from_json, to_json
 
@@ -70,8 +70,6 @@ def _add(arguments: argparse.Namespace) -> None:
 def _import(arguments: argparse.Namespace) -> None:
     try:
         cards = json.loads(sys.stdin.read() if arguments.file == "-" else Path(arguments.file).read_text("utf-8"))
-    except OSError as error:
-        raise CommandFailed(in_words(error)) from None
     except (ValueError, RecursionError):
         raise CommandFailed(f"{arguments.file} is no JSON") from None
     done = _request(arguments, "import", method="POST", payload=cards)

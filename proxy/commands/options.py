@@ -7,8 +7,8 @@ import os
 from typing import Any, NamedTuple
 
 from proxy.controls import MIN_WINDOW, check_model, split_model
-from proxy.errors import BadRequest
-from proxy.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
+from proxy.errors import BadRequest, SettingsError
+from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from proxy.settings.values import known_strategy
 from strategies import Pipeline
 

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 from proxy.cli import FAILED, OK, USAGE
 from proxy.commands.options import positive, strategy, use_config, window
 from proxy.condensing.policy import RATIOS, Window, option_tables
+from proxy.errors import SettingsError
 from proxy.quoting import redacted
-from proxy.settings import CONFIG_VARIABLE, Settings, SettingsError, load_settings
+from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline, parse
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from proxy.commands.running import HOST, PORT, Note, client_url, configured_url,
 from proxy.errors import CommandFailed
 from proxy.http.server import Server, ServerConfig, Supervisor, use_one_heap
 from proxy.log import configure_logging
+from proxy.package import LOGGER
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import tenant_key
 from proxy.settings import Settings
@@ -25,7 +26,6 @@ from proxy.settings.tables import ModelRole, UpstreamSettings
 from proxy.settings.token import admin_token, is_loopback, token_file
 from proxy.store import open_store
 from proxy.store.base import StoreError
-from proxy.version import LOGGER
 
 _log = logging.getLogger(LOGGER)
 

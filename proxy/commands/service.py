@@ -15,8 +15,8 @@ from proxy.cli import FAILED, OK
 from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.proxy_client import actions_of, add_action, ask
 from proxy.commands.running import HOST, client_url, note_at
+from proxy.package import VERSION
 from proxy.values import json_or_none
-from proxy.version import VERSION
 
 UNIT = """[Unit]
 Description=Condenser {name}

@@ -25,7 +25,7 @@ from proxy.commands.proxy_client import (
     table,
 )
 from proxy.errors import CommandFailed
-from proxy.quoting import in_words, one_line, printable
+from proxy.quoting import one_line, printable
 
 SHOWN = 100  # characters of a message
 WIDTH = 120
@@ -87,13 +87,10 @@ def _export(arguments: argparse.Namespace) -> None:
     if arguments.file is None:
         sys.stdout.write(text)
         return
-    try:
-        # The file holds text of conversations: it is for its owner only, like the store.
-        file = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(file, "w", encoding="utf-8") as opened:
-            opened.write(text)
-    except OSError as error:
-        raise CommandFailed(in_words(error)) from None
+    # The file holds text of conversations: it is for its owner only, like the store.
+    file = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(file, "w", encoding="utf-8") as opened:
+        opened.write(text)
 
 
 def _delete(arguments: argparse.Namespace) -> None:

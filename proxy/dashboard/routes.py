@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
+from hashlib import blake2b
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from proxy.controls import Controls
-from proxy.dashboard import login, overview, timeline
-from proxy.errors import BadRequest, BodyTooLarge
+from proxy.dashboard import overview, timeline
+from proxy.errors import BadRequest
 from proxy.knowledge.proof import Scope
+from proxy.routes.admin import read_body
 from proxy.routes.health import readiness
 from proxy.services import Services
 from proxy.sessions.admin import ShownSession
@@ -28,6 +30,8 @@ from strategies.core.cards import TYPES
 
 HERE = Path(__file__).parent
 COOKIE = "condenser-dashboard"
+LIFETIME = 12 * 3600
+"""Seconds after which one has to sign in again."""
 _MAX_CARDS = 200
 _MAX_FORM = 8 * 1024  # bytes
 _STATIC = {"style.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -51,21 +55,22 @@ async def dashboard(request: Request) -> Response:
     if name := path.removeprefix("static/") if path.startswith("static/") else "":
         return _static(name)
     cookie = request.cookies.get(_cookie_name(request), "")
-    is_known = login.is_valid(cookie, token, services.clock())
+    is_known = is_valid_cookie(cookie, token, services.clock())
     if not is_known and (path, request.method) != ("login", "POST"):
         return _sign_in(request)
     if request.method == "POST":
-        form = await _form(request)
+        data = await read_body(request, _MAX_FORM, "form")
+        form = {name: values[-1] for name, values in parse_qs(data.decode("utf-8", "replace")).items()}
         _check_origin(request)
         if path == "login":
             return _signed_in(request, services, token, form)
-        if not secrets.compare_digest(form.get("form", ""), login.form_token(cookie, token)):
+        if not secrets.compare_digest(form.get("form", ""), form_token(cookie, token)):
             raise HTTPException(HTTPStatus.FORBIDDEN)
         return await _acted(request, services, path, form)
     if request.method not in {"GET", "HEAD"}:
         raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": "GET, POST"})
     try:
-        return await _shown(request, services, path, login.form_token(cookie, token))
+        return await _shown(request, services, path, form_token(cookie, token))
     except StoreError as error:
         return _page("unavailable.html", request, "", HTTPStatus.SERVICE_UNAVAILABLE, reason=error.reason)
 
@@ -101,25 +106,47 @@ def _check_origin(request: Request) -> None:
         raise HTTPException(HTTPStatus.FORBIDDEN)
 
 
-async def _form(request: Request) -> Form:
-    data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > _MAX_FORM:
-            raise BodyTooLarge(f"The form is larger than {_MAX_FORM:,} bytes.")
-    return {name: values[-1] for name, values in parse_qs(data.decode("utf-8", "replace")).items()}
-
-
 def _signed_in(request: Request, services: Services, token: bytes, form: Form) -> Response:
     if not services.admin.allows(b"Bearer " + form.get("token", "").strip().encode()):
         return _sign_in(request, failed=True)
     response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
-    cookie = login.issue(token, services.clock(), secrets.token_urlsafe(16))
+    cookie = new_cookie(token, services.clock(), secrets.token_urlsafe(16))
     secure, path = request.url.scheme == "https", _cookie_path(request)
     response.set_cookie(
-        _cookie_name(request), cookie, login.LIFETIME, path=path, httponly=True, samesite="strict", secure=secure
+        _cookie_name(request), cookie, LIFETIME, path=path, httponly=True, samesite="strict", secure=secure
     )
     return response
+
+
+# Cookies
+#
+# The admin token signs them, so that any replica knows them.
+#   cookie   EXPIRES.NONCE.MAC     MAC over the first two, by a key made from the token
+#   form     MAC over the cookie   in each form, because a page of another port of this host has the same cookies
+
+
+def new_cookie(token: bytes, now: float, nonce: str) -> str:
+    """The cookie of somebody who has shown the token at `now`, in seconds since the epoch."""
+    claim = f"{int(now) + LIFETIME}.{nonce}"
+    return f"{claim}.{_mac(token, 'cookie', claim)}"
+
+
+def is_valid_cookie(cookie: str, token: bytes, now: float) -> bool:
+    """Whether the token has signed the cookie and it has not expired."""
+    claim, _, mac = cookie.rpartition(".")
+    expires = claim.partition(".")[0]
+    is_signed = secrets.compare_digest(mac.encode(), _mac(token, "cookie", claim).encode())
+    return is_signed and expires.isdecimal() and now < int(expires)
+
+
+def form_token(cookie: str, token: bytes) -> str:
+    """What the forms of a page carry that was sent to the holder of this cookie."""
+    return _mac(token, "form", cookie)
+
+
+def _mac(token: bytes, purpose: str, text: str) -> str:
+    key = blake2b(token, digest_size=32, person=b"dashboard").digest()
+    return blake2b(f"{purpose}:{text}".encode(), key=key, digest_size=24).hexdigest()
 
 
 # What forms do

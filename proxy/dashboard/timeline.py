@@ -99,7 +99,7 @@ def groups(branch: Branch, pins: Mapping[int, str], start: int) -> list[Group]:
     condensed = _condensed(branch)
     rows = [_row(branch, number, number in condensed, pins.get(number, "")) for number in range(start, end)]
     found = []
-    told = _replacements(branch)
+    told = _texts(branch.applied, branch) if branch.applied else []
     for is_condensed, members in groupby(rows, lambda row: row.is_condensed):
         span = list(members)
         found.append(Group(is_condensed, span, sum(row.tokens for row in span), told if is_condensed else []))
@@ -115,10 +115,6 @@ def _condensed(branch: Branch) -> set[int]:
     numbers = [i for i, message in enumerate(branch.messages) if message.role is not Role.SYSTEM]
     kept = {piece.index for piece in applied.pieces if isinstance(piece, Keep)}
     return {numbers[i] for i in range(min(applied.covered, len(numbers))) if i not in kept}
-
-
-def _replacements(branch: Branch) -> list[str]:
-    return _texts(branch.applied, branch) if branch.applied else []
 
 
 def _texts(made: Condensation, branch: Branch) -> list[str]:

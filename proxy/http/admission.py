@@ -20,8 +20,8 @@ from enum import StrEnum
 from time import monotonic
 
 from proxy.errors import Overloaded
+from proxy.package import LOGGER
 from proxy.settings import LimitSettings
-from proxy.version import LOGGER
 
 QUIET = 5.0
 """Seconds without a refusal after which a spell is over."""

@@ -26,8 +26,8 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess, multiprocess
 
+from proxy.package import LOGGER
 from proxy.settings import DrainSettings
-from proxy.version import LOGGER
 
 CUTTING = 2.0
 """Seconds that replies have to end once they are cancelled."""

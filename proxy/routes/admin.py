@@ -140,16 +140,22 @@ def _search(query: Mapping[str, str]) -> tuple[str, str, int]:
     return text, query.get("branch", MAIN), int(top_k)
 
 
-async def _body(request: Request, largest: int = _MAX_BODY, *, if_empty: object = None) -> object:
-    """The JSON body of a request, of at most `largest` bytes; raises `BadRequest` and `BodyTooLarge`.
-
-    `if_empty` is what a body without any bytes stands for, where it may be missing.
-    """
+async def read_body(request: Request, largest: int, name: str = "request body") -> bytes:
+    """The body of a request; raises `BodyTooLarge` if it has more than `largest` bytes."""
     data = b""
     async for part in request.stream():
         data += part
         if len(data) > largest:
-            raise BodyTooLarge(f"The request body is larger than {largest:,} bytes.")
+            raise BodyTooLarge(f"The {name} is larger than {largest:,} bytes.")
+    return data
+
+
+async def _body(request: Request, largest: int = _MAX_BODY, *, if_empty: object = None) -> object:
+    """The JSON body of a request, of at most `largest` bytes; raises `BadRequest` and `BodyTooLarge`.
+
+    `if_empty` is what a body without any bytes means, where it may be missing.
+    """
+    data = await read_body(request, largest)
     if not data and if_empty is not None:
         return if_empty
     try:

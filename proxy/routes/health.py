@@ -10,10 +10,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from proxy.package import VERSION
 from proxy.quoting import redacted
 from proxy.services import Services
 from proxy.store.base import StoreError
-from proxy.version import VERSION
 
 
 async def livez(_request: Request) -> Response:

@@ -1,11 +1,10 @@
 """Settings: what they are (`loading`, `tables`) and what their values may be (`values`).
 
-`sources` reads them from the command line, the environment and the file; `wording` says what is wrong with them.
+`sources` reads them from the command line, the environment and the file, and says what is wrong with them.
 """
 
-from proxy.errors import SettingsError
 from proxy.settings.loading import Settings, load_settings
-from proxy.settings.sources import CONFIG_VARIABLE, PREFIX, environment_tree, sources
+from proxy.settings.sources import CONFIG_VARIABLE, PREFIX, environment_tree, trees_by_source
 from proxy.settings.tables import DrainSettings, LimitSettings, LogSettings
 
 __all__ = [
@@ -15,8 +14,7 @@ __all__ = [
     "LimitSettings",
     "LogSettings",
     "Settings",
-    "SettingsError",
     "environment_tree",
     "load_settings",
-    "sources",
+    "trees_by_source",
 ]

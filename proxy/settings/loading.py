@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from functools import partial
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
@@ -21,10 +20,9 @@ from proxy.errors import BadRequest, SettingsError
 from proxy.knowledge.profiles import Profile
 from proxy.quoting import quoted
 from proxy.settings import tables
-from proxy.settings.sources import from_environment, from_file, normalized, origins
+from proxy.settings.sources import from_environment, from_file, normalized, option_problems, problems_in_words
 from proxy.settings.tables import GENERAL, ModelSettings
 from proxy.settings.values import KnownStrategy, Table, Text, split_at_commas
-from proxy.settings.wording import option_problems, problems_in_words
 from strategies import DEFAULT, TABLE
 
 
@@ -153,6 +151,6 @@ def load_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        raise SettingsError("\n".join(problems_in_words(error, Settings, partial(origins, given)))) from None
+        raise SettingsError("\n".join(problems_in_words(error, Settings, given))) from None
     except (OSError, ValueError) as error:
         raise SettingsError(f"the settings cannot be read: {error}") from None

@@ -1,23 +1,33 @@
-"""Where settings come from: the command line, the environment and the TOML file, and which of them sets a key.
+"""Where settings come from, and what is wrong with them.
 
-Every source becomes a tree of tables in one spelling (`normalized`) before they are merged.
+Every source (the command line, the environment, the TOML file) becomes a tree of tables in one spelling (`normalized`)
+before they are merged. pydantic says what is wrong with a value; a line for each key adds the nearest known key, the
+value itself if it can be no secret, and the option, variable or file that it is from.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
-from proxy.quoting import printable
+from pydantic import BaseModel, ValidationError
+
+from proxy.quoting import not_this, printable
 from strategies import TABLE
+from strategies.core.errors import OptionError
+from strategies.core.options import expand_mode, fill_options
 
 PREFIX = "CONDENSER_"
 CONFIG_VARIABLE = "CONDENSER_CONFIG"
+_MAX_NAME = 200
+"""Characters of a file's or variable's name that are shown."""
 _AT_TOP = {"log_format": "format", "log_level": "level"}
 """Keys of `[log]` that may also be at the top, as `CONDENSER_LOG_FORMAT` is; the table's own key wins."""
 _STRATEGIES = {name.replace("-", "_"): name for name in TABLE}
@@ -28,9 +38,6 @@ _OPTIONS: Mapping[tuple[str, ...], str] = {
     ("store", "url"): "--store",
 }
 """The options of the command line, by the path of the key that each sets."""
-_LONGEST_PATH = 200
-_FILE = "config"
-"""The key under which a file that cannot be read is reported; no setting has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,7 @@ def _of_file_named_by(variable: str, path: str) -> Any:
 def _unreadable(path: str, error: OSError | ValueError) -> str:
     """The words for a file that cannot be read; its contents may be a secret and are not quoted."""
     why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-    return f"{printable(path, _LONGEST_PATH)}, which cannot be read: {why}"
+    return f"{printable(path, _MAX_NAME)}, which cannot be read: {why}"
 
 
 def _value(variable: str, text: str) -> Any:
@@ -127,13 +134,13 @@ def from_file() -> dict[str, Any]:
     try:
         return normalized(tomllib.loads(Path(path).read_text("utf-8")))
     except tomllib.TOMLDecodeError as error:
-        problem = f"{printable(path, _LONGEST_PATH)} is not valid TOML: {error}"
+        problem = f"{printable(path, _MAX_NAME)} is not valid TOML: {error}"
     except (OSError, ValueError) as error:
         problem = f"the settings are in {_unreadable(path, error)}"
-    return {_FILE: Unreadable(problem)}
+    return {"config": Unreadable(problem)}  # no setting is called so
 
 
-def sources(**given: Any) -> dict[str, dict[str, Any]]:
+def trees_by_source(**given: Any) -> dict[str, dict[str, Any]]:
     """What each source sets for `load_settings` with the same arguments, by the source's name; the first one wins."""
     return {"command line": normalized(given), "environment": from_environment(), "file": from_file()}
 
@@ -150,7 +157,7 @@ def origins(given: Mapping[str, Any], path: Sequence[str | int]) -> list[str]:
     variables = [name for name, text in _variables(os.environ) if sets(from_environment({name: text}), path)]
     if variables:
         return variables
-    return [printable(os.environ[CONFIG_VARIABLE], _LONGEST_PATH)] if sets(from_file(), path) else []
+    return [printable(os.environ[CONFIG_VARIABLE], _MAX_NAME)] if sets(from_file(), path) else []
 
 
 def sets(tree: Any, path: Sequence[str | int]) -> bool:
@@ -158,12 +165,161 @@ def sets(tree: Any, path: Sequence[str | int]) -> bool:
     if not tree:
         return False
     for part in path:
-        if isinstance(tree, Mapping):
-            if part not in tree:
-                return False
-            tree = tree[part]
-        elif isinstance(tree, Sequence) and not isinstance(tree, str) and isinstance(part, int):
-            if part >= len(tree):
-                return False
-            tree = tree[part]
+        try:
+            tree = None if isinstance(tree, str) else tree[part]
+        except LookupError:
+            return False
+        except TypeError:
+            return True  # a value, or a list, in place of a table
     return True
+
+
+# What is wrong
+
+KeyPath = tuple[str | int, ...]
+"""Where a key is: the names of its tables and its own, and numbers within lists."""
+_MAX_LISTED = 12
+"""If no key resembles an unknown one, the keys of a table of at most this size are listed."""
+_LIKENESS = 0.6
+_SECRETS = frozenset({"api_key", "token", "pepper", "url", "base_url"})
+_MAX_PROBLEM = 400
+_MISSING = "is missing"
+_TABLE = "must be a table"
+_WORDS = {
+    "missing": _MISSING,
+    "tuple_type": "must be a list; in the environment it is one in JSON",
+    "dict_type": _TABLE,
+    "model_type": _TABLE,
+    "model_attributes_type": _TABLE,
+}
+"""The kinds of errors for which pydantic's own words do not suit a file of settings."""
+_WHY = re.compile(r", (?:unable|got) .*")
+_MOVED = {("reserve",): "marks.reserve", ("models", "marks", "reserve"): "models[].reserve"}
+"""Keys of earlier releases, by their path without numbers, and what they are called now."""
+
+
+class _Problem(NamedTuple):
+    """What is wrong at a path; None if there is no such key."""
+
+    path: KeyPath
+    text: str | None
+    is_whole: bool = False
+    """Whether the text itself says where the value is from."""
+
+
+def problems_in_words(error: ValidationError, model: type[BaseModel], given: Mapping[str, Any]) -> list[str]:
+    """A line for each key that is wrong, in the order in which the settings declare them.
+
+    `given` is what the command line sets.
+    """
+    # A default that depends on another key is missing if that key is wrong, which has an error of its own.
+    details = (detail for detail in error.errors() if detail["type"] != "default_factory_not_called")
+    found = [problem for detail in details for problem in _problems(detail)]
+    return [line for problem in found for line in _lines(problem, model, given)]
+
+
+def _problems(error: Any) -> Iterator[_Problem]:
+    path: KeyPath = tuple(error["loc"])
+    if isinstance(error["input"], Unreadable):
+        yield _Problem(path, error["input"].problem, is_whole=True)
+    elif path == ("options",) and isinstance(error["input"], Mapping):
+        yield from option_problems(error["input"])
+    elif error["type"] == "extra_forbidden":
+        yield _Problem(path, None)
+    else:
+        yield _Problem(path, _translated(error, is_secret=bool(path) and path[-1] in _SECRETS))
+
+
+def option_problems(options: Mapping[str, Any]) -> Iterator[_Problem]:
+    """The options of strategies that are wrong, each by itself, or else together with others of its table."""
+    for name, values in options.items():
+        if name not in TABLE:
+            yield _Problem(("options", name), None)
+            continue
+        wrong = [problem for key, value in values.items() if (problem := _option_problem(name, key, value))]
+        yield from wrong
+        try:
+            fill_options(TABLE[name].options, {} if wrong else expand_mode(TABLE[name].options, values))
+        except OptionError as error:
+            yield _Problem(("options", name), error.detail)
+
+
+def _option_problem(strategy: str, key: str, value: object) -> _Problem | None:
+    path = ("options", strategy, key)
+    if isinstance(value, Unreadable):
+        return _Problem(path, value.problem, is_whole=True)
+    try:
+        fill_options(TABLE[strategy].options, {key: value})
+    except OptionError as error:
+        return _Problem(path, error.detail.removeprefix(f"'{key}' ") if key in _options_of(strategy) else None)
+    return None
+
+
+def _translated(error: Any, *, is_secret: bool) -> str:
+    """What is wrong with a value."""
+    if error["type"] == "value_error":
+        return str(error["ctx"]["error"])
+    if error["type"] in _WORDS:
+        # A value in the place of a table may be one of its secrets, so it is not shown.
+        return _WORDS[error["type"]]
+    text = _WHY.sub("", error["msg"].replace("Input should ", "must "))
+    return text + ("" if is_secret else not_this(error["input"]))
+
+
+def _lines(problem: _Problem, model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
+    if problem.is_whole:
+        yield printable(problem.text or "", _MAX_PROBLEM)
+        return
+    # The tables of strategies are at the top, as the user has them.
+    written = problem.path[1:] if problem.path[:1] == ("options",) and len(problem.path) > 1 else problem.path
+    key = ".".join(map(str, written))
+    # What is missing is set nowhere, but its table is.
+    found = origins(given, problem.path[:-1] if problem.text == _MISSING else problem.path)
+    if problem.text is not None:
+        where = f" ({found[0]})" if found else ""
+        yield f"{key}: {printable(problem.text, _MAX_PROBLEM)}{where}"
+        return
+    known = _keys_beside(written, model)
+    near = get_close_matches(str(written[-1]), known, 1, _LIKENESS)
+    moved = _MOVED.get(tuple(part for part in written if isinstance(part, str)))
+    listed = f"; known: {', '.join(known)}" if 0 < len(known) <= _MAX_LISTED else ""
+    for origin in found or [""]:
+        words = origin.removeprefix(PREFIX).split("__")
+        if origin.startswith(PREFIX) and len(words) >= len(written):
+            name, where = f"variable {printable(origin, _MAX_NAME)}", ""
+            meant = _variable(words, len(written) - 1, near[0]) if near else ""
+        else:
+            name, where = f"key '{printable(key, _MAX_NAME)}'", f" ({origin})" if origin else ""
+            meant = f"'{'.'.join([*key.split('.')[:-1], near[0]])}'" if near else ""
+        hint = f"; it is called '{moved}' now" if moved else f"; did you mean {meant}?" if meant else listed
+        yield f"unknown {name}{hint}{where}"
+
+
+def _variable(words: Sequence[str], place: int, near: str) -> str:
+    """The variable that was perhaps meant: the word at `place` is replaced."""
+    suffix = "_FILE" if place == len(words) - 1 and words[place].endswith("_FILE") else ""
+    meant = [*words[:place], near.upper().replace("-", "_") + suffix, *words[place + 1 :]]
+    return f"{PREFIX}{'__'.join(meant)}"
+
+
+def _keys_beside(written: KeyPath, model: type[BaseModel]) -> list[str]:
+    """All keys that the table of a key may have."""
+    if len(written) > 1 and written[0] in TABLE:
+        return list(_options_of(str(written[0])))
+    table: Any = model
+    for part in written[:-1]:
+        if isinstance(part, str):
+            table = _table_of(table.model_fields[part].annotation)
+    keys = [info.alias or name for name, info in table.model_fields.items()]
+    return [*keys, *(TABLE if table is model else ())]
+
+
+def _options_of(strategy: str) -> dict[str, Any]:
+    return {option.name: option for option in fields(TABLE[strategy].options)}
+
+
+def _table_of(annotation: Any) -> Any:
+    """The table class in `T`, `T | None` or `tuple[T, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(found for part in get_args(annotation) if (found := _table_of(part)) is not None)

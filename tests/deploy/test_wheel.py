@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from deploy import fetch_ranks
+from proxy.package import VERSION
 from proxy.tokens.ranks import RANKS_DIR, load
-from proxy.version import VERSION
 from tests.deploy import repository
 
 RANKS = [f"proxy/tokens/ranks/{name}" for name in ("NOTICE", *fetch_ranks.RANK_FILES)]

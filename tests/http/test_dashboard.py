@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from proxy.dashboard import login
+from proxy.dashboard.routes import LIFETIME, is_valid_cookie, new_cookie
 from tests.support import wire
 from tests.support.stage import Stage, asked, chat, staged
 from tests.support.wire import Answer
@@ -55,7 +55,7 @@ def form_of(stage: Stage, cookie: str) -> str:
 def test_nobody_sees_a_page_without_the_token() -> None:
     with watched() as stage:
         paths = ("", "pages/sessions", f"pages/{session_of(stage)}")
-        for cookie in ("", "condenser-dashboard=1.2.3", login.issue(b"another", 0, "n")):
+        for cookie in ("", "condenser-dashboard=1.2.3", new_cookie(b"another", 0, "n")):
             assert [page(stage, path, cookie).status for path in paths] == [401] * 3
         assert b"garden" not in page(stage, paths[2]).body
         assert posted(stage, "login", {"token": "guess"}).status == 401
@@ -123,12 +123,12 @@ def test_an_export_is_the_document_of_the_api() -> None:
 
 
 def test_signing_out_and_time_end_what_the_cookie_allows() -> None:
-    cookie = login.issue(b"operator", 1_000.0, "nonce")
-    assert login.is_valid(cookie, b"operator", 1_000.0 + login.LIFETIME - 1)
-    assert not login.is_valid(cookie, b"operator", 1_000.0 + login.LIFETIME)
-    assert not login.is_valid(cookie, b"another", 1_000.0)
+    cookie = new_cookie(b"operator", 1_000.0, "nonce")
+    assert is_valid_cookie(cookie, b"operator", 1_000.0 + LIFETIME - 1)
+    assert not is_valid_cookie(cookie, b"operator", 1_000.0 + LIFETIME)
+    assert not is_valid_cookie(cookie, b"another", 1_000.0)
     later = "9" + cookie[1:]
-    assert not login.is_valid(later, b"operator", 1_000.0)
+    assert not is_valid_cookie(later, b"operator", 1_000.0)
     with watched() as stage:
         known = signed_in(stage)
         ended = posted(stage, "logout", {"form": form_of(stage, known)}, known)

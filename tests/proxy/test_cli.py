@@ -16,9 +16,9 @@ from proxy.app import server_config
 from proxy.commands.running import configured_url
 from proxy.commands.serve import banner
 from proxy.commands.status import counters
+from proxy.package import VERSION
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamSettings
-from proxy.version import VERSION
 from tests.proxy.command_line import run
 from tests.support.ports import free_port
 from tests.support.proxy import Proxy
@@ -345,3 +345,24 @@ def test_counters_that_are_nothing_and_lines_that_are_no_counters_are_left_out()
         "other_total{} 5",
     ]
     assert list(counters("\n".join(lines))) == ['  a{b="c"}  1,234']
+
+
+@pytest.mark.parametrize("words", [("watch", "--once"), ("sessions", "list"), ("memory", "list", "s")])
+@pytest.mark.parametrize("document", [["a"], {}, {"data": []}, "text", None])
+def test_what_another_server_answers_is_no_listing(
+    words: tuple[str, ...], document: object, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
+) -> None:
+    upstream.answer(lambda request: json_reply(document))
+    ended = run(capsys, *words, "--url", upstream.url, "--token", "t")
+    assert ended == (1, "", "condenser: the server at that address is not a condenser\n")
+
+
+@pytest.mark.parametrize("words", [("watch", "--once"), ("sessions", "list"), ("memory", "list", "s")])
+def test_an_unexpected_error_of_the_system_is_one_line(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("proxy.commands.proxy_client._token", full)
+    assert run(capsys, *words) == (1, "", "condenser: No space left on device\n")

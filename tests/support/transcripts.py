@@ -20,7 +20,7 @@ import pytest
 from hypothesis import strategies as st
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.resources import tool_output_patterns
+from proxy.package import tool_output_patterns
 from proxy.tokens.counter import ESTIMATE, Tokenizers
 from strategies.core.messages import Message, Reader, TokenCounter
 from strategies.core.transcript import Transcript

@@ -24,8 +24,8 @@ from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.knowledge.anchor import Calibration
 from proxy.knowledge.proof import Scope
+from proxy.package import config_directory
 from proxy.reasons import Action, Trigger
-from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.windows import ModelTable

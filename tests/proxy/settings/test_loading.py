@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.settings import SettingsError, environment_tree, load_settings
+from proxy.errors import SettingsError
+from proxy.settings import environment_tree, load_settings
 from strategies import DEFAULT
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from proxy.settings import Settings, SettingsError, load_settings
+from proxy.errors import SettingsError
+from proxy.settings import Settings, load_settings
 from proxy.settings.tables import ModelPrices
 from strategies import TABLE
 

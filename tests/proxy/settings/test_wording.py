@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.settings import SettingsError, load_settings
+from proxy.errors import SettingsError
+from proxy.settings import load_settings
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 

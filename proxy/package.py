@@ -1,17 +1,29 @@
-"""Data files: finds them in the installed package, or in the repository's `config/` when run from a checkout."""
+"""The installed package: its version, and its data files."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
+LOGGER = "condenser"
+
+
+def _version() -> str:
+    try:
+        return version("condenser-proxy")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+VERSION = _version()
 
 
 def config_directory() -> Path:
-    """The directory of `models.toml` and `tool_output.toml`."""
+    """The directory of `models.toml` and `tool_output.toml`: packed, or in a checkout the repository's `config/`."""
     packed = _PACKAGE / "_config"
     return packed if packed.is_dir() else _PACKAGE.parent / "config"
 
