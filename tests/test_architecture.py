@@ -218,7 +218,7 @@ OTHER_MEANINGS = {
     "proxy/sessions/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
     "proxy/sessions/append.py": {"messages"},  # of what is stored
     "proxy/sessions/histories.py": {"messages"},
-    "proxy/sessions/keeping.py": {"prompt_tokens", "completion_tokens"},
+    "proxy/sessions/turn.py": {"prompt_tokens", "completion_tokens"},
 }
 
 

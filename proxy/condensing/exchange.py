@@ -51,7 +51,7 @@ from proxy.request.client_request import ClientRequest
 from proxy.sessions.append import Append
 from proxy.sessions.histories import reply_block
 from proxy.sessions.identity import DERIVED
-from proxy.sessions.keeping import SessionUpdate
+from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
 
 OwnWork = Callable[[Awaitable[bool]], Awaitable[bool]]

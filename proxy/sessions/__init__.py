@@ -2,6 +2,7 @@
 
 session      what is stored of a conversation, and how a request finds its branch
 recognition  finds the session of a request
+turn         where the newest turn of a transcript begins, and what a request changes in its session
 stored       reads and writes sessions, caches what it decoded, and bounds how long a request waits for that
 keeping      writes a session back after a request was decided
 histories    the blocks of a history, a cache of decoded ones, and the histories that requests name by a reply

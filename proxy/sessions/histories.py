@@ -35,9 +35,8 @@ from proxy.request.client_request import GoesOn
 from proxy.request.wire import Body
 from proxy.runtime.lru import SizedLru
 from proxy.sessions.append import VERSION, Append, StoredAppend, decode_append, history_at
-from proxy.sessions.branch import Branch
 from proxy.sessions.identity import CHAT
-from proxy.sessions.session import Session, Tip
+from proxy.sessions.session import Branch, Session, Tip
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.compress import decompress

@@ -20,12 +20,12 @@ from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
 from proxy.sessions import identity as names
 from proxy.sessions.append import History, history_at
-from proxy.sessions.branch import Branch, has_node, is_answered_alike, openings
 from proxy.sessions.cards import Scope, cards_of_scope, scope_key
 from proxy.sessions.histories import Histories, MissingMessages
 from proxy.sessions.identity import Identity
-from proxy.sessions.session import Session, Wish, newest_turn
+from proxy.sessions.session import Branch, Session, Wish, has_node, is_answered_alike
 from proxy.sessions.stored import StoredSessions
+from proxy.sessions.turn import newest_turn, openings
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import MIN_RUN, align

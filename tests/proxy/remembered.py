@@ -11,9 +11,10 @@ from typing import Any
 from proxy.sessions.append import History
 from proxy.sessions.histories import StoredHistory
 from proxy.sessions.identity import Identity
-from proxy.sessions.keeping import Keeper, SessionUpdate
+from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recognised, Recogniser
 from proxy.sessions.stored import StoredSessions
+from proxy.sessions.turn import SessionUpdate
 from proxy.store.base import StoreKey
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.replies import ending
-from proxy.sessions.branch import Branch, Head, is_answered_alike
 from proxy.sessions.codec import Records, encode_session
-from proxy.sessions.session import MAX_BRANCHES, Session, branch_name, with_depth
+from proxy.sessions.session import Branch, Session, branch_name, is_answered_alike, with_depth
+from proxy.sessions.turn import MAX_BRANCHES, SessionUpdate, session_after
+from proxy.sessions.turn import unstored_in as ranges_unstored_in
 from proxy.store.base import Snapshot
 from strategies.core.digest import ROOT
 from strategies.core.protocol import Verdict
@@ -44,14 +45,15 @@ def moved(
     session: Session, transcript: Transcript, now: float, applied: str = "", reply: str = ""
 ) -> tuple[Session, Branch]:
     """The session after a turn, and the branch of that turn."""
-    session = session.with_turn(transcript, session.find_branch(transcript), now, Head(applied), reply=reply)
+    update = SessionUpdate(transcript, {}, "mask", 0, 0, 0, applied, reply=reply)
+    session = session_after(session, session.find_branch(transcript), update, now)
     return session, session.branches[-1]
 
 
 def unstored_in(session: Session, history: str) -> str:
     """The letters of a history whose blocks a session does not have."""
     transcript = said(history)
-    runs = session.unstored_in(transcript, session.find_branch(transcript))
+    runs = ranges_unstored_in(session, transcript, session.find_branch(transcript))
     return "".join(history[i] for run in runs for i in run)
 
 
