@@ -50,7 +50,7 @@ from proxy.reply.watching import WatchedReply
 from proxy.request.client_request import ClientRequest
 from proxy.sessions.append import Append
 from proxy.sessions.histories import reply_block
-from proxy.sessions.identity import DERIVED
+from proxy.sessions.session import DERIVED
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
 

@@ -1,7 +1,7 @@
 """Conversations between their requests: recognising a request's session, storing it, and reading its history.
 
 session      what is stored of a conversation, and how a request finds its branch
-recognition  finds the session of a request
+recognition  which session a request names, and finding it
 turn         where the newest turn of a transcript begins, and what a request changes in its session
 stored       reads and writes sessions, caches what it decoded, and bounds how long a request waits for that
 keeping      writes a session back after a request was decided

@@ -20,8 +20,7 @@ from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.cards import key_of_shown
 from proxy.sessions.codec import condensation_document, encode_condensation, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, StoredMessage, messages_on
-from proxy.sessions.identity import session_key
-from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, wish_for
+from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, session_key, wish_for
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.compress import compress

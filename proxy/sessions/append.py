@@ -22,7 +22,6 @@ from proxy.endpoints.replies import Items
 from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.message_cache import Element
 from proxy.request.wire import Body
-from proxy.sessions.identity import Identity
 from proxy.sessions.session import EMPTY, NO_TIP, Tip
 from strategies.core.digest import chain
 from strategies.core.messages import dump
@@ -123,11 +122,11 @@ def append_to(stored: History, sent: Sequence[Element], if_head: str | None) -> 
     return Append(base, tuple(sent), head_after(history), stored.tip.head), history
 
 
-def check_append(controls: Controls, body: Body, identity: Identity, *, keeps_text: bool) -> None:
+def check_append(controls: Controls, body: Body, session: str | None, *, keeps_text: bool) -> None:
     """Raises `BadRequest` unless the store keeps text, the session is named, storing is allowed, and `n` is 1."""
     if not keeps_text:
         raise BadRequest('X-Condenser-History: append needs store.content = "full".', param=controls.param("history"))
-    if identity.id is None:
+    if session is None:
         raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
     if controls.no_store:
         raise BadRequest(

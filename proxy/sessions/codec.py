@@ -19,8 +19,7 @@ from typing import Any
 
 from proxy.knowledge import anchor as anchors
 from proxy.runtime.lru import SizedLru
-from proxy.sessions.identity import CHAT
-from proxy.sessions.session import CONDENSE, PIN, Branch, FailedTry, MemoryBlock, Opening, Session, Tip, wishes_in
+from proxy.sessions.session import CHAT, CONDENSE, PIN, Branch, FailedTry, MemoryBlock, Opening, Session, Tip, wishes_in
 from proxy.store.base import Snapshot, StoreError
 from proxy.store.compress import decompress
 from strategies.core.cards import from_json, to_json

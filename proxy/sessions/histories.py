@@ -35,8 +35,7 @@ from proxy.request.client_request import GoesOn
 from proxy.request.wire import Body
 from proxy.runtime.lru import SizedLru
 from proxy.sessions.append import VERSION, Append, StoredAppend, decode_append, history_at
-from proxy.sessions.identity import CHAT
-from proxy.sessions.session import Branch, Session, Tip
+from proxy.sessions.session import CHAT, Branch, Session, Tip
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.compress import decompress

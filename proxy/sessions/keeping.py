@@ -18,12 +18,11 @@ from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 
-from proxy.sessions import identity as names
 from proxy.sessions.cards import with_shared
 from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.histories import new_block
-from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN, NO_TIP, Branch, Session
+from proxy.sessions.recognition import Recognised, new_derived_id
+from proxy.sessions.session import MAIN, NO_TIP, Branch, Session, printable_id
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.sessions.turn import SessionUpdate, nodes_of, session_after, unstored_in
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
@@ -250,7 +249,7 @@ class Keeper:
 
 
 def _new_id(recognised: Recognised) -> str:
-    return names.printable_id(recognised.identity.id) if recognised.identity.id else recognised.key.name
+    return printable_id(recognised.identity.id) if recognised.identity.id else recognised.key.name
 
 
 def _beside_reverted(condensation: Condensation, known: Iterable[Condensation]) -> Condensation:
@@ -278,5 +277,5 @@ def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
         or session.find_branch(turn.transcript) is not None
     ):
         return recognised
-    key = StoreKey(recognised.key.tenant, names.new_derived_id())
+    key = StoreKey(recognised.key.tenant, new_derived_id())
     return recognised._replace(key=key, session=None, parent=session.id, inherited=0)

@@ -21,12 +21,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 from proxy.endpoints.replies import ending
 from proxy.knowledge.anchor import Anchor
-from proxy.sessions.identity import CHAT, DERIVED
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.digest import ROOT, link
@@ -36,7 +36,13 @@ from strategies.core.protocol import Verdict
 from strategies.core.transcript import Transcript
 from strategies.memory.merging import settled_cards
 
+OWN_HEADER = "X-Condenser-Session"
+MAX_SHOWN = 256
+"""The maximum number of characters of an id that headers and logs show as it is."""
 MAIN = "main"
+DERIVED = "derived"
+CHAT = "chat"
+"""The dialect of all that does not name one; sessions of earlier versions do not."""
 MAX_VERDICTS = 16
 MAX_PATCHES = 64
 MAX_PATCH_CHARS = 512 * 1024
@@ -313,11 +319,11 @@ def place_from(branch: Branch, transcript: Transcript, start: int) -> int | None
     digests = transcript.digests
     places = range(start, min(len(digests), branch.count))
     same = (place for place in places if link(digests[place - 1], branch.last) == digests[place])
-    answered = (place for place in places if _has_reply(branch, transcript, place))
+    answered = (place for place in places if has_reply(branch, transcript, place))
     return next(same, next(answered, None))
 
 
-def _has_reply(branch: Branch, transcript: Transcript, place: int) -> bool:
+def has_reply(branch: Branch, transcript: Transcript, place: int) -> bool:
     """Whether the user message at a place is followed by the reply to the branch's last request, as far as known."""
     asked, *since = transcript.chain[place : place + 2]
     return bool(
@@ -327,23 +333,6 @@ def _has_reply(branch: Branch, transcript: Transcript, place: int) -> bool:
         and since[0].role is Role.ASSISTANT
         and ending(since[0].text) == branch.reply
     )
-
-
-def is_answered_alike(branch: Branch, transcript: Transcript, *, must_be_known: bool = False) -> bool:
-    """Whether a transcript that continues a branch may be the same conversation, if it has rewritten the last message.
-
-    Clients rewrite user messages but not tool results, and send the reply that they were given after it, as far as
-    that reply is known; one that is not known proves nothing where it `must_be_known`. An assistant message that the
-    client began is completed by the reply itself.
-    """
-    if has_node(transcript.digests, branch.count, branch.head):
-        return True
-    place = place_of_last(branch, transcript)
-    place = branch.count - 1 if place is None else place
-    rewritten = transcript.chain[place]
-    if rewritten.role is not Role.USER:
-        return rewritten.role is Role.ASSISTANT
-    return _has_reply(branch, transcript, place) if branch.reply else not must_be_known
 
 
 def common_length(branch: Branch, digests: Sequence[bytes]) -> int:
@@ -365,6 +354,19 @@ def has_node(digests: Sequence[bytes], count: int, node: bytes) -> bool:
 def branch_name(number: int) -> str:
     """`main`, then `b2`, `b3`, …"""
     return MAIN if number <= 1 else f"b{number}"
+
+
+def session_key(session_id: str, dialect: str = CHAT) -> str:
+    """The name of an explicit session in keys: a digest, so that ids of any length stay distinct."""
+    key = b"" if dialect == CHAT else dialect.encode()
+    return "e" + blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16, key=key).hexdigest()
+
+
+def printable_id(session_id: str) -> str:
+    """An id as headers and logs show it: itself, or its digest if it is too long or not printable ASCII."""
+    if len(session_id) <= MAX_SHOWN and session_id.isascii() and session_id.isprintable():
+        return session_id
+    return session_key(session_id)
 
 
 def with_depth(name: str, depth: int) -> str:

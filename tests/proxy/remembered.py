@@ -10,9 +10,8 @@ from typing import Any
 
 from proxy.sessions.append import History
 from proxy.sessions.histories import StoredHistory
-from proxy.sessions.identity import Identity
 from proxy.sessions.keeping import Keeper
-from proxy.sessions.recognition import Recognised, Recogniser
+from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.stored import StoredSessions
 from proxy.sessions.turn import SessionUpdate
 from proxy.store.base import StoreKey

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from proxy.endpoints.replies import ending
 from proxy.sessions.codec import Records, encode_session
-from proxy.sessions.session import Branch, Session, branch_name, is_answered_alike, with_depth
+from proxy.sessions.recognition import is_answered_alike
+from proxy.sessions.session import Branch, Session, branch_name, with_depth
 from proxy.sessions.turn import MAX_BRANCHES, SessionUpdate, session_after
 from proxy.sessions.turn import unstored_in as ranges_unstored_in
 from proxy.store.base import Snapshot
