@@ -19,8 +19,7 @@ from datetime import UTC, datetime
 from itertools import count
 
 from proxy.sessions.cards import with_shared
-from proxy.sessions.codec import encode_condensation, record_name
-from proxy.sessions.histories import new_block
+from proxy.sessions.codec import encode_condensation, new_block, record_name
 from proxy.sessions.recognition import Recognised, new_derived_id
 from proxy.sessions.session import MAIN, NO_TIP, Branch, Session, printable_id
 from proxy.sessions.stored import NONE, TRIES, StoredSessions

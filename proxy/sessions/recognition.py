@@ -26,9 +26,8 @@ from proxy.errors import BadRequest
 from proxy.http.headers import Headers, lowered_names
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
-from proxy.sessions.append import History, history_at
 from proxy.sessions.cards import Scope, cards_of_scope, scope_key
-from proxy.sessions.histories import Histories, MissingMessages
+from proxy.sessions.histories import Histories, History, MissingMessages, history_at
 from proxy.sessions.session import (
     CHAT,
     DERIVED,

@@ -8,8 +8,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from proxy.sessions.append import History
-from proxy.sessions.histories import StoredHistory
+from proxy.sessions.histories import History, StoredHistory
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.stored import StoredSessions
