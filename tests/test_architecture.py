@@ -217,8 +217,9 @@ OTHER_MEANINGS = {
     "proxy/serving/passthrough.py": {"messages"},  # a segment of a path
     "proxy/sessions/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
     "proxy/sessions/append.py": {"messages"},  # of what is stored
+    "proxy/sessions/codec.py": {"messages"},
     "proxy/sessions/histories.py": {"messages"},
-    "proxy/sessions/keeping.py": {"prompt_tokens", "completion_tokens"},
+    "proxy/sessions/turn.py": {"prompt_tokens", "completion_tokens"},
 }
 
 

@@ -1,8 +1,8 @@
 """Calls to models, for text and for embeddings, through the dispatcher (`dispatch`); failures are results.
 
 `question_for` and `vote_question` say what is asked; neither sends sampling parameters unless the settings have them.
-`ModelCalls` puts one question to one server. A server that refuses the name of the bound on the answer's length gets
-the older name from then on. `read_completion` reads the answer; it assumes no member to be present or to have the right
+`Asking` puts each question to its server. A server that refuses the name of the bound on the answer's length gets the
+older name from then on. `read_completion` reads the answer; it assumes no member to be present or to have the right
 type.
 
 `poll` asks for votes until their outcome is decided; `strategies.core.effects` says which votes count and what decides.
@@ -14,30 +14,30 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
 from proxy.asking.dispatch import (
     EXPIRED,
     NOT_ACCEPTED,
     Caller,
     Dispatcher,
+    FinishedCall,
     endpoint_for,
-    fetch_reply,
-    headers_for,
     is_down,
-    path_for,
 )
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint, Question
 from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success
 from proxy.runtime.lru import Lru
-from proxy.settings.tables import ModelRole
+from proxy.settings.tables import BackgroundSettings, ModelRole
 from proxy.upstream import JsonReply, Upstream
 from proxy.values import count_at, json_or_none
-from strategies.core.effects import Answer, Ask, Ballot, Failure, Polls, Vote, Votes, read_vote
+from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Polls, Result, Vote, Votes, read_vote
 
 LIMIT_REFUSED = "limit-refused"
 
@@ -126,66 +126,116 @@ class Account:
             self.tokens += result.tokens - expected
 
 
-@dataclass(slots=True)
-class ModelCalls:
-    """Puts questions to models; one per app."""
+class Resolver(Protocol):
+    """Resolves the effects that a strategy yields."""
 
-    upstream: Upstream
-    dispatcher: Dispatcher
-    limits: Lru[tuple[str, str], str] = field(default_factory=lambda: Lru(MAX_LIMITS))
-    """The name of the limit that a server takes for a model."""
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        """One result for each effect; failures are results too."""
+        ...
 
-    async def ask(self, question: ModelCall, caller: Caller) -> Completion | Failure:
+
+class Asking:
+    """Calls models; one per app. `on_call` is given every call when it has ended.
+
+    `clock` gives seconds since the epoch. With `own_key` requests carry the operator's key instead of the caller's.
+    `is_serial` says whether the upstream is known to do one thing at a time.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        background: BackgroundSettings | None = None,
+        *,
+        own_key: bool = False,
+        clock: Callable[[], float] = time.time,
+        on_call: Callable[[FinishedCall], None] | None = None,
+        is_serial: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._upstream = upstream
+        self._dispatcher = Dispatcher(upstream, background or BackgroundSettings(), clock, on_call, own_key, is_serial)
+        self.lane = self._dispatcher.lane(None)
+        """The lane of the upstream itself, which is told of clients' requests."""
+        self._limits: Lru[tuple[str, str], str] = Lru(MAX_LIMITS)
+        """The name of the limit that a server takes for a model."""
+
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        """One result for each effect, all asked for at the same time; failures are results too.
+
+        Failures: `timeout`, `unreachable`, `rate-limited`, `http-error`, `unreadable`; in the background also `paused`,
+        where a call did not get its turn in time, and `expired`, where the caller's credential was too old by then.
+        """
+        return tuple(await asyncio.gather(*(self._one(effect, roles, caller) for effect in effects)))
+
+    async def embed(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure:
+        """The vectors of texts, from the model of a role.
+
+        Failures are those of `resolve`, and `server-error` where the server cannot answer now, for example while it
+        loads the model.
+        """
+
+        async def call(lane: Lane) -> Embedded | Failure:
+            # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
+            data = json.dumps({"model": role.model or caller.model, "input": list(texts)}).encode()
+            reply = await self._dispatcher.send(role, caller, EMBEDDINGS_PATH, data, lane)
+            return reply if isinstance(reply, Failure) else await asyncio.to_thread(read_embeddings, reply, len(texts))
+
+        return await self._dispatcher.dispatch(EMBEDDINGS, role, caller, call)
+
+    async def _one(self, effect: Effect, roles: Roles, caller: Caller) -> Result:
+        if not isinstance(effect, Ask):
+            return await poll(effect, roles, caller, self)
+        reply = await self._ask(question_for(effect, roles, caller), caller)
+        return reply if isinstance(reply, Failure) else reply.answers[0]
+
+    async def _ask(self, question: ModelCall, caller: Caller) -> Completion | Failure:
         """The answer to a question.
 
         It is asked again where the server knows the old limit only, or where the call was broken off for a client.
         """
-        deadline, account = self.dispatcher.deadline(question.model, caller), Account()
+        deadline, account = self._dispatcher.deadline(question.model, caller), Account()
         while True:
-            result = await self._once(question, caller, deadline, account)
+            result = await self.ask_once(question, caller, account, deadline)
             if not (isinstance(result, Failure) and result.reason in (LIMIT_REFUSED, PREEMPTED)):
                 return result
 
-    async def ask_once(self, question: ModelCall, caller: Caller, account: Account) -> Completion | Failure:
-        """The result of at most one call, which is counted in the account before it is made."""
-        return await self._once(question, caller, self.dispatcher.deadline(question.model, caller), account)
-
-    async def _once(
-        self, question: ModelCall, caller: Caller, deadline: float, account: Account
+    async def ask_once(
+        self, question: ModelCall, caller: Caller, account: Account, deadline: float | None = None
     ) -> Completion | Failure:
+        """The result of at most one call, which is counted in the account before it is made."""
+
         async def call(lane: Lane) -> Completion | Failure:
             limit = self._limit(question, caller)
             data = question.body(limit)
             expected = len(data) // BYTES_PER_TOKEN
             account.begin(expected)
-            result = await self._send(question, caller, lane, data, limit)
+            result = await self._sent(question, caller, lane, data, limit)
             account.end(expected, result)
             return result
 
-        return await self.dispatcher.dispatch(question.role, question.model, caller, deadline, call)
+        return await self._dispatcher.dispatch(question.role, question.model, caller, call, deadline)
 
-    async def _send(
+    async def _sent(
         self, question: ModelCall, caller: Caller, lane: Lane, data: bytes, limit: str
     ) -> Completion | Failure:
         model = question.model
-        headers = headers_for(model, caller)
-        sending = self.upstream.ask(model.base_url, path_for(model, caller), headers, data, model.timeout)
-        reply = await fetch_reply(sending, model.timeout, caller, lane)
+        # The request's own path, or that of chat at an address of the settings.
+        path = caller.path if model.base_url is None else CHAT_ENDPOINT.path
+        reply = await self._dispatcher.send(model, caller, path, data, lane)
         if isinstance(reply, Failure):
             return reply
         newest, *older = question.endpoint.reply_limits
         if reply.status == 400 and older and limit == newest and newest.encode() in reply.body:
-            self.limits.put(self._limit_key(question), older[0])
+            self._limits.put(self._limit_key(question), older[0])
             return Failure(LIMIT_REFUSED)
         return read_completion(reply, question.endpoint)
 
     def _limit(self, question: ModelCall, caller: Caller) -> str:
         known = caller.profile.token_limit if question.model.base_url is None else None
-        return self.limits.get(self._limit_key(question)) or known or question.endpoint.reply_limits[0]
+        return self._limits.get(self._limit_key(question)) or known or question.endpoint.reply_limits[0]
 
     def _limit_key(self, question: ModelCall) -> tuple[str, str]:
         """The key under which a limit is remembered: the server and the model."""
-        return self.upstream.server(question.model.base_url), question.question.model
+        return self._upstream.server(question.model.base_url), question.question.model
 
 
 class Completion(NamedTuple):
@@ -217,12 +267,12 @@ def read_completion(reply: JsonReply, endpoint: Endpoint) -> Completion | Failur
 Cast = Callable[[int], Awaitable[list[Vote]]]
 
 
-async def poll(ballot: Ballot, roles: Roles, caller: Caller, calls: ModelCalls) -> Votes:
+async def poll(ballot: Ballot, roles: Roles, caller: Caller, asking: Asking) -> Votes:
     """The votes that came before the outcome was decided, or before the attempts were used up."""
     account = Account()
 
     async def cast(n: int) -> list[Vote]:
-        return _votes_in(await calls.ask_once(vote_question(ballot, roles, caller, n), caller, account), n)
+        return _votes_in(await asking.ask_once(vote_question(ballot, roles, caller, n), caller, account), n)
 
     polls = Polls(ballot.k, ballot.max_attempts)
     at_once = ballot.at_once and endpoint_for(roles[ballot.role], caller).gives_several_answers
@@ -272,30 +322,6 @@ class Embedded(NamedTuple):
 
     vectors: tuple[Sequence[float], ...]
     tokens: int
-
-
-@dataclass(slots=True)
-class Embeddings:
-    """Asks for embeddings; one per app."""
-
-    upstream: Upstream
-    dispatcher: Dispatcher
-
-    async def embed(self, texts: Sequence[str], model: ModelRole, caller: Caller) -> Embedded | Failure:
-        """The vectors of texts, in at most one call; for its failures see `Asking.embed`."""
-
-        async def call(lane: Lane) -> Embedded | Failure:
-            return await self._send(texts, model, caller, lane)
-
-        deadline = self.dispatcher.deadline(model, caller)
-        return await self.dispatcher.dispatch(EMBEDDINGS, model, caller, deadline, call)
-
-    async def _send(self, texts: Sequence[str], model: ModelRole, caller: Caller, lane: Lane) -> Embedded | Failure:
-        # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
-        data = json.dumps({"model": model.model or caller.model, "input": list(texts)}).encode()
-        sending = self.upstream.ask(model.base_url, EMBEDDINGS_PATH, headers_for(model, caller), data, model.timeout)
-        reply = await fetch_reply(sending, model.timeout, caller, lane)
-        return reply if isinstance(reply, Failure) else await asyncio.to_thread(read_embeddings, reply, len(texts))
 
 
 def read_embeddings(reply: JsonReply, texts: int) -> Embedded | Failure:

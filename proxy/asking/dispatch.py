@@ -1,8 +1,9 @@
 """Dispatches each of the proxy's own calls to a model: its lane, its caller's credential, its timeout.
 
 `Dispatcher.dispatch` waits in the lane of the call's server until the call may be made (`lanes`), checks that a
-borrowed credential may still be used, makes the call, and reports how it ended. `fetch_reply` sends the request under
-the timeout of its model and notes the answer in the lane: the server refused the call for its rate, or served it.
+borrowed credential may still be used, makes the call, and reports how it ended. `Dispatcher.send` is that call's
+request, under the timeout of its model; it notes the answer in the lane: the server refused the call for its rate, or
+served it.
 
 A key of the settings is used on behalf of those callers only whose own credential the upstream has accepted
 (`proxy/request/callers.py`). A caller's credential goes to no other address than its request did. In the background it
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
 
-from proxy.asking.lanes import CallBlocked, Lane, Lanes
+from proxy.asking.lanes import CallBlocked, Lane
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
@@ -26,7 +27,7 @@ from proxy.http.headers import CREDENTIALS, Headers
 from proxy.knowledge.profiles import ANY, Profile
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.owned_tasks import NOBODY, Waiters
-from proxy.settings.tables import Mode, ModelRole
+from proxy.settings.tables import BackgroundSettings, Mode, ModelRole
 from proxy.upstream import JsonReply, Upstream
 from strategies.core.effects import Failure
 
@@ -62,11 +63,6 @@ class Caller:
     """The endpoint of the request."""
     path: str = CHAT_ENDPOINT.path
     """The path of the request."""
-
-
-def path_for(role: ModelRole, caller: Caller) -> str:
-    """The path that a call goes to: the request's own, or that of chat at an address of the settings."""
-    return caller.path if role.base_url is None else CHAT_ENDPOINT.path
 
 
 def endpoint_for(role: ModelRole, caller: Caller) -> Endpoint:
@@ -112,14 +108,25 @@ class Dispatcher:
     """Makes calls when their servers' lanes let them through; one per app.
 
     `on_call` is given every call when it has ended. With `own_key` our requests carry the operator's key, so no
-    credential is a caller's.
+    credential is a caller's. `is_serial` says whether the upstream is known to do one thing at a time.
     """
 
     upstream: Upstream
-    lanes: Lanes
+    background: BackgroundSettings
     clock: Callable[[], float]
     on_call: Callable[[FinishedCall], None] | None
     own_key: bool
+    is_serial: Callable[[], bool]
+    _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
+    """By server."""
+
+    def lane(self, base_url: str | None) -> Lane:
+        """The lane of the server at a base URL; None means the upstream itself."""
+        server = self.upstream.server(base_url)
+        if server not in self._lanes:
+            is_serial = self.is_serial if server == self.upstream.server(None) else lambda: False
+            self._lanes[server] = Lane(self.background, self.clock, is_serial)
+        return self._lanes[server]
 
     def deadline(self, model: ModelRole, caller: Caller) -> float:
         """The time on the clock until which a background call that is requested now may wait for its turn."""
@@ -130,11 +137,12 @@ class Dispatcher:
         role: str,
         model: ModelRole,
         caller: Caller,
-        deadline: float,
         call: Callable[[Lane], Awaitable[B | Failure]],
+        deadline: float | None = None,
     ) -> B | Failure:
         """Makes a call once it has its turn; the result is a failure where its turn does not come by the deadline."""
-        lane = self.lanes.to(self.upstream.server(model.base_url))
+        lane = self.lane(model.base_url)
+        deadline = self.deadline(model, caller) if deadline is None else deadline
         try:
             self._check_credential(model, caller)
             async with _turn(lane, caller, deadline):
@@ -167,21 +175,20 @@ class Dispatcher:
         if caller.background and self._is_lent(model, caller) and self.clock() > caller.asked_at + CREDENTIAL_LIFE:
             raise CallBlocked(EXPIRED)
 
-
-async def fetch_reply(sending: Awaitable[JsonReply], timeout: float, caller: Caller, lane: Lane) -> JsonReply | Failure:
-    """The server's reply to a request, within `timeout` seconds; the lane learns from its status."""
-    try:
-        async with asyncio.timeout(timeout):
-            reply = await sending
-    except TimeoutError:
-        return Failure("timeout")
-    except UpstreamUnavailable as error:
-        return Failure("timeout" if error.code == "upstream_timeout" else "unreachable")
-    if reply.status in _REFUSALS:
-        lane.note_refusal(reply.retry_after)
-    elif caller.background and not is_down(reply.status):
-        lane.note_success()
-    return reply
+    async def send(self, model: ModelRole, caller: Caller, path: str, data: bytes, lane: Lane) -> JsonReply | Failure:
+        """The server's reply to a request, within the model's timeout; the lane learns from its status."""
+        try:
+            async with asyncio.timeout(model.timeout):
+                reply = await self.upstream.ask(model.base_url, path, headers_for(model, caller), data, model.timeout)
+        except TimeoutError:
+            return Failure("timeout")
+        except UpstreamUnavailable as error:
+            return Failure("timeout" if error.code == "upstream_timeout" else "unreachable")
+        if reply.status in _REFUSALS:
+            lane.note_refusal(reply.retry_after)
+        elif caller.background and not is_down(reply.status):
+            lane.note_success()
+        return reply
 
 
 def is_down(status: int) -> bool:

@@ -21,7 +21,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from math import inf, isfinite
 
@@ -212,22 +211,6 @@ class Lane:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(self._opens_at - now, self._admit)
-
-
-@dataclass(slots=True, eq=False)
-class Lanes:
-    """The lanes of one app, by server."""
-
-    _settings: BackgroundSettings
-    _clock: Callable[[], float]
-    _is_serial: Callable[[str], bool] = lambda _: False
-    """Whether a server is known to do one thing at a time."""
-    _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
-
-    def to(self, server: str) -> Lane:
-        if server not in self._lanes:
-            self._lanes[server] = Lane(self._settings, self._clock, lambda: self._is_serial(server))
-        return self._lanes[server]
 
 
 def pause_seconds(retry_after: str | None, now: float) -> float:

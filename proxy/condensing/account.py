@@ -17,8 +17,7 @@ from proxy.errors import ContextLengthExceeded
 from proxy.knowledge.learned_windows import Origin
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
-from proxy.sessions.identity import MAX_SHOWN
-from proxy.sessions.session import with_depth
+from proxy.sessions.session import MAX_SHOWN, with_depth
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.view import View
 

@@ -16,7 +16,8 @@ from proxy.searching.rounds import HiddenRounds
 from proxy.searching.tool import ToolState, offer_members
 from proxy.sessions import keeping
 from proxy.sessions.append import Append
-from proxy.sessions.keeping import Keeper, SessionUpdate
+from proxy.sessions.keeping import Keeper
+from proxy.sessions.turn import SessionUpdate
 from strategies.core.view import View
 
 

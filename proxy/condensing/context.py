@@ -17,10 +17,9 @@ from proxy.request.measure import LENGTH_ESTIMATE, Measured
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching.tool import NO_OFFER, Offer, offer_members
 from proxy.sessions.append import Append
-from proxy.sessions.branch import Branch, MemoryBlock, has_node
 from proxy.sessions.cards import combined_cards, forgotten_cards
 from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN, Wish
+from proxy.sessions.session import MAIN, Branch, MemoryBlock, Wish, has_node
 from proxy.tokens.counter import Counter
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation

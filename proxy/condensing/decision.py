@@ -16,9 +16,7 @@ from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import UNCALIBRATED, Calibration
 from proxy.reasons import Action, Reason, Trigger
 from proxy.request.client_request import ClientRequest
-from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
-from proxy.sessions.identity import OWN_HEADER, printable_id
-from proxy.sessions.session import MAIN
+from proxy.sessions.session import MAIN, NO_MEMORY_BLOCK, OWN_HEADER, MemoryBlock, printable_id
 from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation

@@ -48,10 +48,9 @@ from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
 from proxy.reply.watching import WatchedReply
 from proxy.request.client_request import ClientRequest
-from proxy.sessions.append import Append
-from proxy.sessions.histories import reply_block
-from proxy.sessions.identity import DERIVED
-from proxy.sessions.keeping import SessionUpdate
+from proxy.sessions.append import Append, reply_block
+from proxy.sessions.session import DERIVED
+from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
 
 OwnWork = Callable[[Awaitable[bool]], Awaitable[bool]]

@@ -18,7 +18,7 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable
 from proxy.runtime.offload import message_load, offload
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.sessions.branch import NO_MEMORY_BLOCK, MemoryBlock
+from proxy.sessions.session import NO_MEMORY_BLOCK, MemoryBlock
 from proxy.settings.tables import MemorySettings
 from strategies.core.budget import Budget
 from strategies.core.digest import ROOT

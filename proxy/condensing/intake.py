@@ -25,8 +25,7 @@ from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.client_request import ClientRequest
 from proxy.request.measure import LENGTH_ESTIMATE, Measured, Measurer, fits_by_length
 from proxy.sessions.append import Append, append_to, check_append
-from proxy.sessions.identity import Identity
-from proxy.sessions.recognition import Recogniser
+from proxy.sessions.recognition import Identity, Recogniser
 from proxy.store.access import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
@@ -63,7 +62,8 @@ class Intake:
         """The context of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
         scope = request.scope
         counter = self.tokenizers.for_model(request.model, request.body.endpoint.counter, request.tenant)
-        identity = self.recogniser.identify(request.controls.session, request.headers, request.body)
+        body = request.body
+        identity = self.recogniser.identify(request.controls.session, request.headers, body.endpoint, body.values)
         patience = self.recogniser.patience()
         waits = not self.policies.is_off(request.controls, request.model)
         hidden = await self.knowledge.before(scope, (counter.cache_key, LENGTH_ESTIMATE), patience, waits=waits)
@@ -147,7 +147,7 @@ class Intake:
         """In append mode, the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
         if not request.controls.append:
             return request, None
-        check_append(request.controls, request.body, identity, keeps_text=self.keeps_text)
+        check_append(request.controls, request.body, identity.id, keeps_text=self.keeps_text)
         if request.controls.dry_run:
             await request.trust.prove(request.headers)
         try:

@@ -14,10 +14,9 @@ from functools import reduce
 from typing import Any
 
 from proxy.errors import BadRequest
-from proxy.sessions.branch import Branch, has_node
 from proxy.sessions.cards import standing_for, with_card, without_cards
 from proxy.sessions.histories import StoredHistory, messages_on
-from proxy.sessions.session import MAIN, Session
+from proxy.sessions.session import MAIN, Branch, Session, has_node
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json

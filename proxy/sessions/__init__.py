@@ -1,11 +1,13 @@
 """Conversations between their requests: recognising a request's session, storing it, and reading its history.
 
 session      what is stored of a conversation, and how a request finds its branch
-recognition  finds the session of a request
+recognition  which session a request names, and finding it
+turn         where the newest turn of a transcript begins, and what a request changes in its session
 stored       reads and writes sessions, caches what it decoded, and bounds how long a request waits for that
 keeping      writes a session back after a request was decided
-histories    the blocks of a history, a cache of decoded ones, and the histories that requests name by a reply
-append       append mode
+codec        the stored form of sessions, condensations and blocks
+histories    the history in the blocks of a session, and a cache of decoded ones
+append       the histories that the proxy supplies: in append mode, and for requests that name a reply
 cards        memory cards that a person changed, and those that sessions share
 admin        sessions for an operator
 """

@@ -15,14 +15,18 @@ from hmac import compare_digest
 from typing import Any, NamedTuple, TypeVar
 
 from proxy.errors import BadRequest
-from proxy.sessions.append import history_at
-from proxy.sessions.branch import Branch
 from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.cards import key_of_shown
-from proxy.sessions.codec import condensation_document, encode_condensation, encode_verdict, record_name, reverted
-from proxy.sessions.histories import StoredHistory, StoredMessage, messages_on
-from proxy.sessions.identity import session_key
-from proxy.sessions.session import CONDENSE, MAIN, PIN, Session, wish_for
+from proxy.sessions.codec import (
+    StoredMessage,
+    condensation_document,
+    encode_condensation,
+    encode_verdict,
+    record_name,
+    reverted,
+)
+from proxy.sessions.histories import StoredHistory, history_at, messages_on
+from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, session_key, wish_for
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.compress import compress

@@ -6,6 +6,13 @@ the last message that the client sent; the reply is stored under that head. A cl
 it must name the newest head. If it names the head before, and its messages lead to the newest one, it repeats the
 append that was stored last, and replaces that append, the reply included. Messages and reply are stored together or not
 at all.
+
+`KeptReplies` takes histories over. A server that keeps its replies lets a client name the newest one and send only what
+is new. So the proxy stores each such reply in a block of its own: what the client sent for it, the reply, and the name
+of the block of the reply before. The block is named by a digest of the reply's id, and the chain index leads from there
+to the session that has it. Such a conversation is stored from its first request on, in which no model has said
+anything; a client that sends what a model said keeps its history itself. In a session that forks from the one that has
+the history, the first block repeats all of it.
 """
 
 from __future__ import annotations
@@ -14,31 +21,20 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, NamedTuple
 
 from proxy.controls import Controls
-from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import Items
 from proxy.errors import BadRequest, HeadMismatch
+from proxy.request.client_request import GoesOn
 from proxy.request.message_cache import Element
 from proxy.request.wire import Body
-from proxy.sessions.identity import Identity
-from proxy.sessions.session import EMPTY, NO_TIP, Tip
-from strategies.core.digest import chain
+from proxy.sessions.codec import BLOCK_VERSION
+from proxy.sessions.histories import Histories, History, history_at
+from proxy.sessions.session import EMPTY, Tip
+from proxy.sessions.stored import StoredSessions
+from proxy.store.base import StoreError, StoreKey
+from strategies.core.digest import DIGEST_BYTES, chain
 from strategies.core.messages import dump
-
-VERSION = 1
-"""The schema of blocks, those of appends and all others."""
-
-
-@dataclass(frozen=True, slots=True)
-class History:
-    """An appended history up to and with its newest reply, and the same history before its newest append."""
-
-    tip: Tip = NO_TIP
-    elements: tuple[Element, ...] = ()
-    tip_before: Tip = NO_TIP
-    elements_before: tuple[Element, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +56,13 @@ class Append:
         """
         *items, last = map(dump, reply)
         document = {
-            "v": VERSION,
+            "v": BLOCK_VERSION,
             "before": [self.base.head, self.base.block],
             "messages": [*(element.raw for element in self.sent), *items],
             "reply": last,
         }
         data = json.dumps(document).encode()
         return Tip(self.head, blake2b(data, digest_size=16).hexdigest()), data
-
-
-class StoredAppend(NamedTuple):
-    """One append as it was stored: the tip it builds on, and its messages with the reply as the last of them."""
-
-    base: Tip
-    elements: tuple[Element, ...]
-
-
-def decode_append(document: Mapping[str, Any], endpoint: Endpoint) -> StoredAppend | None:
-    """The append in a block's document; None for a block of a client that sends its whole history each time."""
-    if "before" not in document:
-        return None
-    raws = (*document["messages"], document["reply"])
-    return StoredAppend(Tip(*document["before"]), tuple(Element.of(raw, endpoint) for raw in raws))
-
-
-def history_at(tip: Tip, blocks: Mapping[str, StoredAppend]) -> History:
-    """The history that ends at `tip`; raises `KeyError` where a block is missing."""
-    appends: list[StoredAppend] = []
-    at = tip
-    while at.block:
-        appends.append(blocks[at.block])
-        at = appends[-1].base
-    elements = [element for each in reversed(appends) for element in each.elements]
-    newest = len(appends[0].elements) if appends else 0
-    before = appends[0].base if appends else NO_TIP
-    return History(tip, tuple(elements), before, tuple(elements[: len(elements) - newest]))
 
 
 def head_of(count: int, digest: bytes) -> str:
@@ -123,11 +91,11 @@ def append_to(stored: History, sent: Sequence[Element], if_head: str | None) -> 
     return Append(base, tuple(sent), head_after(history), stored.tip.head), history
 
 
-def check_append(controls: Controls, body: Body, identity: Identity, *, keeps_text: bool) -> None:
+def check_append(controls: Controls, body: Body, session: str | None, *, keeps_text: bool) -> None:
     """Raises `BadRequest` unless the store keeps text, the session is named, storing is allowed, and `n` is 1."""
     if not keeps_text:
         raise BadRequest('X-Condenser-History: append needs store.content = "full".', param=controls.param("history"))
-    if identity.id is None:
+    if session is None:
         raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
     if controls.no_store:
         raise BadRequest(
@@ -136,3 +104,53 @@ def check_append(controls: Controls, body: Body, identity: Identity, *, keeps_te
         )
     if not body.endpoint.has_one_choice(body.values):
         raise BadRequest("X-Condenser-History: append supports n = 1 only.", param="n")
+
+
+class KeptReplies:
+    """Reads the histories that end with stored replies; one per app."""
+
+    def __init__(self, stored: StoredSessions) -> None:
+        self._stored = stored
+        self._histories = Histories(stored)
+
+    async def supplied(self, tenant: str, body: Body) -> tuple[Body, GoesOn | None]:
+        """The body of a request with the history that it names; unchanged and None where that is not known."""
+        named = body.values.get(body.endpoint.previous_reply)
+        if named is None:
+            return body, GoesOn() if body.endpoint.is_kept(body.values) else None
+        if not isinstance(named, str):
+            return body, None
+        try:
+            return await self._stored.patience().read(self._supplied(tenant, named, body))
+        except StoreError as error:
+            self._stored.outage.failed("a stored reply was not read", error)
+            return body, None
+
+    async def _supplied(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, GoesOn | None]:
+        name = block_name(reply_id)
+        found, _ = await self._stored.find(tenant, [name], ())
+        key = StoreKey(tenant, found.get(name, ""))
+        session = await self._stored.load(key) if key.name else None
+        if session is None or session.dialect != body.endpoint.dialect.name:
+            return body, None
+        history = await self._histories.history(key, session, [name])
+        try:
+            before = history_at(Tip("", name), history.appended).elements
+        except KeyError:
+            return body, None
+        return body.with_history((*before, *body.elements)), GoesOn(name, key.name, len(before))
+
+
+def block_name(reply_id: str) -> str:
+    """The name of the block of a reply with this id."""
+    return blake2b(reply_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"reply").hexdigest()
+
+
+def reply_block(goes_on: GoesOn, body: Body, session: str, reply_id: str, reply: Items) -> Mapping[str, bytes]:
+    """The block that stores the reply to a request in a session, by its name; empty for a reply without an id."""
+    if not (reply and reply_id):
+        return {}
+    is_here = goes_on.session == session
+    base, start = (goes_on.name, goes_on.supplied) if is_here else ("", 0)
+    _, data = Append(Tip("", base), tuple(body.elements[start:]), "").block(reply)
+    return {block_name(reply_id): data}

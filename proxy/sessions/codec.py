@@ -1,4 +1,4 @@
-"""The stored form of sessions and condensations.
+"""The stored form of sessions, condensations, and the blocks that a history is stored in.
 
 The format is JSON with a schema version. A reader treats a newer version as a miss, and ignores members that it does
 not know. The text of replacements is stored, not the templates it was made from, so that a later version of a prompt or
@@ -15,23 +15,26 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy.knowledge import anchor as anchors
 from proxy.runtime.lru import SizedLru
-from proxy.sessions.branch import Branch, MemoryBlock, Opening
-from proxy.sessions.identity import CHAT
-from proxy.sessions.session import CONDENSE, PIN, FailedTry, Session, Tip, wishes_in
+from proxy.sessions.session import CHAT, CONDENSE, PIN, Branch, FailedTry, MemoryBlock, Opening, Session, Tip, wishes_in
 from proxy.store.base import Snapshot, StoreError
 from proxy.store.compress import decompress
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation
+from strategies.core.digest import ROOT, link
 from strategies.core.parsing import loads
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.protocol import Verdict
+from strategies.core.transcript import Transcript
 from strategies.dialects import DIALECTS
 
 VERSION = 1
+"""The schema of sessions and condensations."""
+BLOCK_VERSION = 1
+"""The schema of blocks, those of append mode and all others; a block without one is older than the versions."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """The exceptions that decoding raises for bytes that are not of this format."""
 MAX_BYTES = 2 * 1024 * 1024
@@ -241,6 +244,50 @@ def _literal(raw: Any, kind: PieceKind, origin: int | None, before: int) -> Lite
     if origin is not None and not 0 <= origin < before:
         raise ValueError("what a piece stands for is not covered")
     return Literal(raw, kind, origin)
+
+
+class StoredMessage(NamedTuple):
+    """A stored message: the chain digest before it, its own digest, and its text where that was kept."""
+
+    before: bytes
+    digest: bytes
+    raw: str | None
+
+
+def new_block(transcript: Transcript, start: int, end: int | None = None, *, keeps_text: bool) -> dict[str, bytes]:
+    """The block of the chain messages from `start` to `end`, by its name; empty where there are no such messages."""
+    messages = transcript.chain[start:end]
+    if not messages:
+        return {}
+    document = {
+        "v": BLOCK_VERSION,
+        "from": (transcript.digests[start - 1] if start else ROOT).hex(),
+        "digests": [message.digest.hex() for message in messages],
+        "messages": [message.raw for message in messages] if keeps_text else None,
+    }
+    return {transcript.digests[start + len(messages) - 1].hex(): json.dumps(document).encode()}
+
+
+def block_document(data: bytes) -> dict[str, Any]:
+    """The document of a stored block; empty where a newer version wrote it. Raises ValueError for what is no block."""
+    document = json.loads(data)
+    if not isinstance(document, dict):
+        raise ValueError("a block is no object")  # noqa: TRY004
+    return document if document.get("v", BLOCK_VERSION) <= BLOCK_VERSION else {}
+
+
+def messages_of(document: Mapping[str, Any]) -> list[StoredMessage]:
+    """The messages in a block's document, in order; none in a block of append mode."""
+    if "digests" not in document:
+        return []
+    digests: Sequence[str] = document["digests"]
+    texts: Sequence[str | None] = document["messages"] or [None] * len(digests)
+    node = bytes.fromhex(document["from"])
+    messages: list[StoredMessage] = []
+    for digest, raw in zip(map(bytes.fromhex, digests), texts, strict=True):
+        messages.append(StoredMessage(node, digest, raw))
+        node = link(node, digest)
+    return messages
 
 
 class Records:

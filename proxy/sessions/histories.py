@@ -2,8 +2,8 @@
 
 A block holds the messages that a request added to its branch: their digests, and their text unless only digests may be
 kept. Its name is the chain digest that it ends with, and it holds the chain digest that it goes on from. So the blocks
-of a session form a tree, and the path to any node can be walked back to the root. A block has a schema version; a block
-without one is older than the versions. A block of a newer version is a miss.
+of a session form a tree, and the path to any node can be walked back to the root. A block of append mode holds one
+append instead, and names the block before.
 
 Blocks never change, so a block that was decoded once serves every later turn. A turn reads by name the blocks that are
 not cached, usually the newest one only; it reads all blocks of the session only where reading by name does not lead
@@ -11,41 +11,28 @@ back to the beginning. When the cached sessions exceed a number of bytes togethe
 dropped.
 
 A session that was deleted and created again has another `created_at`, and nothing cached of the old one is used.
-
-`KeptReplies` takes histories over. A server that keeps its replies lets a client name the newest one and send only what
-is new. So the proxy stores each such reply in a block of its own: what the client sent for it, the reply, and the name
-of the block of the reply before. The block is named by a digest of the reply's id, and the chain index leads from there
-to the session that has it. Such a conversation is stored from its first request on, in which no model has said
-anything; a client that sends what a model said keeps its history itself. In a session that forks from the one that has
-the history, the first block repeats all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.replies import Items
 from proxy.endpoints.table import endpoint_named
-from proxy.request.client_request import GoesOn
-from proxy.request.wire import Body
+from proxy.request.message_cache import Element
 from proxy.runtime.lru import SizedLru
-from proxy.sessions.append import VERSION, Append, StoredAppend, decode_append, history_at
-from proxy.sessions.branch import Branch
-from proxy.sessions.identity import CHAT
-from proxy.sessions.session import Session, Tip
+from proxy.sessions.codec import StoredMessage, block_document, messages_of
+from proxy.sessions.session import CHAT, NO_TIP, Branch, Session, Tip
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.compress import decompress
 from strategies.core.alignment import Tree
-from strategies.core.digest import DIGEST_BYTES, ROOT, link
+from strategies.core.digest import ROOT
 from strategies.core.messages import Message, Reader, Role, unknown
 from strategies.core.parsing import loads
-from strategies.core.transcript import Transcript
 
 MAX_BYTES = 32 * 1024 * 1024
 IN_THREAD = 16 * 1024  # bytes of blocks as stored; from here on they are decoded in a thread
@@ -57,48 +44,42 @@ _TEXT_BYTES = 500
 _COPIES = 2
 
 
-class StoredMessage(NamedTuple):
-    """A stored message: the chain digest before it, its own digest, and its text where that was kept."""
+class StoredAppend(NamedTuple):
+    """One append as it was stored: the tip it builds on, and its messages with the reply as the last of them."""
 
-    before: bytes
-    digest: bytes
-    raw: str | None
-
-
-def new_block(transcript: Transcript, start: int, end: int | None = None, *, keeps_text: bool) -> dict[str, bytes]:
-    """The block of the chain messages from `start` to `end`, by its name; empty where there are no such messages."""
-    messages = transcript.chain[start:end]
-    if not messages:
-        return {}
-    document = {
-        "v": VERSION,
-        "from": (transcript.digests[start - 1] if start else ROOT).hex(),
-        "digests": [message.digest.hex() for message in messages],
-        "messages": [message.raw for message in messages] if keeps_text else None,
-    }
-    return {transcript.digests[start + len(messages) - 1].hex(): json.dumps(document).encode()}
+    base: Tip
+    elements: tuple[Element, ...]
 
 
-def block_document(data: bytes) -> dict[str, Any]:
-    """The document of a stored block; empty where a newer version wrote it. Raises ValueError for what is no block."""
-    document = json.loads(data)
-    if not isinstance(document, dict):
-        raise ValueError("a block is no object")  # noqa: TRY004
-    return document if document.get("v", VERSION) <= VERSION else {}
+def decode_append(document: Mapping[str, Any], endpoint: Endpoint) -> StoredAppend | None:
+    """The append in a block's document; None for a block of a client that sends its whole history each time."""
+    if "before" not in document:
+        return None
+    raws = (*document["messages"], document["reply"])
+    return StoredAppend(Tip(*document["before"]), tuple(Element.of(raw, endpoint) for raw in raws))
 
 
-def messages_of(document: Mapping[str, Any]) -> list[StoredMessage]:
-    """The messages in a block's document, in order; none in a block of append mode."""
-    if "digests" not in document:
-        return []
-    digests: Sequence[str] = document["digests"]
-    texts: Sequence[str | None] = document["messages"] or [None] * len(digests)
-    node = bytes.fromhex(document["from"])
-    messages: list[StoredMessage] = []
-    for digest, raw in zip(map(bytes.fromhex, digests), texts, strict=True):
-        messages.append(StoredMessage(node, digest, raw))
-        node = link(node, digest)
-    return messages
+def history_at(tip: Tip, blocks: Mapping[str, StoredAppend]) -> History:
+    """The history that ends at `tip`; raises `KeyError` where a block is missing."""
+    appends: list[StoredAppend] = []
+    at = tip
+    while at.block:
+        appends.append(blocks[at.block])
+        at = appends[-1].base
+    elements = [element for each in reversed(appends) for element in each.elements]
+    newest = len(appends[0].elements) if appends else 0
+    before = appends[0].base if appends else NO_TIP
+    return History(tip, tuple(elements), before, tuple(elements[: len(elements) - newest]))
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """An appended history up to and with its newest reply, and the same history before its newest append."""
+
+    tip: Tip = NO_TIP
+    elements: tuple[Element, ...] = ()
+    tip_before: Tip = NO_TIP
+    elements_before: tuple[Element, ...] = ()
 
 
 class DecodedBlock(NamedTuple):
@@ -263,53 +244,3 @@ class MissingMessages(NamedTuple):
     messages: tuple[StoredMessage, ...]
     kept_first: bool
     history: StoredHistory
-
-
-class KeptReplies:
-    """Reads the histories that end with stored replies; one per app."""
-
-    def __init__(self, stored: StoredSessions) -> None:
-        self._stored = stored
-        self._histories = Histories(stored)
-
-    async def supplied(self, tenant: str, body: Body) -> tuple[Body, GoesOn | None]:
-        """The body of a request with the history that it names; unchanged and None where that is not known."""
-        named = body.values.get(body.endpoint.previous_reply)
-        if named is None:
-            return body, GoesOn() if body.endpoint.is_kept(body.values) else None
-        if not isinstance(named, str):
-            return body, None
-        try:
-            return await self._stored.patience().read(self._supplied(tenant, named, body))
-        except StoreError as error:
-            self._stored.outage.failed("a stored reply was not read", error)
-            return body, None
-
-    async def _supplied(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, GoesOn | None]:
-        name = block_name(reply_id)
-        found, _ = await self._stored.find(tenant, [name], ())
-        key = StoreKey(tenant, found.get(name, ""))
-        session = await self._stored.load(key) if key.name else None
-        if session is None or session.dialect != body.endpoint.dialect.name:
-            return body, None
-        history = await self._histories.history(key, session, [name])
-        try:
-            before = history_at(Tip("", name), history.appended).elements
-        except KeyError:
-            return body, None
-        return body.with_history((*before, *body.elements)), GoesOn(name, key.name, len(before))
-
-
-def block_name(reply_id: str) -> str:
-    """The name of the block of a reply with this id."""
-    return blake2b(reply_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"reply").hexdigest()
-
-
-def reply_block(goes_on: GoesOn, body: Body, session: str, reply_id: str, reply: Items) -> Mapping[str, bytes]:
-    """The block that stores the reply to a request in a session, by its name; empty for a reply without an id."""
-    if not (reply and reply_id):
-        return {}
-    is_here = goes_on.session == session
-    base, start = (goes_on.name, goes_on.supplied) if is_here else ("", 0)
-    _, data = Append(Tip("", base), tuple(body.elements[start:]), "").block(reply)
-    return {block_name(reply_id): data}

@@ -17,79 +17,24 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
-from types import MappingProxyType
-from typing import Any, NamedTuple
 
-from proxy.endpoints.replies import Usage
-from proxy.knowledge.anchor import Anchor
-from proxy.sessions import identity as names
-from proxy.sessions.branch import NO_MEMORY_BLOCK, Branch, Head, MemoryBlock, openings
 from proxy.sessions.cards import with_shared
-from proxy.sessions.codec import encode_condensation, record_name
-from proxy.sessions.histories import new_block
-from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN, NO_TIP, NOTHING, Session, Tip
+from proxy.sessions.codec import encode_condensation, new_block, record_name
+from proxy.sessions.recognition import Recognised, new_derived_id
+from proxy.sessions.session import MAIN, NO_TIP, Branch, Session, printable_id
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
+from proxy.sessions.turn import SessionUpdate, nodes_of, session_after, unstored_in
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
 from proxy.store.compress import compress
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, standing_in
-from strategies.core.pieces import Overlay, Piece
+from strategies.core.pieces import Piece
 from strategies.core.plan import head_pieces, with_task
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 
 SMALL_SHARE = 4
 SMALL_TOKENS = 2_048
-
-
-class SessionUpdate(NamedTuple):
-    """What one request changes in its session."""
-
-    transcript: Transcript
-    """The history that the client sent, or in append mode all of it."""
-    settings: dict[str, object]
-    """Settings that stick to a session with an explicit id."""
-    strategy: str
-    """The pipeline of the request."""
-    tokens_before: int
-    """Tokens of the transcript."""
-    tokens_after: int
-    """Tokens of the view."""
-    own_tokens: int
-    """Tokens of the model calls that we made for it."""
-    applied: str
-    """The id of the condensation in the view; "" for none."""
-    tip: Tip | None = None
-    """Where the history ends after an append; None outside of append mode."""
-    tip_before: Tip = NO_TIP
-    """The tip that an append builds on."""
-    blocks: Mapping[str, bytes] = MappingProxyType({})
-    """The block of an append, or of a reply that a later request may name, by its name."""
-    block: MemoryBlock = NO_MEMORY_BLOCK
-    """The memory block that the view shows."""
-    usage: Usage | None = None
-    """What the upstream reported."""
-    anchor: Anchor | None = None
-    """What calibration keeps of the usage for the branch's next request."""
-    reply: str = ""
-    """How the reply ends."""
-    has_tools: bool = False
-    """Whether the request offered tools."""
-    covered: int = 0
-    """How many messages the view's head covers."""
-    patch: Overlay | None = None
-    """The hidden rounds that followed the view."""
-    memory_patch: Overlay | None = None
-    """A memory block that stays at its place in later views."""
-    memory_tokens: int = 0
-    """Tokens that the hidden rounds have cost."""
-    rewriting_refused: bool = False
-    """Whether the upstream took the request only as it came."""
-    shown: str = ""
-    """What the view's head shows beyond its record, where reasoning is bound to it."""
-    economy: Mapping[str, Any] = NOTHING
-    """What the economy advises, for people to read."""
 
 
 @dataclass(slots=True)
@@ -280,11 +225,11 @@ class Keeper:
         """
         before = recognised.session or self._new(recognised)
         branch = before.find_branch(turn.transcript)
-        session = _session_after(before, branch, turn, self.clock())
-        index = (*(_nodes(turn) if session.is_derived else ()), *(() if turn.tip is not None else turn.blocks))
+        session = session_after(before, branch, turn, self.clock())
+        index = (*(nodes_of(turn) if session.is_derived else ()), *(() if turn.tip is not None else turn.blocks))
         if turn.tip is not None:
             return await self._stored.save(recognised.key, session, self.ttl, turn.blocks, index)
-        shared, own = before.unstored_in(turn.transcript, branch)
+        shared, own = unstored_in(before, turn.transcript, branch)
         blocks = {**(self._block(turn.transcript, own) if own else NONE), **turn.blocks}
         inheriting = session._replace(inherited=before.inherited) if before.inherited else session
         forms = [(session, blocks)]
@@ -303,7 +248,7 @@ class Keeper:
 
 
 def _new_id(recognised: Recognised) -> str:
-    return names.printable_id(recognised.identity.id) if recognised.identity.id else recognised.key.name
+    return printable_id(recognised.identity.id) if recognised.identity.id else recognised.key.name
 
 
 def _beside_reverted(condensation: Condensation, known: Iterable[Condensation]) -> Condensation:
@@ -331,46 +276,5 @@ def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
         or session.find_branch(turn.transcript) is not None
     ):
         return recognised
-    key = StoreKey(recognised.key.tenant, names.new_derived_id())
+    key = StoreKey(recognised.key.tenant, new_derived_id())
     return recognised._replace(key=key, session=None, parent=session.id, inherited=0)
-
-
-def _session_after(session: Session, branch: Branch | None, turn: SessionUpdate, now: float) -> Session:
-    """The session after a turn that continues `branch`, or opens a new one."""
-    digests = turn.transcript.digests
-    patched = session
-    if turn.patch or turn.memory_patch or session.patches:
-        for patch in (turn.memory_patch, turn.patch):
-            patched = patched.with_patch(patch, digests, turn.covered)
-    what = Head(turn.applied, turn.shown), turn.block, turn.anchor, turn.reply
-    moved = patched.with_turn(turn.transcript, branch, now, *what, has_tools=turn.has_tools)
-    settings = session.settings if session.is_derived else turn.settings
-    saved = session.saved_after(turn.applied, turn.tokens_before - turn.tokens_after)
-    usage = turn.usage
-    reported = (
-        {"prompt_tokens": usage.prompt, "cached_tokens": usage.cached, "completion_tokens": usage.completion}
-        if usage
-        else {}
-    )
-    totals = session.totals_with(
-        requests=1,
-        client_tokens=turn.tokens_before,
-        forwarded_tokens=turn.tokens_after,
-        own_tokens=turn.own_tokens,
-        **({"memory_tokens": turn.memory_tokens} if turn.memory_tokens else {}),
-        **reported,
-    )
-    refused = session.rewriting_refused or turn.rewriting_refused
-    done = moved._replace(settings=settings, tip=turn.tip or session.tip, totals=totals, saved_tokens=saved)
-    return done._replace(rewriting_refused=refused, strategy=turn.strategy, economy=turn.economy or done.economy)
-
-
-def _nodes(turn: SessionUpdate) -> tuple[str, ...]:
-    """The chain digests under which a session is indexed.
-
-    They are its head, the node before it, the end of what is condensed, and the places where the newest turn may begin.
-    """
-    digests = turn.transcript.digests
-    condensed = digests[turn.covered - 1 : turn.covered]
-    nodes = (*(each.node for each in openings(turn.transcript)), *condensed, *digests[-2:])
-    return tuple(dict.fromkeys(node.hex() for node in nodes))

@@ -1,5 +1,9 @@
 """Finds the session of a request: by an explicit id, or by the chain of its messages.
 
+The id is that of the first of several sources that has one: the proxy's own header, other session headers, then members
+of the body. It is valid only inside its tenant, and only names a tree of histories; which records apply is decided by
+the chain of digests, never by the id alone.
+
 Without an id the chain index is asked for the longest known prefix of the transcript. The index is only a hint, so a
 session that it names is read and verified before it is continued. A derived session never holds two conversations: a
 transcript that forks from it gets a new id and a link to its parent, whose condensations it may read.
@@ -10,22 +14,35 @@ A failure of the store is reported in `Recognised.failure`, and the request goes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import chain
 from typing import NamedTuple
 
+from proxy.endpoints.endpoint import Endpoint, SessionHint, Values
+from proxy.errors import BadRequest
 from proxy.http.headers import Headers, lowered_names
 from proxy.request.callers import ALWAYS, Trust
-from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
-from proxy.sessions import identity as names
-from proxy.sessions.append import History, history_at
-from proxy.sessions.branch import Branch, has_node, is_answered_alike, openings
 from proxy.sessions.cards import Scope, cards_of_scope, scope_key
-from proxy.sessions.histories import Histories, MissingMessages
-from proxy.sessions.identity import Identity
-from proxy.sessions.session import Session, Wish, newest_turn
-from proxy.sessions.stored import StoredSessions
+from proxy.sessions.histories import Histories, History, MissingMessages, history_at
+from proxy.sessions.session import (
+    CHAT,
+    DERIVED,
+    OWN_HEADER,
+    Branch,
+    Session,
+    Wish,
+    has_node,
+    has_reply,
+    place_of_last,
+    printable_id,
+    session_key,
+)
+from proxy.sessions.stored import SessionLookup, StoredSessions
+from proxy.sessions.turn import newest_turn, openings
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import MIN_RUN, align
@@ -41,6 +58,25 @@ _MANY = 1_000
 """Nodes that take long enough to compute that other requests get their turn afterwards."""
 _REMEMBERED = 1_000
 """Ends of conversations for which the sessions that their next turn will have to read are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The session id of a request, and the header or member that gave it.
+
+    `id` is None if the session must be derived from the messages. A `weak` id counts only if the stored history
+    continues in the request. The same id in another dialect is another session.
+    """
+
+    source: str = DERIVED
+    id: str | None = None
+    weak: bool = False
+    dialect: str = CHAT
+
+    @property
+    def key(self) -> str:
+        """The name of the session in keys of the store, for an explicit id."""
+        return session_key(self.id or "", self.dialect)
 
 
 class Recognised(NamedTuple):
@@ -99,6 +135,10 @@ class Recognised(NamedTuple):
         return self.identity.id is None
 
 
+def new_derived_id() -> str:
+    return "d" + secrets.token_hex(8)
+
+
 class Recogniser:
     """Finds sessions; one per app. `headers` are the names of headers that may hold an id, in order."""
 
@@ -106,7 +146,7 @@ class Recogniser:
         self,
         stored: StoredSessions,
         headers: Sequence[str],
-        new_session: Callable[[], str] = names.new_derived_id,
+        new_session: Callable[[], str] = new_derived_id,
     ) -> None:
         self._stored = stored
         self._histories = Histories(stored)
@@ -114,9 +154,28 @@ class Recogniser:
         self._new_session = new_session
         self._recent_paths: Lru[tuple[str, bytes], tuple[str, ...]] = Lru(_REMEMBERED)
 
-    def identify(self, given: str | None, headers: Headers, body: Body) -> Identity:
-        """How a request names its session; raises `BadRequest`."""
-        return names.identify(given, headers, self._headers, body.endpoint, body.values)
+    def identify(self, own_id: str | None, headers: Headers, endpoint: Endpoint, values: Values) -> Identity:
+        """The session id of the first source that has one; raises `BadRequest` for control characters in it.
+
+        The sources are the proxy's own header or body key (`own_id`), the configured headers, then what the endpoint
+        knows. `values` are the members of the body.
+        """
+        dialect = endpoint.dialect.name
+        if own_id is not None:
+            return Identity(OWN_HEADER, own_id, dialect=dialect)
+        lowered = [(header.lower(), value) for header, value in headers]
+        first_of = dict(reversed(lowered))
+        configured = (
+            SessionHint(name, first_of[header].decode("latin-1"))
+            for header, name in self._headers.items()
+            if header in first_of
+        )
+        for hint in chain(configured, endpoint.session_hints(lowered, values)):
+            if isinstance(hint.id, str) and hint.id:
+                if any(ord(char) < 0x20 or ord(char) == 0x7F for char in hint.id):
+                    raise BadRequest(f"{hint.source} holds control characters.", param=hint.source)
+                return Identity(hint.source, hint.id, hint.is_weak, dialect)
+        return Identity(dialect=dialect)
 
     def patience(self) -> Patience:
         """The patience of a new request: how long it waits for the store in all."""
@@ -147,11 +206,11 @@ class Recogniser:
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
         if identity.id is not None:
             key = StoreKey(tenant, identity.key)
-            return Recognised(identity, key, names.printable_id(identity.id), patience)
+            return Recognised(identity, key, printable_id(identity.id), patience)
         task = transcript.task
         opening = transcript.chain[task].digest if task is not None else b""
         key = StoreKey(tenant, self._new_session())
-        return Recognised(identity, key, names.provisional_id(tenant, opening), patience)
+        return Recognised(identity, key, provisional_id(tenant, opening), patience)
 
     async def _recognise(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         if blank.identity.id is None:
@@ -288,6 +347,23 @@ def _may_be_a_window(session: Session, branch: Branch | None, transcript: Transc
     return len(session.branches) > 1 and not has_node(transcript.digests, branch.count, branch.head)
 
 
+def is_answered_alike(branch: Branch, transcript: Transcript, *, must_be_known: bool = False) -> bool:
+    """Whether a transcript that continues a branch may be the same conversation, if it has rewritten the last message.
+
+    Clients rewrite user messages but not tool results, and send the reply that they were given after it, as far as
+    that reply is known; one that is not known proves nothing where it `must_be_known`. An assistant message that the
+    client began is completed by the reply itself.
+    """
+    if has_node(transcript.digests, branch.count, branch.head):
+        return True
+    place = place_of_last(branch, transcript)
+    place = branch.count - 1 if place is None else place
+    rewritten = transcript.chain[place]
+    if rewritten.role is not Role.USER:
+        return rewritten.role is Role.ASSISTANT
+    return has_reply(branch, transcript, place) if branch.reply else not must_be_known
+
+
 async def _with_records(lookup: SessionLookup, blank: Recognised, session: Session) -> Recognised:
     """`blank` with the pins of a session, and the condensations and hidden rounds of it and its ancestors.
 
@@ -299,44 +375,6 @@ async def _with_records(lookup: SessionLookup, blank: Recognised, session: Sessi
     return blank._replace(condensations=condensations, patches=patches, pins=session.pins)
 
 
-_ANCESTORS = 8
-
-
-@dataclass(slots=True, eq=False)
-class SessionLookup:
-    """Reads a tenant's sessions for one request; the `likely` ones come with the first names."""
-
-    _stored: StoredSessions
-    tenant: str
-    _likely: Sequence[str]
-    _sessions: dict[str, Session | None] = field(default_factory=dict, init=False)
-
-    async def names(self, digests: Sequence[str]) -> Mapping[str, str]:
-        """The names of sessions that the index has for these digests, by digest."""
-        likely, self._likely = self._likely, ()
-        found, sessions = await self._stored.find(self.tenant, digests, likely)
-        self._sessions.update(sessions)
-        return found
-
-    async def session(self, name: str) -> Session | None:
-        if name not in self._sessions:
-            self._sessions[name] = await self._stored.load(StoreKey(self.tenant, name))
-        return self._sessions[name]
-
-    async def ancestors(self, session: Session) -> list[Session]:
-        """The sessions that it forked from, nearest first, at most `_ANCESTORS`."""
-        ancestors: list[Session] = []
-        parent = session.parent
-        while parent and len(ancestors) < _ANCESTORS and (ancestor := await self.session(parent)):
-            ancestors.append(ancestor)
-            parent = ancestor.parent
-        return ancestors
-
-    def path(self, name: str | None) -> Iterator[str]:
-        """The name of a session and the names of its ancestors, as far as they were read."""
-        for _ in range(_ANCESTORS):
-            if not name:
-                return
-            yield name
-            session = self._sessions.get(name)
-            name = session.parent if session else None
+def provisional_id(tenant: str, opening: bytes) -> str:
+    """An id for a conversation that is not stored; it only serves to tell two of them apart in headers and logs."""
+    return "p" + blake2b(opening, key=tenant.encode()[:64], digest_size=8).hexdigest()

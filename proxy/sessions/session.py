@@ -1,11 +1,12 @@
 """A session: what is stored of a conversation between its requests, and how a request finds its branch.
 
-A session has sticky settings, branches, and the condensations of all branches. A branch is identified by its head, the
-chain digest of the last message that a client sent on it, and by the chain digest before that, since a client may
-rewrite its last message. A transcript continues the branch whose head, or the node before it, lies on its chain; of
-several such branches it continues the longest. It also continues a branch whose newest turn it repeats without the
-messages in front of the question: some clients move files or context to the end of each request. A transcript that
-diverges earlier is a fork: a new branch if the session has an explicit id, a new session if it is derived.
+A session has sticky settings, branches, and the condensations of all branches. A branch is a line of history,
+identified by its head, the chain digest of the last message that a client sent on it, and by the chain digest before
+that, since a client may rewrite its last message. A transcript continues the branch whose head, or the node before it,
+lies on its chain; of several such branches it continues the longest. It also continues a branch whose newest turn it
+repeats without the messages in front of the question: some clients move files or context to the end of each request. A
+transcript that diverges earlier is a fork: a new branch if the session has an explicit id, a new session if it is
+derived.
 
 What a person asks of a session is stored as marks, which last and need no revision of the document. `pin:NUMBER:NODE`
 pins the message at a chain digest, and `condense:NUMBER:BRANCH` wants a branch condensed. `unpin:NUMBER:NODE` and
@@ -19,42 +20,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import accumulate
-from operator import attrgetter
 from typing import Any, NamedTuple
 
+from proxy.endpoints.replies import ending
 from proxy.knowledge.anchor import Anchor
-from proxy.sessions.branch import (
-    MAX_OPENINGS,
-    NO_HEAD,
-    NO_MEMORY_BLOCK,
-    Branch,
-    Head,
-    MemoryBlock,
-    common_length,
-    continues,
-    has_node,
-    openings,
-    places_since,
-)
-from proxy.sessions.identity import CHAT, DERIVED
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
-from strategies.core.digest import ROOT
+from strategies.core.digest import ROOT, link
 from strategies.core.messages import Role
 from strategies.core.pieces import Literal, Overlay
 from strategies.core.protocol import Verdict
 from strategies.core.transcript import Transcript
 from strategies.memory.merging import settled_cards
 
+OWN_HEADER = "X-Condenser-Session"
+MAX_SHOWN = 256
+"""The maximum number of characters of an id that headers and logs show as it is."""
 MAIN = "main"
-MAX_BRANCHES = 64
+DERIVED = "derived"
+CHAT = "chat"
+"""The dialect of all that does not name one; sessions of earlier versions do not."""
 MAX_VERDICTS = 16
 MAX_PATCHES = 64
 MAX_PATCH_CHARS = 512 * 1024
-SEEN_STEP = 300.0  # seconds; messages first seen within one step count as seen together
-SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
 NOTHING: Mapping[str, Any] = {}
 PIN, CONDENSE = "pin", "condense"
 _ENDS = {PIN: "unpin", CONDENSE: "condensed"}
@@ -63,11 +54,64 @@ _MARKS = {
     CONDENSE: re.compile(r"condense:([0-9]{1,9}):([a-z0-9]+)"),
 }
 
-_LAST_USED = attrgetter("last_used")
-
-
 EMPTY = f"0-{ROOT.hex()}"
 """The head of a history without messages."""
+
+
+class MemoryBlock(NamedTuple):
+    """A memory block: the chain digest after its user message, in hex, and the message that goes before it, as JSON."""
+
+    node: str = ""
+    raw: str = ""
+
+
+NO_MEMORY_BLOCK = MemoryBlock()
+
+
+class Opening(NamedTuple):
+    """A place where the newest turn of a branch may begin: how many chain messages come before, and their digest."""
+
+    place: int
+    node: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    name: str
+    """`main`, `b2`, `b3`, …"""
+    head: bytes
+    """The chain digest of the last message that a client sent on it."""
+    before: bytes
+    """The chain digest before that message."""
+    count: int
+    """How many chain messages lead up to the head."""
+    last_used: float = 0.0
+    """When a request last moved it, in seconds since the epoch."""
+    applied: str = ""
+    """The id of the condensation in its last view; "" for none."""
+    seen: tuple[tuple[int, float], ...] = ()
+    """Pairs of a chain length and the time by which the messages up to it had come, in order."""
+    block: MemoryBlock = NO_MEMORY_BLOCK
+    """The memory block of its last user message."""
+    anchor: Anchor | None = None
+    """The upstream's token count of the last view that has one."""
+    reply: str = ""
+    """How the reply to its head ends; "" where that is not known."""
+    last: bytes = b""
+    """The digest of its last message by itself; empty where an older version stored the branch."""
+    openings: tuple[Opening, ...] = ()
+    """Where its newest turn begins; several places, newest last, where that is not known."""
+    may_be_side: bool = False
+    """Whether it may be a side call, such as for a title: one request without tools, which none has continued."""
+    applied_at: int = 0
+    """The chain length when that head was first sent, in a dialect that binds reasoning; 0 if unknown."""
+    shown: str = ""
+    """What the head of its last view showed beyond that condensation, in a dialect that binds reasoning."""
+
+    @property
+    def turn(self) -> int | None:
+        """The chain index at which its newest turn begins; None where that is not known."""
+        return self.openings[0].place if len(self.openings) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,57 +248,6 @@ class Session(NamedTuple):
         is_free = has_tools and any(branch.name == MAIN and branch.may_be_side for branch in self.branches)
         return MAIN if is_free else branch_name(self.branches_opened + 1)
 
-    def unstored_in(self, transcript: Transcript, branch: Branch | None) -> tuple[range, range]:
-        """Which messages of a transcript have no blocks in this session yet, as two ranges, each stored as one block.
-
-        `branch` is the one that the transcript continues. The first range are the messages inherited from the parent
-        that have to be stored now; the second one ends with the transcript.
-        """
-        end = len(transcript.chain)
-        if branch is None:
-            return range(0), range(0 if self.branches else self.inherited, end)
-        shared = common_length(branch, transcript.digests)
-        # Messages in front of the branch's last question may be gone, also some that were inherited.
-        return range(min(self.inherited, shared)), range(shared, end)
-
-    def with_turn(
-        self,
-        transcript: Transcript,
-        old: Branch | None,
-        now: float,
-        shown: Head = NO_HEAD,
-        block: MemoryBlock = NO_MEMORY_BLOCK,
-        anchor: Anchor | None = None,
-        reply: str = "",
-        *,
-        has_tools: bool = False,
-    ) -> Session:
-        """The session with the branch that the transcript continues moved to its end, or with a new one.
-
-        `old` is that branch, None for a new one. `shown` is the view's head, `reply` how the reply to the transcript
-        ends; `has_tools` says that the request offered tools. The moved branch is the last one, unless another was used
-        later.
-        """
-        digests = transcript.digests
-        opened = self.branches_opened + (old is None)
-        name = self.name_for(old, has_tools=has_tools)
-        seen = first_seen_after(old.seen if old else (), common_length(old, digests) if old else 0, len(digests), now)
-        anchor = anchor or (old.anchor if old else None)
-        before = digests[-2] if len(digests) > 1 else ROOT
-        head, last = (digests[-1], before, len(digests)), transcript.chain[-1].digest
-        alone = not has_tools and (old is None or (old.may_be_side and old.head == digests[-1]))
-        applied, more = shown
-        at, opens = _applied_at(old, shown, transcript) if applied else 0, openings(transcript)
-        branch = Branch(name, *head, now, applied, seen, block, anchor, reply, last, opens, alone, at, more)
-        if old is None:
-            others = [replace(each, name=branch_name(opened)) if each.name == name else each for each in self.branches]
-        else:
-            others = [each for each in self.branches if each.name != name]
-        kept = sorted([*others, branch], key=_LAST_USED)[-MAX_BRANCHES:]
-        # A fork that goes on is a conversation of its own: from now on it stores all of its blocks.
-        inherited = self.inherited if old is None else 0
-        return self._replace(branches=tuple(kept), branches_opened=opened, inherited=inherited)
-
     def cards(self, condensations: Iterable[Condensation] | None = None) -> list[MemoryCard]:
         """The memory cards of condensations, by default of all of the session's, and those that a person wrote.
 
@@ -290,71 +283,90 @@ class Session(NamedTuple):
         fitting = sum(1 for size in sizes if size <= MAX_PATCH_CHARS)
         return self._replace(patches=tuple(kept[max(len(kept) - min(fitting, MAX_PATCHES), 0) :]))
 
-    def saved_after(self, condensation: str, tokens: int) -> Mapping[str, int]:
-        """The tokens saved, after one more request with this condensation in its view ("" for none)."""
-        if not condensation:
-            return self.saved_tokens
-        return {**self.saved_tokens, condensation: self.saved_tokens.get(condensation, 0) + max(tokens, 0)}
-
-    def totals_with(self, **more: int) -> dict[str, int]:
-        totals = dict(self.totals)
-        for name, count in more.items():
-            totals[name] = totals.get(name, 0) + count
-        return totals
-
     def with_totals(self, **more: int) -> Session:
-        return self._replace(totals=self.totals_with(**more))
+        return self._replace(totals={**self.totals, **{name: self.totals.get(name, 0) + more[name] for name in more}})
 
 
-def newest_turn(session: Session, branch: Branch | None, transcript: Transcript, inherited: int = 0) -> int:
-    """How many of its last messages are the newest turn of a transcript that continues a session, on this branch.
+def continues(branch: Branch, transcript: Transcript, *, answered: bool) -> bool:
+    """Whether a transcript goes on from the branch's head, or from the node before it with the last message rewritten.
 
-    The turn begins with the first user message that the last request did not have, or where it began at that request.
-    0 where the transcript does not have the last message of that request. A fork shares its first `inherited` messages
-    with the session.
+    With `answered`, a rewritten last message counts only if something follows it; otherwise the transcript may be
+    another conversation that began alike. A last message that has moved always counts only then.
+    """
+    digests, size = transcript.digests, len(transcript.chain)
+    if branch.count <= size and digests[branch.count - 1] == branch.head:
+        return True
+    place = place_of_last(branch, transcript)
+    if place is None:
+        return False
+    return size > place + 1 or (common_length(branch, digests) == branch.count - 1 and not answered)
+
+
+def place_of_last(branch: Branch, transcript: Transcript) -> int | None:
+    """Where a transcript has the branch's last message, or what rewrote it; None where it does not go on from there."""
+    shared = common_length(branch, transcript.digests)
+    if shared >= branch.count - 1:
+        return branch.count - 1 if shared else None
+    place = place_from(branch, transcript, shared) if shared else None
+    return None if place == branch.count - 1 else place
+
+
+def place_from(branch: Branch, transcript: Transcript, start: int) -> int | None:
+    """The first place from `start` on, of at least 1, where a transcript has the branch's last message.
+
+    If that was rewritten, it is known by the reply that follows it.
     """
     digests = transcript.digests
-    branch = branch or max(session.branches, key=lambda each: each.last_used, default=None)
-    if branch is None:
-        return 0
-    shared = max(common_length(branch, digests), inherited)
-    new = places_since(branch, transcript, shared)
-    if new is None:
-        return 0
-    users = [i for i in new if transcript.chain[i].role is Role.USER]
-    if users:
-        # More of them are turns that the client had with another model, and not what belongs to one question.
-        return len(digests) - users[0 if len(users) <= MAX_OPENINGS else -1]
-    return len(digests) - branch.turn if branch.turn is not None and branch.turn <= shared else 0
+    places = range(start, min(len(digests), branch.count))
+    same = (place for place in places if link(digests[place - 1], branch.last) == digests[place])
+    answered = (place for place in places if has_reply(branch, transcript, place))
+    return next(same, next(answered, None))
 
 
-def _applied_at(old: Branch | None, head: Head, transcript: Transcript) -> int:
-    """`Branch.applied_at` after a request whose view had a head."""
-    if not transcript.chain[-1].dialect.binds_reasoning:
-        return 0
-    return (old.applied_at if old is not None and (old.applied, old.shown) == head else 0) or len(transcript.chain)
+def has_reply(branch: Branch, transcript: Transcript, place: int) -> bool:
+    """Whether the user message at a place is followed by the reply to the branch's last request, as far as known."""
+    asked, *since = transcript.chain[place : place + 2]
+    return bool(
+        branch.reply
+        and asked.role is Role.USER
+        and since
+        and since[0].role is Role.ASSISTANT
+        and ending(since[0].text) == branch.reply
+    )
 
 
-def first_seen_after(
-    seen: Sequence[tuple[int, float]], shared: int, count: int, now: float
-) -> tuple[tuple[int, float], ...]:
-    """`Branch.seen` after a request with `count` messages, of which the branch had the first `shared` before."""
-    old: list[tuple[int, float]] = []
-    recent: list[tuple[int, float]] = []
-    for length, at in seen if shared else ():
-        pair = min(length, shared), at
-        if now - at > SEEN_HORIZON:
-            old = [pair]
-        else:
-            recent.append(pair)
-    if recent and now - recent[-1][1] < SEEN_STEP:
-        _, now = recent.pop()
-    return (*old, *recent, (count, now))
+def common_length(branch: Branch, digests: Sequence[bytes]) -> int:
+    """How many first messages a transcript that continues a branch shares with it."""
+    count = branch.count
+    if count <= len(digests) and digests[count - 1] == branch.head:
+        return count
+    if has_node(digests, count - 1, branch.before):
+        return count - 1
+    # The last place where the branch's newest turn may begin that the transcript has too.
+    return next((opening.place for opening in reversed(branch.openings) if has_node(digests, *opening)), 0)
+
+
+def has_node(digests: Sequence[bytes], count: int, node: bytes) -> bool:
+    """Whether the chain has `node` after its first `count` messages."""
+    return count <= len(digests) and digests[count - 1] == node
 
 
 def branch_name(number: int) -> str:
     """`main`, then `b2`, `b3`, …"""
     return MAIN if number <= 1 else f"b{number}"
+
+
+def session_key(session_id: str, dialect: str = CHAT) -> str:
+    """The name of an explicit session in keys: a digest, so that ids of any length stay distinct."""
+    key = b"" if dialect == CHAT else dialect.encode()
+    return "e" + blake2b(session_id.encode("utf-8", "surrogatepass"), digest_size=16, key=key).hexdigest()
+
+
+def printable_id(session_id: str) -> str:
+    """An id as headers and logs show it: itself, or its digest if it is too long or not printable ASCII."""
+    if len(session_id) <= MAX_SHOWN and session_id.isascii() and session_id.isprintable():
+        return session_id
+    return session_key(session_id)
 
 
 def with_depth(name: str, depth: int) -> str:

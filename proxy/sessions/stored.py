@@ -12,9 +12,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -32,6 +32,8 @@ LAST_SHARE = 0.25
 TRIAL_EVERY = 2.0
 """Seconds between two trials of whether the store can write."""
 _TRIAL, _TRIAL_BYTES, _TRIAL_TTL = "write-trial", 4_096, 60
+
+_ANCESTORS = 8
 
 IN_THREAD = 64 * 1024  # bytes of a write; from here on they are compressed in a thread
 
@@ -192,6 +194,46 @@ class StoredSessions:
         """Waits for the writes under way, each of which ends within the timeout."""
         if self._writes:
             await asyncio.wait(self._writes, timeout=self._timeout)
+
+
+@dataclass(slots=True, eq=False)
+class SessionLookup:
+    """Reads a tenant's sessions for one request; the `likely` ones come with the first names."""
+
+    _stored: StoredSessions
+    tenant: str
+    _likely: Sequence[str]
+    _sessions: dict[str, Session | None] = field(default_factory=dict, init=False)
+
+    async def names(self, digests: Sequence[str]) -> Mapping[str, str]:
+        """The names of sessions that the index has for these digests, by digest."""
+        likely, self._likely = self._likely, ()
+        found, sessions = await self._stored.find(self.tenant, digests, likely)
+        self._sessions.update(sessions)
+        return found
+
+    async def session(self, name: str) -> Session | None:
+        if name not in self._sessions:
+            self._sessions[name] = await self._stored.load(StoreKey(self.tenant, name))
+        return self._sessions[name]
+
+    async def ancestors(self, session: Session) -> list[Session]:
+        """The sessions that it forked from, nearest first, at most `_ANCESTORS`."""
+        ancestors: list[Session] = []
+        parent = session.parent
+        while parent and len(ancestors) < _ANCESTORS and (ancestor := await self.session(parent)):
+            ancestors.append(ancestor)
+            parent = ancestor.parent
+        return ancestors
+
+    def path(self, name: str | None) -> Iterator[str]:
+        """The name of a session and the names of its ancestors, as far as they were read."""
+        for _ in range(_ANCESTORS):
+            if not name:
+                return
+            yield name
+            session = self._sessions.get(name)
+            name = session.parent if session else None
 
 
 def _packed(write: Write) -> Write:

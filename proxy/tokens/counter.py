@@ -7,21 +7,20 @@ once, and falls back to the estimator, with one warning, where a file is missing
 own help. Below 16k characters (half a millisecond) the hop would cost more than it saves. Very long texts share a third
 worker, so that no other request waits for their count.
 
-Two facts about tiktoken shape `count_in_chunks`. A run of about a million blanks overflows the regex stack and ends in
-a `PanicException`, which derives from BaseException, so that `except Exception` lets it through. And what a client
-sends may be of any length. So text is cut into pieces of 64k characters where both encodings split it anyway: before a
-blank that precedes a letter, or between a newline and a letter. On real text the sum is exactly the count of the whole;
-unbroken text (base64) may be off by one or two tokens for each cut. Beyond 2M characters evenly spaced pieces are
-counted and the rest is extrapolated: the worst text costs about 2 s of CPU.
+Contents that are not text are priced, never tokenized: a picture's base64 as text would be a thousand times too much.
+Members of wrong types are counted in some sensible way: nothing here raises. How a protocol frames messages and tools
+is in its folder (`proxy/endpoints`). What a formula misses is constant for a conversation, and calibration from
+the upstream's `usage` makes it good.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -31,7 +30,7 @@ from typing import ClassVar
 
 from proxy.tokens import images, ranks
 from proxy.tokens.estimate import estimate
-from proxy.tokens.prompt import Prompt, is_short
+from proxy.tokens.ranks import count_in_chunks
 from strategies.core.messages import Dialect
 
 ESTIMATE = "estimate"
@@ -40,11 +39,13 @@ INLINE_CHARS = 16_384
 LONG_CHARS = 524_288
 """From here on counting takes a tenth of a second, and hostile text more."""
 WORKERS = 2
-CHUNK_CHARS = 65_536
-SEARCH_CHARS = 2_048
-"""How far back from the end of a chunk a harmless cut is looked for."""
-SAMPLE_CHARS = 2_097_152
-"""Above this many characters a text is sampled."""
+AUDIO_BYTES_PER_TOKEN = {"wav": 4_800, "pcm16": 4_800}
+"""Ten tokens a second, of 24 kHz 16-bit sound; anything else is taken as 64 kbit/s."""
+COMPRESSED_AUDIO_BYTES_PER_TOKEN = 800
+FILE_BYTES_PER_TOKEN = 32
+"""A PDF page of 50 kB costs about 1,500 tokens as text and picture."""
+UNSEEN_FILE_TOKENS = 1_500
+MAX_MEDIA_TOKENS = 100_000
 REMEMBERED_CHARS = 256
 REMEMBERED_TEXTS = 4_096
 MAX_COUNTERS = 256
@@ -53,15 +54,13 @@ MAX_COUNTERS = 256
 # Everything newer, and other vendors' models, take the default: it is the nearest we have.
 _CL100K_PREFIXES = ("gpt-3.5", "gpt-35", "gpt-4-", "ft:gpt-3.5", "ft:gpt-4-")
 
-_CUT = re.compile(r"(?<=\S)(?= [^\W\d_])|(?<=\n)(?=[^\W\d_])")
-
 CountFor = Callable[[str], Callable[[str], int]]
 """Given a tenant, counts the tokens of a text."""
 
 _log = logging.getLogger(__name__)
 
 
-class Counter(Prompt):
+class Counter(ABC):
     """Tokens of texts, messages and requests of one tenant, under one protocol. Thread-safe; never raises."""
 
     protocol: ClassVar[str] = ""
@@ -80,7 +79,8 @@ class Counter(Prompt):
     def __init__(
         self, name: str, text: Callable[[str], int], family: images.Family, owner: str = "", factor: float = 1.0
     ) -> None:
-        super().__init__(text if factor == 1 else partial(_scaled, text, factor), family)
+        self.text = text if factor == 1 else partial(_scaled, text, factor)
+        self.images = family
         self.name = name
         self.owner = owner
         self.exact = name != ESTIMATE
@@ -90,6 +90,58 @@ class Counter(Prompt):
     def factor_of(cls, plain: str) -> float:  # noqa: ARG003
         """Tokens of a model, by its plain name, for each token of its encoding: a first guess, before calibration."""
         return 1.0
+
+    @abstractmethod
+    def message(self, body: Mapping[str, object]) -> int:
+        """Tokens of one message, its framing included."""
+
+    @abstractmethod
+    def overhead(self, values: Mapping[str, object], *, has_system: bool = False) -> int:
+        """Tokens of a request besides its messages, by its other members: tools and the like, and the priming.
+
+        `has_system` says whether one of the messages is a system message.
+        """
+
+    @abstractmethod
+    def chars(self, body: Mapping[str, object]) -> int:
+        """About how much work it is to count a message, in characters of text."""
+
+    # -- texts
+
+    def string(self, value: object) -> int:
+        """Tokens of what should be a text."""
+        if isinstance(value, str):
+            return self.text(value) if value else 0
+        return 0 if value is None else self.loose(value)
+
+    def json(self, value: object) -> int:
+        """Tokens of a value that is shown as JSON."""
+        try:
+            return self.text(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
+        except (RecursionError, ValueError):
+            return self.loose(value)
+
+    def loose(self, value: object) -> int:
+        """About the tokens of `value` written as JSON; media in it are priced like a picture."""
+        return sum(self._leaf(leaf) for leaf in _leaves(value))
+
+    def _leaf(self, leaf: object) -> int:
+        if isinstance(leaf, str) and leaf.startswith("data:"):
+            return self.images.tokens(images.size_of(leaf), "auto")
+        return 1 + self.text(leaf if isinstance(leaf, str) else str(leaf))
+
+    # -- media
+
+    def image(self, size: images.Size | None, detail: object) -> int:
+        return self.images.tokens(size, detail if isinstance(detail, str) else "auto")
+
+    def audio(self, data: object, form: object) -> int:
+        """Tokens of a sound in base64."""
+        return _bounded(data, AUDIO_BYTES_PER_TOKEN.get(str(form), COMPRESSED_AUDIO_BYTES_PER_TOKEN))
+
+    def file(self, data: object, name: object) -> int:
+        """Tokens of a file in base64, or of one that only the server has."""
+        return self.string(name) + _bounded(data, FILE_BYTES_PER_TOKEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,46 +295,32 @@ def _count(counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int
     return [counter.message(body) for body in bodies]
 
 
-def count_in_chunks(text: str, encode: Callable[[str], int], estimate: Callable[[str], int]) -> int:
-    """Tokens of a text by `encode`, or by `estimate` where the tokenizer panics; exact up to SAMPLE_CHARS."""
-    if len(text) > SAMPLE_CHARS:
-        sample = _sample(text)
-        return count_in_chunks(sample, encode, estimate) * len(text) // len(sample)
-    return sum(_guarded(chunk, encode, estimate) for chunk in chunks(text))
+def is_short(counter: Counter, bodies: Iterable[Mapping[str, object]], chars: int) -> bool:
+    """Whether messages have less than about `chars`; stops adding up as soon as they have more."""
+    room = chars
+    for body in bodies:
+        room -= counter.chars(body)
+        if room < 0:
+            return False
+    return True
 
 
-def chunks(text: str) -> Iterator[str]:
-    """The text in order, in pieces of at most CHUNK_CHARS characters."""
-    start = 0
-    while len(text) - start > CHUNK_CHARS:
-        end = _cut(text, start + CHUNK_CHARS)
-        yield text[start:end]
-        start = end
-    if start < len(text):
-        yield text[start:]
+def _leaves(value: object) -> Iterator[object]:
+    """Keys and scalars of nested JSON. Not recursive: depth is the client's choice."""
+    pending = [value]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, Mapping):
+            pending.extend(current.keys())
+            pending.extend(current.values())
+        elif isinstance(current, list | tuple):
+            pending.extend(current)
+        else:
+            yield current
 
 
-def _cut(text: str, limit: int) -> int:
-    """The last harmless cut at or shortly before `limit`, else `limit` itself."""
-    last = limit
-    for match in _CUT.finditer(text, limit - SEARCH_CHARS, limit + 2):
-        if match.start() <= limit:
-            last = match.start()
-    return last
-
-
-def _sample(text: str) -> str:
-    """Evenly spaced chunks, SAMPLE_CHARS together, the beginning of the text included."""
-    pieces = SAMPLE_CHARS // CHUNK_CHARS
-    stride = len(text) // pieces
-    return "".join(text[at : at + CHUNK_CHARS] for at in range(0, stride * pieces, stride))
-
-
-def _guarded(chunk: str, encode: Callable[[str], int], estimate: Callable[[str], int]) -> int:
-    try:
-        return encode(chunk)
-    except BaseException as error:
-        # pyo3's PanicException cannot be imported; interrupts and everything else go on.
-        if type(error).__name__ != "PanicException":
-            raise
-        return estimate(chunk)
+def _bounded(data: object, bytes_per_token: int) -> int:
+    """Tokens of base64 data by its length; a fixed number if there is none."""
+    if not isinstance(data, str):
+        return UNSEEN_FILE_TOKENS
+    return min(MAX_MEDIA_TOKENS, 1 + len(data) * 3 // 4 // bytes_per_token)

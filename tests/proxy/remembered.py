@@ -8,12 +8,11 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from proxy.sessions.append import History
-from proxy.sessions.histories import StoredHistory
-from proxy.sessions.identity import Identity
-from proxy.sessions.keeping import Keeper, SessionUpdate
-from proxy.sessions.recognition import Recognised, Recogniser
+from proxy.sessions.histories import History, StoredHistory
+from proxy.sessions.keeping import Keeper
+from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.stored import StoredSessions
+from proxy.sessions.turn import SessionUpdate
 from proxy.store.base import StoreKey
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader

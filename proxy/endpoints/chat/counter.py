@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from proxy.tokens import images
 from proxy.tokens.counter import INLINE_CHARS, Counter
-from proxy.tokens.prompt import namespace
+from proxy.tokens.tools import namespace
 from strategies.dialects.chat import CHAT
 
 PER_MESSAGE = 3

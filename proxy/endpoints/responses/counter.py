@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from proxy.tokens import images
 from proxy.tokens.counter import INLINE_CHARS, Counter
-from proxy.tokens.prompt import namespace
+from proxy.tokens.tools import namespace
 from strategies.dialects.responses import RESPONSES
 
 PER_ITEM = 3

@@ -9,8 +9,10 @@ import asyncio
 
 import pytest
 
-from proxy.asking.lanes import Lane, Lanes
-from proxy.settings.tables import BackgroundSettings
+from proxy.asking.dispatch import Dispatcher
+from proxy.asking.lanes import Lane
+from proxy.settings.tables import BackgroundSettings, UpstreamSettings
+from proxy.upstream import Upstream
 from tests.proxy.asking.support import Clock
 from tests.proxy.asking.working import AGES, BOUND, Work, end, lane, settled
 
@@ -94,12 +96,15 @@ async def test_in_mode_off_nothing_is_begun() -> None:
 
 
 async def test_each_server_has_a_lane_of_its_own() -> None:
-    lanes = Lanes(BackgroundSettings(), Clock())
-    lanes.to("http://a/").note_refusal("60")
-    work = Work(lanes.to("http://b/"))
+    upstream = Upstream(UpstreamSettings(base_url="http://a/v1"))
+    dispatcher = Dispatcher(upstream, BackgroundSettings(), Clock(), None, own_key=False, is_serial=lambda: False)
+    dispatcher.lane("http://a/v1").note_refusal("60")
+    assert dispatcher.lane(None) is dispatcher.lane("http://a/v1")
+    work = Work(dispatcher.lane("http://b/v1"))
     await settled()
     assert work.is_running
     await end(work)
+    await upstream.close()
 
 
 # -- idle --------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from proxy.reply.watching import WatchedReply
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.codec import Records
-from proxy.sessions.identity import session_key
+from proxy.sessions.session import session_key
 from proxy.settings import Settings
 from proxy.store.base import StoreKey, Write
 from proxy.store.sqlite import SqliteStore

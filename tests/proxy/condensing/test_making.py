@@ -19,7 +19,7 @@ from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.client_request import ClientRequest
 from proxy.services import open_services
 from proxy.sessions.codec import encode_condensation, record_name
-from proxy.sessions.identity import session_key
+from proxy.sessions.session import session_key
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import Lease, Store, StoreError, StoreKey

@@ -20,7 +20,7 @@ from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.codec import Records
-from proxy.sessions.identity import session_key
+from proxy.sessions.session import session_key
 from proxy.settings import Settings
 from proxy.store.base import Lease, StoreKey
 from proxy.store.sqlite import SqliteStore

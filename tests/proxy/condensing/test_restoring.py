@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from proxy.condensing.restoring import Restorer
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.request.measure import Measured
-from proxy.sessions.histories import MissingMessages, StoredHistory, new_block
+from proxy.sessions.codec import new_block
+from proxy.sessions.histories import MissingMessages, StoredHistory
 from proxy.tokens.counter import Counter, CountingPool, Tokenizers
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader, Role

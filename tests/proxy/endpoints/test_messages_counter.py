@@ -18,7 +18,7 @@ from proxy.endpoints.messages.counter import (
     MessagesCounter,
 )
 from proxy.tokens import images
-from proxy.tokens.prompt import UNSEEN_FILE_TOKENS
+from proxy.tokens.counter import UNSEEN_FILE_TOKENS
 from tests.support.messages_drafts import messages_conversations
 
 BY_WORD = MessagesCounter("any", lambda text: len(text.split()), images.DEFAULT)

@@ -9,8 +9,7 @@ import pytest
 from proxy.asking import Caller
 from proxy.asking.calls import Embedded
 from proxy.memory.meaning import BATCH, MAX_BATCHES, PAUSE, Asker, Meanings
-from proxy.sessions.identity import Identity
-from proxy.sessions.recognition import Recognised
+from proxy.sessions.recognition import Identity, Recognised
 from proxy.sessions.session import Session
 from proxy.settings.tables import ModelRole
 from proxy.store.access import Patience

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.branch import Head
 from proxy.sessions.codec import decode_document, encode_session
 from proxy.sessions.session import Session
+from proxy.sessions.turn import SessionUpdate, session_after
 from strategies.core.messages import Dialect
 from strategies.core.transcript import Transcript
 from strategies.dialects.chat import CHAT
@@ -26,8 +26,9 @@ def talk(length: int, dialect: Dialect = MESSAGES, last: str = "") -> Transcript
     return Transcript.of([READER.read(json.dumps(body), body, 1, dialect) for body in bodies])
 
 
-def turn(session: Session, transcript: Transcript, applied: str) -> Session:
-    return session.with_turn(transcript, session.find_branch(transcript), float(session.branches_opened), Head(applied))
+def turn(session: Session, transcript: Transcript, applied: str, shown: str = "") -> Session:
+    update = SessionUpdate(transcript, {}, "mask", 0, 0, 0, applied, shown=shown)
+    return session_after(session, session.find_branch(transcript), update, float(session.branches_opened))
 
 
 def test_it_stays_where_it_was_until_another_condensation_is_applied() -> None:
@@ -46,9 +47,8 @@ def test_a_fork_has_applied_it_at_its_own_end() -> None:
 
 def test_a_head_that_shows_more_is_another_one() -> None:
     session, seen = NEW, []
-    for length, head in [(3, Head("c1")), (5, Head("c1", "p")), (7, Head("c1", "p")), (9, Head("c1"))]:
-        transcript = talk(length)
-        session = session.with_turn(transcript, session.find_branch(transcript), float(length), head)
+    for length, shown in [(3, ""), (5, "p"), (7, "p"), (9, "")]:
+        session = turn(session, talk(length), "c1", shown)
         seen.append(session.branches[-1].applied_at)
     assert seen == [3, 5, 5, 9]
     stored = decode_document(encode_session(session))

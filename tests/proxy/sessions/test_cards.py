@@ -18,9 +18,8 @@ from proxy.sessions.cards import (
     scope_key,
     with_shared,
 )
-from proxy.sessions.identity import Identity
 from proxy.sessions.keeping import Keeper
-from proxy.sessions.recognition import Recognised, Recogniser
+from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import StoreKey, Write

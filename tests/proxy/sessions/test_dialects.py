@@ -10,8 +10,8 @@ import pytest
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.table import ENDPOINTS
 from proxy.sessions.codec import decode_document, encode_session
-from proxy.sessions.identity import Identity, identify, session_key
-from proxy.sessions.session import Session
+from proxy.sessions.recognition import Identity
+from proxy.sessions.session import Session, session_key
 from strategies.dialects import DIALECTS
 from strategies.dialects.chat import Chat
 from tests.proxy.remembered import DERIVED, NAMED, Sessions, recognised, settled
@@ -47,11 +47,11 @@ async def test_a_derived_session_is_not_continued_in_another_dialect(sessions: S
     assert (found.session, found.parent, found.condensations) == (None, None, ())
 
 
-def test_a_request_is_identified_in_its_own_dialect() -> None:
+async def test_a_request_is_identified_in_its_own_dialect(sessions: Sessions) -> None:
     for endpoint in (CHAT_ENDPOINT, OTHER):
         for given in (None, "id"):
-            assert identify(given, [], {}, endpoint, {}).dialect == endpoint.dialect.name
-        assert identify(None, [], {}, endpoint, {"prompt_cache_key": "k"}).dialect == endpoint.dialect.name
+            assert sessions.identify(given, [], endpoint, {}).dialect == endpoint.dialect.name
+        assert sessions.identify(None, [], endpoint, {"prompt_cache_key": "k"}).dialect == endpoint.dialect.name
 
 
 def test_a_chat_session_is_stored_as_it_was_before_there_were_dialects() -> None:

@@ -10,17 +10,19 @@ import pytest
 
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.errors import BadRequest
-from proxy.http.headers import lowered_names
 from proxy.request.callers import Tenants, TrustedProxies, tenant_key
-from proxy.sessions.identity import Identity, identify, new_derived_id, printable_id, provisional_id, session_key
+from proxy.sessions.recognition import Identity, Recogniser, new_derived_id, provisional_id
+from proxy.sessions.session import printable_id, session_key
+from proxy.sessions.stored import StoredSessions
 from proxy.settings import Settings
 from proxy.settings.tables import TenantSettings
 
 NAMES = Settings().sessions.headers
+NO_STORE: Any = None
 
 
 def named(headers: list[tuple[bytes, bytes]], body: dict[str, Any] | None = None, given: str | None = None) -> Identity:
-    return identify(given, headers, lowered_names(NAMES), CHAT_ENDPOINT, body or {})
+    return Recogniser(StoredSessions(NO_STORE, 1.0), NAMES).identify(given, headers, CHAT_ENDPOINT, body or {})
 
 
 # -- sessions ----------------------------------------------------------------------------------------------

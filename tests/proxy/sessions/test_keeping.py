@@ -14,9 +14,10 @@ import pytest
 
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.sessions.append import Append
-from proxy.sessions.keeping import Keeper, SessionUpdate, is_small
+from proxy.sessions.keeping import Keeper, is_small
 from proxy.sessions.session import NO_TIP, Tip
 from proxy.sessions.stored import StoredSessions
+from proxy.sessions.turn import SessionUpdate
 from proxy.store import open_store
 from proxy.store.base import Store, StoreKey
 from proxy.tokens.counter import Tokenizers

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.identity import Identity
+from proxy.sessions.recognition import Identity
 from proxy.store.base import Store, StoreError, StoreKey, Write
 from tests.proxy.remembered import DERIVED, NAMED, Sessions, condensation, made, recognised, settled, turn
 

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.replies import ending
-from proxy.sessions.branch import Branch, Head, is_answered_alike
 from proxy.sessions.codec import Records, encode_session
-from proxy.sessions.session import MAX_BRANCHES, Session, branch_name, with_depth
+from proxy.sessions.recognition import is_answered_alike
+from proxy.sessions.session import Branch, Session, branch_name, with_depth
+from proxy.sessions.turn import MAX_BRANCHES, SessionUpdate, session_after, unstored_in
 from proxy.store.base import Snapshot
 from strategies.core.digest import ROOT
 from strategies.core.protocol import Verdict
@@ -44,14 +45,15 @@ def moved(
     session: Session, transcript: Transcript, now: float, applied: str = "", reply: str = ""
 ) -> tuple[Session, Branch]:
     """The session after a turn, and the branch of that turn."""
-    session = session.with_turn(transcript, session.find_branch(transcript), now, Head(applied), reply=reply)
+    update = SessionUpdate(transcript, {}, "mask", 0, 0, 0, applied, reply=reply)
+    session = session_after(session, session.find_branch(transcript), update, now)
     return session, session.branches[-1]
 
 
-def unstored_in(session: Session, history: str) -> str:
+def letters_unstored_in(session: Session, history: str) -> str:
     """The letters of a history whose blocks a session does not have."""
     transcript = said(history)
-    runs = session.unstored_in(transcript, session.find_branch(transcript))
+    runs = unstored_in(session, transcript, session.find_branch(transcript))
     return "".join(history[i] for run in runs for i in run)
 
 
@@ -128,24 +130,24 @@ def test_totals_add_up() -> None:
 
 def test_what_is_new_is_what_its_branch_has_not() -> None:
     session = after("abc")
-    assert unstored_in(session, "abcde") == "de"
-    assert unstored_in(session, "abXY") == "XY"
-    assert unstored_in(session, "other") == "other"
+    assert letters_unstored_in(session, "abcde") == "de"
+    assert letters_unstored_in(session, "abXY") == "XY"
+    assert letters_unstored_in(session, "other") == "other"
 
 
 def test_a_fork_has_its_parents_messages_for_itself_once_it_goes_on() -> None:
     fork = DERIVED._replace(inherited=3)
-    assert unstored_in(fork, "abcXY") == "XY"
+    assert letters_unstored_in(fork, "abcXY") == "XY"
     opened = after("abcXY", session=fork)
     assert opened.inherited == 3
-    assert unstored_in(opened, "abcXYZ") == "abcZ"
+    assert letters_unstored_in(opened, "abcXYZ") == "abcZ"
     assert after("abcXYZ", session=opened).inherited == 0
 
 
 def test_a_fork_stores_no_message_twice_where_its_client_takes_inherited_ones_out_again() -> None:
     opened = after("aqbce", session=DERIVED._replace(inherited=4))
-    assert unstored_in(opened, "aqer") == "aqer"
-    assert unstored_in(opened, "aqerf") == "aqerf"
+    assert letters_unstored_in(opened, "aqer") == "aqer"
+    assert letters_unstored_in(opened, "aqerf") == "aqerf"
 
 
 def test_a_branch_knows_the_node_before_its_last_message() -> None:

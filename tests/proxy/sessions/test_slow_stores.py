@@ -20,7 +20,7 @@ from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.client_request import ClientRequest
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.services import Services, open_services
-from proxy.sessions.identity import session_key
+from proxy.sessions.session import session_key
 from proxy.sessions.stored import LAST_SHARE, StoredSessions
 from proxy.settings import Settings
 from proxy.store.access import Patience

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.tokens import images
-from proxy.tokens.prompt import MAX_MEDIA_TOKENS, Prompt, namespace
+from proxy.tokens.counter import MAX_MEDIA_TOKENS, Counter
+from proxy.tokens.tools import namespace
 
 # Requests and their prompt_tokens as reported by OpenAI (gpt-3.5 and gpt-4), published as test data by the
 # named projects, both MIT: Pamela Fox's openai-messages-token-helper and Harry Marr's openai-chat-tokens.
@@ -33,27 +34,27 @@ BY_WORD = ChatCounter("any", words, images.DEFAULT)
 
 
 @pytest.fixture(scope="module")
-def gpt4(encodings: Callable[[str], tiktoken.Encoding]) -> Prompt:
+def gpt4(encodings: Callable[[str], tiktoken.Encoding]) -> Counter:
     encode = encodings("cl100k_base").encode_ordinary
     return ChatCounter("any", lambda text: len(encode(text)), images.DEFAULT)
 
 
-def total(prompt: Prompt, request: Mapping[str, Any]) -> int:
+def total(prompt: Counter, request: Mapping[str, Any]) -> int:
     has_system = any(message["role"] == "system" for message in request["messages"])
     return sum(map(prompt.message, request["messages"])) + prompt.overhead(request, has_system=has_system)
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=lambda case: case["case"])
-def test_published_counts_without_tools_are_met_exactly(case: dict[str, Any], gpt4: Prompt) -> None:
+def test_published_counts_without_tools_are_met_exactly(case: dict[str, Any], gpt4: Counter) -> None:
     assert total(gpt4, case["request"]) == case["tokens"]
 
 
 @pytest.mark.parametrize("case", WITH_TOOLS, ids=lambda case: case["case"])
-def test_published_counts_with_tools_are_met_within_three(case: dict[str, Any], gpt4: Prompt) -> None:
+def test_published_counts_with_tools_are_met_within_three(case: dict[str, Any], gpt4: Counter) -> None:
     assert -3 <= total(gpt4, case["request"]) - case["tokens"] <= 1
 
 
-def test_most_published_counts_with_tools_are_met_exactly(gpt4: Prompt) -> None:
+def test_most_published_counts_with_tools_are_met_exactly(gpt4: Counter) -> None:
     exact = [case for case in WITH_TOOLS if total(gpt4, case["request"]) == case["tokens"]]
     assert (len(exact), len(WITH_TOOLS)) == (19, 27)
 

@@ -1,0 +1,249 @@
+"""A turn: where the newest one of a transcript begins, and what a request changes in its session.
+
+Which messages are new is known from the branch that the transcript continues, and where some were taken out or moved,
+from the places where the branch's last turn may have begun. Everything here is pure; `keeping` reads and writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from proxy.endpoints.replies import Usage
+from proxy.knowledge.anchor import Anchor
+from proxy.sessions.session import (
+    NO_MEMORY_BLOCK,
+    NO_TIP,
+    NOTHING,
+    Branch,
+    MemoryBlock,
+    Opening,
+    Session,
+    Tip,
+    branch_name,
+    common_length,
+    place_from,
+)
+from strategies.core.digest import ROOT
+from strategies.core.messages import Role
+from strategies.core.pieces import Overlay
+from strategies.core.transcript import Transcript
+
+MAX_OPENINGS = 4
+"""The maximum number of user messages that make one question: files, context, and the question itself."""
+MAX_BRANCHES = 64
+SEEN_STEP = 300.0  # seconds; messages first seen within one step count as seen together
+SEEN_HORIZON = 24 * 3600.0  # seconds; older times of arrival are not told apart
+
+_LAST_USED = attrgetter("last_used")
+
+
+class SessionUpdate(NamedTuple):
+    """What one request changes in its session."""
+
+    transcript: Transcript
+    """The history that the client sent, or in append mode all of it."""
+    settings: dict[str, object]
+    """Settings that stick to a session with an explicit id."""
+    strategy: str
+    """The pipeline of the request."""
+    tokens_before: int
+    """Tokens of the transcript."""
+    tokens_after: int
+    """Tokens of the view."""
+    own_tokens: int
+    """Tokens of the model calls that we made for it."""
+    applied: str
+    """The id of the condensation in the view; "" for none."""
+    tip: Tip | None = None
+    """Where the history ends after an append; None outside of append mode."""
+    tip_before: Tip = NO_TIP
+    """The tip that an append builds on."""
+    blocks: Mapping[str, bytes] = MappingProxyType({})
+    """The block of an append, or of a reply that a later request may name, by its name."""
+    block: MemoryBlock = NO_MEMORY_BLOCK
+    """The memory block that the view shows."""
+    usage: Usage | None = None
+    """What the upstream reported."""
+    anchor: Anchor | None = None
+    """What calibration keeps of the usage for the branch's next request."""
+    reply: str = ""
+    """How the reply ends."""
+    has_tools: bool = False
+    """Whether the request offered tools."""
+    covered: int = 0
+    """How many messages the view's head covers."""
+    patch: Overlay | None = None
+    """The hidden rounds that followed the view."""
+    memory_patch: Overlay | None = None
+    """A memory block that stays at its place in later views."""
+    memory_tokens: int = 0
+    """Tokens that the hidden rounds have cost."""
+    rewriting_refused: bool = False
+    """Whether the upstream took the request only as it came."""
+    shown: str = ""
+    """What the view's head shows beyond its record, where reasoning is bound to it."""
+    economy: Mapping[str, Any] = NOTHING
+    """What the economy advises, for people to read."""
+
+
+def openings(transcript: Transcript) -> tuple[Opening, ...]:
+    """Where the newest turn of a transcript begins: one place if that is known, else before its last user messages."""
+    places: Iterable[int] = [transcript.opening] if transcript.opening else transcript.last_users(MAX_OPENINGS)
+    return tuple([Opening(place, transcript.digests[place - 1]) for place in places if place])
+
+
+def places_since(branch: Branch, transcript: Transcript, shared: int) -> list[int] | None:
+    """The places of the messages that the branch's last request did not have; None where that is not known."""
+    size = len(transcript.chain)
+    if shared >= branch.count - 1:
+        return list(range(branch.count, size))
+    place = place_from(branch, transcript, shared) if shared else None
+    if place is None:
+        return None
+    if place < branch.count - 1:
+        return list(range(place + 1, size))
+    # It stands where it stood: what was in front of it has changed.
+    return [i for i in range(shared, size) if i != place] if branch.turn == shared else None
+
+
+def newest_turn(session: Session, branch: Branch | None, transcript: Transcript, inherited: int = 0) -> int:
+    """How many of its last messages are the newest turn of a transcript that continues a session, on this branch.
+
+    The turn begins with the first user message that the last request did not have, or where it began at that request.
+    0 where the transcript does not have the last message of that request. A fork shares its first `inherited` messages
+    with the session.
+    """
+    digests = transcript.digests
+    branch = branch or max(session.branches, key=lambda each: each.last_used, default=None)
+    if branch is None:
+        return 0
+    shared = max(common_length(branch, digests), inherited)
+    new = places_since(branch, transcript, shared)
+    if new is None:
+        return 0
+    users = [i for i in new if transcript.chain[i].role is Role.USER]
+    if users:
+        # More of them are turns that the client had with another model, and not what belongs to one question.
+        return len(digests) - users[0 if len(users) <= MAX_OPENINGS else -1]
+    return len(digests) - branch.turn if branch.turn is not None and branch.turn <= shared else 0
+
+
+def session_after(session: Session, branch: Branch | None, update: SessionUpdate, now: float) -> Session:
+    """The session after a request that continues `branch`, or opens a new one if that is None.
+
+    The moved branch is the last one, unless another was used later.
+    """
+    moved = _moved(session, branch, update, now)
+    opened = session.branches_opened + (branch is None)
+    if branch is not None:
+        others = [each for each in session.branches if each.name != moved.name]
+    else:
+        renamed = branch_name(opened)
+        others = [replace(each, name=renamed) if each.name == moved.name else each for each in session.branches]
+    patched = session
+    if update.patch or update.memory_patch or session.patches:
+        for patch in (update.memory_patch, update.patch):
+            patched = patched.with_patch(patch, update.transcript.digests, update.covered)
+    more = {
+        "requests": 1,
+        "client_tokens": update.tokens_before,
+        "forwarded_tokens": update.tokens_after,
+        "own_tokens": update.own_tokens,
+    }
+    if update.memory_tokens:
+        more["memory_tokens"] = update.memory_tokens
+    if (usage := update.usage) is not None:
+        more |= {
+            "prompt_tokens": usage.prompt,
+            "cached_tokens": usage.cached,
+            "completion_tokens": usage.completion,
+        }
+    saved = session.saved_tokens
+    if update.applied:
+        tokens = max(update.tokens_before - update.tokens_after, 0)
+        saved = {**saved, update.applied: saved.get(update.applied, 0) + tokens}
+    return patched.with_totals(**more)._replace(
+        settings=session.settings if session.is_derived else update.settings,
+        strategy=update.strategy,
+        branches=tuple(sorted([*others, moved], key=_LAST_USED)[-MAX_BRANCHES:]),
+        branches_opened=opened,
+        saved_tokens=saved,
+        tip=update.tip or session.tip,
+        economy=update.economy or session.economy,
+        # A fork that goes on is a conversation of its own: from now on it stores all of its blocks.
+        inherited=session.inherited if branch is None else 0,
+        rewriting_refused=session.rewriting_refused or update.rewriting_refused,
+    )
+
+
+def _moved(session: Session, old: Branch | None, update: SessionUpdate, now: float) -> Branch:
+    """The branch at the end of the request's transcript; `old` is the one that it continues."""
+    transcript = update.transcript
+    digests = transcript.digests
+    applied_at = 0
+    if update.applied and transcript.chain[-1].dialect.binds_reasoning:
+        is_same = old is not None and (old.applied, old.shown) == (update.applied, update.shown)
+        applied_at = (old.applied_at if old is not None and is_same else 0) or len(digests)
+    return Branch(
+        session.name_for(old, has_tools=update.has_tools),
+        head=digests[-1],
+        before=digests[-2] if len(digests) > 1 else ROOT,
+        count=len(digests),
+        last_used=now,
+        applied=update.applied,
+        seen=_seen_after(old.seen if old else (), common_length(old, digests) if old else 0, len(digests), now),
+        block=update.block,
+        anchor=update.anchor or (old.anchor if old else None),
+        reply=update.reply,
+        last=transcript.chain[-1].digest,
+        openings=openings(transcript),
+        may_be_side=not update.has_tools and (old is None or (old.may_be_side and old.head == digests[-1])),
+        applied_at=applied_at,
+        shown=update.shown,
+    )
+
+
+def _seen_after(
+    seen: Sequence[tuple[int, float]], shared: int, count: int, now: float
+) -> tuple[tuple[int, float], ...]:
+    """`Branch.seen` after a request with `count` messages, of which the branch had the first `shared` before."""
+    old: list[tuple[int, float]] = []
+    recent: list[tuple[int, float]] = []
+    for length, at in seen if shared else ():
+        pair = min(length, shared), at
+        if now - at > SEEN_HORIZON:
+            old = [pair]
+        else:
+            recent.append(pair)
+    if recent and now - recent[-1][1] < SEEN_STEP:
+        _, now = recent.pop()
+    return (*old, *recent, (count, now))
+
+
+def unstored_in(session: Session, transcript: Transcript, branch: Branch | None) -> tuple[range, range]:
+    """Which messages of a transcript have no blocks in a session yet, as two ranges, each stored as one block.
+
+    `branch` is the one that the transcript continues. The first range are the messages inherited from the parent that
+    have to be stored now; the second one ends with the transcript.
+    """
+    end = len(transcript.chain)
+    if branch is None:
+        return range(0), range(0 if session.branches else session.inherited, end)
+    shared = common_length(branch, transcript.digests)
+    # Messages in front of the branch's last question may be gone, also some that were inherited.
+    return range(min(session.inherited, shared)), range(shared, end)
+
+
+def nodes_of(update: SessionUpdate) -> tuple[str, ...]:
+    """The chain digests under which a derived session is indexed.
+
+    They are its head, the node before it, the end of what is condensed, and the places where the newest turn may begin.
+    """
+    digests = update.transcript.digests
+    condensed = digests[update.covered - 1 : update.covered]
+    nodes = (*(each.node for each in openings(update.transcript)), *condensed, *digests[-2:])
+    return tuple(dict.fromkeys(node.hex() for node in nodes))
