@@ -1,12 +1,8 @@
-"""Texts on which a careless pattern or loop takes quadratic time, and the functions that have to read them.
-
-As a program it reads them all with what is named: `python -m tests.strategies.pathological rules`.
-"""
+"""Texts on which a careless pattern or loop takes quadratic time, and the functions that have to read them."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 
 from proxy.endpoints.chat.replies import ANSWER
@@ -28,8 +24,6 @@ from strategies.memory.ranking import Index
 from strategies.scoring import body
 from tests.support.transcripts import WORDS, assistant, message, user, view_of
 
-LENGTH = 30_000
-"""Characters of a text: enough for work that grows with its square to take minutes."""
 PIECES = (
     *(
         ".",
@@ -146,29 +140,17 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
     "overflow": {
         "text": lambda text: recognise(400, text.encode(), answer=ANSWER),
         "object": lambda text: recognise(400, json.dumps({"error": {"message": text}}).encode(), answer=ANSWER),
-        "objects": lambda text: recognise(400, json.dumps([{"message": text[:8_000]}] * 12).encode(), answer=ANSWER),
+        "objects": lambda text: recognise(
+            400, json.dumps([{"message": text[: len(text) // 12]}] * 12).encode(), answer=ANSWER
+        ),
         "event": lambda text: recognise(200, f"data: {text}".encode(), answer=ANSWER),
     },
 }
 
 
-def texts(length: int = LENGTH) -> Iterator[str]:
+def texts(length: int) -> Iterator[str]:
     """The texts: each piece repeated up to the length, behind each opening in turn; a long word; and many lines."""
     for number, piece in enumerate(PIECES):
         yield OPENINGS[number % len(OPENINGS)] + piece * (length // len(piece)) + ENDING
     yield "a" * 10 * length
     yield "Never do it.\n" * length
-
-
-def main(names: list[str]) -> None:
-    """Reads each text with each reader of these areas, and prints which, for anybody who waits for the end."""
-    for area in names:
-        for name, read in READERS[area].items():
-            for text in texts():
-                sys.stdout.write(f"\r{area} {name} {text[:20]!r}")
-                sys.stdout.flush()
-                read(text)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

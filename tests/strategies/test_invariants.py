@@ -39,6 +39,7 @@ STABLE = settings(
     max_examples=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
+FEWER = settings(STABLE, max_examples=20)
 VIOLENT = settings(STABLE, derandomize=False, max_examples=3_000)
 
 

@@ -21,7 +21,7 @@ from strategies.core.view import View, fold
 from tests.strategies.dialects import test_messages_views, test_responses_views
 from tests.strategies.driving import Reply, attempted, condensed, overlay_of
 from tests.strategies.invariants import faults_beside_pairs
-from tests.strategies.test_invariants import STABLE, replies
+from tests.strategies.test_invariants import FEWER, STABLE, replies
 from tests.strategies.test_session_simulation import PIPELINES, Simulated, recorded_as
 from tests.support.messages_drafts import messages_conversations
 from tests.support.responses_drafts import asked, responses_conversations
@@ -68,7 +68,7 @@ def all_pinned(view: View, window: int, places: list[int]) -> View:
     pinned=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 60)), max_size=6),
     reply=replies,
 )
-@STABLE
+@FEWER
 def test_a_pinned_message_stands_in_every_later_view_until_it_is_unpinned(
     pipeline: str, bodies: list[Body], window: int, pinned: list[tuple[int, int]], reply: Reply
 ) -> None:
@@ -96,7 +96,7 @@ def test_a_session_with_pins_still_condenses(pipeline: str) -> None:
     places=st.lists(st.integers(0, 60), max_size=4),
     window=st.sampled_from([1_000, 2_500]),
 )
-@STABLE
+@FEWER
 def test_messages_upstreams_take_views_with_pins(
     pipeline: str, messages: list[Body], places: list[int], window: int
 ) -> None:
@@ -113,7 +113,7 @@ def test_messages_upstreams_take_views_with_pins(
     places=st.lists(st.integers(0, 60), max_size=4),
     window=st.sampled_from([1_000, 2_500]),
 )
-@STABLE
+@FEWER
 def test_responses_upstreams_take_views_with_pins(
     pipeline: str, items: list[Body], places: list[int], window: int
 ) -> None:

@@ -28,7 +28,7 @@ from strategies.core.view import View, fold
 from strategies.pipeline import walk
 from tests.strategies.driving import Reply, attempted, failing, good, ladder, overlay_of, staged
 from tests.strategies.invariants import faults
-from tests.strategies.test_invariants import STABLE, VIOLENT
+from tests.strategies.test_invariants import FEWER, STABLE, VIOLENT
 from tests.support.transcripts import (
     WORDS,
     Body,
@@ -152,7 +152,7 @@ def test_a_long_chat_condenses_and_grows_only_at_its_end(pipeline: str) -> None:
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @given(bodies=conversations(at_most=40), window=st.sampled_from([300, 900, 2_500]), reachable=st.booleans())
-@STABLE
+@FEWER
 def test_generated_sessions_grow_only_at_their_end(
     pipeline: str, bodies: list[Body], window: int, reachable: bool
 ) -> None:
@@ -161,7 +161,7 @@ def test_generated_sessions_grow_only_at_their_end(
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @given(bodies=conversations(broken=True, at_most=40), window=st.sampled_from([300, 900, 2_500]))
-@STABLE
+@FEWER
 def test_sessions_of_broken_clients_grow_only_at_their_end(pipeline: str, bodies: list[Body], window: int) -> None:
     simulated(pipeline, bodies, window)
 
@@ -265,7 +265,7 @@ def test_a_walk_is_not_moved_by_system_messages_that_come_later() -> None:
 
 @pytest.mark.parametrize("pipeline", ["mask+half-window", "recent", "extract"])
 @given(bodies=conversations(at_most=40), window=st.sampled_from([300, 900, 2_500]))
-@STABLE
+@FEWER
 def test_walks_of_all_prefixes_of_generated_sessions_agree(pipeline: str, bodies: list[Body], window: int) -> None:
     check_walks(bodies, window, pipeline)
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.support.prefixes import Prefix, canonical, name_of, sealed, tokens, unsealed
+from tests.support.prefixes import Prefix, canonical, name_of, remembered, sealed, tokens, unsealed
 from tests.support.replies import Json
 
 Body = Mapping[str, Any]
@@ -189,14 +189,17 @@ def boundaries(body: Body) -> Iterator[tuple[str, int, bool]]:
     prefix = Prefix()
     found = list(_cacheable(body))
     for place, (path, value) in enumerate(found):
-        prefix.add(canonical(value))
+        item, size = _measured(value)
+        prefix.add(item)
         nested = ".content." in path.partition(".content.")[2]
         marked = bool(value.get("cache_control") or (body.get("cache_control") and place + 1 == len(found)))
-        yield prefix.name, 0 if nested else tokens(_unmarked(value)), marked
+        yield prefix.name, 0 if nested else size, marked
 
 
-def _unmarked(value: Json) -> Json:
-    return {key: member for key, member in value.items() if key != "cache_control"}
+@remembered
+def _measured(value: Json) -> tuple[bytes, int]:
+    """A block as it counts for the prefix, and its tokens."""
+    return canonical(value), tokens({key: member for key, member in value.items() if key != "cache_control"})
 
 
 # -- pairs -------------------------------------------------------------------------------------------------
@@ -349,6 +352,7 @@ def _head(body: Body) -> Prefix:
     return prefix
 
 
+@remembered
 def _canonical(block: Json) -> bytes:
     result = block.get("type") == "tool_result"
     content = {"content": [_canonical(part).decode() for part in blocks(block.get("content"))]} if result else {}

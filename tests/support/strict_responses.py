@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.prefixes import Prefix, canonical, name_of, sealed, tokens, unsealed
+from tests.support.prefixes import Prefix, canonical, name_of, remembered, sealed, tokens, unsealed
 from tests.support.replies import Json
 
 Body = Mapping[str, Any]
@@ -209,7 +209,7 @@ def boundaries(body: Body, known: Mapping[str, Known]) -> Iterator[tuple[str, in
     for item in body["input"]:
         whole = resolved(item, known)
         prefix.add(_canonical(whole))
-        yield prefix.name, tokens(whole), True
+        yield prefix.name, _tokens(whole), True
 
 
 def mismatched(body: Body, known: Mapping[str, Known]) -> list[Json]:
@@ -249,6 +249,7 @@ def _head(body: Body) -> Prefix:
     return prefix
 
 
+@remembered
 def _canonical(item: Json) -> bytes:
     """An item without its id and status; a message by its parts, reasoning by what it was bound to."""
     kind = kind_of(item)
@@ -256,6 +257,9 @@ def _canonical(item: Json) -> bytes:
         return name_of(f"reasoning {item.get('id')}").encode()
     parts = [_part(part) for part in _contents(item)] if kind == "message" else item.get("content")
     return canonical({**item, "type": kind, "content": parts}, ("id", "status"))
+
+
+_tokens = remembered(tokens)
 
 
 def _contents(item: Json) -> list[Json]:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.support import wire
-from tests.support.recording import CHAT
+from tests.support.recording import CHAT, Exchange
 from tests.support.redis_server import await_true
 from tests.support.replicas import await_answer, replica
 from tests.support.replies import DONE, Reply, hang, sse, stream, text_chunks
@@ -76,52 +76,41 @@ def held(gate: Signal) -> Reply:
     return stream(FIRST, gate, *REST)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGINT])
-def test_a_stream_that_outlives_the_drain_ends_with_an_error_event(
-    sent: int, upstream: ScriptedUpstream, tmp_path: Path
+def test_what_outlives_the_drain_ends_with_an_error_in_the_form_of_its_protocol(
+    upstream: ScriptedUpstream, tmp_path: Path
 ) -> None:
-    upstream.reply(held(Signal()))
-    with serving(upstream, tmp_path, drain__timeout="0") as served, streaming(served) as response:
-        served.process.send_signal(sent)
-        rest = response.read()
-        lines = served.end()
+    """Streams end with an event, and a request without a reply yet gets 503."""
+    numbered = b'event: x\ndata: {"type":"x","sequence_number":7}\n\n'
+
+    def answer(asked: Exchange) -> Reply:
+        if asked.path != CHAT:
+            return stream(numbered, Signal())
+        return held(Signal()) if asked.json().get("stream") else hang(Signal())
+
+    upstream.answer(answer)
+    with (
+        serving(upstream, tmp_path, drain__timeout="0") as served,
+        streaming(served) as chat,
+        streaming(served, "/v1/messages", numbered) as messages,
+        streaming(served, "/v1/responses", numbered) as responses,
+        wire.sent(served.url, "POST", CHAT, WHOLE, wire.JSON) as waiting,
+    ):
+        await_true(lambda: len(upstream.journal.to(CHAT)) == 2, "the upstream has all requests")
+        served.process.terminate()
+        rest, anthropic, openai = chat.read(), messages.read(), responses.read()
+        unanswered = waiting.getresponse()
+        assert unanswered.status == 503
+        assert json.loads(unanswered.read())["error"]["code"] == "shutting_down"
+        began, ended = served.end()
+    assert began == "shutting down; running replies: 4, seconds for them to end: 0"
+    assert ended.endswith("; replies that were cut: 4")
     assert b"[DONE]" not in rest
     [data] = wire.events(rest)
     assert json.loads(data)["error"]["code"] == "shutting_down"
-    began, ended = lines
-    assert began == "shutting down; running replies: 1, seconds for them to end: 0"
-    assert ended.endswith("; replies that were cut: 1")
-
-
-def test_streams_of_other_protocols_end_with_an_event_of_theirs(upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    numbered = b'event: x\ndata: {"type":"x","sequence_number":7}\n\n'
-    upstream.answer(lambda _: stream(numbered, Signal()))
-    with (
-        serving(upstream, tmp_path, drain__timeout="0") as served,
-        streaming(served, "/v1/messages", numbered) as messages,
-        streaming(served, "/v1/responses", numbered) as responses,
-    ):
-        served.process.terminate()
-        anthropic, openai = messages.read(), responses.read()
-        served.end()
     assert anthropic.startswith(b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error"')
     assert openai.startswith(b"event: error\n")
     event = json.loads(wire.events(openai)[0])
     assert (event["type"], event["code"], event["sequence_number"]) == ("error", "shutting_down", 8)
-
-
-def test_a_request_without_a_reply_yet_gets_503(upstream: ScriptedUpstream, tmp_path: Path) -> None:
-    upstream.answer(lambda _: hang(Signal()))
-    with (
-        serving(upstream, tmp_path, drain__timeout="0") as served,
-        wire.sent(served.url, "POST", CHAT, WHOLE, wire.JSON) as connection,
-    ):
-        await_true(lambda: len(upstream.journal.to(CHAT)) == 1, "the upstream has the request")
-        served.process.terminate()
-        response = connection.getresponse()
-        assert response.status == 503
-        assert json.loads(response.read())["error"]["code"] == "shutting_down"
-        served.end()
 
 
 def test_a_reply_that_ends_in_time_is_whole_and_no_new_connection_is_taken_meanwhile(
@@ -130,7 +119,7 @@ def test_a_reply_that_ends_in_time_is_whole_and_no_new_connection_is_taken_meanw
     gate = Signal("the rest of the stream")
     upstream.reply(held(gate))
     with serving(upstream, tmp_path, drain__timeout="600") as served, streaming(served) as response:
-        served.process.terminate()
+        served.process.send_signal(signal.SIGINT)
         await_true(lambda: not served.accepts(), "the port is closed")
         gate.set()
         assert response.read() == b"".join(map(sse, REST)) + DONE
