@@ -154,7 +154,7 @@ class Asking:
         self._upstream = upstream
         self._dispatcher = Dispatcher(upstream, background or BackgroundSettings(), clock, on_call, own_key, is_serial)
         self.lane = self._dispatcher.lane(None)
-        """The lane of the upstream itself, which is told of clients' requests."""
+        """The lane of the upstream itself, which also hears of clients' requests."""
         self._limits: Lru[tuple[str, str], str] = Lru(MAX_LIMITS)
         """The name of the limit that a server takes for a model."""
 
