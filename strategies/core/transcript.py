@@ -121,7 +121,7 @@ class Transcript:
     @cached_property
     def digests(self) -> list[bytes]:
         """The chain digest after each chain message."""
-        return chain(message.digest for message in self.chain)
+        return chain([message.digest for message in self.chain])
 
     @cached_property
     def unknown(self) -> list[int]:
