@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from proxy.endpoints.hidden_calls import JoinReplies, MakeSplicer, Said, ToolMembers, ToolUse
-from proxy.endpoints.replies import Capture, Items
+from proxy.endpoints.replies import Capture, Items, JsonCapture, StreamCapture
 from proxy.errors import ProxyError
-from proxy.http.headers import BEARER, Headers
+from proxy.http.headers import BEARER, Headers, is_event_stream
 from proxy.reasons import Reason
 from proxy.tokens.counter import Counter
 from strategies.core.effects import Answer, Failure
@@ -177,8 +177,10 @@ class Endpoint:
     """Whether that event says anything of the reply, such as its usage, so that all of it must be read first."""
     ending: EndingReader
     """Reads the ending of the text from the last bytes of a reply."""
-    capture: Callable[[Headers], Capture]
-    """Captures what the model says in a reply with these headers."""
+    items_in: Callable[[Any], Items]
+    """What the model said in the document of a reply, as a client would send it back; empty for no complete reply."""
+    stream_capture: type[StreamCapture]
+    """Captures what the model says in a reply in events."""
     is_usage_alone: Callable[[object], bool]
     """Whether an event is there only because `usage_probe` has asked for it."""
 
@@ -229,6 +231,10 @@ class Endpoint:
     """What the model said in a reply in one piece; None where it is no reply of a model."""
     joined: JoinReplies
     splicer: MakeSplicer
+
+    def capture(self, headers: Headers) -> Capture:
+        """A capture for a reply with these headers."""
+        return self.stream_capture() if is_event_stream(headers) else JsonCapture(self.items_in)
 
 
 def any_session_headers(headers: Headers) -> Iterator[SessionHint]:

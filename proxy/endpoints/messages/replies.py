@@ -8,10 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.endpoints.replies import Capture, Items, TextPlaces, ending_in
+from proxy.endpoints.replies import Items, StreamCapture, TextPlaces, ending_in
 from proxy.errors import ContextLengthExceeded, ProxyError
-from proxy.http.headers import Headers, is_event_stream
-from proxy.http.sse import EventReader
 from proxy.values import json_or_none
 
 Json = dict[str, Any]
@@ -173,34 +171,11 @@ def index_of(event: Mapping[str, Any]) -> int:
     return index if isinstance(index, int) else 0
 
 
-def capture_for(headers: Headers) -> Capture:
-    """A capture for a reply with these headers."""
-    return _StreamCapture() if is_event_stream(headers) else _JsonCapture()
+@dataclass(slots=True)
+class MessagesCapture(StreamCapture):
+    """A stream is complete if it says why it stopped and no error came."""
 
-
-class _JsonCapture:
-    """Captures a reply in one piece."""
-
-    reply_id = ""
-
-    def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-
-    def items(self) -> Items:
-        return _sendable(blocks_of(json_or_none(b"".join(self._chunks))))
-
-
-class _StreamCapture:
-    """Captures a reply in events, which is complete if it says why it stopped and no error came."""
-
-    reply_id = ""
-
-    def __init__(self) -> None:
-        self._events = EventReader()
-        self._message = StreamedMessage()
+    _message: StreamedMessage = field(default_factory=StreamedMessage)
 
     def feed(self, chunk: bytes) -> None:
         for data in self._events.feed(chunk):
@@ -211,12 +186,12 @@ class _StreamCapture:
     def items(self) -> Items:
         if self._message.is_broken or self._message.stop_reason is None:
             return ()
-        return _sendable(self._message.blocks)
+        return items_in({"content": self._message.blocks})
 
 
-def _sendable(blocks: Sequence[Mapping[str, Any]]) -> Items:
-    """A message of these blocks, without empty texts, which are not taken back."""
-    kept = [block for block in blocks if block.get("type") != "text" or block.get("text")]
+def items_in(document: Any) -> Items:
+    """A message without empty texts, which are not taken back."""
+    kept = [block for block in blocks_of(document) if block.get("type") != "text" or block.get("text")]
     return ({"role": "assistant", "content": kept},) if kept else ()
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
-from proxy.endpoints.replies import Capture, Items, TextPlaces, ending_in
+from proxy.endpoints.replies import Items, StreamCapture, TextPlaces, ending_in
 from proxy.errors import ProxyError
-from proxy.http.headers import Headers, is_event_stream
-from proxy.http.sse import EventReader
 from proxy.values import json_or_none, word_at
 
 Json = dict[str, Any]
@@ -89,38 +87,11 @@ _PLACES = TextPlaces(b"delta", lambda document: text_of(output_of(document)), _t
 # -- the items ---------------------------------------------------------------------------------------------------
 
 
-def capture_for(headers: Headers) -> Capture:
-    """A capture for a reply with these headers."""
-    return _StreamCapture() if is_event_stream(headers) else _JsonCapture()
+@dataclass(slots=True)
+class ResponsesCapture(StreamCapture):
+    """The last event of a stream has the whole response."""
 
-
-class _JsonCapture:
-    """Captures a reply in one piece."""
-
-    def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-
-    def items(self) -> Items:
-        return _said(self._response)
-
-    @property
-    def reply_id(self) -> str:
-        return word_at(self._response, "id")
-
-    @cached_property
-    def _response(self) -> object:
-        return json_or_none(b"".join(self._chunks))
-
-
-class _StreamCapture:
-    """Captures a reply in events, of which the last has the whole response."""
-
-    def __init__(self) -> None:
-        self._events = EventReader()
-        self._response: object = None
+    _response: object = None
 
     def feed(self, chunk: bytes) -> None:
         for data in self._events.feed(chunk):
@@ -131,14 +102,14 @@ class _StreamCapture:
                     self._response = event.get("response")
 
     def items(self) -> Items:
-        return _said(self._response)
+        return items_in(self._response)
 
     @property
     def reply_id(self) -> str:
         return word_at(self._response, "id")
 
 
-def _said(response: object) -> Items:
+def items_in(response: object) -> Items:
     """The items of a response that has not failed."""
     return output_of(response) if word_at(response, "status") in ("completed", "incomplete") else ()
 
