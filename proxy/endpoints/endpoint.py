@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from proxy.endpoints.hidden_calls import JoinReplies, MakeSplicer, Said, ToolMembers, ToolUse
-from proxy.endpoints.replies import Capture, Items, JsonCapture, StreamCapture
+from proxy.endpoints.replies import Capture, Items, JsonCapture, StreamCapture, TextPlaces
 from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers, is_event_stream
 from proxy.reasons import Reason
@@ -78,12 +78,6 @@ class Question:
     n: int = 1
     """The number of answers."""
     temperature: float | None = None
-
-
-class EndingReader(Protocol):
-    """Reads the ending of a reply from its last bytes, or from all of them if `is_complete`; "" for none."""
-
-    def __call__(self, data: bytes, *, is_complete: bool) -> str: ...
 
 
 class AsEvents(Protocol):
@@ -175,8 +169,8 @@ class Endpoint:
     """
     last_event_has_data: bool = False
     """Whether that event says anything of the reply, such as its usage, so that all of it must be read first."""
-    ending: EndingReader
-    """Reads the ending of the text from the last bytes of a reply."""
+    text_places: TextPlaces
+    """Where its replies have their text, whose ending is read (`proxy.endpoints.replies.ending_in`)."""
     items_in: Callable[[Any], Items]
     """What the model said in the document of a reply, as a client would send it back; empty for no complete reply."""
     stream_capture: type[StreamCapture]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from proxy.endpoints.replies import Items, StreamCapture, TextPlaces, ending_in
+from proxy.endpoints.replies import Items, StreamCapture, TextPlaces
 from proxy.errors import ProxyError
 from proxy.http.sse import DONE, event
 from proxy.values import json_or_none
@@ -58,11 +58,6 @@ def last_event_at(chunk: bytes, sent: bytes) -> int:
 # -- the text ----------------------------------------------------------------------------------------------------
 
 
-def ending_of(data: bytes, *, is_complete: bool) -> str:
-    """The ending of a completion, as `ending_in` gives it; "" also if there are several choices."""
-    return ending_in(data, _PLACES, is_complete=is_complete)
-
-
 def _text_of_reply(document: Any) -> str | None:
     return _text(document, "message")
 
@@ -84,7 +79,7 @@ def _text(document: Any, member: str) -> str | None:
     return content if isinstance(content, str) else ""
 
 
-_PLACES = TextPlaces(b"content", _text_of_reply, _text_of_event)
+TEXT_PLACES = TextPlaces(b"content", _text_of_reply, _text_of_event)
 
 
 # -- the message -------------------------------------------------------------------------------------------------

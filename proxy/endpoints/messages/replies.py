@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.endpoints.replies import Items, StreamCapture, TextPlaces, ending_in
+from proxy.endpoints.replies import Items, StreamCapture, TextPlaces
 from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.values import json_or_none
 
@@ -67,11 +67,6 @@ def named_event(body: Mapping[str, Any]) -> bytes:
 # -- the text ----------------------------------------------------------------------------------------------------
 
 
-def ending_of(data: bytes, *, is_complete: bool) -> str:
-    """The ending of a message, as `ending_in` gives it."""
-    return ending_in(data, _PLACES, is_complete=is_complete)
-
-
 def text_of(document: Any) -> str:
     """The text blocks of a message, joined."""
     return "".join(block["text"] for block in blocks_of(document) if isinstance(block.get("text"), str))
@@ -91,7 +86,7 @@ def _text_of_event(document: Any) -> str | None:
     return text if isinstance(text, str) else ""
 
 
-_PLACES = TextPlaces(b"text", text_of, _text_of_event)
+TEXT_PLACES = TextPlaces(b"text", text_of, _text_of_event)
 
 
 # -- the message -------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.endpoints.replies import Items, StreamCapture, TextPlaces, ending_in
+from proxy.endpoints.replies import Items, StreamCapture, TextPlaces
 from proxy.errors import ProxyError
 from proxy.values import json_or_none, word_at
 
@@ -55,11 +55,6 @@ def named_event(body: Mapping[str, Any]) -> bytes:
 # -- the text ----------------------------------------------------------------------------------------------------
 
 
-def ending_of(data: bytes, *, is_complete: bool) -> str:
-    """The ending of a response's text, as `ending_in` gives it."""
-    return ending_in(data, _PLACES, is_complete=is_complete)
-
-
 def text_of(items: Iterable[Mapping[str, Any]]) -> str:
     """The texts of the messages among some items, joined."""
     parts = (part for item in items if item.get("type") == "message" for part in _objects(item.get("content")))
@@ -81,7 +76,7 @@ def _text_of_event(document: Any) -> str | None:
     return ""
 
 
-_PLACES = TextPlaces(b"delta", lambda document: text_of(output_of(document)), _text_of_event)
+TEXT_PLACES = TextPlaces(b"delta", lambda document: text_of(output_of(document)), _text_of_event)
 
 
 # -- the items ---------------------------------------------------------------------------------------------------
