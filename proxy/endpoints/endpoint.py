@@ -13,6 +13,7 @@ an element is asked once for each new element. So a known request asks it almost
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,8 +27,11 @@ from proxy.reasons import Reason
 from proxy.tokens.counter import Counter
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import Dialect
+from strategies.core.parsing import loads
+from strategies.core.shaping import BRIDGE
 from strategies.core.transcript import Transcript
 
+_NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
 Values = Mapping[str, Any]
@@ -78,6 +82,29 @@ class Question:
     n: int = 1
     """The number of answers."""
     temperature: float | None = None
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether its members offer tools."""
+        return _NO_TOOLS.fullmatch(self.members.get("tools", "null")) is None
+
+    def continued(self, view: str, dialect: Dialect, bridged: Sequence[str] = ()) -> str:
+        """A view as JSON text, with the user's message at its end.
+
+        Where roles must alternate, an assistant message goes before it if the last role is one of `bridged`.
+        """
+        messages = loads(view) if self.alternates and bridged else []
+        is_bridged = bool(messages) and str(messages[-1].get("role")) in bridged
+        # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
+        added = [*([dialect.assistant(BRIDGE)] if is_bridged else ()), dialect.user(self.user)]
+        head = view.rstrip().removesuffix("]").rstrip()
+        between = "" if head.endswith("[") else ","
+        return f"{head}{between}{','.join(map(json.dumps, added))}]"
+
+
+def written(members: Mapping[str, str]) -> bytes:
+    """A body of these members, given as JSON text, in their order."""
+    return ("{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}").encode()
 
 
 class AsEvents(Protocol):
