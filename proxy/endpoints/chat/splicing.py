@@ -49,7 +49,7 @@ class ChatSplicer(Splicer[FirstChoice]):
     def said(self) -> FirstChoice:
         """The reply's first choice, as far as it has come."""
         choice = self._choices.get(0) or Choice()
-        return FirstChoice(choice.message, choice.finish, self._usage)
+        return FirstChoice(choice.message, finish=choice.finish, usage=self._usage)
 
     @property
     def has_searches(self) -> bool:
@@ -196,7 +196,7 @@ class Choice:
     @property
     def is_continued(self) -> bool:
         """Whether another reply follows this one: it has finished, and called nothing but the memory tool."""
-        choice = FirstChoice(self.message, self.finish)
+        choice = FirstChoice(self.message, finish=self.finish)
         return self.runs_calls and self.finish is not None and choice.calls_memory and not choice.has_client_calls
 
     def _visible(self, delta: Json, *, is_last: bool) -> Json:

@@ -33,10 +33,8 @@ from proxy.values import count_at, json_or_none, word_at
 from strategies.core.messages import dump
 from strategies.dialects.responses import REASONING
 
-_COMPLETE = ("", "completed")
-"""Statuses of replies in which calls are complete; some servers give none."""
-_ENDED = (*_COMPLETE, "incomplete")
-"""Statuses of replies that did not fail."""
+_ENDED = ("", "completed", "incomplete")
+"""Statuses of replies that did not fail; some servers give none."""
 NOTHING_SAID: Json = {
     "type": "message",
     "id": "msg_no_answer",
@@ -48,16 +46,14 @@ _FREE_CHOICES = (None, "auto")
 
 
 @dataclass(frozen=True, slots=True)
-class SaidItems:
-    """What a model said in one reply: the items, the status of the response, and its usage."""
+class SaidItems(Said):
+    """A response by its items, and its status."""
 
+    complete = ("", "completed")
     items: Items
-    status: str = ""
-    usage: Mapping[str, Any] | None = None
 
     @property
     def text(self) -> str:
-        """The text of the reply."""
         return text_of(self.items)
 
     @property
@@ -67,9 +63,8 @@ class SaidItems:
         return [item for place, item in enumerate(self.items) if place not in hidden]
 
     @property
-    def calls_memory(self) -> bool:
-        """Whether the memory tool is called, and the reply did not end within a call."""
-        return any(map(is_hidden, self.items)) and self.status in _COMPLETE
+    def memory_calls(self) -> Items:
+        return [item for item in self.items if is_hidden(item)]
 
     @property
     def has_client_calls(self) -> bool:
@@ -158,9 +153,9 @@ def shown_items(said: SaidItems, earlier: Sequence[Said]) -> list[Mapping[str, A
     """
     before = [item for each in earlier if isinstance(each, SaidItems) for item in each.visible]
     shown = [*before, *said.visible]
-    has_hidden = bool(earlier) or any(map(is_hidden, said.items))
+    has_hidden = bool(earlier or said.memory_calls)
     is_silent = all(item.get("type") == REASONING or is_empty(item) for item in shown)
-    return [*shown, NOTHING_SAID] if has_hidden and is_silent and said.status in _ENDED else shown
+    return [*shown, NOTHING_SAID] if has_hidden and is_silent and said.finish in _ENDED else shown
 
 
 def is_empty(item: Mapping[str, Any]) -> bool:
@@ -185,7 +180,8 @@ def said_in(data: bytes) -> SaidItems | None:
     if not isinstance(body, dict) or not isinstance(body.get("output"), list):
         return None
     usage = body.get("usage")
-    return SaidItems(output_of(body), word_at(body, "status"), usage if isinstance(usage, dict) else None)
+    usage = usage if isinstance(usage, dict) else None
+    return SaidItems(output_of(body), finish=word_at(body, "status"), usage=usage)
 
 
 def reply_for_client(data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
@@ -250,7 +246,9 @@ class ResponsesSplicer(Splicer[SaidItems]):
         """What the model said in the reply, as far as it has come."""
         usage = self._response.get("usage")
         items = output_of(self._response) or list(self._items.values())
-        return SaidItems(items, word_at(self._response, "status"), usage if isinstance(usage, Mapping) else None)
+        return SaidItems(
+            items, finish=word_at(self._response, "status"), usage=usage if isinstance(usage, Mapping) else None
+        )
 
     @property
     def has_searches(self) -> bool:
