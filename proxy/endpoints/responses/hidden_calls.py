@@ -179,9 +179,12 @@ def said_in(data: bytes) -> SaidItems | None:
     body = json_or_none(data)
     if not isinstance(body, dict) or not isinstance(body.get("output"), list):
         return None
-    usage = body.get("usage")
-    usage = usage if isinstance(usage, dict) else None
-    return SaidItems(output_of(body), finish=word_at(body, "status"), usage=usage)
+    return _said(body, output_of(body))
+
+
+def _said(response: Mapping[str, Any], items: Items) -> SaidItems:
+    usage = response.get("usage")
+    return SaidItems(items, finish=word_at(response, "status"), usage=usage if isinstance(usage, Mapping) else None)
 
 
 def reply_for_client(data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
@@ -244,11 +247,7 @@ class ResponsesSplicer(Splicer[SaidItems]):
     @property
     def said(self) -> SaidItems:
         """What the model said in the reply, as far as it has come."""
-        usage = self._response.get("usage")
-        items = output_of(self._response) or list(self._items.values())
-        return SaidItems(
-            items, finish=word_at(self._response, "status"), usage=usage if isinstance(usage, Mapping) else None
-        )
+        return _said(self._response, output_of(self._response) or list(self._items.values()))
 
     @property
     def has_searches(self) -> bool:
