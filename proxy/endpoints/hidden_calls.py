@@ -21,6 +21,8 @@ from strategies.core.messages import dump
 
 NAME = "search_memory"
 """The name of the tool."""
+FREE_CHOICES = (None, "auto")
+"""Tool choices that leave it to the model."""
 NO_ANSWER = "(The model gave no answer.)"
 """What a client gets instead of an empty message, which many servers refuse when it is sent back to them."""
 

@@ -28,8 +28,19 @@ _PROBE = b"no model says this"
 _PROMPT_COUNTS = ("prompt_tokens", "input_tokens", "total_tokens")
 _DECODER = json.JSONDecoder()
 
+Json = dict[str, Any]
 Items = Sequence[Mapping[str, Any]]
 """Elements of a message list."""
+
+
+def objects_in(values: object) -> Items:
+    """The objects of an array; empty for what is none."""
+    return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
+
+
+def named_event(body: Mapping[str, Any]) -> bytes:
+    """An event that is called as its `type`."""
+    return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
 
 
 class Usage(NamedTuple):

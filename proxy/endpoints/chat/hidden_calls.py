@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.endpoints.endpoint import Values
-from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, ToolUse
+from proxy.endpoints.hidden_calls import FREE_CHOICES, NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, ToolUse
 from proxy.endpoints.replies import Items
 from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump
@@ -167,7 +167,7 @@ def tool_use(values: Values) -> ToolUse | None:
     tools = values.get("tools")
     if not (tools is None or isinstance(tools, list)):
         return None
-    runs_calls = values.get("n") in (None, 1) and values.get("tool_choice") in (None, "auto")
+    runs_calls = values.get("n") in (None, 1) and values.get("tool_choice") in FREE_CHOICES
     # No upstream takes tools together with the old `functions`.
     return ToolUse(frozenset(_names(tools or ())), bool(tools), not values.get("functions"), runs_calls)
 

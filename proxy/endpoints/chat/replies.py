@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from proxy.endpoints.replies import Items, StreamCapture, TextPlaces
+from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces
 from proxy.errors import ProxyError
 from proxy.http.sse import DONE, event
 from proxy.values import json_or_none
 
-Json = dict[str, Any]
 C = TypeVar("C", bound="StreamedCall")
 
 ANSWER = re.compile(rb'"choices"\s*:\s*\[\s*\{')

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.endpoints.chat.hidden_calls import FirstChoice, calls_of, finish_for_client, usage_for_client
-from proxy.endpoints.chat.replies import ANSWER, Json, StreamedCall, StreamedMembers, continued_call, function_of
+from proxy.endpoints.chat.replies import ANSWER, StreamedCall, StreamedMembers, continued_call, function_of
 from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, Splicer, rewritten
+from proxy.endpoints.replies import Json
 from proxy.values import json_or_none
 
 _DONE = b"[DONE]"

@@ -16,14 +16,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.endpoints.endpoint import Values
-from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, ToolUse, rewritten
-from proxy.endpoints.messages.replies import ANSWER, Json, StreamedMessage, blocks_of, index_of, named_event, text_of
-from proxy.endpoints.replies import Items
+from proxy.endpoints.hidden_calls import (
+    FREE_CHOICES,
+    NAME,
+    NO_ANSWER,
+    HiddenCall,
+    HiddenRound,
+    Said,
+    Splicer,
+    ToolUse,
+    rewritten,
+)
+from proxy.endpoints.messages.replies import ANSWER, StreamedMessage, blocks_of, index_of, text_of
+from proxy.endpoints.replies import Items, Json, named_event
 from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump
 from strategies.dialects.messages import THINKING
-
-_FREE_CHOICES = (None, "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +153,7 @@ def tool_use(values: Values) -> ToolUse | None:
     if not (tools is None or isinstance(tools, list)):
         return None
     names = frozenset(str(each.get("name")) for each in tools or () if isinstance(each, Mapping))
-    runs_calls = (choice.get("type") if isinstance(choice, Mapping) else choice) in _FREE_CHOICES
+    runs_calls = (choice.get("type") if isinstance(choice, Mapping) else choice) in FREE_CHOICES
     output = values.get("output_config")
     is_side = not tools and isinstance(output, Mapping) and bool(output.get("format"))
     return ToolUse(names, bool(tools), not is_side, runs_calls)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.endpoints.replies import Items, StreamCapture, TextPlaces
+from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event, objects_in
 from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.values import json_or_none
-
-Json = dict[str, Any]
 
 ANSWER = re.compile(rb'"type"\s*:\s*"(?:message(?:_start|_delta|_stop)?|content_block_(?:start|delta|stop)|ping)"')
 _GREETINGS = ("message_start", "ping")
@@ -59,11 +57,6 @@ def last_event_at(chunk: bytes, sent: bytes) -> int:
     return found.start()
 
 
-def named_event(body: Mapping[str, Any]) -> bytes:
-    """An event that is called as its `type`."""
-    return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
-
-
 # -- the text ----------------------------------------------------------------------------------------------------
 
 
@@ -72,10 +65,9 @@ def text_of(document: Any) -> str:
     return "".join(block["text"] for block in blocks_of(document) if isinstance(block.get("text"), str))
 
 
-def blocks_of(document: Any) -> Sequence[Mapping[str, Any]]:
+def blocks_of(document: Any) -> Items:
     """The content blocks of a message that are objects."""
-    content = document.get("content") if isinstance(document, Mapping) else None
-    return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    return objects_in(document.get("content")) if isinstance(document, Mapping) else []
 
 
 def _text_of_event(document: Any) -> str | None:

@@ -17,15 +17,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.endpoints.endpoint import Values
-from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, ToolUse, rewritten
-from proxy.endpoints.replies import Items
+from proxy.endpoints.hidden_calls import (
+    FREE_CHOICES,
+    NAME,
+    NO_ANSWER,
+    HiddenCall,
+    HiddenRound,
+    Said,
+    Splicer,
+    ToolUse,
+    rewritten,
+)
+from proxy.endpoints.replies import Items, Json, named_event
 from proxy.endpoints.responses.replies import (
     ANSWER,
     ENDINGS,
-    Json,
     is_greeting,
     item_events,
-    named_event,
     output_of,
     text_of,
 )
@@ -42,7 +50,6 @@ NOTHING_SAID: Json = {
     "status": "completed",
     "content": [{"type": "output_text", "text": NO_ANSWER, "annotations": [], "logprobs": []}],
 }
-_FREE_CHOICES = (None, "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +222,7 @@ def tool_use(values: Values) -> ToolUse | None:
     names = frozenset(word_at(each, "name") for each in tools or ())
     form = text.get("format") if isinstance(text, Mapping) else None
     is_side = not tools and word_at(form, "type") == "json_schema"
-    runs_calls = values.get("tool_choice") in _FREE_CHOICES and values.get("background") is not True
+    runs_calls = values.get("tool_choice") in FREE_CHOICES and values.get("background") is not True
     return ToolUse(names, bool(tools), not is_side, runs_calls)
 
 

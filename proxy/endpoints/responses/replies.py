@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.endpoints.replies import Items, StreamCapture, TextPlaces
+from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event, objects_in
 from proxy.errors import ProxyError
 from proxy.values import json_or_none, word_at
-
-Json = dict[str, Any]
 
 ANSWER = re.compile(rb'"object"\s*:\s*"response"|"type"\s*:\s*"response\.(?!failed)[a-z_.]+"')
 ENDINGS = ("response.completed", "response.incomplete", "response.failed")
@@ -47,27 +44,18 @@ def last_event_at(chunk: bytes, sent: bytes) -> int:
     return max(found.start() - len(before), 0)
 
 
-def named_event(body: Mapping[str, Any]) -> bytes:
-    """An event that is called as its `type`."""
-    return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
-
-
 # -- the text ----------------------------------------------------------------------------------------------------
 
 
 def text_of(items: Iterable[Mapping[str, Any]]) -> str:
     """The texts of the messages among some items, joined."""
-    parts = (part for item in items if item.get("type") == "message" for part in _objects(item.get("content")))
+    parts = (part for item in items if item.get("type") == "message" for part in objects_in(item.get("content")))
     return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
 
 
 def output_of(response: object) -> Items:
     """The items of a response."""
-    return _objects(response.get("output")) if isinstance(response, Mapping) else []
-
-
-def _objects(values: object) -> Sequence[Mapping[str, Any]]:
-    return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
+    return objects_in(response.get("output")) if isinstance(response, Mapping) else []
 
 
 def _text_of_event(document: Any) -> str | None:
@@ -169,7 +157,7 @@ def item_events(item: Mapping[str, Any], index: int) -> Iterator[Json]:
 
 
 def _text_events(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[Json]:
-    for number, part in enumerate(_objects(item.get("content"))):
+    for number, part in enumerate(objects_in(item.get("content"))):
         at = {**place, "item_id": item.get("id"), "content_index": number}
         if not isinstance(part.get("text"), str):
             continue
