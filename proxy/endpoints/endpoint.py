@@ -13,21 +13,25 @@ an element is asked once for each new element. So a known request asks it almost
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from proxy.endpoints.hidden_calls import JoinReplies, MakeSplicer, Said, ToolMembers, ToolUse
-from proxy.endpoints.replies import Capture, Items
+from proxy.endpoints.replies import Capture, Items, JsonCapture, StreamCapture, TextPlaces
 from proxy.errors import ProxyError
-from proxy.http.headers import BEARER, Headers
+from proxy.http.headers import BEARER, Headers, is_event_stream
 from proxy.reasons import Reason
 from proxy.tokens.counter import Counter
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import Dialect
+from strategies.core.parsing import loads
+from strategies.core.shaping import BRIDGE
 from strategies.core.transcript import Transcript
 
+_NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
 
 Values = Mapping[str, Any]
@@ -79,11 +83,28 @@ class Question:
     """The number of answers."""
     temperature: float | None = None
 
+    @property
+    def has_tools(self) -> bool:
+        """Whether its members offer tools."""
+        return _NO_TOOLS.fullmatch(self.members.get("tools", "null")) is None
 
-class EndingReader(Protocol):
-    """Reads the ending of a reply from its last bytes, or from all of them if `is_complete`; "" for none."""
+    def continued(self, view: str, dialect: Dialect, bridged: Sequence[str] = ()) -> str:
+        """A view as JSON text, with the user's message at its end.
 
-    def __call__(self, data: bytes, *, is_complete: bool) -> str: ...
+        Where roles must alternate, an assistant message goes before it if the last role is one of `bridged`.
+        """
+        messages = loads(view) if self.alternates and bridged else []
+        is_bridged = bool(messages) and str(messages[-1].get("role")) in bridged
+        # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
+        added = [*([dialect.assistant(BRIDGE)] if is_bridged else ()), dialect.user(self.user)]
+        head = view.rstrip().removesuffix("]").rstrip()
+        between = "" if head.endswith("[") else ","
+        return f"{head}{between}{','.join(map(json.dumps, added))}]"
+
+
+def written(members: Mapping[str, str]) -> bytes:
+    """A body of these members, given as JSON text, in their order."""
+    return ("{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}").encode()
 
 
 class AsEvents(Protocol):
@@ -175,10 +196,12 @@ class Endpoint:
     """
     last_event_has_data: bool = False
     """Whether that event says anything of the reply, such as its usage, so that all of it must be read first."""
-    ending: EndingReader
-    """Reads the ending of the text from the last bytes of a reply."""
-    capture: Callable[[Headers], Capture]
-    """Captures what the model says in a reply with these headers."""
+    text_places: TextPlaces
+    """Where its replies have their text, whose ending is read (`proxy.endpoints.replies.ending_in`)."""
+    items_in: Callable[[Any], Items]
+    """What the model said in the document of a reply, as a client would send it back; empty for no complete reply."""
+    stream_capture: type[StreamCapture]
+    """Captures what the model says in a reply in events."""
     is_usage_alone: Callable[[object], bool]
     """Whether an event is there only because `usage_probe` has asked for it."""
 
@@ -229,6 +252,10 @@ class Endpoint:
     """What the model said in a reply in one piece; None where it is no reply of a model."""
     joined: JoinReplies
     splicer: MakeSplicer
+
+    def capture(self, headers: Headers) -> Capture:
+        """A capture for a reply with these headers."""
+        return self.stream_capture() if is_event_stream(headers) else JsonCapture(self.items_in)
 
 
 def any_session_headers(headers: Headers) -> Iterator[SessionHint]:

@@ -11,6 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from proxy.endpoints.replies import Items
@@ -20,6 +21,8 @@ from strategies.core.messages import dump
 
 NAME = "search_memory"
 """The name of the tool."""
+FREE_CHOICES = (None, "auto")
+"""Tool choices that leave it to the model."""
 NO_ANSWER = "(The model gave no answer.)"
 """What a client gets instead of an empty message, which many servers refuse when it is sent back to them."""
 
@@ -54,32 +57,39 @@ class HiddenRound(NamedTuple):
     calls: Sequence[HiddenCall]
 
 
-class Said(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said(ABC):
     """What a model said in one reply."""
 
-    @property
-    def text(self) -> str:
-        """The text of the reply."""
-        ...
+    complete: ClassVar[tuple[str | None, ...]]
+    """The finishes after which calls are complete; some servers give none, or the wrong one."""
+    finish: str | None = None
+    """Why the reply ended, as its protocol has it."""
+    usage: Mapping[str, Any] | None = None
 
     @property
-    def usage(self) -> Mapping[str, Any] | None:
-        """The usage of the reply."""
-        ...
+    @abstractmethod
+    def text(self) -> str:
+        """The text of the reply."""
+
+    @property
+    @abstractmethod
+    def memory_calls(self) -> Items:
+        """The calls of the memory tool, which are hidden from the client."""
 
     @property
     def calls_memory(self) -> bool:
         """Whether the memory tool is called, and the reply did not end within a call."""
-        ...
+        return bool(self.memory_calls) and self.finish in self.complete
 
     @property
+    @abstractmethod
     def has_client_calls(self) -> bool:
         """Whether the client's own tools are called."""
-        ...
 
+    @abstractmethod
     def hidden_round(self, prefix: str) -> HiddenRound:
         """The hidden calls; one without an id gets one that begins with `prefix`."""
-        ...
 
 
 S = TypeVar("S", bound=Said)

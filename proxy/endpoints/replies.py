@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from proxy.values import count_at, json_or_none
+from proxy.http.sse import EventReader
+from proxy.values import count_at, json_or_none, word_at
 
 ENDING_LENGTH = 64  # characters
 _THOUGHT = re.compile(r"</think(?:ing)?>")
@@ -25,8 +28,19 @@ _PROBE = b"no model says this"
 _PROMPT_COUNTS = ("prompt_tokens", "input_tokens", "total_tokens")
 _DECODER = json.JSONDecoder()
 
+Json = dict[str, Any]
 Items = Sequence[Mapping[str, Any]]
 """Elements of a message list."""
+
+
+def objects_in(values: object) -> Items:
+    """The objects of an array; empty for what is none."""
+    return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
+
+
+def named_event(body: Mapping[str, Any]) -> bytes:
+    """An event that is called as its `type`."""
+    return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
 
 
 class Usage(NamedTuple):
@@ -72,21 +86,50 @@ def with_prompt_tokens(usage: Mapping[str, Any], extra: int) -> dict[str, Any]:
     return {**usage, **{key: max(count + extra, 0) for key, count in counts.items()}}
 
 
-class Capture(Protocol):
+class Capture(ABC):
     """Takes in the bytes of one reply."""
 
+    @abstractmethod
     def feed(self, chunk: bytes) -> None:
         """Takes in the next bytes."""
-        ...
 
+    @abstractmethod
     def items(self) -> Items:
         """What the model said, as a client would send it back; empty if the reply is not complete."""
-        ...
 
     @property
     def reply_id(self) -> str:
-        """The id by which a later request may name the reply; "" where there is none."""
-        ...
+        """The id of the reply; "" where no later request could name it."""
+        return ""
+
+
+@dataclass
+class JsonCapture(Capture):
+    """Captures a reply in one piece, out of whose document `items_in` reads what the model said."""
+
+    items_in: Callable[[Any], Items]
+    _chunks: list[bytes] = field(default_factory=list)
+
+    def feed(self, chunk: bytes) -> None:
+        self._chunks.append(chunk)
+
+    def items(self) -> Items:
+        return self.items_in(self._document)
+
+    @property
+    def reply_id(self) -> str:
+        return word_at(self._document, "id")
+
+    @cached_property
+    def _document(self) -> Any:
+        return json_or_none(b"".join(self._chunks))
+
+
+@dataclass(slots=True)
+class StreamCapture(Capture):
+    """Captures a reply in events."""
+
+    _events: EventReader = field(default_factory=EventReader)
 
 
 # -- the ending of a text ----------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.replies import Capture, Items, Usage, usage_in, with_prompt_tokens
+from proxy.endpoints.replies import Capture, Items, Usage, ending_in, usage_in, with_prompt_tokens
 from proxy.http.content_encoding import Decoder, decoder_for
 from proxy.http.headers import Headers, encoding_of, is_event_stream
 from proxy.http.sse import EventReader, LineSplitter
@@ -94,7 +94,7 @@ class WatchedReply:
     def ending(self) -> str:
         """The digest of the end of the reply's text; "" if its last bytes do not show it."""
         tail = b"".join(self._tail)
-        return self._endpoint.ending(tail, is_complete=self._kept == self._size)
+        return ending_in(tail, self._endpoint.text_places, is_complete=self._kept == self._size)
 
     def usage(self) -> Usage | None:
         """The last usage in the reply, or None."""

@@ -2,7 +2,7 @@
 
 Theory of operation. OpenAI's chat format wraps each message in three tokens and primes the reply with three more:
 3 + role + content + (name + 1) a message, exact on the published counts for gpt-4 and gpt-4o. Tools are counted as the
-text that OpenAI's models see (`proxy/tokens/namespace.py`), plus 9, less 4 where a system message comes first: of 27
+text that OpenAI's models see (`proxy/tokens/prompt.py`), plus 9, less 4 where a system message comes first: of 27
 published counts 19 are met exactly and the rest within 3 tokens.
 
 Other vendors frame messages in other ways, and servers whose template prints tools as JSON need about twice as much;
@@ -14,26 +14,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from proxy.endpoints.counter import (
+    FRAME_CHARS,
+    MEDIA_CHARS,
+    PER_MESSAGE,
+    REPLY_PRIMING,
+    SCHEMA_FRAME,
+    PartsCounter,
+    chars_of,
+)
 from proxy.tokens import images
-from proxy.tokens.counter import INLINE_CHARS, Counter
-from proxy.tokens.tools import namespace
+from proxy.tokens.counter import INLINE_CHARS
 from strategies.dialects.chat import CHAT
 
-PER_MESSAGE = 3
-REPLY_PRIMING = 3
-TOOLS_FRAME = 9
 TOOLS_AFTER_SYSTEM = -4
 FUNCTION_CALL_FRAME = 3
 FUNCTION_RESULT_FRAME = -2
 NAMED_CHOICE_FRAME = 7
-SCHEMA_FRAME = 10
 _SEEN = ("role", "name", "content", "tool_calls", "function_call")
-_FRAME_CHARS = 40
-_MEDIA_CHARS = 4_096
-"""The cost of reading a picture's size, in characters of text."""
 
 
-class ChatCounter(Counter):
+class ChatCounter(PartsCounter):
     """Counts chat messages."""
 
     dialect = CHAT
@@ -59,12 +60,7 @@ class ChatCounter(Counter):
 
     def chars(self, body: Mapping[str, object]) -> int:
         """About how much work it is to count a message, in characters of text."""
-        return _FRAME_CHARS + sum(_chars(body.get(member)) for member in _SEEN)
-
-    def _content(self, content: object) -> int:
-        if isinstance(content, list):
-            return sum(self._part(part) for part in content)
-        return self.string(content)
+        return FRAME_CHARS + sum(chars_of(body.get(member), _chars_of_part) for member in _SEEN)
 
     def _part(self, part: object) -> int:
         if not isinstance(part, Mapping):
@@ -103,8 +99,7 @@ class ChatCounter(Counter):
     def _tools(self, offered: list[object]) -> int:
         functions = [inner for inner in map(_function, offered) if inner is not None]
         others = [tool for tool in offered if _function(tool) is None]
-        total = sum(self.loose(tool) for tool in others)
-        return total + (TOOLS_FRAME + self.text(namespace(functions)) if functions else 0)
+        return sum(self.loose(tool) for tool in others) + self._functions(functions)
 
     def _choice(self, choice: object) -> int:
         if choice == "none":
@@ -151,14 +146,8 @@ def _image_size(fields: Mapping[str, object]) -> images.Size | None:
     return None
 
 
-def _chars(value: object) -> int:
-    """About how much work a member of a message is; an unknown form counts as much."""
-    if isinstance(value, list):
-        return sum(map(_chars_of_part, value[:INLINE_CHARS]))
-    return 0 if value is None else _chars_of_part(value)
-
-
 def _chars_of_part(part: object) -> int:
+    """About how much work a part of a member is; an unknown form counts as much."""
     match part:
         case str():
             return len(part)
@@ -167,8 +156,8 @@ def _chars_of_part(part: object) -> int:
         case {"function": {"name": str(name), "arguments": str(text)}} | {"name": str(name), "arguments": str(text)}:
             return len(name) + len(text)
         case {"type": "image_url" | "input_audio"}:
-            return _MEDIA_CHARS
+            return MEDIA_CHARS
         case {"type": "file", "file": {"filename": str(name)}}:
-            return len(name) + _MEDIA_CHARS
+            return len(name) + MEDIA_CHARS
         case _:
             return INLINE_CHARS

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.endpoints.chat import hidden_calls, replies
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.endpoints.chat.splicing import ChatSplicer
-from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question, Values, openai_session_hints
+from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question, Values, openai_session_hints, written
 from strategies.core.effects import Answer, Failure
-from strategies.core.parsing import loads
-from strategies.core.shaping import BRIDGE
 from strategies.core.transcript import Transcript
 from strategies.dialects.chat import CHAT, RESULT_ROLES
 
@@ -49,45 +46,26 @@ def usage_probe(values: Values) -> Mapping[str, str]:
 
 # -- the proxy's own calls -----------------------------------------------------------------------------------------
 
-_NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
-
 
 def body_of(question: Question, limit: str) -> bytes:
     """The body of a request, with the bound on the answer's length under the name `limit`."""
     members = {"model": json.dumps(question.model), "messages": _messages(question)}
     members |= question.members
-    if not _NO_TOOLS.fullmatch(members.get("tools", "null")):
+    if question.has_tools:
         members["tool_choice"] = '"none"'
     if question.n > 1:
         members["n"] = str(question.n)
     if question.temperature is not None:
         members["temperature"] = json.dumps(question.temperature)
     members[limit] = str(question.max_tokens)
-    return ("{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}").encode()
+    return written(members)
 
 
 def _messages(question: Question) -> str:
     if question.view is not None:
-        return with_user_message(question.view, question.user, alternates=question.alternates)
+        return question.continued(question.view, CHAT, ("user", *RESULT_ROLES))
     # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
     return json.dumps([{"role": "system", "content": question.system}, {"role": "user", "content": question.user}])
-
-
-def with_user_message(view: str, text: str, *, alternates: bool = False) -> str:
-    """A message list as JSON text with one more user message at its end.
-
-    Where roles must alternate, an assistant message is put before it if the last one is the user's or a tool's.
-    """
-    head = view.rstrip().removesuffix("]").rstrip()
-    bridged = alternates and _last_role(view) in ("user", *RESULT_ROLES)
-    added = [*([CHAT.assistant(BRIDGE)] if bridged else ()), CHAT.user(text)]
-    between = "" if head.endswith("[") else ","
-    return f"{head}{between}{','.join(json.dumps(each) for each in added)}]"
-
-
-def _last_role(view: str) -> str:
-    messages = loads(view)
-    return str(messages[-1].get("role")) if messages else ""
 
 
 def answers_in(document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:
@@ -135,8 +113,9 @@ CHAT_ENDPOINT = Endpoint(
     answer=replies.ANSWER,
     is_greeting=replies.is_greeting,
     last_event_at=replies.last_event_at,
-    ending=replies.ending_of,
-    capture=replies.capture_for,
+    text_places=replies.TEXT_PLACES,
+    items_in=replies.items_in,
+    stream_capture=replies.ChatCapture,
     is_usage_alone=replies.is_usage_alone,
     error_body=lambda error: error.to_json(),
     error_event=replies.error_event,

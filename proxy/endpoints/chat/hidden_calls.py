@@ -12,38 +12,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.endpoints.endpoint import Values
-from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, ToolUse
+from proxy.endpoints.hidden_calls import FREE_CHOICES, NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, ToolUse
 from proxy.endpoints.replies import Items
 from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump
 
-COMPLETE_FINISHES = (None, "stop", "tool_calls", "function_call")
-"""Finish reasons after which calls are complete; some servers give none, or the wrong one."""
 _CALL_FINISHES = ("tool_calls", "function_call")
 
 
 @dataclass(frozen=True, slots=True)
-class FirstChoice:
-    """The first choice of a reply: its message, its finish reason, and the usage of the reply."""
+class FirstChoice(Said):
+    """The first choice of a reply."""
 
+    complete = (None, "stop", "tool_calls", "function_call")
     message: Mapping[str, Any]
-    finish: str | None = None
-    usage: Mapping[str, Any] | None = None
 
     @property
     def memory_calls(self) -> list[Mapping[str, Any]]:
-        """The calls of the memory tool, which are hidden from the client."""
         return [call for call in calls_of(self.message) if is_hidden(call)]
 
     @property
     def has_client_calls(self) -> bool:
-        """Whether the client's own tools are called."""
         return bool(self.message.get("function_call")) or len(self.memory_calls) < len(calls_of(self.message))
-
-    @property
-    def calls_memory(self) -> bool:
-        """Whether the memory tool is called, and the reply did not end within a call."""
-        return bool(self.memory_calls) and self.finish in COMPLETE_FINISHES
 
     @property
     def text(self) -> str:
@@ -118,9 +108,8 @@ def first_choice_in(data: bytes) -> FirstChoice | None:
         body = json.loads(data)
         choice = body["choices"][0]
         usage = body.get("usage")
-        return FirstChoice(
-            dict(choice["message"]), choice.get("finish_reason"), usage if isinstance(usage, dict) else None
-        )
+        usage = usage if isinstance(usage, dict) else None
+        return FirstChoice(dict(choice["message"]), finish=choice.get("finish_reason"), usage=usage)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
@@ -178,7 +167,7 @@ def tool_use(values: Values) -> ToolUse | None:
     tools = values.get("tools")
     if not (tools is None or isinstance(tools, list)):
         return None
-    runs_calls = values.get("n") in (None, 1) and values.get("tool_choice") in (None, "auto")
+    runs_calls = values.get("n") in (None, 1) and values.get("tool_choice") in FREE_CHOICES
     # No upstream takes tools together with the old `functions`.
     return ToolUse(frozenset(_names(tools or ())), bool(tools), not values.get("functions"), runs_calls)
 

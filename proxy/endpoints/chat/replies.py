@@ -8,13 +8,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from proxy.endpoints.replies import Capture, Items, TextPlaces, ending_in
+from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces
 from proxy.errors import ProxyError
-from proxy.http.headers import Headers, is_event_stream
-from proxy.http.sse import DONE, EventReader, event
+from proxy.http.sse import DONE, event
 from proxy.values import json_or_none
 
-Json = dict[str, Any]
 C = TypeVar("C", bound="StreamedCall")
 
 ANSWER = re.compile(rb'"choices"\s*:\s*\[\s*\{')
@@ -59,11 +57,6 @@ def last_event_at(chunk: bytes, sent: bytes) -> int:
 # -- the text ----------------------------------------------------------------------------------------------------
 
 
-def ending_of(data: bytes, *, is_complete: bool) -> str:
-    """The ending of a completion, as `ending_in` gives it; "" also if there are several choices."""
-    return ending_in(data, _PLACES, is_complete=is_complete)
-
-
 def _text_of_reply(document: Any) -> str | None:
     return _text(document, "message")
 
@@ -85,7 +78,7 @@ def _text(document: Any, member: str) -> str | None:
     return content if isinstance(content, str) else ""
 
 
-_PLACES = TextPlaces(b"content", _text_of_reply, _text_of_event)
+TEXT_PLACES = TextPlaces(b"content", _text_of_reply, _text_of_event)
 
 
 # -- the message -------------------------------------------------------------------------------------------------
@@ -165,41 +158,23 @@ def _joined(so_far: Mapping[str, Any], piece: Mapping[str, Any]) -> Json:
     return {"name": name if more == name else name + more, "arguments": so_far.get("arguments", "") + text}
 
 
-def capture_for(headers: Headers) -> Capture:
-    """A capture for a reply with these headers."""
-    return StreamCapture() if is_event_stream(headers) else JsonCapture()
+def items_in(completion: Any) -> Items:
+    """The message of the first choice; empty where there is none."""
+    try:
+        message = completion["choices"][0]["message"]
+    except (LookupError, TypeError):
+        return ()
+    return (sendable(message),) if isinstance(message, Mapping) else ()
 
 
-class JsonCapture:
-    """Captures a reply in one piece."""
+@dataclass(slots=True)
+class ChatCapture(StreamCapture):
+    """A stream is complete if its first choice has finished and no error came."""
 
-    reply_id = ""
-
-    def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-
-    def items(self) -> Items:
-        try:
-            message = json.loads(b"".join(self._chunks))["choices"][0]["message"]
-        except (ValueError, LookupError, TypeError):
-            return ()
-        return (sendable(message),) if isinstance(message, Mapping) else ()
-
-
-class StreamCapture:
-    """Captures a reply in events, which is complete if its first choice has finished and no error came."""
-
-    reply_id = ""
-
-    def __init__(self) -> None:
-        self._events = EventReader()
-        self._members = StreamedMembers()
-        self._calls: list[StreamedCall] = []
-        self._finished = False
-        self._broken = False
+    _members: StreamedMembers = field(default_factory=StreamedMembers)
+    _calls: list[StreamedCall] = field(default_factory=list)
+    _finished: bool = False
+    _broken: bool = False
 
     def feed(self, chunk: bytes) -> None:
         for data in self._events.feed(chunk):

@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.endpoints.chat.hidden_calls import FirstChoice, calls_of, finish_for_client, usage_for_client
-from proxy.endpoints.chat.replies import ANSWER, Json, StreamedCall, StreamedMembers, continued_call, function_of
+from proxy.endpoints.chat.replies import ANSWER, StreamedCall, StreamedMembers, continued_call, function_of
 from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, Splicer, rewritten
+from proxy.endpoints.replies import Json
 from proxy.values import json_or_none
 
 _DONE = b"[DONE]"
@@ -49,7 +50,7 @@ class ChatSplicer(Splicer[FirstChoice]):
     def said(self) -> FirstChoice:
         """The reply's first choice, as far as it has come."""
         choice = self._choices.get(0) or Choice()
-        return FirstChoice(choice.message, choice.finish, self._usage)
+        return FirstChoice(choice.message, finish=choice.finish, usage=self._usage)
 
     @property
     def has_searches(self) -> bool:
@@ -196,7 +197,7 @@ class Choice:
     @property
     def is_continued(self) -> bool:
         """Whether another reply follows this one: it has finished, and called nothing but the memory tool."""
-        choice = FirstChoice(self.message, self.finish)
+        choice = FirstChoice(self.message, finish=self.finish)
         return self.runs_calls and self.finish is not None and choice.calls_memory and not choice.has_client_calls
 
     def _visible(self, delta: Json, *, is_last: bool) -> Json:

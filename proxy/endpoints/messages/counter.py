@@ -16,30 +16,24 @@ import math
 import re
 from collections.abc import Mapping
 
+from proxy.endpoints.counter import FRAME_CHARS, MEDIA_CHARS, PER_MESSAGE, REPLY_PRIMING, PartsCounter, chars_of, sealed
 from proxy.tokens import images
-from proxy.tokens.counter import INLINE_CHARS, Counter
+from proxy.tokens.counter import INLINE_CHARS
 from strategies.dialects.messages import MESSAGES
 
-PER_MESSAGE = 3
 PER_CALL = 12
 """The name of the block, its ids and its tags: what a call costs besides its name and its input."""
-REPLY_PRIMING = 3
 TOOLS_PROMPT = 340
 """The system prompt that comes with tools has 290 to 350 tokens, by model, as documented."""
 PIXELS_PER_TOKEN = 750
 LONGEST_EDGE = 1_568
 UNKNOWN_PICTURE = 1_600
-CHARS_PER_SEALED_TOKEN = 6
-"""About the characters of a signature for each token that was thought: a guess, made good by calibration."""
 _FACTOR, _NEWER_FACTOR, _NEWER = 1.18, 1.53, (4, 7)
 """Tokens for one of o200k: of models up to 4.6, and of those since 4.7, which have another tokenizer."""
 _VERSION = re.compile(r"claude-(?:[a-z]+-)*(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
-_FRAME_CHARS = 40
-_MEDIA_CHARS = 4_096
-"""The cost of reading a picture's size, in characters of text."""
 
 
-class MessagesCounter(Counter):
+class MessagesCounter(PartsCounter):
     """Counts messages of Anthropic's API."""
 
     dialect = MESSAGES
@@ -70,21 +64,16 @@ class MessagesCounter(Counter):
 
     def chars(self, body: Mapping[str, object]) -> int:
         """About how much work it is to count a message, in characters of text."""
-        return _FRAME_CHARS + _chars(body.get("content"))
+        return FRAME_CHARS + chars_of(body.get("content"), _chars_of_block)
 
-    def _content(self, content: object) -> int:
-        if isinstance(content, list):
-            return sum(self._block(block) for block in content)
-        return self.string(content)
-
-    def _block(self, block: object) -> int:
+    def _part(self, block: object) -> int:
         if not isinstance(block, Mapping):
             return self.string(block)
         match block.get("type"):
             case "text":
                 return self.string(block.get("text"))
             case "thinking" | "redacted_thinking":
-                return self.string(block.get("thinking")) or _sealed(block.get("signature", block.get("data")))
+                return self.string(block.get("thinking")) or sealed(block.get("signature", block.get("data")))
             case "tool_use" | "server_tool_use" | "mcp_tool_use":
                 return PER_CALL + self.string(block.get("name")) + self.json(block.get("input"))
             case "tool_result":
@@ -115,10 +104,6 @@ def _shown(tool: object) -> object:
     return {key: tool[key] for key in ("name", "description", "input_schema", "type") if key in tool}
 
 
-def _sealed(signature: object) -> int:
-    return len(signature) // CHARS_PER_SEALED_TOKEN if isinstance(signature, str) else 0
-
-
 def _picture(source: object) -> int:
     data = source.get("data") if isinstance(source, Mapping) else None
     size = images.size_of_base64(data) if isinstance(data, str) else None
@@ -128,24 +113,18 @@ def _picture(source: object) -> int:
     return min(UNKNOWN_PICTURE, math.ceil(size[0] * scale * size[1] * scale / PIXELS_PER_TOKEN))
 
 
-def _chars(content: object) -> int:
-    """About how much work a content is; an unknown form counts as much."""
-    if isinstance(content, list):
-        return sum(map(_chars_of_block, content[:INLINE_CHARS]))
-    return 0 if content is None else _chars_of_block(content)
-
-
 def _chars_of_block(block: object) -> int:
+    """About how much work a block is; an unknown form counts as much."""
     match block:
         case str():
             return len(block)
         case {"type": "text", "text": str(text)} | {"type": "thinking", "thinking": str(text)}:
             return len(text)
         case {"type": "tool_result", "content": content}:
-            return _FRAME_CHARS + _chars(content)
+            return FRAME_CHARS + chars_of(content, _chars_of_block)
         case {"type": "tool_result"}:
-            return _FRAME_CHARS
+            return FRAME_CHARS
         case {"type": "image" | "document"}:
-            return _MEDIA_CHARS
+            return MEDIA_CHARS
         case _:
             return INLINE_CHARS

@@ -8,11 +8,18 @@ to turn, gets one, if the client marks anything and has one left.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question, SessionHint, Values, any_session_headers
+from proxy.endpoints.endpoint import (
+    Endpoint,
+    MalformedElement,
+    Question,
+    SessionHint,
+    Values,
+    any_session_headers,
+    written,
+)
 from proxy.endpoints.messages import hidden_calls, replies
 from proxy.endpoints.messages.counter import MessagesCounter
 from proxy.endpoints.messages.hidden_calls import MessagesSplicer
@@ -22,8 +29,6 @@ from proxy.reasons import Reason
 from proxy.values import json_or_none
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import dump
-from strategies.core.parsing import loads
-from strategies.core.shaping import BRIDGE
 from strategies.core.transcript import Transcript
 from strategies.dialects.messages import MESSAGES
 
@@ -101,7 +106,6 @@ def session_hints(headers: Headers, values: Values) -> Iterator[SessionHint]:
 
 # -- the proxy's own calls -----------------------------------------------------------------------------------------
 
-_NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
 _FINISHES = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
 
 
@@ -114,28 +118,19 @@ def body_of(question: Question, limit: str) -> bytes:
     members |= {name: value for name, value in question.members.items() if value.strip() != "null"}
     if question.view is None and question.system:
         members["system"] = json.dumps(question.system)
-    if not _NO_TOOLS.fullmatch(members.get("tools", "null")):
+    if question.has_tools:
         members["tool_choice"] = '{"type":"none"}'
     if question.temperature is not None:
         members["temperature"] = json.dumps(question.temperature)
     members["messages"] = _messages(question)
-    return ("{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}").encode()
+    return written(members)
 
 
 def _messages(question: Question) -> str:
     if question.view is None:
         # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
         return json.dumps([{"role": "user", "content": question.user}])
-    head = question.view.rstrip().removesuffix("]").rstrip()
-    bridged = question.alternates and _last_role(question.view) == "user"
-    added = [*([MESSAGES.assistant(BRIDGE)] if bridged else ()), MESSAGES.user(question.user)]
-    between = "" if head.endswith("[") else ","
-    return f"{head}{between}{','.join(json.dumps(message) for message in added)}]"
-
-
-def _last_role(view: str) -> str:
-    messages = loads(view)
-    return str(messages[-1].get("role")) if messages else ""
+    return question.continued(question.view, MESSAGES, ("user",))
 
 
 def answers_in(document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:
@@ -216,8 +211,9 @@ MESSAGES_ENDPOINT = Endpoint(
     answer=replies.ANSWER,
     is_greeting=replies.is_greeting,
     last_event_at=replies.last_event_at,
-    ending=replies.ending_of,
-    capture=replies.capture_for,
+    text_places=replies.TEXT_PLACES,
+    items_in=replies.items_in,
+    stream_capture=replies.MessagesCapture,
     is_usage_alone=lambda _event: False,
     error_body=replies.error_body,
     error_event=replies.error_event,

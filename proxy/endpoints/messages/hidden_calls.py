@@ -12,49 +12,46 @@ blocks numbered after those that the client has; the last usage counts the outpu
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from proxy.endpoints.endpoint import Values
-from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, ToolUse, rewritten
-from proxy.endpoints.messages.replies import ANSWER, Json, StreamedMessage, blocks_of, index_of, named_event, text_of
-from proxy.endpoints.replies import Items
+from proxy.endpoints.hidden_calls import (
+    FREE_CHOICES,
+    NAME,
+    NO_ANSWER,
+    HiddenCall,
+    HiddenRound,
+    Said,
+    Splicer,
+    ToolUse,
+    rewritten,
+)
+from proxy.endpoints.messages.replies import ANSWER, StreamedMessage, blocks_of, index_of, text_of
+from proxy.endpoints.replies import Items, Json, named_event
 from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump
 from strategies.dialects.messages import THINKING
 
-_COMPLETE = (None, "end_turn", "stop_sequence", "tool_use")
-"""Reasons to stop after which calls are complete; some servers give none, or the wrong one."""
-_FREE_CHOICES = (None, "auto")
-
 
 @dataclass(frozen=True, slots=True)
-class SaidMessage:
-    """What a model said in one reply: the blocks, why they end, and the usage."""
+class SaidMessage(Said):
+    """A message by its blocks."""
 
-    blocks: Sequence[Mapping[str, Any]]
-    stop_reason: str | None = None
-    usage: Mapping[str, Any] | None = field(default=None)
+    complete = (None, "end_turn", "stop_sequence", "tool_use")
+    blocks: Items
 
     @property
     def text(self) -> str:
-        """The text of the reply."""
         return text_of({"content": self.blocks})
 
     @property
-    def memory_calls(self) -> list[Mapping[str, Any]]:
-        """The calls of the memory tool, which are hidden from the client."""
+    def memory_calls(self) -> Items:
         return [block for block in self.blocks if is_hidden(block)]
 
     @property
     def has_client_calls(self) -> bool:
-        """Whether the client's own tools are called."""
         return any(block.get("type") == "tool_use" and not is_hidden(block) for block in self.blocks)
-
-    @property
-    def calls_memory(self) -> bool:
-        """Whether the memory tool is called, and the reply did not end within a call."""
-        return bool(self.memory_calls) and self.stop_reason in _COMPLETE
 
     def hidden_round(self, prefix: str) -> HiddenRound:
         """The message of a hidden round: as the model gave it, or only its thinking and memory calls.
@@ -116,9 +113,8 @@ def said_in(data: bytes) -> SaidMessage | None:
     if not isinstance(body, dict) or not isinstance(body.get("content"), list):
         return None
     reason, usage = body.get("stop_reason"), body.get("usage")
-    return SaidMessage(
-        blocks_of(body), reason if isinstance(reason, str) else None, usage if isinstance(usage, dict) else None
-    )
+    reason = reason if isinstance(reason, str) else None
+    return SaidMessage(blocks_of(body), finish=reason, usage=usage if isinstance(usage, dict) else None)
 
 
 def reply_for_client(data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
@@ -157,7 +153,7 @@ def tool_use(values: Values) -> ToolUse | None:
     if not (tools is None or isinstance(tools, list)):
         return None
     names = frozenset(str(each.get("name")) for each in tools or () if isinstance(each, Mapping))
-    runs_calls = (choice.get("type") if isinstance(choice, Mapping) else choice) in _FREE_CHOICES
+    runs_calls = (choice.get("type") if isinstance(choice, Mapping) else choice) in FREE_CHOICES
     output = values.get("output_config")
     is_side = not tools and isinstance(output, Mapping) and bool(output.get("format"))
     return ToolUse(names, bool(tools), not is_side, runs_calls)
@@ -187,7 +183,7 @@ class MessagesSplicer(Splicer[SaidMessage]):
     @property
     def said(self) -> SaidMessage:
         """What the model said in the reply, as far as it has come."""
-        return SaidMessage(self._message.blocks, self._message.stop_reason, self._message.usage or None)
+        return SaidMessage(self._message.blocks, finish=self._message.stop_reason, usage=self._message.usage or None)
 
     @property
     def has_searches(self) -> bool:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.endpoints.replies import Capture, Items, TextPlaces, ending_in
+from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event, objects_in
 from proxy.errors import ContextLengthExceeded, ProxyError
-from proxy.http.headers import Headers, is_event_stream
-from proxy.http.sse import EventReader
 from proxy.values import json_or_none
-
-Json = dict[str, Any]
 
 ANSWER = re.compile(rb'"type"\s*:\s*"(?:message(?:_start|_delta|_stop)?|content_block_(?:start|delta|stop)|ping)"')
 _GREETINGS = ("message_start", "ping")
@@ -61,17 +57,7 @@ def last_event_at(chunk: bytes, sent: bytes) -> int:
     return found.start()
 
 
-def named_event(body: Mapping[str, Any]) -> bytes:
-    """An event that is called as its `type`."""
-    return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
-
-
 # -- the text ----------------------------------------------------------------------------------------------------
-
-
-def ending_of(data: bytes, *, is_complete: bool) -> str:
-    """The ending of a message, as `ending_in` gives it."""
-    return ending_in(data, _PLACES, is_complete=is_complete)
 
 
 def text_of(document: Any) -> str:
@@ -79,10 +65,9 @@ def text_of(document: Any) -> str:
     return "".join(block["text"] for block in blocks_of(document) if isinstance(block.get("text"), str))
 
 
-def blocks_of(document: Any) -> Sequence[Mapping[str, Any]]:
+def blocks_of(document: Any) -> Items:
     """The content blocks of a message that are objects."""
-    content = document.get("content") if isinstance(document, Mapping) else None
-    return [block for block in content if isinstance(block, Mapping)] if isinstance(content, list) else []
+    return objects_in(document.get("content")) if isinstance(document, Mapping) else []
 
 
 def _text_of_event(document: Any) -> str | None:
@@ -93,7 +78,7 @@ def _text_of_event(document: Any) -> str | None:
     return text if isinstance(text, str) else ""
 
 
-_PLACES = TextPlaces(b"text", text_of, _text_of_event)
+TEXT_PLACES = TextPlaces(b"text", text_of, _text_of_event)
 
 
 # -- the message -------------------------------------------------------------------------------------------------
@@ -173,34 +158,11 @@ def index_of(event: Mapping[str, Any]) -> int:
     return index if isinstance(index, int) else 0
 
 
-def capture_for(headers: Headers) -> Capture:
-    """A capture for a reply with these headers."""
-    return _StreamCapture() if is_event_stream(headers) else _JsonCapture()
+@dataclass(slots=True)
+class MessagesCapture(StreamCapture):
+    """A stream is complete if it says why it stopped and no error came."""
 
-
-class _JsonCapture:
-    """Captures a reply in one piece."""
-
-    reply_id = ""
-
-    def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-
-    def items(self) -> Items:
-        return _sendable(blocks_of(json_or_none(b"".join(self._chunks))))
-
-
-class _StreamCapture:
-    """Captures a reply in events, which is complete if it says why it stopped and no error came."""
-
-    reply_id = ""
-
-    def __init__(self) -> None:
-        self._events = EventReader()
-        self._message = StreamedMessage()
+    _message: StreamedMessage = field(default_factory=StreamedMessage)
 
     def feed(self, chunk: bytes) -> None:
         for data in self._events.feed(chunk):
@@ -211,12 +173,12 @@ class _StreamCapture:
     def items(self) -> Items:
         if self._message.is_broken or self._message.stop_reason is None:
             return ()
-        return _sendable(self._message.blocks)
+        return items_in({"content": self._message.blocks})
 
 
-def _sendable(blocks: Sequence[Mapping[str, Any]]) -> Items:
-    """A message of these blocks, without empty texts, which are not taken back."""
-    kept = [block for block in blocks if block.get("type") != "text" or block.get("text")]
+def items_in(document: Any) -> Items:
+    """A message without empty texts, which are not taken back."""
+    kept = [block for block in blocks_of(document) if block.get("type") != "text" or block.get("text")]
     return ({"role": "assistant", "content": kept},) if kept else ()
 
 

@@ -1,7 +1,7 @@
 """Counts the prompt tokens of a Responses request.
 
 Theory of operation. The models are those of chat, and so are the formulas: three tokens frame a message, and tools are
-shown as text of the same form (`proxy/tokens/namespace.py`). A call and its output are framed like a message each. What
+shown as text of the same form (`proxy/tokens/prompt.py`). A call and its output are framed like a message each. What
 was reasoned is not known: the length of what is encrypted tells, and calibration makes it good. Items of unknown types
 cost what their texts cost.
 """
@@ -10,25 +10,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from proxy.endpoints.counter import (
+    FRAME_CHARS,
+    MEDIA_CHARS,
+    PER_MESSAGE,
+    REPLY_PRIMING,
+    SCHEMA_FRAME,
+    PartsCounter,
+    chars_of,
+    sealed,
+)
 from proxy.tokens import images
-from proxy.tokens.counter import INLINE_CHARS, Counter
-from proxy.tokens.tools import namespace
+from proxy.tokens.counter import INLINE_CHARS
 from strategies.dialects.responses import RESPONSES
 
-PER_ITEM = 3
-REPLY_PRIMING = 3
-TOOLS_FRAME = 9
-SCHEMA_FRAME = 10
-CHARS_PER_SEALED_TOKEN = 6
-"""About the characters of encrypted reasoning for each token of it: a guess."""
 _CONTENTS = ("content", "output", "arguments", "input", "instructions")
 _UNSEEN = ("type", "id", "call_id", "status", "encrypted_content", "role")
-_FRAME_CHARS = 40
-_MEDIA_CHARS = 4_096
-"""The cost of reading a picture's size, in characters of text."""
 
 
-class ResponsesCounter(Counter):
+class ResponsesCounter(PartsCounter):
     """Counts items of the Responses API."""
 
     dialect = RESPONSES
@@ -38,21 +38,21 @@ class ResponsesCounter(Counter):
         """Tokens of one item, its framing included."""
         match body.get("type", "message"):
             case "message":
-                return PER_ITEM + self._content(body.get("content"))
+                return PER_MESSAGE + self._content(body.get("content"))
             case "reasoning" | "compaction":
-                return PER_ITEM + _sealed(body.get("encrypted_content"))
+                return PER_MESSAGE + sealed(body.get("encrypted_content"))
             case "function_call" | "custom_tool_call":
                 given = body.get("arguments", body.get("input"))
-                return PER_ITEM + self.string(body.get("name")) + self.string(given)
+                return PER_MESSAGE + self.string(body.get("name")) + self.string(given)
             case "function_call_output" | "custom_tool_call_output":
-                return PER_ITEM + self._content(body.get("output"))
-        return PER_ITEM + self.loose({key: value for key, value in body.items() if key not in _UNSEEN})
+                return PER_MESSAGE + self._content(body.get("output"))
+        return PER_MESSAGE + self.loose({key: value for key, value in body.items() if key not in _UNSEEN})
 
     def overhead(self, values: Mapping[str, object], *, has_system: bool = False) -> int:
         """Tokens of a request besides its items: instructions, tools, a schema, priming."""
         total = REPLY_PRIMING
         if instructions := values.get("instructions"):
-            total += PER_ITEM + self._content(instructions)
+            total += PER_MESSAGE + self._content(instructions)
         text = values.get("text")
         form = text.get("format") if isinstance(text, Mapping) else None
         if isinstance(form, Mapping) and isinstance(form.get("schema"), Mapping):
@@ -61,18 +61,12 @@ class ResponsesCounter(Counter):
 
     def chars(self, body: Mapping[str, object]) -> int:
         """About how much work it is to count an item, in characters of text."""
-        return _FRAME_CHARS + sum(_chars(body[member]) for member in _CONTENTS if member in body)
+        return FRAME_CHARS + sum(chars_of(body[member], _chars_of_part) for member in _CONTENTS if member in body)
 
     def _tools(self, tools: object) -> int:
         offered = [tool for tool in tools if isinstance(tool, Mapping)] if isinstance(tools, list) else []
         functions = [tool for tool in offered if tool.get("type") == "function" and isinstance(tool.get("name"), str)]
-        total = sum(self.loose(tool) for tool in offered if tool not in functions)
-        return total + (TOOLS_FRAME + self.text(namespace(functions)) if functions else 0)
-
-    def _content(self, content: object) -> int:
-        if isinstance(content, list):
-            return sum(self._part(part) for part in content)
-        return self.string(content)
+        return sum(self.loose(tool) for tool in offered if tool not in functions) + self._functions(functions)
 
     def _part(self, part: object) -> int:
         if not isinstance(part, Mapping):
@@ -91,24 +85,14 @@ class ResponsesCounter(Counter):
                 return self.loose(part)
 
 
-def _sealed(encrypted: object) -> int:
-    return len(encrypted) // CHARS_PER_SEALED_TOKEN if isinstance(encrypted, str) else 0
-
-
-def _chars(content: object) -> int:
-    """About how much work a content is; an unknown form counts as much."""
-    if isinstance(content, list):
-        return sum(map(_chars_of_part, content[:INLINE_CHARS]))
-    return 0 if content is None else _chars_of_part(content)
-
-
 def _chars_of_part(part: object) -> int:
+    """About how much work a part of a content is; an unknown form counts as much."""
     match part:
         case str():
             return len(part)
         case {"text": str(text)}:
             return len(text)
         case {"type": "input_image" | "input_file"}:
-            return _MEDIA_CHARS
+            return MEDIA_CHARS
         case _:
             return INLINE_CHARS

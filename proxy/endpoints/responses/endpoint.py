@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question, Values, openai_session_hints
+from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question, Values, openai_session_hints, written
 from proxy.endpoints.responses import hidden_calls, replies
 from proxy.endpoints.responses.counter import ResponsesCounter
 from proxy.endpoints.responses.hidden_calls import ResponsesSplicer
@@ -73,7 +72,6 @@ def server_state(values: Values, roles: Iterable[str]) -> Reason | None:
 
 # -- the proxy's own calls -----------------------------------------------------------------------------------------
 
-_NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
 _FINISHES = {"completed": "stop", "max_output_tokens": "length"}
 
 
@@ -83,21 +81,12 @@ def body_of(question: Question, limit: str) -> bytes:
     members |= question.members
     if question.view is None and question.system:
         members["instructions"] = json.dumps(question.system)
-    if not _NO_TOOLS.fullmatch(members.get("tools", "null")):
+    if question.has_tools:
         members["tool_choice"] = '"none"'
     if question.temperature is not None:
         members["temperature"] = json.dumps(question.temperature)
-    members["input"] = _items(question)
-    return ("{" + ",".join(f'"{name}":{value}' for name, value in members.items()) + "}").encode()
-
-
-def _items(question: Question) -> str:
-    # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
-    asked = json.dumps(RESPONSES.user(question.user))
-    if question.view is None:
-        return f"[{asked}]"
-    head = question.view.rstrip().removesuffix("]").rstrip()
-    return f"{head}{'' if head.endswith('[') else ','}{asked}]"
+    members["input"] = question.continued(question.view or "[]", RESPONSES)
+    return written(members)
 
 
 def answers_in(document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:
@@ -135,8 +124,9 @@ RESPONSES_ENDPOINT = Endpoint(
     is_greeting=replies.is_greeting,
     last_event_at=replies.last_event_at,
     last_event_has_data=True,
-    ending=replies.ending_of,
-    capture=replies.capture_for,
+    text_places=replies.TEXT_PLACES,
+    items_in=replies.items_in,
+    stream_capture=replies.ResponsesCapture,
     is_usage_alone=lambda _event: False,
     error_body=lambda error: error.to_json(),
     error_event=replies.error_event,

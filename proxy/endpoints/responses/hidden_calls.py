@@ -17,15 +17,23 @@ from dataclasses import dataclass
 from typing import Any
 
 from proxy.endpoints.endpoint import Values
-from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, ToolUse, rewritten
-from proxy.endpoints.replies import Items
+from proxy.endpoints.hidden_calls import (
+    FREE_CHOICES,
+    NAME,
+    NO_ANSWER,
+    HiddenCall,
+    HiddenRound,
+    Said,
+    Splicer,
+    ToolUse,
+    rewritten,
+)
+from proxy.endpoints.replies import Items, Json, named_event
 from proxy.endpoints.responses.replies import (
     ANSWER,
     ENDINGS,
-    Json,
     is_greeting,
     item_events,
-    named_event,
     output_of,
     text_of,
 )
@@ -33,10 +41,8 @@ from proxy.values import count_at, json_or_none, word_at
 from strategies.core.messages import dump
 from strategies.dialects.responses import REASONING
 
-_COMPLETE = ("", "completed")
-"""Statuses of replies in which calls are complete; some servers give none."""
-_ENDED = (*_COMPLETE, "incomplete")
-"""Statuses of replies that did not fail."""
+_ENDED = ("", "completed", "incomplete")
+"""Statuses of replies that did not fail; some servers give none."""
 NOTHING_SAID: Json = {
     "type": "message",
     "id": "msg_no_answer",
@@ -44,20 +50,17 @@ NOTHING_SAID: Json = {
     "status": "completed",
     "content": [{"type": "output_text", "text": NO_ANSWER, "annotations": [], "logprobs": []}],
 }
-_FREE_CHOICES = (None, "auto")
 
 
 @dataclass(frozen=True, slots=True)
-class SaidItems:
-    """What a model said in one reply: the items, the status of the response, and its usage."""
+class SaidItems(Said):
+    """A response by its items, and its status."""
 
+    complete = ("", "completed")
     items: Items
-    status: str = ""
-    usage: Mapping[str, Any] | None = None
 
     @property
     def text(self) -> str:
-        """The text of the reply."""
         return text_of(self.items)
 
     @property
@@ -67,9 +70,8 @@ class SaidItems:
         return [item for place, item in enumerate(self.items) if place not in hidden]
 
     @property
-    def calls_memory(self) -> bool:
-        """Whether the memory tool is called, and the reply did not end within a call."""
-        return any(map(is_hidden, self.items)) and self.status in _COMPLETE
+    def memory_calls(self) -> Items:
+        return [item for item in self.items if is_hidden(item)]
 
     @property
     def has_client_calls(self) -> bool:
@@ -158,9 +160,9 @@ def shown_items(said: SaidItems, earlier: Sequence[Said]) -> list[Mapping[str, A
     """
     before = [item for each in earlier if isinstance(each, SaidItems) for item in each.visible]
     shown = [*before, *said.visible]
-    has_hidden = bool(earlier) or any(map(is_hidden, said.items))
+    has_hidden = bool(earlier or said.memory_calls)
     is_silent = all(item.get("type") == REASONING or is_empty(item) for item in shown)
-    return [*shown, NOTHING_SAID] if has_hidden and is_silent and said.status in _ENDED else shown
+    return [*shown, NOTHING_SAID] if has_hidden and is_silent and said.finish in _ENDED else shown
 
 
 def is_empty(item: Mapping[str, Any]) -> bool:
@@ -184,8 +186,12 @@ def said_in(data: bytes) -> SaidItems | None:
     body = json_or_none(data)
     if not isinstance(body, dict) or not isinstance(body.get("output"), list):
         return None
-    usage = body.get("usage")
-    return SaidItems(output_of(body), word_at(body, "status"), usage if isinstance(usage, dict) else None)
+    return _said(body, output_of(body))
+
+
+def _said(response: Mapping[str, Any], items: Items) -> SaidItems:
+    usage = response.get("usage")
+    return SaidItems(items, finish=word_at(response, "status"), usage=usage if isinstance(usage, Mapping) else None)
 
 
 def reply_for_client(data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
@@ -216,7 +222,7 @@ def tool_use(values: Values) -> ToolUse | None:
     names = frozenset(word_at(each, "name") for each in tools or ())
     form = text.get("format") if isinstance(text, Mapping) else None
     is_side = not tools and word_at(form, "type") == "json_schema"
-    runs_calls = values.get("tool_choice") in _FREE_CHOICES and values.get("background") is not True
+    runs_calls = values.get("tool_choice") in FREE_CHOICES and values.get("background") is not True
     return ToolUse(names, bool(tools), not is_side, runs_calls)
 
 
@@ -248,9 +254,7 @@ class ResponsesSplicer(Splicer[SaidItems]):
     @property
     def said(self) -> SaidItems:
         """What the model said in the reply, as far as it has come."""
-        usage = self._response.get("usage")
-        items = output_of(self._response) or list(self._items.values())
-        return SaidItems(items, word_at(self._response, "status"), usage if isinstance(usage, Mapping) else None)
+        return _said(self._response, output_of(self._response) or list(self._items.values()))
 
     @property
     def has_searches(self) -> bool:

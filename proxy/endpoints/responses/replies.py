@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from proxy.endpoints.replies import Capture, Items, TextPlaces, ending_in
+from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event, objects_in
 from proxy.errors import ProxyError
-from proxy.http.headers import Headers, is_event_stream
-from proxy.http.sse import EventReader
 from proxy.values import json_or_none, word_at
-
-Json = dict[str, Any]
 
 ANSWER = re.compile(rb'"object"\s*:\s*"response"|"type"\s*:\s*"response\.(?!failed)[a-z_.]+"')
 ENDINGS = ("response.completed", "response.incomplete", "response.failed")
@@ -49,32 +44,18 @@ def last_event_at(chunk: bytes, sent: bytes) -> int:
     return max(found.start() - len(before), 0)
 
 
-def named_event(body: Mapping[str, Any]) -> bytes:
-    """An event that is called as its `type`."""
-    return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
-
-
 # -- the text ----------------------------------------------------------------------------------------------------
-
-
-def ending_of(data: bytes, *, is_complete: bool) -> str:
-    """The ending of a response's text, as `ending_in` gives it."""
-    return ending_in(data, _PLACES, is_complete=is_complete)
 
 
 def text_of(items: Iterable[Mapping[str, Any]]) -> str:
     """The texts of the messages among some items, joined."""
-    parts = (part for item in items if item.get("type") == "message" for part in _objects(item.get("content")))
+    parts = (part for item in items if item.get("type") == "message" for part in objects_in(item.get("content")))
     return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
 
 
 def output_of(response: object) -> Items:
     """The items of a response."""
-    return _objects(response.get("output")) if isinstance(response, Mapping) else []
-
-
-def _objects(values: object) -> Sequence[Mapping[str, Any]]:
-    return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
+    return objects_in(response.get("output")) if isinstance(response, Mapping) else []
 
 
 def _text_of_event(document: Any) -> str | None:
@@ -83,44 +64,17 @@ def _text_of_event(document: Any) -> str | None:
     return ""
 
 
-_PLACES = TextPlaces(b"delta", lambda document: text_of(output_of(document)), _text_of_event)
+TEXT_PLACES = TextPlaces(b"delta", lambda document: text_of(output_of(document)), _text_of_event)
 
 
 # -- the items ---------------------------------------------------------------------------------------------------
 
 
-def capture_for(headers: Headers) -> Capture:
-    """A capture for a reply with these headers."""
-    return _StreamCapture() if is_event_stream(headers) else _JsonCapture()
+@dataclass(slots=True)
+class ResponsesCapture(StreamCapture):
+    """The last event of a stream has the whole response."""
 
-
-class _JsonCapture:
-    """Captures a reply in one piece."""
-
-    def __init__(self) -> None:
-        self._chunks: list[bytes] = []
-
-    def feed(self, chunk: bytes) -> None:
-        self._chunks.append(chunk)
-
-    def items(self) -> Items:
-        return _said(self._response)
-
-    @property
-    def reply_id(self) -> str:
-        return word_at(self._response, "id")
-
-    @cached_property
-    def _response(self) -> object:
-        return json_or_none(b"".join(self._chunks))
-
-
-class _StreamCapture:
-    """Captures a reply in events, of which the last has the whole response."""
-
-    def __init__(self) -> None:
-        self._events = EventReader()
-        self._response: object = None
+    _response: object = None
 
     def feed(self, chunk: bytes) -> None:
         for data in self._events.feed(chunk):
@@ -131,14 +85,14 @@ class _StreamCapture:
                     self._response = event.get("response")
 
     def items(self) -> Items:
-        return _said(self._response)
+        return items_in(self._response)
 
     @property
     def reply_id(self) -> str:
         return word_at(self._response, "id")
 
 
-def _said(response: object) -> Items:
+def items_in(response: object) -> Items:
     """The items of a response that has not failed."""
     return output_of(response) if word_at(response, "status") in ("completed", "incomplete") else ()
 
@@ -203,7 +157,7 @@ def item_events(item: Mapping[str, Any], index: int) -> Iterator[Json]:
 
 
 def _text_events(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[Json]:
-    for number, part in enumerate(_objects(item.get("content"))):
+    for number, part in enumerate(objects_in(item.get("content"))):
         at = {**place, "item_id": item.get("id"), "content_index": number}
         if not isinstance(part.get("text"), str):
             continue

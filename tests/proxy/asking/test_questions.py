@@ -11,7 +11,8 @@ from pydantic import SecretStr
 
 from proxy.asking.calls import question_for, vote_question
 from proxy.asking.dispatch import Caller, headers_for
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, with_user_message
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Question
 from proxy.settings.tables import ModelRole
 from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Ballot
 from tests.proxy.asking.support import ASK, CALLER
@@ -96,9 +97,15 @@ def test_where_no_tools_are_offered_nothing_is_said_of_choosing_one(tools: str) 
     assert "tool_choice" not in found
 
 
+def continued(view: str, *, alternates: bool = False) -> list[Any]:
+    question = Question("m", "", "x", 1, view=view, alternates=alternates)
+    messages: list[Any] = json.loads(CHAT_ENDPOINT.question(question, NEW_LIMIT))["messages"]
+    return messages
+
+
 @pytest.mark.parametrize("view", ["[]", " [ ] ", '[{"role":"user"}]', '[\n{"role":"user"}\n]\n'])
 def test_any_list_can_be_gone_on_from(view: str) -> None:
-    assert json.loads(with_user_message(view, "x")) == [*json.loads(view), {"role": "user", "content": "x"}]
+    assert continued(view) == [*json.loads(view), {"role": "user", "content": "x"}]
 
 
 def test_a_view_goes_to_the_model_and_the_account_of_its_request_and_nowhere_else() -> None:
@@ -127,6 +134,6 @@ def test_a_key_of_the_roles_own_is_the_only_credential(url: str | None) -> None:
 @pytest.mark.parametrize(("last", "added"), [("user", 2), ("tool", 2), ("assistant", 1), ("system", 1)])
 def test_where_roles_must_alternate_a_question_follows_a_word_of_the_assistants(last: str, added: int) -> None:
     view = json.dumps([{"role": "user", "content": "one"}, {"role": last, "content": "two"}])
-    messages = json.loads(with_user_message(view, "x", alternates=True))
+    messages = continued(view, alternates=True)
     assert len(messages) == 2 + added
     assert [each["role"] for each in messages[-added:]] == ["assistant", "user"][-added:]

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING
 from proxy.endpoints.messages.counter import (
     PER_CALL,
-    PER_MESSAGE,
-    REPLY_PRIMING,
     TOOLS_PROMPT,
     UNKNOWN_PICTURE,
     MessagesCounter,

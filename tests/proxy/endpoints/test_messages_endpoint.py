@@ -12,7 +12,7 @@ from proxy.endpoints.endpoint import MalformedElement, Question
 from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT as ENDPOINT
 from proxy.endpoints.messages.hidden_calls import said_in
 from proxy.endpoints.messages.replies import StreamedMessage
-from proxy.endpoints.replies import ending
+from proxy.endpoints.replies import ending, ending_in
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import (
     BadRequest,
@@ -115,8 +115,8 @@ def test_the_ending_of_a_reply_is_that_of_its_text(is_complete: bool) -> None:
     said = "A long answer to a short question. " * 20
     message = {**MESSAGE, "content": [text(said)]}
     expected = ending(said)
-    assert ENDPOINT.ending(b"".join(events(message)), is_complete=is_complete) == expected
-    assert ENDPOINT.ending(json.dumps(message).encode(), is_complete=True) == expected
+    assert ending_in(b"".join(events(message)), ENDPOINT.text_places, is_complete=is_complete) == expected
+    assert ending_in(json.dumps(message).encode(), ENDPOINT.text_places, is_complete=True) == expected
 
 
 def test_the_last_event_is_found_only_where_a_line_begins() -> None:

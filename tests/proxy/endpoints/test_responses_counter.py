@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.endpoints.responses.counter import PER_ITEM, REPLY_PRIMING, ResponsesCounter
+from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING
+from proxy.endpoints.responses.counter import ResponsesCounter
 from proxy.tokens import images
 from tests.proxy.endpoints.test_messages_counter import JSON
 from tests.support.responses_drafts import responses_conversations
@@ -17,7 +18,7 @@ BY_WORD = ResponsesCounter("any", lambda text: len(text.split()), images.DEFAULT
 
 
 def tokens(item: dict[str, Any]) -> int:
-    return BY_WORD.message(item) - PER_ITEM
+    return BY_WORD.message(item) - PER_MESSAGE
 
 
 def test_a_text_costs_the_same_as_one_part_of_it() -> None:
@@ -50,18 +51,18 @@ def test_instructions_and_tools_cost_what_they_cost_in_chat() -> None:
     in_chat = chat.overhead({"tools": [{"type": "function", "function": shape}]})
     assert BY_WORD.overhead({"tools": [{"type": "function", **shape}]}) == in_chat
     assert BY_WORD.overhead({}) == REPLY_PRIMING
-    assert BY_WORD.overhead({"instructions": "Be brief."}) == REPLY_PRIMING + PER_ITEM + 2
+    assert BY_WORD.overhead({"instructions": "Be brief."}) == REPLY_PRIMING + PER_MESSAGE + 2
 
 
 @given(JSON)
 def test_nothing_that_a_client_sends_raises(value: Any) -> None:
     for kind in ("message", "function_call", "function_call_output", "new_thing"):
         item = {"type": kind, "content": value, "output": value, "arguments": value}
-        assert BY_WORD.message(item) >= PER_ITEM
+        assert BY_WORD.message(item) >= PER_MESSAGE
         assert BY_WORD.chars(item) > 0
     assert BY_WORD.overhead({"instructions": value, "tools": value, "text": value}) >= REPLY_PRIMING
 
 
 @given(responses_conversations(at_most=8))
 def test_each_item_of_a_conversation_costs_something(items: list[dict[str, Any]]) -> None:
-    assert all(BY_WORD.message(item) >= PER_ITEM and BY_WORD.chars(item) > 0 for item in items)
+    assert all(BY_WORD.message(item) >= PER_MESSAGE and BY_WORD.chars(item) > 0 for item in items)

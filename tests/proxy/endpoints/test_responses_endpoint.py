@@ -9,7 +9,7 @@ import pytest
 
 from proxy.endpoints.endpoint import MalformedElement, Question
 from proxy.endpoints.hidden_calls import NAME
-from proxy.endpoints.replies import ending
+from proxy.endpoints.replies import ending, ending_in
 from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT as ENDPOINT
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import BadRequest
@@ -135,8 +135,8 @@ def test_an_error_in_one_piece_becomes_an_event_and_anything_else_nothing() -> N
 def test_the_ending_of_a_reply_is_that_of_its_text() -> None:
     said = "A long answer to a short question. " * 20
     response = {**RESPONSE, "output": [{"id": "msg_1", **message(said)}]}
-    assert ENDPOINT.ending(streamed(response), is_complete=True) == ending(said)
-    assert ENDPOINT.ending(json.dumps(response).encode(), is_complete=True) == ending(said)
+    assert ending_in(streamed(response), ENDPOINT.text_places, is_complete=True) == ending(said)
+    assert ending_in(json.dumps(response).encode(), ENDPOINT.text_places, is_complete=True) == ending(said)
 
 
 def test_the_last_event_is_found_only_where_a_line_begins() -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat.replies import ending_of
-from proxy.endpoints.replies import ENDING_LENGTH, ending
+from proxy.endpoints.chat.replies import TEXT_PLACES
+from proxy.endpoints.replies import ENDING_LENGTH, ending, ending_in
 
 THOUGHT = "<think>" + "The wall gives shade at noon. " * 4 + "</think>\n\n"
+ending_of = partial(ending_in, places=TEXT_PLACES)
 TEXT = "First I look at the beds. " * 8 + "Bed 12: tomatoes, in the shade of the wall."
 
 

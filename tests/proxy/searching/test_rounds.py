@@ -60,7 +60,7 @@ def rounds(
 
 
 def heard(*calls: replies.ToolCall, usage: dict[str, int] | None = None) -> FirstChoice:
-    return FirstChoice(replies.assistant(None, tool_calls=calls), "tool_calls", usage)
+    return FirstChoice(replies.assistant(None, tool_calls=calls), finish="tool_calls", usage=usage)
 
 
 def result(made: HiddenRounds, call: replies.ToolCall) -> str:
