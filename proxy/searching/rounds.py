@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.hidden_calls import Said
 from proxy.endpoints.replies import Usage, usage_in
-from proxy.runtime.offload import message_load, offload
+from proxy.runtime.owned_tasks import message_load, offload
 from proxy.searching.tool import BadArguments, ToolState, parse_arguments
 from strategies.core.budget import Budget
 from strategies.core.messages import dump

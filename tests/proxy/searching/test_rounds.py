@@ -16,7 +16,7 @@ from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.chat.hidden_calls import FirstChoice, first_choice_in, reply_for_client, usage_for_client
 from proxy.endpoints.hidden_calls import NAME
 from proxy.endpoints.replies import Items
-from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
+from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS
 from proxy.searching.rounds import ALL_SHOWN, FAILED, MIN_TOKENS, NO_ROOM, HiddenRounds, Search
 from proxy.searching.tool import MAX_PASSAGES, BadArguments, ToolState, offer, offer_members, parse_arguments
 from strategies.core.budget import Budget
