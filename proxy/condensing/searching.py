@@ -26,8 +26,7 @@ from proxy.knowledge.proof import CallersText, Scope
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.searching.joining import Following, Send, StreamedReply, join_replies, read_whole
-from proxy.searching.rounds import HiddenRounds
-from proxy.searching.tool import offer
+from proxy.searching.rounds import HiddenRounds, offer
 from proxy.settings.tables import MemorySettings
 from proxy.upstream import UpstreamReply
 from proxy.values import json_or_none
