@@ -22,7 +22,7 @@ from proxy.commands.effective import CheckedModel, budget_lines
 from proxy.commands.options import NamedModel, add_settings_arguments, command_line_settings, model, settings_from
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.errors import UpstreamUnavailable
-from proxy.knowledge.features import EVEN
+from proxy.knowledge.prices import EVEN
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import key_file
 from proxy.request.measure import BY_LENGTH

@@ -12,7 +12,7 @@ the best one first:
     nothing   our own count, as it is
 
 An anchor is stored with its branch and kept in memory (`anchor`). Prices are fitted to a small reservoir of replies
-(`samples`), which replicas share as a fact of the store. Both together give the scale of one request (`anchor`): marks,
+(`prices`), which replicas share as a fact of the store. Both together give the scale of one request (`anchor`): marks,
 headroom and refusals follow from it, while headers and records keep our own count. `calibrator` is the shell around
 this.
 """

@@ -10,7 +10,7 @@ from typing import Any
 
 from proxy.knowledge.anchor import UNCALIBRATED, Anchor, CountedPrompt
 from proxy.knowledge.calibrator import Calibrator, Progress
-from proxy.knowledge.features import Features
+from proxy.knowledge.prices import Features
 from proxy.knowledge.proof import Scope
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
