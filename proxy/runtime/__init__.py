@@ -2,5 +2,4 @@
 
 owned_tasks     tasks that the app owns, and who waits for them; long work in a thread
 lru             bounded caches
-secret_files    secrets in the folder of the SQLite store
 """

@@ -24,8 +24,8 @@ from proxy.sessions.histories import StoredHistory, StoredMessage, messages_on
 from proxy.sessions.identity import session_key
 from proxy.sessions.session import CONDENSE, MAIN, PIN, Session, wish_for
 from proxy.sessions.stored import StoredSessions
+from proxy.store.access import compress
 from proxy.store.base import StoreError, StoreKey
-from proxy.store.compress import compress
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.alignment import Tree
 from strategies.core.cards import to_json

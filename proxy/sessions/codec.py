@@ -22,8 +22,8 @@ from proxy.runtime.lru import SizedLru
 from proxy.sessions.branch import Branch, MemoryBlock, Opening
 from proxy.sessions.identity import CHAT
 from proxy.sessions.session import CONDENSE, PIN, FailedTry, Session, Tip, wishes_in
+from proxy.store.access import decompress
 from proxy.store.base import Snapshot, StoreError
-from proxy.store.compress import decompress
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation
 from strategies.core.parsing import loads

@@ -39,8 +39,8 @@ from proxy.sessions.branch import Branch
 from proxy.sessions.identity import CHAT
 from proxy.sessions.session import Session, Tip
 from proxy.sessions.stored import StoredSessions
+from proxy.store.access import decompress
 from proxy.store.base import StoreError, StoreKey
-from proxy.store.compress import decompress
 from strategies.core.alignment import Tree
 from strategies.core.digest import DIGEST_BYTES, ROOT, link
 from strategies.core.messages import Message, Reader, Role, unknown

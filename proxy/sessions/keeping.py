@@ -30,8 +30,8 @@ from proxy.sessions.histories import new_block
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import MAIN, NO_TIP, NOTHING, Session, Tip
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
+from proxy.store.access import compress
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
-from proxy.store.compress import compress
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, standing_in
 from strategies.core.pieces import Overlay, Piece
