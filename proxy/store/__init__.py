@@ -6,6 +6,9 @@
     redis+sentinel://         redis+sentinel://[[user]:password@]host:port[,host:port...]/service[/db]
     redis+cluster://          redis+cluster://[[user]:password@]host:port[,host:port...]
 
+The hosts of `redis+sentinel` are the Sentinels. User and password are for the servers that hold the data; Sentinels
+that need an account too get it by `?sentinel_username=...&sentinel_password=...`.
+
 A client library is imported only by the scheme that needs it. A URL may hold credentials, so logs and errors show
 `redacted(url)`.
 
