@@ -12,7 +12,7 @@ from proxy.condensing.decision import OPTION_BOUNDS
 from proxy.condensing.policies import Policies, option_tables
 from proxy.condensing.policy import SETTINGS, Policy
 from proxy.controls import Controls
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.settings.sources import sets

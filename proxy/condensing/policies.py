@@ -16,8 +16,7 @@ from proxy.condensing.policy import RATIOS, REQUEST, SETTINGS, UNKNOWN, Policy, 
 from proxy.controls import MEMORY, Controls, Memory
 from proxy.errors import BadRequest
 from proxy.knowledge.learned_windows import LearnedWindow
-from proxy.knowledge.profiles import ANY, Profile
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import ANY, Profile, Scope
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import Economy, JudgeRole, Mode, SummarizerRole

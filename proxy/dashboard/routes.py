@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from proxy.controls import Controls
 from proxy.dashboard import login, overview, timeline
 from proxy.errors import BadRequest, BodyTooLarge
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.routes.health import readiness
 from proxy.services import Services
 from proxy.sessions.admin import ShownSession

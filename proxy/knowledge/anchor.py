@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from proxy.knowledge.prices import EVEN, Features, of_messages
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.runtime.lru import Lru
 from strategies.core.budget import UNSCALED, Scale
 from strategies.core.messages import Message

@@ -29,7 +29,7 @@ from proxy.knowledge.prices import (
     mean_error,
     of_messages,
 )
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Facts

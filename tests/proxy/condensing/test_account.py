@@ -23,7 +23,7 @@ from proxy.condensing.policies import Policies
 from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.knowledge.anchor import Calibration
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.reasons import Action, Trigger
 from proxy.resources import config_directory
 from proxy.settings import Settings

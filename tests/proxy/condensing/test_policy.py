@@ -11,7 +11,7 @@ from proxy.condensing.policies import Policies
 from proxy.condensing.policy import Policy, Window
 from proxy.controls import Controls, read
 from proxy.errors import BadRequest
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.resources import config_directory
 from proxy.settings import Settings
 from proxy.tokens.windows import ModelTable, StatedWindow

@@ -22,7 +22,7 @@ from proxy.knowledge.anchor import (
     stands_in,
 )
 from proxy.knowledge.prices import EVEN, Features
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.runtime.lru import Lru
 from strategies.core.messages import Reader, Role, dump, literal
 from strategies.core.pieces import Literal, Overlay, PieceKind
