@@ -21,7 +21,7 @@ from strategies.core.messages import Reader, TokenCounter
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.memory.block import MAX_TOKENS, appears_in
-from strategies.memory.passages import Entry
+from strategies.memory.ranking import Entry
 from tests.support.planning import planned
 
 STRATEGIES = (

@@ -18,7 +18,7 @@ from proxy.replaying import recorded
 from proxy.replaying.recorded import Conversation, Question
 from strategies.core.messages import TokenCounter
 from strategies.core.transcript import Transcript
-from strategies.memory.passages import Entry, message_entries
+from strategies.memory.ranking import Entry, message_entries
 from tests.support.planning import counted
 
 MIN_TOKENS = 300

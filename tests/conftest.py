@@ -13,7 +13,7 @@ from hypothesis import settings
 from proxy.log import JsonLines, TextLines
 from proxy.sessions.codec import Records, decode_document
 from proxy.sessions.session import Session
-from proxy.store.compress import decompress
+from proxy.store.access import decompress
 from tests.support.proxy import Proxy, proxying
 from tests.support.upstream import ScriptedUpstream
 

@@ -22,15 +22,14 @@ from proxy.commands.effective import CheckedModel, budget_lines
 from proxy.commands.options import NamedModel, add_settings_arguments, command_line_settings, model, settings_from
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.errors import UpstreamUnavailable
-from proxy.knowledge.features import EVEN
+from proxy.knowledge.prices import EVEN
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import key_file
 from proxy.request.measure import LENGTH_ESTIMATE
-from proxy.runtime.secret_files import sqlite_file
 from proxy.services import Services, open_services
 from proxy.settings import Settings, trees_by_source
 from proxy.settings.token import token_file
-from proxy.store import open_store
+from proxy.store import file_of, open_store
 from proxy.store.base import StoreError
 from proxy.store.sqlite_file import SCHEMA_VERSION, version_on_disk
 from proxy.tokens.counter import EncodingStatus
@@ -182,7 +181,7 @@ class _UnopenedStore(NamedTuple):
 
 def _why_unopened(settings: Settings) -> _UnopenedStore | None:
     """Why the store cannot be opened without a change to the disk; None if it can. Raises `OSError`."""
-    file = sqlite_file(settings.store.url)
+    file = file_of(settings.store.url)
     if file is None:
         return None
     if not file.exists():
@@ -198,7 +197,7 @@ def _why_unopened(settings: Settings) -> _UnopenedStore | None:
 
 def _missing_files(settings: Settings) -> list[Path]:
     """The files that a proxy with these settings makes when it starts, absolute."""
-    files = sqlite_file(settings.store.url), key_file(settings), token_file(settings)
+    files = file_of(settings.store.url), key_file(settings), token_file(settings)
     return [Path(os.path.abspath(file)) for file in files if file is not None and not file.exists()]
 
 

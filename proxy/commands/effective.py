@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from proxy.condensing.decision import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
 from proxy.controls import Controls
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.package import config_directory
 from proxy.settings import Settings
 from proxy.settings.sources import sets

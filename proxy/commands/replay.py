@@ -136,7 +136,7 @@ class _Progress:
 
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
-    from proxy.knowledge.proof import Scope
+    from proxy.knowledge.profiles import Scope
     from proxy.replaying import baseline
     from proxy.replaying.measures import summarize
     from proxy.replaying.models import RealModels, prices_of

@@ -9,11 +9,10 @@ from proxy.condensing.context import RequestContext, undecided
 from proxy.condensing.decision import Decision
 from proxy.endpoints.replies import Items
 from proxy.errors import HistoryUnavailable
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.request.wire import Body
-from proxy.searching.rounds import HiddenRounds
-from proxy.searching.tool import ToolState, offer_members
+from proxy.searching.rounds import HiddenRounds, ToolState, offer_members
 from proxy.sessions import keeping
 from proxy.sessions.append import Append
 from proxy.sessions.keeping import Keeper

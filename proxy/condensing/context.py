@@ -15,7 +15,7 @@ from proxy.reasons import Action, Reason
 from proxy.request.client_request import ClientRequest
 from proxy.request.measure import LENGTH_ESTIMATE, Measured
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
-from proxy.searching.tool import NO_OFFER, Offer, offer_members
+from proxy.searching.rounds import NO_OFFER, Offer, offer_members
 from proxy.sessions.append import Append
 from proxy.sessions.cards import combined_cards, forgotten_cards
 from proxy.sessions.recognition import Recognised

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable
-from proxy.runtime.offload import message_load, offload
-from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
 from proxy.sessions.session import NO_MEMORY_BLOCK, MemoryBlock
 from proxy.settings.tables import MemorySettings
 from strategies.core.budget import Budget

@@ -17,7 +17,7 @@ from proxy.asking import Caller
 from proxy.condensing.context import ON_EMBEDDINGS, RequestContext
 from proxy.condensing.leases import Leases
 from proxy.condensing.running import EffectDriver, PipelineRunner, Urgency
-from proxy.runtime.offload import message_load
+from proxy.runtime.owned_tasks import message_load
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import Session
 from strategies.core.budget import Budget

@@ -20,8 +20,7 @@ from proxy.http.headers import first
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import CountedReply, LearnedWindow, LearnedWindows, setting_of
-from proxy.knowledge.profiles import MAX_MODELS, Profile, Profiles, sends_options
-from proxy.knowledge.proof import CallersText, Scope
+from proxy.knowledge.profiles import MAX_MODELS, CallersText, Profile, Profiles, Scope, sends_options
 from proxy.overflow import Refusal, recognise
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply

@@ -32,8 +32,8 @@ from proxy.reasons import Trigger
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.codec import UNREADABLE, decode_condensation, encode_condensation
 from proxy.sessions.keeping import Keeper
+from proxy.store.access import compress, decompress
 from proxy.store.base import StoreError
-from proxy.store.compress import compress, decompress
 from strategies.core.condensation import Condensation
 from strategies.core.protocol import Shortened, Verdict
 from strategies.core.replay import Replayed, shows_protected_messages

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from proxy.controls import MEMORY, Controls, Memory
 from proxy.errors import BadRequest
 from proxy.knowledge.learned_windows import LearnedWindow, Origin
-from proxy.knowledge.profiles import ANY, Profile
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import ANY, Profile, Scope
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import Economy, JudgeRole, Mode, ModelRole, SummarizerRole

@@ -25,8 +25,7 @@ from proxy.condensing.making import (
 )
 from proxy.reasons import Action
 from proxy.runtime.lru import Lru
-from proxy.runtime.offload import message_load, offload
-from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import FailedTry
 from strategies.core.budget import Budget

@@ -19,8 +19,7 @@ from proxy.memory.meaning import Asker, Meanings, Vector
 from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.transcript import Transcript
-from strategies.memory.passages import Entry, card_entry, message_entries
-from strategies.memory.ranking import Hit, Index
+from strategies.memory.ranking import Entry, Hit, Index, card_entry, message_entries
 
 MAX_SESSIONS = 64
 MAX_ENTRIES = 16_000

@@ -18,8 +18,7 @@ from typing import Generic, NamedTuple, TypeVar
 from proxy.asking import Caller, Resolver
 from proxy.condensing.policy import Policy
 from proxy.reasons import Reason
-from proxy.runtime.offload import message_load, offload
-from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result, Votes
 from strategies.core.errors import StrategyError
 from strategies.core.messages import TokenCounter

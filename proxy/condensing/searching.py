@@ -21,13 +21,11 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import first, is_success
 from proxy.knowledge.learned_windows import LearnedWindows
-from proxy.knowledge.profiles import MAX_READ
-from proxy.knowledge.proof import CallersText, Scope
+from proxy.knowledge.profiles import MAX_READ, CallersText, Scope
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.searching.joining import Following, Send, StreamedReply, join_replies, read_whole
-from proxy.searching.rounds import HiddenRounds
-from proxy.searching.tool import offer
+from proxy.searching.rounds import HiddenRounds, offer
 from proxy.settings.tables import MemorySettings
 from proxy.upstream import UpstreamReply
 from proxy.values import json_or_none

@@ -20,7 +20,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from proxy.controls import Controls
 from proxy.dashboard import overview, timeline
 from proxy.errors import BadRequest
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.routes.admin import read_body
 from proxy.routes.health import readiness
 from proxy.services import Services

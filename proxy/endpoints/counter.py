@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 from proxy.tokens.counter import INLINE_CHARS, Counter
-from proxy.tokens.prompt import namespace
+from proxy.tokens.tools import namespace
 
 PER_MESSAGE = 3
 REPLY_PRIMING = 3

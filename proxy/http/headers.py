@@ -1,11 +1,21 @@
-"""Which headers are passed on in either direction, what they say of a body, and how they are read and written."""
+"""Which headers are passed on in either direction, what they say of a body, and how they are read and written; and the
+bodies in a content encoding, of requests and replies alike.
+
+Only `gzip` and `deflate`, for which the standard library suffices, are decoded; bodies in other encodings are not read.
+A request is decoded up to the size limit of bodies, and up to `MAX_EXPANSION` times its own size, and no further: a
+decompression bomb is refused before it has taken memory, and what a request costs is in proportion to its size on the
+wire. JSON is usually packed to a fifth.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import zlib
 from collections.abc import Iterable, Mapping
 from functools import cache
+from typing import Any
 
-from proxy.errors import BadRequest
+from proxy.errors import BadRequest, BodyTooLarge
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -29,6 +39,28 @@ _NOT_UPSTREAM = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 BEARER = (b"authorization", b"Bearer ")
 """The header with an API key in most protocols, and the text before the key."""
+
+IN_THREAD = 4 * 1024
+"""Bytes of an encoded request from which on it is decoded outside of the event loop: they may decode to a thousand
+times as many."""
+MAX_EXPANSION = 10
+ALWAYS_DECODED = 4 * 1024 * 1024
+"""Bytes up to which a body is decoded however small it was packed."""
+MAX_CHUNK_EXPANSION = 100
+"""A chunk of a reply may unpack to this many times its size, or to `ALWAYS_DECODED` bytes."""
+MAX_MEMBERS = 1_000
+"""The maximum number of concatenated members of a body in gzip."""
+
+_PIECE = 4 * 1024  # bytes; small, because zlib copies with each piece what follows a member in it
+_GZIP = b"\x1f\x8b"  # the first bytes of each member
+_WINDOW_BITS = {
+    "": None,
+    "identity": None,
+    "gzip": zlib.MAX_WBITS | 16,
+    "x-gzip": zlib.MAX_WBITS | 16,
+    "deflate": zlib.MAX_WBITS,
+}
+_PARAM = "Content-Encoding"
 
 
 def to_upstream(
@@ -75,14 +107,8 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
 
 
 def encoding_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The content encoding that headers name, in lower case; "" for none."""
-    named = first(headers, ENCODING)
-    return normalized_encoding(named) if named else ""
-
-
-def normalized_encoding(name: str) -> str:
-    """The name of a content encoding in lower case; "" for the one that changes nothing."""
-    name = name.strip().lower()
+    """The content encoding that headers name, in lower case; "" for none, or one that changes nothing."""
+    name = (first(headers, ENCODING) or "").strip().lower()
     return "" if name == "identity" else name
 
 
@@ -120,3 +146,123 @@ def _encoded_name(name: str) -> bytes:
 def lowered_names(names: Iterable[str]) -> dict[bytes, str]:
     """The names of session headers by their lower-case form in a request, in the same order."""
     return {name.lower().encode(): name for name in names}
+
+
+# -- content encodings -----------------------------------------------------------------------------------
+
+
+class TooManyMembers(zlib.error):
+    """A body in gzip of more than `MAX_MEMBERS` members."""
+
+
+class TooMuchData(zlib.error):
+    """A chunk unpacks to more than is allowed."""
+
+
+class Decoder:
+    """Decodes a content encoding piece by piece: in gzip several members, and nothing after the last one.
+
+    `bits` is zlib's `wbits` argument, or None if there is no encoding.
+    """
+
+    def __init__(self, bits: int | None) -> None:
+        self._bits = bits
+        self._inflating: Any = None
+        self._members = 0
+        self._is_over = False
+
+    @property
+    def encoding(self) -> str:
+        """The name of the encoding, `gzip` or `deflate`; "" for none."""
+        return next((name for name, bits in _WINDOW_BITS.items() if bits == self._bits), "")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the body is complete if it ends here."""
+        return self._bits is None or (self._inflating is not None and self._inflating.eof)
+
+    def feed(self, chunk: bytes, most: int | None = None) -> bytes:
+        """Decodes the next chunk to at most `most` bytes, by default `MAX_CHUNK_EXPANSION` times its own size.
+
+        Raises `TooMuchData` or another `zlib.error`, after which the decoder is of no use.
+        """
+        if self._bits is None:
+            return chunk
+        if self._is_over or not chunk:
+            return b""
+        if self._inflating is None:
+            self._begin(_actual_bits(self._bits, chunk))
+        if most is None:
+            most = max(MAX_CHUNK_EXPANSION * len(chunk), ALWAYS_DECODED)
+        data = [self._inflate(chunk, most)]
+        # zlib keeps what follows a member, so the first bytes of the next one are found even if chunks divide them.
+        while (rest := self._inflating.unused_data).startswith(_GZIP):
+            self._begin(self._bits)
+            most -= len(data[-1])
+            data.append(self._inflate(rest, most))
+        self._is_over = len(rest) >= len(_GZIP)
+        return b"".join(data)
+
+    def _inflate(self, chunk: bytes, most: int) -> bytes:
+        data: bytes = self._inflating.decompress(chunk, most) if most > 0 else b""
+        if most <= 0 or self._inflating.unconsumed_tail:
+            raise TooMuchData("more data than is allowed")
+        return data
+
+    def _begin(self, bits: int) -> None:
+        self._members += 1
+        if self._members > MAX_MEMBERS:
+            raise TooManyMembers(f"more than {MAX_MEMBERS:,} members")
+        self._inflating = zlib.decompressobj(bits)
+
+
+def decoder_for(encoding: str) -> Decoder | None:
+    """A decoder for a content encoding, which may be "" for none; None if the encoding is not supported."""
+    name = encoding.strip().lower()
+    return Decoder(_WINDOW_BITS[name]) if name in _WINDOW_BITS else None
+
+
+def decoded(data: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """The data of a reply with these headers, without its content encoding; None if it cannot be decoded."""
+    decoder = decoder_for(encoding_of(headers))
+    try:
+        return decoder.feed(data) if decoder else None
+    except zlib.error:
+        return None
+
+
+async def decode_body(data: bytes, decoder: Decoder, limit: int) -> bytes:
+    """Decodes a request's body; raises `BadRequest` if it is broken, `BodyTooLarge` if it gets larger than `limit`."""
+    if len(data) < IN_THREAD:
+        return _decode(data, decoder, limit)
+    return await asyncio.to_thread(_decode, data, decoder, limit)
+
+
+def _decode(data: bytes, decoder: Decoder, limit: int) -> bytes:
+    limit = min(limit, max(MAX_EXPANSION * len(data), ALWAYS_DECODED))
+    parts: list[bytes] = []
+    size = 0
+    for at in range(0, len(data), _PIECE):
+        try:
+            parts.append(decoder.feed(data[at : at + _PIECE], limit + 1 - size))
+        except TooManyMembers as error:
+            raise BadRequest(f"The request body cannot be unpacked: {error}.", param=_PARAM) from None
+        except TooMuchData:
+            size = limit + 1
+        except zlib.error:
+            raise BadRequest(f"The request body is not valid {decoder.encoding}.", param=_PARAM) from None
+        else:
+            size += len(parts[-1])
+        if size > limit:
+            message = f"The request body of {len(data):,} bytes is larger than {limit:,} bytes when it is unpacked."
+            raise BodyTooLarge(message, param=_PARAM)
+    if not decoder.is_complete:
+        raise BadRequest("The request body ends before all of it is unpacked.", param=_PARAM)
+    return b"".join(parts)
+
+
+def _actual_bits(bits: int, beginning: bytes) -> int:
+    """The `wbits` for a body that begins so: many clients send `deflate` without the zlib header it should have."""
+    if bits != zlib.MAX_WBITS or len(beginning) < 2 or int.from_bytes(beginning[:2]) % 31 == 0:
+        return bits
+    return -bits

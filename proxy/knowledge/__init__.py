@@ -1,7 +1,7 @@
 """What one upstream has taught: windows, the forms that it refuses, and how it counts.
 
 Windows (`learned_windows`) come from refusals for length and from proven truncation, forms (`profiles`) from refusals
-of a form. What an error teaches holds for the tenant that met it, and for everyone only with a proof (`proof`). The
+of a form. What an error teaches holds for the tenant that met it, and for everyone only with a proof (`profiles`). The
 driver asks before a request, and tells what its reply shows, in one place (`proxy/condensing/knowledge.py`).
 
 Counting leads from the tokens that we count to those that the upstream counts. Of each request one of these is known,
@@ -12,7 +12,7 @@ the best one first:
     nothing   our own count, as it is
 
 An anchor is stored with its branch and kept in memory (`anchor`). Prices are fitted to a small reservoir of replies
-(`samples`), which replicas share as a fact of the store. Both together give the scale of one request (`anchor`): marks,
+(`prices`), which replicas share as a fact of the store. Both together give the scale of one request (`anchor`): marks,
 headroom and refusals follow from it, while headers and records keep our own count. `calibrator` is the shell around
 this.
 """

@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from proxy.knowledge.features import EVEN, Features, of_messages
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.prices import EVEN, Features, of_messages
+from proxy.knowledge.profiles import Scope
 from proxy.runtime.lru import Lru
 from strategies.core.budget import UNSCALED, Scale
 from strategies.core.messages import Message
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 
-MAX_ANCHORS = 4_096  # in memory
 MAX_GROWTH = 64  # chain messages after an anchor; a turn adds fewer
 MIN_SLOPE, MAX_SLOPE = 0.3, 4.0  # upstream tokens for each token that we count
 _MIN_CHAIN = 64  # tokens; fewer say nothing about a slope
@@ -122,26 +121,18 @@ def stands_in(anchor: Anchor, digests: Sequence[bytes]) -> bool:
     return 0 < anchor.length <= len(digests) and digests[anchor.length - 1].hex() == anchor.node
 
 
-class Anchors:
-    """The latest anchors of all conversations in a process; at most `most` of them."""
+def longest_anchor(
+    anchors: Lru[tuple[Scope, bytes], Anchor], scope: Scope, digests: Sequence[bytes], stored: Anchor | None = None
+) -> Anchor | None:
+    """The anchor of the longest beginning of a transcript with these chain digests.
 
-    def __init__(self, most: int = MAX_ANCHORS) -> None:
-        self._kept: Lru[tuple[Scope, bytes], Anchor] = Lru(most)
-
-    def keep(self, scope: Scope, anchor: Anchor) -> None:
-        """Keeps an anchor; it replaces an earlier one of the same node."""
-        self._kept.put((scope, bytes.fromhex(anchor.node)), anchor)
-
-    def longest(self, scope: Scope, digests: Sequence[bytes], stored: Anchor | None = None) -> Anchor | None:
-        """The anchor of the longest beginning of a transcript with these chain digests.
-
-        Of two for the same beginning, the `stored` one of its branch: another session's view may end with the same
-        message.
-        """
-        known = stored if stored is not None and stands_in(stored, digests) else None
-        newer = digests[max(len(digests) - MAX_GROWTH, known.length if known else 0) :]
-        found = self._kept.first([(scope, digest) for digest in reversed(newer)])
-        return found if found is not None and stands_in(found, digests) else known
+    `anchors` are by the chain digest of their node. Of two for the same beginning, the `stored` one of its branch:
+    another session's view may end with the same message.
+    """
+    known = stored if stored is not None and stands_in(stored, digests) else None
+    newer = digests[max(len(digests) - MAX_GROWTH, known.length if known else 0) :]
+    found = anchors.first([(scope, digest) for digest in reversed(newer)])
+    return found if found is not None and stands_in(found, digests) else known
 
 
 class Growth(NamedTuple):

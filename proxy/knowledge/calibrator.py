@@ -17,16 +17,27 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from proxy.knowledge.anchor import Anchor, Anchors, Calibration, CountedPrompt, calibration_for
-from proxy.knowledge.features import EVEN, Features, of_messages
-from proxy.knowledge.proof import Scope
-from proxy.knowledge.samples import Observation, Samples, could_be, decoded, encoded, mean_error
+from proxy.knowledge.anchor import Anchor, Calibration, CountedPrompt, calibration_for, longest_anchor
+from proxy.knowledge.prices import (
+    EVEN,
+    Features,
+    Observation,
+    Samples,
+    could_be,
+    decoded,
+    encoded,
+    mean_error,
+    of_messages,
+)
+from proxy.knowledge.profiles import Scope
+from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Facts
 from strategies.core.view import View
 
 FRESH = 60.0  # seconds until the store is read again for what other processes have learned
 MAX_MODELS = 256
+MAX_ANCHORS = 4_096  # in memory
 _SHARE = 8
 """A fit and a write to the store are due once this part, an eighth, of what is known is new."""
 _FEW = 16
@@ -97,7 +108,8 @@ class Calibrator:
     clock: Callable[[], float]
     report: Callable[[str, Progress], None]
     truncated_at: Callable[[Scope], int | None] = lambda _: None
-    _anchors: Anchors = field(default_factory=Anchors)
+    _anchors: Lru[tuple[Scope, bytes], Anchor] = field(default_factory=lambda: Lru(MAX_ANCHORS))
+    """The latest anchors of all conversations, by the chain digest of their node."""
     _models: Callable[[str], defaultdict[str, _Known]] = field(
         default_factory=lambda: lru_cache(MAX_MODELS)(lambda _: defaultdict(_Known))
     )
@@ -130,7 +142,7 @@ class Calibrator:
         """The calibration of a request before it is sent; `stored` is the anchor of its branch, if it has one."""
         scope, counter = prompt.scope, prompt.counter
         known = self._models(scope.model)[counter]
-        anchor = self._anchors.longest(scope, prompt.transcript.digests, stored)
+        anchor = longest_anchor(self._anchors, scope, prompt.transcript.digests, stored)
         truncated_at = self.truncated_at(scope)
         if truncated_at is not None:
             samples = known.samples.without(truncated_at)
@@ -168,7 +180,7 @@ class Calibrator:
         self._learn(prompt, lesson, abs(calibration.expected(view, applied) - counted) / counted)
         node, length = digests[-1].hex(), len(digests)
         anchor = Anchor(node, length, applied, counted, own, prompt.counter, prompt.frame, prompt.fixed)
-        self._anchors.keep(scope, anchor)
+        self._anchors.put((scope, digests[-1]), anchor)
         return anchor
 
     def _learn(self, prompt: CountedPrompt, lesson: Observation, error: float) -> None:

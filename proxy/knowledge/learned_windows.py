@@ -2,9 +2,9 @@
 
 A window is kept by upstream, model and scope: in memory, and in the store as a fact that belongs to no session, so
 replicas share it and a restart keeps it. It holds for the tenant that was taught, and for everyone only if the refusal
-is proof for everyone (`proof`). A learned window only ever lowers the known one, and only a lower one replaces it. It
-expires, because a server may have been restarted with a larger window. A longer prompt that is read
-whole disproves it at once; now and then a request is sent as a trial of that.
+is proof for everyone (`profiles`). A learned window only ever lowers the known one, and only a lower one replaces it.
+It expires, because a server may have been restarted with a larger window. A longer prompt that is read whole disproves
+it at once; now and then a request is sent as a trial of that.
 
 A refusal that names no number teaches a guess: nine tenths of what was refused, but never less than what has passed
 before. The next refusal lowers the guess further.
@@ -29,7 +29,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.overflow import Refusal
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Facts

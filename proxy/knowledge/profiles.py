@@ -1,25 +1,30 @@
-"""Profiles: the forms of a request that an upstream refuses, known from the settings or from its errors.
+"""Profiles: the forms of a request that an upstream refuses, known from the settings or from its errors; and whom what
+an error teaches holds for.
 
-What a server says of one request holds for the tenant's later ones for that model, as long as this process runs, and
-for everyone's if it is proven without the request's text (`proxy/knowledge/proof.py`). A refusal teaches only what was
-not known, so a request is sent again at most as often as there is something left to learn.
+What an error teaches holds at once for the tenant that met it (`Scope`). It holds for everyone only if the error
+teaches the same without all that it may have quoted of the request (`CallersText`): values, runs of two words or more,
+and numbers.
+
+What a server says of the form of one request holds for later ones for that model as long as this process runs. A
+refusal teaches only what was not known, so a request is sent again at most as often as there is something to learn.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from proxy.knowledge.proof import CallersText, Scope
 from proxy.quoting import label
 from proxy.runtime.lru import Lru
+from proxy.values import json_or_none
 from strategies.core.messages import Form
 
 MAX_MODELS, MAX_SCOPES = 1_000, 4_000
@@ -27,8 +32,89 @@ MAX_READ = 4_096  # bytes of an error; behind them some servers repeat the whole
 STREAM_OPTIONS = "stream_options"
 REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR)
 """The statuses with which servers refuse the form of a request; some chat templates fail with 500."""
+MAX_COMPARED = 256 * 1024
+"""Bytes of a request that are compared with an error; one to a longer request proves nothing."""
+MAX_WORDS = 400
+"""Words of an error that is compared; a longer one proves nothing."""
+_DEEPEST = 32
+_PROTOCOL = frozenset(
+    """
+    messages role content name type text id model user assistant system developer tool tools function functions
+    tool_calls tool_call_id arguments parameters description properties required object string stream stream_options
+    include_usage max_tokens max_completion_tokens temperature
+    """.split()  # noqa: SIM905 - a table of words
+)
+"""Words of the protocol: that an error has one says nothing of where it comes from."""
+_SHORT = 64  # characters of a value that an error may quote as one word
+_MARKS = re.compile(r"[`'\"*\\“”‘’]+|(?<=\d),(?=\d{3})")
+_WORD = re.compile(r"[^\W_]+")
 
 _log = logging.getLogger(__name__)
+
+
+# -- whom a lesson holds for ---------------------------------------------------------------------------
+
+
+class Scope(NamedTuple):
+    """A model, and the tenant that a lesson about it holds for; None for everyone."""
+
+    model: str
+    tenant: str | None = None
+
+    @property
+    def everyone(self) -> Scope:
+        """The same model for everyone."""
+        return Scope(self.model)
+
+
+class CallersText:
+    """The text of one request that its caller controls, to be taken out of errors."""
+
+    def __init__(self, body: bytes) -> None:
+        self._is_known = len(body) <= MAX_COMPARED
+        values = list(_values(json_or_none(body), _DEEPEST)) if self._is_known else []
+        self._values = {_plain(value) for value in values if len(value) <= _SHORT}
+        self._text = f" {_plain(' '.join(values))} "
+
+    def removed_from(self, text: str) -> str:
+        """The text with a semicolon for each word that may come from the request; "" if it is too long to tell."""
+        text = _unmarked(text)
+        words = [word.lower() for word in _WORD.findall(text)]
+        if not self._is_known or len(words) > MAX_WORDS:
+            return ""
+        quoted = [word in self._values or (word.isdigit() and f" {word} " in self._text) for word in words]
+        for at, pair in enumerate(pairwise(words)):
+            if " {} {} ".format(*pair) in self._text:
+                quoted[at] = quoted[at + 1] = True
+        left = iter(quoted)
+        return _WORD.sub(lambda word: ";" if next(left) else word.group(), text)
+
+
+def _plain(text: str) -> str:
+    return " ".join(_WORD.findall(_unmarked(text).lower()))
+
+
+def _unmarked(text: str) -> str:
+    """The text without quotation marks, and without the commas in numbers."""
+    return _MARKS.sub("", text)
+
+
+def _values(value: Any, depth: int) -> Iterator[str]:
+    """All keys, strings and numbers of a body, except the model's name: lessons are kept by that."""
+    match value:
+        case dict() if depth:
+            for key, inner in value.items():
+                if depth < _DEEPEST or key != "model":
+                    yield from _values(key, depth)
+                    yield from _values(inner, depth - 1)
+        case list() if depth:
+            for inner in value:
+                yield from _values(inner, depth - 1)
+        case str() | int() | float() if value not in _PROTOCOL:
+            yield str(value)
+
+
+# -- profiles ------------------------------------------------------------------------------------------
 
 
 class Profile(BaseModel):

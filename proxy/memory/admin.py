@@ -23,8 +23,7 @@ from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
 from strategies.core.messages import Reader
 from strategies.core.parsing import normalized
 from strategies.core.transcript import Transcript
-from strategies.memory.passages import card_entry, message_entries
-from strategies.memory.ranking import Hit, Index
+from strategies.memory.ranking import Hit, Index, card_entry, message_entries
 
 SOURCE = "person"
 TOP_K = 5

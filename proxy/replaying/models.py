@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from proxy import controls
 from proxy.asking import Caller, Roles
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.services import Services
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.economics import Prices

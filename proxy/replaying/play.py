@@ -17,7 +17,7 @@ from proxy import controls
 from proxy.condensing.policy import Policy
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.replaying.measures import (
     Economy,
     ForwardedMessage,

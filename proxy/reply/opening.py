@@ -18,8 +18,7 @@ from typing import NamedTuple
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
-from proxy.http.content_encoding import decoded, decoder_for
-from proxy.http.headers import encoding_of, is_event_stream
+from proxy.http.headers import decoded, decoder_for, encoding_of, is_event_stream
 from proxy.overflow import Refusal, is_error_body, recognise
 from proxy.upstream import UpstreamReply
 from proxy.values import json_or_none

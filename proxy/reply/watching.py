@@ -21,8 +21,7 @@ from typing import Any, Protocol
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import Capture, Items, Usage, ending_in, usage_in, with_prompt_tokens
-from proxy.http.content_encoding import Decoder, decoder_for
-from proxy.http.headers import Headers, encoding_of, is_event_stream
+from proxy.http.headers import Decoder, Headers, decoder_for, encoding_of, is_event_stream
 from proxy.http.sse import EventReader, LineSplitter
 from proxy.values import json_or_none
 

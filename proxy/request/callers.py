@@ -26,9 +26,9 @@ from proxy.errors import BadRequest, CredentialRefused, CredentialUnproven
 from proxy.http.headers import Headers, is_success, lowered_names, values_once
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.runtime.secret_files import path_beside, read_or_create
 from proxy.settings import Settings
 from proxy.settings.values import network
+from proxy.store import path_beside, read_or_create
 from proxy.store.access import Facts, Patience
 from proxy.upstream import Upstream
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from proxy.controls import Controls
 from proxy.http.headers import Headers
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.request.callers import ALWAYS, Trust
 from proxy.request.wire import Body
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
-from proxy.knowledge.features import Features, of_messages
+from proxy.knowledge.prices import Features, of_messages
 from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru, SizedLru

@@ -1,7 +1,5 @@
 """Tools of a long-running process.
 
-owned_tasks     tasks that the app owns, and who waits for them
-offload         runs long work in a thread
+owned_tasks     tasks that the app owns, and who waits for them; long work in a thread
 lru             bounded caches
-secret_files    secrets in the folder of the SQLite store
 """

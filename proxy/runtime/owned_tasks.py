@@ -3,6 +3,9 @@
 `Waiters` counts the clients that wait for a piece of background work. Background work may have to wait for long.
 Once a client waits for its result, it is that client's work: its calls are made as a client's requests are, for as long
 as somebody waits.
+
+`offload` runs long work in a thread, and short work on the event loop, which is cheaper. Planning is pure Python, so it
+takes as long in a thread, but the event loop gets its turn between its steps.
 """
 
 from __future__ import annotations
@@ -11,14 +14,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Hashable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSING = 5.0  # seconds that a closing app waits for tasks that must run to their end
 
 LINGER = 5.0  # seconds for which a shared result is still given out
+
+LARGE = 120
+"""From this many messages on, planning may take more than some milliseconds."""
+MESSAGE_TOKENS = 250
+"""A message with more tokens than this counts as several."""
 
 _log = logging.getLogger(__name__)
 
@@ -156,3 +165,15 @@ async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)  # `gather` does not yield if all are done, so their callbacks would never run
+
+
+def message_load(messages: int, tokens: int) -> int:
+    """The load of work that reads messages, as a number of messages; a long message counts as several."""
+    return max(messages, tokens // MESSAGE_TOKENS)
+
+
+async def offload(messages: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """The result of `work`, whose time is in proportion to `messages`."""
+    if messages < LARGE:
+        return work(*args, **kwargs)
+    return await asyncio.to_thread(work, *args, **kwargs)

@@ -21,8 +21,7 @@ from starlette.types import Message, Send
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
-from proxy.http.content_encoding import decoded
-from proxy.http.headers import Headers, encode_headers, encoding_of, first, is_event_stream, is_success
+from proxy.http.headers import Headers, decoded, encode_headers, encoding_of, first, is_event_stream, is_success
 from proxy.reasons import Action
 
 T = TypeVar("T")

@@ -20,8 +20,7 @@ from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.http.admission import Place
-from proxy.http.content_encoding import decode_body, decoder_for
-from proxy.http.headers import ENCODING, Headers, encoding_of, to_upstream
+from proxy.http.headers import ENCODING, Headers, decode_body, decoder_for, encoding_of, to_upstream
 from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner

@@ -28,8 +28,8 @@ from proxy.sessions.codec import (
 from proxy.sessions.histories import StoredHistory, history_at, messages_on
 from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, session_key, wish_for
 from proxy.sessions.stored import StoredSessions
+from proxy.store.access import compress
 from proxy.store.base import StoreError, StoreKey
-from proxy.store.compress import compress
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.alignment import Tree
 from strategies.core.cards import to_json

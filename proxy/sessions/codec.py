@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 from proxy.knowledge import anchor as anchors
 from proxy.runtime.lru import SizedLru
 from proxy.sessions.session import CHAT, CONDENSE, PIN, Branch, FailedTry, MemoryBlock, Opening, Session, Tip, wishes_in
+from proxy.store.access import decompress
 from proxy.store.base import Snapshot, StoreError
-from proxy.store.compress import decompress
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation
 from strategies.core.digest import ROOT, link

@@ -27,8 +27,8 @@ from proxy.runtime.lru import SizedLru
 from proxy.sessions.codec import StoredMessage, block_document, messages_of
 from proxy.sessions.session import CHAT, NO_TIP, Branch, Session, Tip
 from proxy.sessions.stored import StoredSessions
+from proxy.store.access import decompress
 from proxy.store.base import StoreError, StoreKey
-from proxy.store.compress import decompress
 from strategies.core.alignment import Tree
 from strategies.core.digest import ROOT
 from strategies.core.messages import Message, Reader, Role, unknown

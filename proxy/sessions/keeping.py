@@ -24,8 +24,8 @@ from proxy.sessions.recognition import Recognised, new_derived_id
 from proxy.sessions.session import MAIN, NO_TIP, Branch, Session, printable_id
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.sessions.turn import SessionUpdate, nodes_of, session_after, unstored_in
+from proxy.store.access import compress
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
-from proxy.store.compress import compress
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, standing_in
 from strategies.core.pieces import Piece

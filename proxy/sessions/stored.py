@@ -21,9 +21,8 @@ from weakref import WeakValueDictionary
 
 from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import Session
-from proxy.store.access import Facts, Outage, Patience, T, within
+from proxy.store.access import SMALLEST, Facts, Outage, Patience, T, compress
 from proxy.store.base import Store, StoreError, StoreKey, Write
-from proxy.store.compress import SMALLEST, compress
 
 TRIES = 8
 LAST_SHARE = 0.25
@@ -141,7 +140,7 @@ class StoredSessions:
 
     async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of work that has one step; raises `StoreError` where it takes longer than the timeout."""
-        return await within(self._timeout, work)
+        return await Patience(self._timeout).read(work)
 
     async def write(self, work: Coroutine[Any, Any, T], patience: Patience, *, is_last: bool = False) -> T:
         """The result of `work`, which runs in a task of its own within the timeout, whether or not anybody waits.
@@ -149,7 +148,7 @@ class StoredSessions:
         Raises `StoreError` where it fails, or is not done when the patience is used up. The last write of a request
         (`is_last`) gets at least `LAST_SHARE` of the whole patience.
         """
-        task = asyncio.create_task(within(self._timeout, work))
+        task = asyncio.create_task(Patience(self._timeout).read(work))
         self._writes.add(task)
         task.add_done_callback(self._write_done)
         try:

@@ -6,8 +6,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from proxy.runtime.secret_files import path_beside, read_or_create
 from proxy.settings import Settings
+from proxy.store import path_beside, read_or_create
 
 TOKEN_FILE = "admin.token"  # noqa: S105
 

@@ -6,19 +6,27 @@
     redis+sentinel://         redis+sentinel://[[user]:password@]host:port[,host:port...]/service[/db]
     redis+cluster://          redis+cluster://[[user]:password@]host:port[,host:port...]
 
+The hosts of `redis+sentinel` are the Sentinels. User and password are for the servers that hold the data; Sentinels
+that need an account too get it by `?sentinel_username=...&sentinel_password=...`.
+
 A client library is imported only by the scheme that needs it. A URL may hold credentials, so logs and errors show
 `redacted(url)`.
 
-A store keeps the bytes that it is given; who writes them compresses them first (`compress`). Redis is behind a circuit
+A store keeps the bytes that it is given; who writes them compresses them first (`access`). Redis is behind a circuit
 breaker (`breaker`); in a cluster each node has its own. Quotas are enforced by the stores themselves (`base`).
 
 The `reason` of a StoreError is one of `REASONS`, whether a store raises it or a writer that gives up. Where a write
 raises, it is unknown whether it happened, except with `store-quota` and `store-contended`: then it did not. All writes
 may be repeated; repeating a `save` that did happen returns False, since its revision is stale by then.
+
+Secrets of an installation are files in the folder of its SQLite store, created once and readable by their owner only.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +35,7 @@ from proxy.quoting import redacted
 from proxy.store.base import Quotas, Store
 from proxy.store.breaker import Breaker
 
+_SQLITE = "sqlite:///"
 SCHEMES = ("sqlite", "memory", "redis", "rediss", "redis+sentinel", "redis+cluster")
 
 REASONS = frozenset(
@@ -63,12 +72,15 @@ async def open_store(
     quotas = Quotas(max_session_bytes, max_tenant_bytes)
     scheme, _, place = url.partition("://")
     match scheme.lower():
-        case "sqlite" | "memory":
-            return await _sqlite(_path(url, scheme.lower(), place), clock, quotas)
-        case "redis" | "rediss" | "redis+sentinel":
-            return _redis(url, quotas, Breaker("the store", time.monotonic))
-        case "redis+cluster":
-            return _redis(url, quotas, None)
+        case "sqlite" | "memory" as kind:
+            from proxy.store.sqlite import SqliteStore  # noqa: PLC0415
+
+            return await SqliteStore.open(_path(url, kind, place), clock=clock, quotas=quotas)
+        case "redis" | "rediss" | "redis+sentinel" | "redis+cluster" as kind:
+            from proxy.store.redis_store import RedisStore  # noqa: PLC0415
+
+            breaker = None if kind == "redis+cluster" else Breaker("the store", time.monotonic)
+            return RedisStore(url, shown=redacted(url), quotas=quotas, breaker=breaker)
     known = ", ".join(f"{name}://" for name in SCHEMES)
     raise ValueError(f"unknown store URL {redacted(url)}; known are {known}")
 
@@ -83,13 +95,33 @@ def _path(url: str, scheme: str, place: str) -> Path | None:
     return Path(place[1:])
 
 
-async def _sqlite(path: Path | None, clock: Callable[[], float], quotas: Quotas) -> Store:
-    from proxy.store.sqlite import SqliteStore  # noqa: PLC0415
-
-    return await SqliteStore.open(path, clock=clock, quotas=quotas)
+# -- secrets beside the store ----------------------------------------------------------------------------
 
 
-def _redis(url: str, quotas: Quotas, breaker: Breaker | None) -> Store:
-    from proxy.store.redis_store import RedisStore  # noqa: PLC0415
+def file_of(store_url: str) -> Path | None:
+    """The file of a SQLite store; None for other stores."""
+    return Path(store_url.removeprefix(_SQLITE)) if store_url.startswith(_SQLITE) else None
 
-    return RedisStore(url, shown=redacted(url), quotas=quotas, breaker=breaker)
+
+def path_beside(store_url: str, name: str) -> Path | None:
+    """The path of a file of this name in the folder of a SQLite store; None for other stores."""
+    file = file_of(store_url)
+    return file.parent / name if file else None
+
+
+def read_or_create(path: Path) -> bytes:
+    """The secret in `path`, created if there is none; processes that start at once all get the same one."""
+    if path.exists():
+        return path.read_bytes()
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, written = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(handle, "wb") as file:
+        file.write(secrets.token_hex(32).encode())
+    try:
+        # Linking is atomic, and fails if another process was first.
+        os.link(written, path)
+    except FileExistsError:
+        pass
+    finally:
+        os.unlink(written)
+    return path.read_bytes()

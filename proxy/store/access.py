@@ -1,19 +1,41 @@
-"""How the app asks a store: for how long it waits (`Patience`), what the log says while the store fails (`Outage`), and
-values that nothing depends on (`Facts`).
+"""How the app asks a store: for how long it waits (`Patience`), what the log says while the store fails (`Outage`),
+values that nothing depends on (`Facts`), and the stored form of values.
+
+Whoever writes a document, a record, a block, a fact or a handover compresses it. A compressed value begins with two
+bytes: the version of this format, and the codec. Any other value is stored as it is, so values that are older than
+compression can still be read. The version byte begins no UTF-8 text; a value that begins with it by chance is wrapped
+with the codec that changes nothing.
+
+A value with a codec that this version does not know reads as `NEWER`, a document of a newer version, which every reader
+treats as a miss. A value that cannot be decompressed, or that would have more than `MAX_BYTES` bytes, is corrupt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from proxy.store.base import ANSWERS, REFUSED_WRITES, Store, StoreError
-from proxy.store.compress import compress, decompress
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 T = TypeVar("T")
+
+VERSION = 0xC1  # a byte that does not occur in UTF-8
+PLAIN, ZSTD = 0, 1
+
+SMALLEST = 1024  # bytes; compressing a smaller value saves too little
+MAX_BYTES = 64 * 1024 * 1024  # bytes that one value may decompress to
+LEVEL = 3
+NEWER = b'{"v":1000000}'
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +73,7 @@ class Patience:
             async with asyncio.timeout(left):
                 return await work
         except TimeoutError:
-            raise _too_slow(left) from None
+            raise StoreError("store-timeout", f"not done in the {left:.2f} s that were left") from None
         finally:
             self.remaining = max(self.remaining - (clock() - began), 0.0)
 
@@ -73,19 +95,6 @@ class Patience:
         if not task.done():
             raise StoreError("store-timeout", f"not done in {limit:.2f} s, and not waited for any longer")
         return task.result()
-
-
-async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`; raises `StoreError` where it takes longer."""
-    try:
-        async with asyncio.timeout(seconds):
-            return await work
-    except TimeoutError:
-        raise _too_slow(seconds) from None
-
-
-def _too_slow(seconds: float) -> StoreError:
-    return StoreError("store-timeout", f"not done in the {seconds:.2f} s that were left")
 
 
 @dataclass(slots=True, eq=False)
@@ -163,8 +172,53 @@ class Facts:
     async def put(self, name: str, value: bytes, ttl: int, what: str) -> bool:
         """Writes a fact that lives for `ttl` seconds, and returns whether it was written."""
         try:
-            await within(self._timeout, self._store.put_fact(name, compress(value), ttl))
+            await Patience(self._timeout).read(self._store.put_fact(name, compress(value), ttl))
         except StoreError as error:
             self._outage.failed(f"{what} was not stored", error)
             return False
         return True
+
+
+# -- the stored form -------------------------------------------------------------------------------------
+
+
+class _Packing(threading.local):
+    """One compressor per thread, since creating one takes longer than compressing most values."""
+
+    def __init__(self) -> None:
+        self.compressor = zstd.ZstdCompressor(LEVEL)
+
+
+_packing = _Packing()
+
+
+def compress(data: bytes) -> bytes:
+    """`data` in its stored form: compressed where that makes it smaller."""
+    if len(data) >= SMALLEST:
+        packed = bytes((VERSION, ZSTD)) + _packing.compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
+        if len(packed) < len(data):
+            return packed
+    return bytes((VERSION, PLAIN)) + data if data[:1] == bytes((VERSION,)) else data
+
+
+def decompress(stored: bytes) -> bytes:
+    """The value in stored form, decompressed; raises `store-corrupt`."""
+    if stored[:1] != bytes((VERSION,)):
+        return stored
+    match stored[1:2]:
+        case b"\x00":
+            return stored[2:]
+        case b"\x01":
+            return _decompress_zstd(stored[2:])
+    return NEWER
+
+
+def _decompress_zstd(packed: bytes) -> bytes:
+    decompressor = zstd.ZstdDecompressor()
+    try:
+        data = decompressor.decompress(packed, MAX_BYTES)
+    except zstd.ZstdError as error:
+        raise StoreError("store-corrupt", f"a compressed value is broken: {error}") from None
+    if not decompressor.eof:
+        raise StoreError("store-corrupt", f"a compressed value is cut, or larger than {MAX_BYTES} bytes")
+    return data

@@ -21,11 +21,12 @@ import math
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from hiredis import pack_command
 from redis import exceptions
@@ -43,30 +44,26 @@ from proxy.store.breaker import Breaker
 Word: TypeAlias = str | bytes | int
 Address: TypeAlias = tuple[str, int]
 
-_REASONS: tuple[tuple[type[Exception], str], ...] = (
+_REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     # The first match counts; several of these derive from ConnectionError.
-    (exceptions.AuthenticationError, "store-refused"),
-    (exceptions.AuthenticationWrongNumberOfArgsError, "store-refused"),
-    (exceptions.AuthorizationError, "store-refused"),
-    (exceptions.NoPermissionError, "store-refused"),
-    (exceptions.BusyLoadingError, "store-loading"),
-    (exceptions.OutOfMemoryError, "store-full"),
-    (exceptions.ReadOnlyError, "store-read-only"),
-    (exceptions.TimeoutError, "store-timeout"),
-    (TimeoutError, "store-timeout"),
-    (exceptions.ConnectionError, "store-unavailable"),
-    (exceptions.ClusterError, "store-unavailable"),
-    (exceptions.RedisClusterException, "store-unavailable"),
-    (exceptions.AskError, "store-unavailable"),
-    (OSError, "store-unavailable"),
+    ((exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError), "store-refused"),
+    ((exceptions.AuthorizationError, exceptions.NoPermissionError), "store-refused"),
+    ((exceptions.BusyLoadingError,), "store-loading"),
+    ((exceptions.OutOfMemoryError,), "store-full"),
+    ((exceptions.ReadOnlyError,), "store-read-only"),
+    ((exceptions.TimeoutError, TimeoutError), "store-timeout"),
+    ((exceptions.ConnectionError, exceptions.ClusterError, exceptions.RedisClusterException), "store-unavailable"),
+    ((exceptions.AskError, OSError), "store-unavailable"),
 )
 _CONNECTING = re.compile(r"^Error -\d+ connecting to [^ ]+ ")
 _SYSTEM = re.compile(r"\bErr(?:or|no) (\d+)\b")
 CLIENT_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
 """Errors of a server, a connection or a time-out, which is an OSError; any other exception is a defect."""
 
-SCANNED_AT_ONCE = 1_000  # keys that a server looks at in one step of a listing
+SENTINEL_PORT, CLUSTER_PORT = 26_379, 6_379
+_SENTINEL_WORDS = {"sentinel_username": "username", "sentinel_password": "password"}
 
+SCANNED_AT_ONCE = 1_000  # keys that a server looks at in one step of a listing
 NODE_COOL_DOWN = 1.0  # seconds at most; a failed call to a node makes the client look for its successor
 
 _log = logging.getLogger(__name__)
@@ -76,18 +73,12 @@ _log = logging.getLogger(__name__)
 class Limits:
     """The bounds of one process on its use of one server."""
 
-    connect: float = 0.25
-    """Seconds to connect."""
-    operation: float = 0.5
-    """Seconds for one exchange: a pipeline and its answers."""
-    free_connection: float = 0.25
-    """Seconds to wait for a free connection."""
-    call: float = 1.0
-    """Seconds for one call of the store, all its exchanges included."""
-    health_check: int = 30
-    """Seconds without use after which a connection is checked before it is used again."""
-    connections: int = 32
-    """The maximum number of connections."""
+    connect: float = 0.25  # seconds
+    operation: float = 0.5  # seconds for one exchange: a pipeline and its answers
+    free_connection: float = 0.25  # seconds to wait for one
+    call: float = 1.0  # seconds for one call of the store, all its exchanges included
+    health_check: int = 30  # seconds without use after which a connection is checked before it is used again
+    connections: int = 32  # at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,30 +97,34 @@ class Command:
 PING = Command(("PING",))
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """A service behind Sentinels; `account` is for them, not for its servers."""
-
-    name: str
-    sentinels: Sequence[Address]
-    account: dict[str, str]
-
-
 class CrossSlot(StoreError):
     """The server refuses a command with keys in several slots; nothing was executed."""
 
 
 class Server:
-    """One server, or the master of a service; `options` come from `server_options`, `shown` is its name in errors."""
+    """One server, or the master of the service called `name` behind Sentinels.
+
+    `options` come from `server_options`, `shown` is its name in errors.
+    """
 
     is_one_server = True
     """One command may have keys of any slots."""
 
-    def __init__(self, options: dict[str, Any], *, shown: str, limits: Limits, service: Service | None = None) -> None:
+    def __init__(
+        self, options: dict[str, Any], *, shown: str, limits: Limits, sentinel: Sentinel | None = None, name: str = ""
+    ) -> None:
         self._limits = limits
         self._shown = shown
-        self._sentinel = _sentinel(service, limits) if service else None
-        self._pool = _pool(options, shown, limits, service, self._sentinel)
+        self._sentinel = sentinel
+        kind = partial(_MasterPool, name, sentinel) if sentinel else BlockingConnectionPool
+        self._pool: BlockingConnectionPool = kind(
+            max_connections=limits.connections, timeout=limits.free_connection, **options, **_policy(limits)
+        )
+        try:
+            # Does not connect, but refuses options that it does not know.
+            self._pool.connection_class(**self._pool.connection_kwargs)
+        except (TypeError, ValueError, exceptions.RedisError):
+            raise ValueError(f"{shown}: an option in the URL is unknown or wrong") from None
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         """All answers in order; raises StoreError where any is missing, even if other commands were executed."""
@@ -171,22 +166,18 @@ class Server:
             _log.debug("%s", store_error(error, self._shown))
 
     async def _exchange(self, lines: Sequence[tuple[Word, ...]]) -> list[Any]:
-        connection: AbstractConnection | None = None
-        try:
-            connection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
-            async with asyncio.timeout(self._limits.operation):
-                # redis-py packs in Python, and has a time-out for each answer; the whole exchange has ours.
-                await connection.send_packed_command([_packed(line) for line in lines])
-                return [await _answer(connection) for _ in lines]
-        except BaseException as error:
-            if connection:
+        with store_errors(self._shown):
+            connection: AbstractConnection = await self._pool.get_connection()  # type: ignore[no-untyped-call]
+            try:
+                async with asyncio.timeout(self._limits.operation):
+                    # redis-py packs in Python, and has a time-out for each answer; the whole exchange has ours.
+                    await connection.send_packed_command([pack_command(line) for line in lines])  # type: ignore[arg-type]
+                    return [await _answer(connection) for _ in lines]
+            except BaseException:
                 # The answer may still come, and must not be read as that of the next command.
                 await connection.disconnect(nowait=True)
-            if not isinstance(error, Exception):
                 raise
-            raise store_error(error, self._shown) from cause_of(error)
-        finally:
-            if connection:
+            finally:
                 await self._pool.release(connection)
 
 
@@ -210,7 +201,7 @@ class Cluster:
             **options,
             **_policy(limits),
         )
-        self._client.set_response_callback("HGETALL", _unchanged)  # type: ignore[arg-type]
+        self._client.set_response_callback("HGETALL", lambda answer, **_: answer)  # type: ignore[arg-type]
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         return await asyncio.gather(*map(self._ask_one, commands))
@@ -254,7 +245,7 @@ class Cluster:
             self._breakers[name] = Breaker(f"the node {name} of the store", time.monotonic, NODE_COOL_DOWN)
         breaker = self._breakers[name]
         async with self._places:
-            with breaker.guard():
+            with breaker.guard(), store_errors(f"{self._shown} ({name})"):
                 try:
                     return await call()
                 except exceptions.NoScriptError as unknown:
@@ -262,25 +253,14 @@ class Cluster:
                 except AttributeError:
                     # After a failure the client drops connections, also one that another call has just been given.
                     raise StoreError("store-unavailable", f"{self._shown} ({name}) connection dropped") from None
-                except Exception as error:  # noqa: BLE001
-                    raise store_error(error, f"{self._shown} ({name})") from cause_of(error)
 
 
 Client: TypeAlias = Server | Cluster
 
 
-def _unchanged(answer: Any, **_: Any) -> Any:
-    return answer
-
-
 def _check_time(until: float) -> None:
     if asyncio.get_running_loop().time() >= until:
         raise StoreError("store-timeout", "there are more keys than can be listed in time")
-
-
-def _packed(words: tuple[Word, ...]) -> bytes:
-    packed: bytes = pack_command(words)  # type: ignore[arg-type]  # its stub knows tuples of one word only
-    return packed
 
 
 async def _answer(connection: AbstractConnection) -> Any:
@@ -290,12 +270,18 @@ async def _answer(connection: AbstractConnection) -> Any:
         return error  # not raised, since the answers of the next commands follow
 
 
-def cause_of(error: Exception) -> Exception | None:
-    """The cause of a StoreError: None for an error of a server or a connection; a defect, which is also logged here."""
-    if isinstance(error, CLIENT_ERRORS):
-        return None
-    _log.error("the client of a store failed", exc_info=error)
-    return error
+@contextmanager
+def store_errors(shown: str) -> Iterator[None]:
+    """Makes a StoreError of every exception; one that is a defect is its cause, and is logged."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except CLIENT_ERRORS as error:
+        raise store_error(error, shown) from None
+    except Exception as error:
+        _log.exception("the client of a store failed")
+        raise store_error(error, shown) from error
 
 
 def store_error(error: Exception, shown: str) -> StoreError:
@@ -341,29 +327,6 @@ def _policy(limits: Limits) -> dict[str, Any]:
     }
 
 
-def _sentinel(service: Service, limits: Limits) -> Sentinel:
-    # They are asked one after the other, so one that hangs gets no longer than one that does not connect.
-    policy = {**_policy(limits), "socket_timeout": limits.connect}
-    return Sentinel(  # type: ignore[no-untyped-call]
-        service.sentinels, sentinel_kwargs={**service.account, **policy}
-    )
-
-
-def _pool(
-    options: dict[str, Any], shown: str, limits: Limits, service: Service | None, sentinel: Sentinel | None
-) -> BlockingConnectionPool:
-    kind = partial(_MasterPool, service.name, sentinel) if service else BlockingConnectionPool
-    pool: BlockingConnectionPool = kind(
-        max_connections=limits.connections, timeout=limits.free_connection, **options, **_policy(limits)
-    )
-    try:
-        # Does not connect, but refuses options that it does not know.
-        pool.connection_class(**pool.connection_kwargs)
-    except (TypeError, ValueError, exceptions.RedisError):
-        raise ValueError(f"{shown}: an option in the URL is unknown or wrong") from None
-    return pool
-
-
 def server_options(url: str, shown: str) -> dict[str, Any]:
     """The options in a `redis[s]://` URL: address, account, database, and how to check a certificate.
 
@@ -382,3 +345,48 @@ def server_options(url: str, shown: str) -> dict[str, Any]:
         if option not in allowed and not (tls and option.startswith("ssl_")):
             raise ValueError(f"{shown}: no option {option!r} in the URL of a Redis; time-outs are fixed")
     return options
+
+
+def open_client(url: str, shown: str, limits: Limits) -> Client:
+    """The client of the servers of `url`, not yet connected; raises ValueError for a URL that is not valid.
+
+    Errors quote nothing of a URL but `shown`, its redacted form.
+    """
+    scheme, _, place = url.partition("://")
+    kind = scheme.lower()
+    if kind not in ("redis+sentinel", "redis+cluster"):
+        return Server(server_options(url, shown), shown=shown, limits=limits)
+    # Only the hosts may be quoted.
+    account, at, rest = place.rpartition("@")
+    rest, _, query = rest.partition("?")
+    hosts, _, path = rest.partition("/")
+    if kind == "redis+cluster":
+        if path not in ("", "0") or query:
+            raise ValueError(f"{shown}: a cluster has one database, 0, and no options")
+        options = server_options(f"redis://{account}{at}", shown)
+        return Cluster(_addresses(hosts, CLUSTER_PORT, shown), options, shown=shown, limits=limits)
+    name, _, db = path.partition("/")
+    if not name:
+        raise ValueError(f"{shown} names no service; write redis+sentinel://host:port,host:port/service")
+    options = server_options(f"redis://{account}{at}/{db}", shown)
+    try:
+        words = parse_qs(query, strict_parsing=bool(query))
+        account_of_sentinels = {_SENTINEL_WORDS[word]: value for word, (value,) in words.items()}
+    except (KeyError, ValueError):
+        known = ", ".join(_SENTINEL_WORDS)
+        raise ValueError(f"{shown}: the only options are {known}, once each") from None
+    addresses = _addresses(hosts, SENTINEL_PORT, shown)
+    # They are asked one after the other, so one that hangs gets no longer than one that does not connect.
+    policy = {**account_of_sentinels, **_policy(limits), "socket_timeout": limits.connect}
+    sentinel = Sentinel(addresses, sentinel_kwargs=policy)  # type: ignore[no-untyped-call]
+    return Server(options, shown=shown, limits=limits, sentinel=sentinel, name=unquote(name))
+
+
+def _addresses(hosts: str, port: int, shown: str) -> list[Address]:
+    found = []
+    for host in hosts.split(","):
+        options = server_options(f"redis://{host}", shown)
+        if not options.get("host"):
+            raise ValueError(f"{shown} names no host, or an empty one")
+        found.append((str(options["host"]), int(options.get("port", port))))
+    return found

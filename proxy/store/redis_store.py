@@ -40,8 +40,7 @@ from typing import Any, TypeVar
 
 from proxy.store.base import FindResult, Lease, Quotas, Snapshot, StoreError, StoreKey, Write
 from proxy.store.breaker import Breaker
-from proxy.store.redis import Client, Command, CrossSlot, Limits, Word, cause_of, store_error
-from proxy.store.redis_urls import open_client
+from proxy.store.redis import Client, Command, CrossSlot, Limits, Word, open_client, store_errors
 
 T = TypeVar("T")
 
@@ -237,12 +236,8 @@ class RedisStore:
     async def _guarded(self, work: Coroutine[Any, Any, T]) -> T:
         """The one place where exceptions of any kind become StoreErrors, and where the breaker counts."""
         try:
-            with self._breaker.guard() if self._breaker else nullcontext():
+            with store_errors(self._shown), self._breaker.guard() if self._breaker else nullcontext():
                 return await work
-        except StoreError:
-            raise
-        except Exception as error:  # noqa: BLE001
-            raise store_error(error, self._shown) from cause_of(error)
         finally:
             work.close()
 

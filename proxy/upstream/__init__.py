@@ -21,8 +21,7 @@ from typing import NamedTuple
 import httpx
 
 from proxy.errors import BadRequest, UpstreamUnavailable
-from proxy.http.content_encoding import decoder_for
-from proxy.http.headers import Headers, to_upstream
+from proxy.http.headers import Headers, decoder_for, to_upstream
 from proxy.quoting import redacted
 from proxy.settings.tables import UpstreamSettings
 from proxy.upstream.forwarding import Forwarder

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 from strategies.core.messages import Role, TokenCounter, Value, dump
 from strategies.core.transcript import Transcript, is_chinese
-from strategies.memory.passages import Entry
-from strategies.memory.ranking import Hit
+from strategies.memory.ranking import Entry, Hit
 
 NAME = "memory_context"
 HEADING = "## Relevant Memories"

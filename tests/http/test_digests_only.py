@@ -12,7 +12,7 @@ import httpx
 import pytest
 from redis import Redis
 
-from proxy.store.compress import VERSION, decompress
+from proxy.store.access import VERSION, decompress
 from tests.support import redis_server
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.knowledge.calibrator import Progress
-from proxy.knowledge.features import EVEN
+from proxy.knowledge.prices import EVEN
 from proxy.telemetry import MAX_MODELS, OTHER, Telemetry
 
 

@@ -17,10 +17,9 @@ from strategies.core.ledger import find_facts, rank_facts
 from strategies.core.parsing import normalized
 from strategies.dynacontext.record import tagged
 from strategies.extract import record
-from strategies.memory import merging, passages, terms
+from strategies.memory import merging, ranking, terms
 from strategies.memory.attribution import attribute_cards
 from strategies.memory.block import appears_in as shown_before
-from strategies.memory.ranking import Index
 from strategies.scoring import body
 from tests.support.transcripts import WORDS, assistant, message, user, view_of
 
@@ -127,10 +126,10 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
         "width": terms.width,
         "speaker": terms.speaker,
         "dates": terms.dates,
-        "split": passages.split,
+        "split": ranking.split,
         "standing": lambda text: shown_before([text]),
         "merged": lambda text: merging.merge_cards((), _cards_of(text)),
-        "index": lambda text: Index(passages.message_entries("k", message(user(text)), 0)).search(text),
+        "index": lambda text: ranking.Index(ranking.message_entries("k", message(user(text)), 0)).search(text),
         "attributed": _attributed,
     },
     "replies": {

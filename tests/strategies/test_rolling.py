@@ -18,8 +18,7 @@ from strategies.core.plan import Plan
 from strategies.core.protocol import Marking, SessionFacts
 from strategies.core.replacement import OPENING, SUMMARY_NAME, SUMMARY_OPENING, previous_text
 from strategies.core.view import View
-from strategies.memory.passages import card_entry
-from strategies.memory.ranking import Index
+from strategies.memory.ranking import Index, card_entry
 from strategies.pipeline import with_stage_marks
 from strategies.prompts import prompt
 from strategies.rolling import Rolling

@@ -2,7 +2,7 @@
 
 Theory of operation. OpenAI's chat format wraps each message in three tokens and primes the reply with three more:
 3 + role + content + (name + 1) a message, exact on the published counts for gpt-4 and gpt-4o. Tools are counted as the
-text that OpenAI's models see (`proxy/tokens/prompt.py`), plus 9, less 4 where a system message comes first: of 27
+text that OpenAI's models see (`proxy/tokens/tools.py`), plus 9, less 4 where a system message comes first: of 27
 published counts 19 are met exactly and the rest within 3 tokens.
 
 Other vendors frame messages in other ways, and servers whose template prints tools as JSON need about twice as much;

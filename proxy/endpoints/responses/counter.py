@@ -1,7 +1,7 @@
 """Counts the prompt tokens of a Responses request.
 
 Theory of operation. The models are those of chat, and so are the formulas: three tokens frame a message, and tools are
-shown as text of the same form (`proxy/tokens/prompt.py`). A call and its output are framed like a message each. What
+shown as text of the same form (`proxy/tokens/tools.py`). A call and its output are framed like a message each. What
 was reasoned is not known: the length of what is encrypted tells, and calibration makes it good. Items of unknown types
 cost what their texts cost.
 """

@@ -23,7 +23,7 @@ from proxy.condensing.policy import Policies
 from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.knowledge.anchor import Calibration
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.package import config_directory
 from proxy.reasons import Action, Trigger
 from proxy.settings import Settings

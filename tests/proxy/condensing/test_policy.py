@@ -10,7 +10,7 @@ import pytest
 from proxy.condensing.policy import Policies, Policy, Window
 from proxy.controls import Controls, read
 from proxy.errors import BadRequest
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.package import config_directory
 from proxy.settings import Settings
 from proxy.tokens.windows import ModelTable, StatedWindow

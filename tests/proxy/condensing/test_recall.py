@@ -17,8 +17,7 @@ from proxy.condensing.recall import MAX_ENTRIES, MAX_SESSIONS, Recall, Searchabl
 from proxy.store.base import StoreKey
 from strategies.core.messages import Message
 from strategies.core.transcript import Transcript
-from strategies.memory.passages import message_entries
-from strategies.memory.ranking import Index
+from strategies.memory.ranking import Index, message_entries
 from tests.support.signals import Signal
 from tests.support.transcripts import assistant, english, transcript_of, user
 

@@ -14,7 +14,7 @@ from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.running import PipelineRunner, RunResult
 from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.package import config_directory
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.settings import Settings

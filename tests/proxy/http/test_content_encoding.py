@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from proxy.http.content_encoding import ALWAYS_DECODED, TooMuchData, decoder_for
+from proxy.http.headers import ALWAYS_DECODED, TooMuchData, decoder_for
 
 
 def test_bytes_after_an_encoded_body_are_not_kept() -> None:

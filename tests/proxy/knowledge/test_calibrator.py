@@ -10,8 +10,8 @@ from typing import Any
 
 from proxy.knowledge.anchor import UNCALIBRATED, Anchor, CountedPrompt
 from proxy.knowledge.calibrator import Calibrator, Progress
-from proxy.knowledge.features import Features
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.prices import Features
+from proxy.knowledge.profiles import Scope
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store

@@ -7,8 +7,16 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.knowledge.features import EVEN, Features, non_latin_share, of_messages
-from proxy.knowledge.samples import MAX_PRICES, MIN_PRICES, Observation, fit_prices
+from proxy.knowledge.prices import (
+    EVEN,
+    MAX_PRICES,
+    MIN_PRICES,
+    Features,
+    Observation,
+    fit_prices,
+    non_latin_share,
+    of_messages,
+)
 from strategies.core.messages import Message, Reader, Role, dump, literal
 from strategies.dialects.chat import CHAT
 from tests.support.transcripts import WORDS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.knowledge.learned_windows import CountedReply, LearnedWindows, Origin
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import Scope
 from proxy.overflow import Refusal, RefusedPart
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from proxy.knowledge.profiles import ANY, MAX_READ, MAX_SCOPES, Profile, Profiles, profile_after, sends_options
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.profiles import ANY, MAX_READ, MAX_SCOPES, Profile, Profiles, Scope, profile_after, sends_options
 
 ALTERNATING = Profile(alternate_roles=True)
 NAMELESS = Profile(assistant_name=False)

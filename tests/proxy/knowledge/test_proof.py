@@ -9,7 +9,7 @@ import pytest
 
 from proxy import overflow
 from proxy.endpoints.chat.replies import ANSWER
-from proxy.knowledge.proof import MAX_COMPARED, MAX_WORDS, CallersText
+from proxy.knowledge.profiles import MAX_COMPARED, MAX_WORDS, CallersText
 
 recognise = partial(overflow.recognise, answer=ANSWER)
 

@@ -13,16 +13,17 @@ from proxy.knowledge.anchor import (
     MIN_SLOPE,
     UNCALIBRATED,
     Anchor,
-    Anchors,
     CountedPrompt,
     calibration_for,
     from_row,
     growth,
+    longest_anchor,
     row,
     stands_in,
 )
-from proxy.knowledge.features import EVEN, Features
-from proxy.knowledge.proof import Scope
+from proxy.knowledge.prices import EVEN, Features
+from proxy.knowledge.profiles import Scope
+from proxy.runtime.lru import Lru
 from strategies.core.messages import Reader, Role, dump, literal
 from strategies.core.pieces import Literal, Overlay, PieceKind
 from strategies.core.transcript import Transcript
@@ -137,15 +138,16 @@ def test_a_scale_is_steady_and_goes_through_what_is_known(counted: int, first: i
 
 
 def test_the_newest_anchor_of_a_transcript_is_found_and_strangers_find_none() -> None:
-    anchors = Anchors(most=2)
-    anchors.keep(SCOPE, anchored(FIRST, 2_000))
-    assert anchors.longest(SCOPE, NEXT.transcript.digests) == anchored(FIRST, 2_000)
-    assert anchors.longest(Scope("m", "other"), NEXT.transcript.digests) is None
-    assert anchors.longest(Scope("other", "t"), NEXT.transcript.digests) is None
-    assert anchors.longest(SCOPE, transcript("x", *TALK).digests) is None
+    anchors: Lru[tuple[Scope, bytes], Anchor] = Lru(2)
+    anchors.put((SCOPE, FIRST.transcript.digests[-1]), anchored(FIRST, 2_000))
+    assert longest_anchor(anchors, SCOPE, NEXT.transcript.digests) == anchored(FIRST, 2_000)
+    assert longest_anchor(anchors, Scope("m", "other"), NEXT.transcript.digests) is None
+    assert longest_anchor(anchors, Scope("other", "t"), NEXT.transcript.digests) is None
+    assert longest_anchor(anchors, SCOPE, transcript("x", *TALK).digests) is None
     for number in range(2):
-        anchors.keep(SCOPE, anchored(asked(transcript(str(number))), 1))
-    assert anchors.longest(SCOPE, NEXT.transcript.digests) is None
+        anchor = anchored(asked(transcript(str(number))), 1)
+        anchors.put((SCOPE, bytes.fromhex(anchor.node)), anchor)
+    assert longest_anchor(anchors, SCOPE, NEXT.transcript.digests) is None
 
 
 def test_an_anchor_stands_in_what_begins_with_its_view() -> None:

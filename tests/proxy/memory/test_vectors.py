@@ -9,8 +9,7 @@ import pytest
 from proxy.memory.meaning import COMPARED, FLOAT_BYTES, MAX_SESSIONS, SessionVectors, Vectors, vector_of
 from proxy.store.base import StoreKey
 from strategies.core.messages import Role
-from strategies.memory.passages import Entry
-from strategies.memory.ranking import Hit
+from strategies.memory.ranking import Entry, Hit
 
 
 def hits(*texts: str) -> list[Hit]:

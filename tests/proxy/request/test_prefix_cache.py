@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.knowledge.features import of_messages
+from proxy.knowledge.prices import of_messages
 from proxy.request.measure import (
     LENGTH_ESTIMATE,
     MAX_NEW_MESSAGES,

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from proxy.runtime.offload import LARGE, MESSAGE_TOKENS, message_load, offload
+from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS, message_load, offload
 
 pytestmark = pytest.mark.anyio
 

@@ -16,14 +16,25 @@ from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.chat.hidden_calls import FirstChoice, first_choice_in, reply_for_client, usage_for_client
 from proxy.endpoints.hidden_calls import NAME
 from proxy.endpoints.replies import Items
-from proxy.runtime.offload import LARGE, MESSAGE_TOKENS
-from proxy.searching.rounds import ALL_SHOWN, FAILED, MIN_TOKENS, NO_ROOM, HiddenRounds, Search
-from proxy.searching.tool import MAX_PASSAGES, BadArguments, ToolState, offer, offer_members, parse_arguments
+from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS
+from proxy.searching.rounds import (
+    ALL_SHOWN,
+    FAILED,
+    MAX_PASSAGES,
+    MIN_TOKENS,
+    NO_ROOM,
+    BadArguments,
+    HiddenRounds,
+    Search,
+    ToolState,
+    offer,
+    offer_members,
+    parse_arguments,
+)
 from strategies.core.budget import Budget
 from strategies.core.messages import TokenCounter
 from strategies.dialects.chat import CHAT
-from strategies.memory.passages import message_entries
-from strategies.memory.ranking import Hit, Index
+from strategies.memory.ranking import Hit, Index, message_entries
 from tests.support import replies
 from tests.support.chat_bodies import read
 from tests.support.searching import search

@@ -12,8 +12,8 @@ from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import Session
 from proxy.sessions.stored import IN_THREAD, StoredSessions
 from proxy.store import open_store
+from proxy.store.access import NEWER, compress
 from proxy.store.base import Store, StoreError, StoreKey, Write
-from proxy.store.compress import NEWER, compress
 from strategies.core.pieces import Keep, Literal, PieceKind
 from tests.proxy.sessions.test_records import MADE
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy.store.access import MAX_BYTES, NEWER, SMALLEST, compress, decompress
 from proxy.store.base import StoreError
-from proxy.store.compress import MAX_BYTES, NEWER, SMALLEST, compress, decompress
 
 if sys.version_info >= (3, 14):
     from compression import zstd

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from strategies.core.messages import Role
-from strategies.memory.passages import Entry, text_entries
-from strategies.memory.ranking import Hit, Index
+from strategies.memory.ranking import Entry, Hit, Index, text_entries
 
 Said = tuple[str, str]
 

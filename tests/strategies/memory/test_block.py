@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from strategies.core.cards import MemoryCard
 from strategies.core.messages import Role
 from strategies.memory.block import ENGLISH, HEADING, appears_in, block_room, memory_block, notes_for, search_result
-from strategies.memory.passages import card_entry
-from strategies.memory.ranking import Hit, Index
+from strategies.memory.ranking import Hit, Index, card_entry
 from tests.strategies.memory.building import Said, entries, index
 from tests.support.transcripts import WORDS, transcript_of, user
 

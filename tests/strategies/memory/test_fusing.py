@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.messages import Role
-from strategies.memory.passages import Entry
-from strategies.memory.ranking import MAX_NEAR, Hit, Index, fuse, outstanding
+from strategies.memory.ranking import MAX_NEAR, Entry, Hit, Index, fuse, outstanding
 
 ENTRIES = [Entry(f"k{place}", Role.USER, f"text {place}", place) for place in range(400)]
 

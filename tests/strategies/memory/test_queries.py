@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from strategies.core.cards import MemoryCard
-from strategies.memory.passages import card_entry
-from strategies.memory.ranking import Index
+from strategies.memory.ranking import Index, card_entry
 from tests.strategies.memory.building import index, places
 
 MIN_RECALL = 0.9

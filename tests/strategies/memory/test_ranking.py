@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
 from strategies.core.messages import Role
-from strategies.memory.passages import Entry, card_entry
-from strategies.memory.ranking import MAX_HITS, Index
+from strategies.memory.ranking import MAX_HITS, Entry, Index, card_entry
 from tests.strategies.memory.building import entries, index, places
 
 WORDS = st.sampled_from(

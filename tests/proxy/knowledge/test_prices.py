@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.knowledge.features import EVEN, Features
-from proxy.knowledge.samples import (
+from proxy.knowledge.prices import (
+    EVEN,
     MAX_BY_ONE,
     MAX_OBSERVATIONS,
     MIN_ERRORS,
     VERSION,
+    Features,
     Observation,
     Samples,
     decoded,
