@@ -58,6 +58,7 @@ FLOORS = (
 MEDIAN_LINES, MAX_LINES, MAX_LINES_OF_A_FILE = 12, 60, 400
 
 
+@cache
 def name(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -68,10 +69,15 @@ def tree(path: Path) -> ast.Module:
 
 
 @cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(tree(path)))
+
+
+@cache
 def imported(path: Path) -> list[str]:
     """Every module that a file imports, wherever in the file it does so."""
     found: list[str] = []
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -97,11 +103,9 @@ def test_a_strategy_imports_the_pure_standard_library_and_strategies_only(path: 
 @pytest.mark.parametrize("path", modules_of("strategies"), ids=name)
 def test_a_strategy_calls_nothing_that_reads_or_writes(path: Path) -> None:
     impure = {"open", "print", "input", "exec", "eval", "__import__", "breakpoint"}
-    called = {
-        node.func.id for node in ast.walk(tree(path)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
+    called = {node.func.id for node in nodes(path) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert called & impure == set()
-    assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor) for node in ast.walk(tree(path)))
+    assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor) for node in nodes(path))
 
 
 def floor(path: Path) -> int:
@@ -113,14 +117,19 @@ def floor(path: Path) -> int:
 @cache
 def neighbours(path: Path) -> dict[Path, str]:
     """The files of the two packages that a file imports, also where only types are checked, and by what module."""
-    return files_of(ast.walk(tree(path)), path)
+    return files_of(nodes(path), path)
 
 
-def files_of(nodes: Iterable[ast.AST], path: Path) -> dict[Path, str]:
-    files = {name(each).removesuffix(".py").removesuffix("/__init__").replace("/", "."): each for each in MODULES}
+@cache
+def by_module() -> dict[str, Path]:
+    return {name(each).removesuffix(".py").removesuffix("/__init__").replace("/", "."): each for each in MODULES}
+
+
+def files_of(found: Iterable[ast.AST], path: Path) -> dict[Path, str]:
+    files = by_module()
     wanted = [
         f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in files else node.module
-        for node in nodes
+        for node in found
         if isinstance(node, ast.ImportFrom) and node.module
         for alias in node.names
     ]
@@ -225,7 +234,7 @@ OTHER_MEANINGS = {
 
 def docstrings(path: Path) -> set[int]:
     """The strings of a file that say something to its reader only."""
-    return {id(node.value) for node in ast.walk(tree(path)) if isinstance(node, ast.Expr)}
+    return {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
 
 
 @pytest.mark.parametrize("path", [each for each in MODULES if not name(each).startswith(KNOW_CHAT)], ids=name)
@@ -233,7 +242,7 @@ def test_only_a_dialect_or_an_endpoint_names_members_of_a_protocol(path: Path) -
     told = docstrings(path)
     texts = {
         node.value.decode("latin-1") if isinstance(node.value, bytes) else node.value
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes) and id(node) not in told
     }
     named = {word for word in WIRE if any(text == word or f'"{word}"' in text for text in texts)}
@@ -248,7 +257,7 @@ def functions(package: str) -> list[tuple[str, int]]:
     return [
         (f"{name(path)}:{node.lineno} {node.name}", (node.end_lineno or node.lineno) - node.lineno + 1)
         for path in modules_of(package)
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 

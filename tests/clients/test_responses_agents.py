@@ -22,7 +22,7 @@ from tests.http.test_responses import MODEL, RULE, SUMMARY, is_own
 from tests.support.proxy import Proxy, proxying
 from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message, reasoning
 
-WINDOW, ROUNDS = 16_000, 30
+WINDOW, ROUNDS = 8_000, 14
 
 by_id = pytest.mark.parametrize("by_id", [False, True], ids=["all-items", "by-id"])
 

@@ -143,7 +143,11 @@ def test_the_stack_starts_and_is_healthy_on_whatever_port_it_serves(key: dict[st
     serve = [*image.last("ENTRYPOINT").words(), *image.last("CMD").words(), "--port", str(free_port())]
     with running(redis, environment), running(serve, environment):
         check = PROXY["healthcheck"]["test"][1:]
-        await_true(lambda: subprocess.run(check, env=environment, check=False).returncode == 0, "the proxy is healthy")
+        await_true(
+            lambda: subprocess.run(check, env=environment, check=False).returncode == 0,
+            "the proxy is healthy",
+            poll=1.0,
+        )
         status = subprocess.run(["condenser", "status"], env=environment, check=True, capture_output=True, text=True)
     assert "(ok)" in status.stdout
 

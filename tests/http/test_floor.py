@@ -9,8 +9,6 @@ import pytest
 
 from tests.support.stage import Message, asked, body_of, chat, count, counter, staged
 
-WINDOWS = [4_096, 8_192, 32_768]
-
 
 @cache
 def tools_of(tokens: int) -> list[dict[str, Any]]:
@@ -29,7 +27,7 @@ def in_systems(tokens: int) -> list[Message]:
     return [{"role": "system", "content": "Never water. " * (tokens // 3)}]
 
 
-CARRIERS = ["tools", "systems"]
+PAIRS = [("tools", 4_096), ("systems", 8_192), ("tools", 32_768)]
 
 
 def body(carrier: str, tokens: int, messages: list[Message]) -> bytes:
@@ -38,8 +36,7 @@ def body(carrier: str, tokens: int, messages: list[Message]) -> bytes:
     return body_of([*in_systems(tokens), *messages])
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize(("carrier", "window"), PAIRS)
 def test_beside_60_percent_that_stay_a_long_conversation_is_served_to_its_end(carrier: str, window: int) -> None:
     with staged(window=window) as stage:
         for rounds in range(0, 24, 4):
@@ -56,8 +53,7 @@ def test_beside_60_percent_that_stay_a_long_conversation_is_served_to_its_end(ca
         assert answer.header("x-condenser-action") in ("condensed", "replayed")
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-@pytest.mark.parametrize("carrier", CARRIERS)
+@pytest.mark.parametrize(("carrier", "window"), PAIRS)
 def test_the_floor_is_named_before_it_fails_and_in_the_400_and_no_model_is_asked(carrier: str, window: int) -> None:
     with staged(window=window) as stage:
         share, reasons = 60, []

@@ -33,7 +33,7 @@ from tests.support.strict_messages import Body, blocks
 Json = dict[str, Any]
 
 MODEL = "claude-opus-4-8"
-WINDOW = 32_000
+WINDOW, NARROW = 32_000, 16_000
 HEADERS = [("x-api-key", "k"), ("anthropic-version", "2023-06-01")]
 TOOLS: list[Json] = [
     {"name": "read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}
@@ -160,43 +160,43 @@ def test_the_operators_key_is_sent_in_the_vendors_header() -> None:
         assert (exchange.header("x-api-key"), exchange.header("authorization")) == ("secret", None)
 
 
-STRATEGIES = ("half-window", "mask", "shorten", "extract", "recent", "rolling", "dynacontext")
+STRATEGIES = ("half-window", "mask", "recent", "dynacontext")  # pure tests have the others
 
 # -- condensing --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("strategy", "stream"), [*zip(STRATEGIES, cycle([True, False]), strict=False)])
-def test_forty_rounds_of_a_thinking_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
+def test_many_rounds_of_a_thinking_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
     with (
-        StrictMessages(reader, window=WINDOW) as upstream,
-        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+        StrictMessages(reader, window=NARROW) as upstream,
+        proxying(upstream.url, strategy=strategy, window=NARROW) as proxy,
     ):
         agent = Agent(proxy.url, stream=stream)
-        for _ in range(40):
+        for _ in range(24):
             agent.turn()
             proxy.quiet()
         assert upstream.refusals == []
         actions = [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(MESSAGES)]
-        assert "condensed" in actions
+        assert actions.count("condensed") >= 2
         for exchange, (before, after) in zip(proxy.journal.to(MESSAGES)[1:], views(upstream), strict=True):
             assert after[0]["content"] == RULE
             if exchange.response_header("x-condenser-action") != "condensed":
                 assert after[: len(before)] == before
 
 
-@pytest.mark.parametrize("strategy", ["half-window", "mask", "shorten", "recent"])
+@pytest.mark.parametrize("strategy", ["half-window", "mask"])
 def test_in_manual_mode_a_turn_that_goes_on_keeps_the_thinking_that_it_began_with(strategy: str) -> None:
     with (
-        StrictMessages(reader, window=WINDOW, bound=False) as upstream,
-        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+        StrictMessages(reader, window=NARROW, bound=False) as upstream,
+        proxying(upstream.url, strategy=strategy, window=NARROW) as proxy,
     ):
         manual = {"thinking": {"type": "enabled", "budget_tokens": 1_024}}
         agent = Agent(proxy.url, more=manual)
-        for _ in range(40):
+        for _ in range(24):
             agent.turn()
             proxy.quiet()
         actions = [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(MESSAGES)]
-        assert "condensed" in actions
+        assert actions.count("condensed") >= 2
         assert upstream.refusals == []
 
 

@@ -106,10 +106,7 @@ def sent(upstream: StrictResponses) -> list[Json]:
     return [body for exchange in upstream.journal.to(RESPONSES) if not is_own(body := exchange.json())]
 
 
-STRATEGIES = (
-    *("mask+half-window", "half-window", "mask", "shorten", "extract", "recent"),
-    *("summary", "rolling", "dynacontext"),
-)
+STRATEGIES = ("mask+half-window", "mask", "recent", "rolling", "dynacontext")  # pure tests have the others
 
 
 def long_talk(turns: int) -> list[Json]:
@@ -152,18 +149,19 @@ def test_a_text_in_place_of_the_list_is_one_message_and_is_sent_as_it_came() -> 
 
 
 @pytest.mark.parametrize(("strategy", "stream"), [*zip(STRATEGIES, cycle([True, False]), strict=False)])
-def test_forty_rounds_of_a_reasoning_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
+def test_many_rounds_of_a_reasoning_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
     with (
         StrictResponses(reader, window=WINDOW) as upstream,
         proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
     ):
         agent = Agent(proxy.url, stream=stream)
-        for _ in range(40):
+        for _ in range(24):
             agent.turn()
             proxy.quiet()
         assert upstream.refusals == []
         exchanges = proxy.journal.to(RESPONSES)
-        assert "condensed" in [exchange.response_header("x-condenser-action") for exchange in exchanges]
+        actions = [exchange.response_header("x-condenser-action") for exchange in exchanges]
+        assert actions.count("condensed") >= 2
         views = pairwise(body["input"] for body in sent(upstream))
         for exchange, (before, after) in zip(exchanges[1:], views, strict=True):
             assert after[0]["content"] == RULE
