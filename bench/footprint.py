@@ -27,7 +27,7 @@ FORKED_WINDOW = 24_000
 
 
 def measure(sessions: int = SESSIONS, forks: int = FORKS, starts: int = STARTS) -> list[dict[str, Any]]:
-    """All rows; two minutes. Over the memory store where Redis is not installed."""
+    """All rows; two minutes. In memory where Redis is not installed."""
     with ExitStack() as stack:
         store = store_url("redis", stack) or "memory://"
         upstream = stack.enter_context(stub())

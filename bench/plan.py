@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable, Sequence
+from functools import partial
 from math import inf
 from statistics import median
 from time import thread_time
@@ -21,7 +22,6 @@ from strategies import parse, stages
 from strategies.core.budget import Budget
 from strategies.core.protocol import Strategy
 from strategies.core.view import View, fold
-from strategies.pipeline import Outcome
 from tests.support import planning
 from tests.support.histories import agent_history
 
@@ -35,7 +35,8 @@ TARGETS = {50: 10.0, 5_000: 200.0}
 LONG_WINDOW = 128_000
 RUNS = 7
 RECORD = "The user asked for a fix of the parser. The agent read the module, changed it and ran the tests. " * 12
-SUMMARY = f"<summary>{RECORD}</summary>"
+planned = partial(planning.planned, answer=f"<summary>{RECORD}</summary>")
+"""The outcome of a pipeline whose questions are answered at once."""
 
 
 def measure(rounds: Sequence[int] = ROUNDS, runs: int = RUNS) -> list[dict[str, Any]]:
@@ -93,8 +94,3 @@ def pipeline_of(name: str) -> list[Strategy]:
     pipeline = parse(name)
     assert pipeline is not None
     return stages(pipeline.names, {}, {})
-
-
-def planned(pipeline: Sequence[Strategy], view: View, budget: Budget) -> Outcome:
-    """The outcome of a pipeline whose questions are answered at once."""
-    return planning.planned(pipeline, view, budget, SUMMARY)

@@ -140,14 +140,11 @@ def _round(random: Random, number: int, shape: Shape) -> Iterator[Message]:
         yield {"role": "user", "content": f"[read_file for '{path}'] Result:\n{text}"}
         return
     ids = [f"c{number}-{i}" for i in range(2 if number % PARALLEL == PARALLEL - 1 else 1)]
-    yield {"role": "assistant", "content": said, "tool_calls": [_call(each) for each in ids]}
+    functions = [{"name": "shell", "arguments": f'{{"command": "sed -n 1,200p src/module_{each}.py"}}'} for each in ids]
+    calls = [{"id": each, "type": "function", "function": of} for each, of in zip(ids, functions, strict=True)]
+    yield {"role": "assistant", "content": said, "tool_calls": calls}
     for each in ids:
         yield {"role": "tool", "tool_call_id": each, "content": _words(random, shape.result)}
-
-
-def _call(call_id: str) -> dict[str, Any]:
-    arguments = json.dumps({"command": f"sed -n 1,200p src/module_{call_id}.py"})
-    return {"id": call_id, "type": "function", "function": {"name": "shell", "arguments": arguments}}
 
 
 _VOCABULARY = "value name index result config parser module return check when each list"

@@ -94,7 +94,7 @@ def test_a_conversation_goes_on_with_the_reply_and_a_new_message_until_the_next_
 
 
 def test_every_kind_of_request_is_measured_plain_and_streamed() -> None:
-    states = {payload: [] for payload in ("small", "medium", "large")}  # type: dict[str, list[str]]
+    states: dict[str, list[str]] = {payload: [] for payload in ("small", "medium", "large")}
     for kind in KINDS:
         payload, _, way = kind.partition(", ")
         states[payload].append(way)
