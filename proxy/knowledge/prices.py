@@ -141,9 +141,10 @@ _kinds: dict[bytes, _Kinds] = {}
 
 def _look_at(message: Message) -> _Kinds:
     """Finds the kinds in a message that is not known yet; a message of our own has no digest to remember it by."""
-    media = message.dialect.media(message.body) if any(mark in message.data for mark in _MEDIA) else 0
+    data = message.data
+    media = message.dialect.media(message.body) if any(map(data.__contains__, _MEDIA)) else 0
     text_tokens = _FRAME + len(message.text) // _CHARS_PER_TOKEN if media else 0
-    kinds = _Kinds(non_latin_share(message.data), media, text_tokens)
+    kinds = _Kinds(non_latin_share(data), media, text_tokens)
     if message.digest:
         if len(_kinds) >= _MAX_KINDS:
             _kinds.clear()
