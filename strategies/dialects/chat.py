@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 
 from strategies.core.digest import canonical_arguments, canonical_json
 from strategies.core.messages import Dialect, Form, Reading, Role, ToolCall, Value
@@ -68,12 +69,14 @@ class Chat:
     def digest_fields(self, value: Value) -> Iterable[str]:
         """The fields of the closed list above."""
         role = value.get("role")
-        yield "tool" if role == "function" else str(role)
-        yield "" if role == "assistant" else _word(value.get("name"))
-        yield from _content_fields(value.get("content"))
-        for call_id, name, arguments in call_fields(value):
-            yield from ("call", call_id, name, canonical_arguments(arguments))
-        yield _word(value.get("tool_call_id"))
+        calls = [("call", call_id, name, canonical_arguments(text)) for call_id, name, text in call_fields(value)]
+        return (
+            "tool" if role == "function" else str(role),
+            "" if role == "assistant" else _word(value.get("name")),
+            *_content_fields(value.get("content")),
+            *chain.from_iterable(calls),
+            _word(value.get("tool_call_id")),
+        )
 
     # -- writing
 
@@ -175,17 +178,16 @@ def _with_arguments(call: Value, rewrite: Callable[[ToolCall], Value | None]) ->
     return {**call, "function": {**function, "arguments": json.dumps(arguments, ensure_ascii=False)}}
 
 
-def _content_fields(content: object) -> Iterable[str]:
+def _content_fields(content: object) -> tuple[str, ...]:
     if content is None or content in ("", []):
-        yield "empty"
-    elif isinstance(content, str):
-        yield from ("text", content)
-    elif isinstance(content, list) and len(content) == 1 and (text := _only_text(content[0])) is not None:
-        yield from ("text", text) if text else ("empty",)
-    elif isinstance(content, list):
-        yield from ("parts", canonical_json([_seen_members(part) for part in content]))
-    else:
-        yield from ("other", canonical_json(content))
+        return ("empty",)
+    if isinstance(content, str):
+        return "text", content
+    if not isinstance(content, list):
+        return "other", canonical_json(content)
+    if len(content) == 1 and (text := _only_text(content[0])) is not None:
+        return ("text", text) if text else ("empty",)
+    return "parts", canonical_json([_seen_members(part) for part in content])
 
 
 def _only_text(part: object) -> str | None:
