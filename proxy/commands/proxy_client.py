@@ -202,7 +202,8 @@ def request_json(
     if reply.status != 200:
         hint = {400: _message(document), 401: _HINT_401, 404: hint_404}.get(reply.status)
         raise CommandFailed(f"{reply.problem}; {hint}" if hint else reply.problem)
-    is_ours = isinstance(document, dict) and "object" in document
+    # What is read names its kind; a card that was added comes back as it is kept.
+    is_ours = isinstance(document, dict) and ("object" in document or method != "GET")
     if not is_ours and not (isinstance(document, list) and path.endswith("/memory/export")):
         raise CommandFailed("the server at that address is not a condenser")
     return document
