@@ -31,7 +31,7 @@ PEERS = {
     AWECOMPRESS: "env AWECOMPRESS_CONFIG_DIR={folder} awecompress serve"
     " --host 127.0.0.1 --port {port} --upstream {stub}"
 }
-"""What is measured too where it is installed, and how it is started."""
+"""Other proxies that are measured where they are installed, and how each is started."""
 
 
 class Served(NamedTuple):
@@ -55,7 +55,7 @@ class Served(NamedTuple):
 def serving(command: Sequence[str], environment: Mapping[str, str] | None = None, core: int = 0) -> Iterator[Served]:
     """A process that takes connections; its command has `{port}` where that belongs.
 
-    It runs on one core, counted from 0 or from the end. What it said last is told with any error.
+    It runs on one core, counted from 0 or from the end. Any error quotes the end of its log.
     """
     port = free_port()
     filled, known = [part.replace("{port}", str(port)) for part in command], {**os.environ, **(environment or {})}

@@ -55,9 +55,9 @@ class Job:
     """What to send where, for how many `seconds`, from how many `connections`; `least` requests each in any case.
 
     Where they are `cold` no message was sent before; else all are but the last, or conversations go on for so many
-    `turns`: a request is the one before it, its reply and a new message. Where they are `named` a header tells their
-    session; a `window` in tokens is told too. `first` is where the numbers of requests begin; of two jobs with the same
-    ones, the second is not cold.
+    `turns`: a request is the one before it, its reply and a new message. Where they are `named` a header names their
+    session; another gives the `window` in tokens. `first` is where the numbers of requests begin; of two jobs with the
+    same ones, the second is not cold.
     """
 
     payload: str

@@ -184,7 +184,7 @@ def scripted_votes(ballot: Ballot, counter: TokenCounter) -> Votes:
 
 
 def stage_is_done(prompt: str) -> tuple[bool, str]:
-    """What a judge would vote on the history in a prompt, by the grounds that judges are told, and why.
+    """What a judge would vote on the history in a prompt, by the grounds in the judges' prompt, and why.
 
     YES where the assistant repeats itself, and where its work has ended with an answer and the user goes on to
     something else: most words of the newest message were not in the turn before. Else NO.

@@ -273,7 +273,7 @@ def _lines(problem: _Problem, model: type[BaseModel], given: Mapping[str, Any]) 
     # The tables of strategies are at the top, as the user has them.
     written = problem.path[1:] if problem.path[:1] == ("options",) and len(problem.path) > 1 else problem.path
     key = ".".join(map(str, written))
-    # What is missing is set nowhere, but its table is.
+    # A missing key is set nowhere, so the origin is that of its table.
     found = origins(given, problem.path[:-1] if problem.text == _MISSING else problem.path)
     if problem.text is not None:
         where = f" ({found[0]})" if found else ""

@@ -309,7 +309,7 @@ class SqliteStore:
         self._rows("SELECT 1 FROM sessions LIMIT 1")
 
     def _purge_at_times(self, now: float) -> None:
-        """Purges before every `PURGE_EVERY`th write. An error that stops a purge is raised by the write too."""
+        """Purges before every `PURGE_EVERY`th write. Its own errors are dropped: the write after it raises the same."""
         self._writes += 1
         if self._writes % PURGE_EVERY == 0:
             with suppress(sqlite3.Error):

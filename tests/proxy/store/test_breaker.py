@@ -23,7 +23,7 @@ LONGEST = 10.0
 
 
 class Machine(RuleBasedStateMachine):
-    """Calls begin, end and overlap in any order; what is known from outside is kept beside the breaker."""
+    """Calls begin, end and overlap in any order; a model beside the breaker keeps what a caller can know."""
 
     def __init__(self) -> None:
         super().__init__()
