@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass
+from functools import partial
 
 import anyio.lowlevel
 
@@ -220,7 +221,9 @@ def _knowledge(ground: _Ground, discovered: Discovered) -> Knowledge:
         report=telemetry.record_calibration,
         truncated_at=learned.truncated_at,
     )
-    return Knowledge(learned, calibrator, Profiles(settings.profile_of), tasks, telemetry.record_truncation, base_url)
+    return Knowledge(
+        learned, calibrator, Profiles(partial(settings.own, "profile")), tasks, telemetry.record_truncation, base_url
+    )
 
 
 def _condenser(

@@ -342,7 +342,7 @@ class Policies:
 
     def _read_facts(self, model: str) -> _ModelFacts:
         own, entry = partial(self._settings.own, model=model), self._settings.for_model(model)
-        limit, tokens = own("max_input"), own("window")
+        limit, tokens = entry.max_input if entry else None, own("window")
         source = f"{SETTINGS} for '{entry.match}'" if entry and entry.window else SETTINGS
         found = self._table.find(model)
         prices = entry.prices.to_prices() if entry and entry.prices else None

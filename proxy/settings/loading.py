@@ -17,31 +17,29 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from proxy.controls import KEYS, MIN_WINDOW, Controls
 from proxy.errors import BadRequest, SettingsError
-from proxy.knowledge.profiles import Profile
 from proxy.quoting import quoted
 from proxy.settings import tables
 from proxy.settings.sources import from_environment, from_file, normalized, option_problems, problems_in_words
-from proxy.settings.tables import GENERAL, ModelSettings
+from proxy.settings.tables import ELSEWHERE, ModelSettings
 from proxy.settings.values import KnownStrategy, Table, Text, split_at_commas
 from strategies import DEFAULT, TABLE
 
 
-def _control_name(value: str) -> str:
-    name = value.lower()
+def _known_control(name: str) -> str:
     if name not in ("*", *KEYS):
         near = get_close_matches(name, KEYS, 1)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(KEYS)}, *"
-        raise ValueError(f"there is no control {quoted(value)}{hint}")
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(KEYS)}, *"
+        raise ValueError(f"there is no control {quoted(name)}; {hint}")
     return name
 
 
-_ControlNames = Annotated[tuple[Annotated[str, AfterValidator(_control_name)], ...], BeforeValidator(split_at_commas)]
+_Control = Annotated[str, AfterValidator(str.lower), AfterValidator(_known_control)]
 
 
 class ControlSettings(Table):
     """Which controls clients may set, by header, member of the body or suffix of the model."""
 
-    allow: _ControlNames = ("*",)
+    allow: Annotated[tuple[_Control, ...], BeforeValidator(split_at_commas)] = ("*",)
     max_window: int = Field(0, ge=0)
     """The largest window that a client may name, in tokens; 0 means no limit."""
     own_calls: bool = True
@@ -114,8 +112,8 @@ class Settings(BaseSettings):
     @field_validator("options")
     @classmethod
     def _known_options(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        if any(option_problems(value)):
-            raise ValueError("must be options that the strategies take")
+        if problems := list(option_problems(value)):
+            raise ValidationError.from_exception_data("options", problems)
         return value
 
     def for_model(self, model: str) -> ModelSettings | None:
@@ -123,14 +121,9 @@ class Settings(BaseSettings):
         return next((entry for entry in self.models if fnmatchcase(model, entry.match)), None)
 
     def own(self, key: str, model: str) -> Any:
-        """The value of a key of `[[models]]` for a model: its entry's, else that of the tables."""
+        """The value of a key of `[[models]]` for a model: its entry's, else the general setting."""
         value = getattr(self.for_model(model), key, None)
-        return attrgetter(GENERAL[key])(self) if value is None and key in GENERAL else value
-
-    def profile_of(self, model: str) -> Profile:
-        """Which forms of messages the server of a model accepts, by the settings."""
-        profile: Profile = self.own("profile", model)
-        return profile
+        return attrgetter(ELSEWHERE.get(key, key))(self) if value is None else value
 
     @classmethod
     def settings_customise_sources(

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from proxy.controls import MIN_WINDOW
 from proxy.knowledge.profiles import ANY, Profile
@@ -18,12 +18,12 @@ from proxy.settings.values import (
     Networks,
     Origins,
     Secret,
+    StoreUrl,
     Table,
+    TenantSource,
     Text,
-    header_name,
     not_empty,
 )
-from proxy.store import SCHEMES
 from strategies.core.budget import Marks
 from strategies.core.economics import Prices
 from strategies.core.ledger import LedgerCaps
@@ -53,7 +53,7 @@ class UpstreamSettings(Table):
 class StoreSettings(Table):
     """Where sessions are kept."""
 
-    url: str = Field(default_factory=lambda: f"sqlite:///{data_directory() / 'condenser.db'}")
+    url: StoreUrl = Field(default_factory=lambda: f"sqlite:///{data_directory() / 'condenser.db'}")
     """The store's address; see `proxy.store`."""
     ttl: int = Field(7 * 24 * 3600, gt=0)
     """Seconds for which a session is kept after its last turn."""
@@ -70,18 +70,6 @@ class StoreSettings(Table):
     def keeps_text(self) -> bool:
         """Whether the text of clients' messages is stored, and not only their digests."""
         return self.content == "full"
-
-    @field_validator("url")
-    @classmethod
-    def _known_scheme(cls, value: str) -> str:
-        scheme, _, place = value.partition("://")
-        if scheme not in SCHEMES:
-            raise ValueError(f"must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}")
-        if scheme == "sqlite" and (not place.startswith("/") or place == "/"):
-            raise ValueError("names no file; write sqlite:///relative/path or sqlite:////absolute/path")
-        if scheme == "memory" and place:
-            raise ValueError("memory:// takes nothing more")
-        return value
 
 
 class MarkShares(Table):
@@ -145,6 +133,9 @@ class JudgeRole(ModelRole):
 
 
 Mode = Literal["on", "idle", "off"]
+SwitchedMode = Annotated[
+    Mode, BeforeValidator(lambda value: ("off", "on")[value] if isinstance(value, bool) else value)
+]
 
 
 class BackgroundSettings(Table):
@@ -200,7 +191,7 @@ class TokenizerSettings(Table):
 class TenantSettings(Table):
     """Who owns a session: the `credential`'s tenant, one for all (`fixed`), or `header:NAME` of a trusted proxy."""
 
-    source: str = Field("credential", alias="from")
+    source: TenantSource = Field("credential", alias="from")
     trusted_proxies: Networks = ("127.0.0.1", "::1")
     headers: HeaderNames = (
         "api-key",
@@ -214,16 +205,6 @@ class TenantSettings(Table):
     )
     """The headers besides `Authorization` in which clients send credentials; each is part of the tenant."""
     pepper: Secret | None = None
-
-    @field_validator("source")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        source, _, name = value.partition(":")
-        if source == "header" and name:
-            header_name(name)
-        elif value not in ("credential", "fixed"):
-            raise ValueError("must be 'credential', 'fixed' or 'header:NAME'")
-        return value
 
 
 class AdminSettings(Table):
@@ -333,11 +314,6 @@ class CostSettings(Table):
     """Seconds for which the upstream keeps a prompt in its cache."""
 
 
-def background_mode(value: object) -> object:
-    """`value`, with `true` and `false` as the modes `on` and `off`."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
 class ModelSettings(Table):
     """Settings for the models whose names match; the first entry that matches wins. None leaves a key to the tables."""
 
@@ -349,20 +325,15 @@ class ModelSettings(Table):
     marks: MarkShares | None = None
     summarizer: SummarizerRole | None = None
     judge: JudgeRole | None = None
-    background: Annotated[Mode | None, BeforeValidator(background_mode)] = None
+    background: SwitchedMode | None = None
     prices: ModelPrices | None = None
     economy: Economy | None = None
     strict: bool | None = None
     profile: Profile | None = None
 
 
-GENERAL = {
-    **{key: key for key in ("window", "strategy", "marks", "summarizer", "judge", "economy", "strict")},
-    "reserve": "marks.reserve",
-    "background": "background.mode",
-    "profile": "upstream.profile",
-}
-"""The settings that hold for models whose entry leaves a key out."""
+ELSEWHERE = {"reserve": "marks.reserve", "background": "background.mode", "profile": "upstream.profile"}
+"""Keys of `[[models]]` whose general setting has another name."""
 
 
 def data_directory() -> Path:

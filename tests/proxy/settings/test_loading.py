@@ -133,7 +133,10 @@ def test_an_unknown_variable_is_an_error_too(monkeypatch: pytest.MonkeyPatch) ->
         ('[upstream]\nbase_url = "http://h/v1?key=x"', "upstream.base_url: must end with its path"),
         ('[tenant]\nfrom = "anyone"', "credential"),
         ('[tenant]\nfrom = "header:"', "tenant.from: must be 'credential', 'fixed' or 'header:NAME'"),
-        ('[tenant]\nfrom = "header: x-user"', "tenant.from: must be the name of a header, not ' x-user'"),
+        (
+            '[tenant]\nfrom = "header: x-user"',
+            "tenant.from: must be 'credential', 'fixed' or 'header:NAME', not 'header: x-user'",
+        ),
         ("[mask]\nkeep = 0", "mask.keep: must be a whole number at least 1, not '0'"),
         ("[mask]\nkeeps = 1", "unknown key 'mask.keeps'; did you mean 'mask.keep'?"),
         ('[mask]\npaths = "half"', "mask.paths: must be a number"),
