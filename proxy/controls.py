@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
-from proxy.pipeline_names import why_no_pipeline
+from proxy.pipeline_names import pipeline_named
 from proxy.quoting import printable, quoted
 from strategies import Pipeline, parse
 
@@ -60,10 +60,10 @@ MEMORY = {
 
 
 def _strategy(value: object) -> Pipeline:
-    pipeline = parse(value) if isinstance(value, str) else None
-    if pipeline is None:
-        raise ValueError(f": {why_no_pipeline(str(value))}")
-    return pipeline
+    try:
+        return pipeline_named(str(value))
+    except ValueError as error:
+        raise ValueError(f": {error}") from None
 
 
 def _options(value: Any) -> Mapping[str, object]:
@@ -341,9 +341,7 @@ def _from_body(extension: object) -> dict[str, Given]:
     for name, value in extension.items():
         key = name.replace("_", "-")
         if key not in KEYS:
-            near = get_close_matches(key, KEYS, 1, _MIN_LIKENESS)
-            hint = f"did you mean {near[0]!r}? Known: " if near else "known: "
-            message = f"'condenser' has no key {quoted(name)}; {hint}{', '.join(KEYS)}."
+            message = f"'condenser' has no key {quoted(name)}; known: {', '.join(KEYS)}."
             raise BadRequest(message, param=f"condenser.{printable(name)}")
         if value is not None:
             found[key] = (f"condenser.{name}", value)
@@ -363,21 +361,20 @@ class UnknownHeaders:
         self._logged: set[str] = set()
 
     def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Warnings for the reply about the first of these names, in plain ASCII; each that is new is logged too."""
-        return tuple(self._warning(name) for name in names[:_MAX_SHOWN])
+        """Warnings about the first of these names in plain ASCII, without values; each that is new is logged too."""
+        return tuple(map(self._warning, names[:_MAX_SHOWN]))
 
     def _warning(self, name: str) -> str:
-        """The warning about a name, never with the header's value."""
         shown = re.sub(r"[^\w-]", "?", name[:_MAX_NAME], flags=re.ASCII).title()
-        near = next(iter(get_close_matches(shown, _HEADERS.values(), 1, _MIN_LIKENESS)), "")
+        near = get_close_matches(shown, _HEADERS.values(), 1, _MIN_LIKENESS)
+        warning = f"{shown} is unknown and ignored" + (f", did you mean {near[0]}?" if near else "")
         if shown not in self._logged and len(self._logged) <= self._most:
             self._logged.add(shown)
             if len(self._logged) > self._most:
                 _log.warning("more than %d unknown X-Condenser- request headers: no further one is logged", self._most)
             else:
-                hint = f"; did the client mean {near}?" if near else ""
-                _log.warning("the request header %s is unknown and ignored%s", shown, hint)
-        return f"{shown} is unknown and ignored" + (f", did you mean {near}?" if near else "")
+                _log.warning("the request header %s", warning)
+        return warning
 
 
 _UNKNOWN = UnknownHeaders()

@@ -13,9 +13,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr
 
-from proxy.pipeline_names import why_no_pipeline
+from proxy.pipeline_names import pipeline_named
 from proxy.quoting import not_this
-from strategies import parse
 
 _SCHEMES = ("http://", "https://")
 
@@ -57,8 +56,7 @@ def _names_a_server(value: str) -> bool:
 
 def known_strategy(value: str) -> str:
     """`value` if it names a pipeline; raises `ValueError` that says which stage is wrong."""
-    if parse(value) is None:
-        raise ValueError(why_no_pipeline(value))
+    pipeline_named(value)
     return value
 
 
