@@ -119,10 +119,18 @@ def actions_of(command: argparse.ArgumentParser) -> Any:
     return command.add_subparsers(title="actions", required=True, metavar="ACTION")
 
 
-def add_action(actions: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str) -> Any:
-    """Adds an action, which `run` does; `text` is its line of help. Returns its parser."""
-    action = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+def add_action(
+    actions: Any, name: str, run: Callable[[argparse.Namespace], None], text: str, session: str = ""
+) -> argparse.ArgumentParser:
+    """Adds an action that asks a proxy, and returns its parser; `text` is its line of help.
+
+    With `session` it takes the id of one; the text says in what form.
+    """
+    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
     action.set_defaults(run=run, parser=action)
+    if session:
+        action.add_argument("id", metavar="ID", help=session)
+    add_proxy_arguments(action)
     return action
 
 
@@ -144,21 +152,6 @@ def _token(url: str | None) -> str | None:
     return known_token(settings, url)
 
 
-def find_key(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Tenant and key of the session with the id in `arguments`.
-
-    Raises `CommandFailed` where there is none, or where several tenants have a session with that id.
-    """
-    rows = list_sessions(arguments, id=arguments.id)
-    found = [(row["tenant"], row["session"]) for row in (*rows["data"], *rows["unreadable"])]
-    if not found:
-        raise CommandFailed(f"there is no session {arguments.id}")
-    if len(found) > 1:
-        keys = "".join(f"\n  {session} --tenant {tenant}" for tenant, session in found)
-        raise CommandFailed(f"{arguments.id} is the id of several sessions; name one of{keys}")
-    return found[0]
-
-
 def list_sessions(arguments: argparse.Namespace, **query: str) -> dict[str, Any]:
     """The listing of sessions, narrowed by `query`; raises `CommandFailed`."""
     if arguments.tenant is not None:
@@ -176,9 +169,18 @@ def request_session(
     hint_404: str = HINT_404,
     **query: str,
 ) -> Any:
-    """The answer about the session with the id in `arguments`, or what `names` say below it; see `request_json`."""
-    path = session_path(*find_key(arguments), *names, **query)
-    return request_json(arguments, path, method, payload, hint_404)
+    """The answer about the session with the id in `arguments`, or what `names` say below it; see `request_json`.
+
+    Raises `CommandFailed` where there is no such session, or where several tenants have one with that id.
+    """
+    rows = list_sessions(arguments, id=arguments.id)
+    found = [(row["tenant"], row["session"]) for row in (*rows["data"], *rows["unreadable"])]
+    if not found:
+        raise CommandFailed(f"there is no session {arguments.id}")
+    if len(found) > 1:
+        keys = "".join(f"\n  {session} --tenant {tenant}" for tenant, session in found)
+        raise CommandFailed(f"{arguments.id} is the id of several sessions; name one of{keys}")
+    return request_json(arguments, session_path(*found[0], *names, **query), method, payload, hint_404)
 
 
 def session_path(*names: str, **query: str) -> str:

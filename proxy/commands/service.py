@@ -13,7 +13,7 @@ from pathlib import Path
 
 from proxy.cli import FAILED, OK
 from proxy.commands.options import add_settings_arguments, settings_from
-from proxy.commands.proxy_client import actions_of, add_action, ask
+from proxy.commands.proxy_client import ask
 from proxy.commands.running import HOST, client_url, note_at
 from proxy.package import VERSION
 from proxy.values import json_or_none
@@ -37,13 +37,14 @@ _MAC = sys.platform == "darwin"
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Options of `service`."""
-    actions = actions_of(command)
+    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
     for name, run, text in (
         ("install", _install, "start the proxy now and at every login, with these settings"),
         ("remove", _remove, "stop it, and remove all that `install` made; sessions stay"),
         ("status", _status, "whether it is installed, runs, and runs the code that is installed"),
     ):
-        action = add_action(actions, name, run, text)
+        action = actions.add_parser(name, help=text, description=text)
+        action.set_defaults(run=run, parser=action)
         action.add_argument("--name", type=_name, default="default", help="which one, where several are wanted")
         if name == "install":
             action.add_argument("--port", type=int, help="the port to listen on")
