@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from pydantic import SecretStr
 
@@ -32,7 +32,6 @@ from proxy.settings.token import token_file
 from proxy.store import file_of, open_store
 from proxy.store.base import StoreError
 from proxy.store.sqlite_file import SCHEMA_VERSION, version_on_disk
-from proxy.tokens.counter import EncodingStatus
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
 from proxy.tokens.windows import WindowLookup, no_stated_window
 
@@ -62,16 +61,22 @@ async def _check(settings: Settings, checked: CheckedModel | None, *, offline: b
     discovered: WindowLookup = no_stated_window
     async with AsyncExitStack() as stack:
         try:
-            files = [] if offline else _missing_files(settings)
-            missing = [*dict.fromkeys(file.parent for file in files if not file.parent.exists()), *files]
-            built = await stack.enter_async_context(
-                _open_services_without_files(settings) if offline else open_services(settings)
-            )
+            missing = [] if offline else _missing_files(settings)
+            folders = dict.fromkeys(file.parent for file in missing if not file.parent.exists())
+            opened = _open_services_without_files(settings) if offline else open_services(settings)
+            built = await stack.enter_async_context(opened)
         except (StoreError, OSError, ValueError) as error:
             print(f"store       {redacted(settings.store.url)}: {in_words(error)}")
         else:
-            good = await _check_parts(settings, built, offline=offline)
-            for path in filter(Path.exists, missing):
+            # All of them, also where one is wrong.
+            good = all(
+                [
+                    await _check_store(settings, built, offline=offline),
+                    _check_tokenizers(built),
+                    offline or await _check_upstream(built),
+                ]
+            )
+            for path in filter(Path.exists, (*folders, *missing)):
                 print(f"created     {path}")
             if checked and good:
                 discovered = await _print_calibration(built, checked.model, offline=offline)
@@ -93,74 +98,61 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
     counted = built.tokenizers.for_model(model, ChatCounter).cache_key
     for name, counter in (("counted", counted), ("by length", LENGTH_ESTIMATE)):
         first, anchored, prices = await built.calibrator.progress(model, counter)
-        if prices == EVEN and first is None and anchored is None:
-            print(f"calibration {name}: nothing learned yet")
-            continue
-        print(
-            f"calibration {name}: error {_share(first)} of first requests, {_share(anchored)} later;"
-            f" hidden {prices.requests:,.0f} tokens, text × {prices.words:.2f}"
-        )
+        said = "nothing learned yet"
+        if prices != EVEN or first is not None or anchored is not None:
+            errors = ["unknown" if error is None else f"{error:.1%}" for error in (first, anchored)]
+            said = (
+                f"error {errors[0]} of first requests, {errors[1]} later;"
+                f" hidden {prices.requests:,.0f} tokens, text × {prices.words:.2f}"
+            )
+        print(f"calibration {name}: {said}")
     return built.discovered.window if asks else no_stated_window
 
 
-def _share(error: float | None) -> str:
-    return "unknown" if error is None else f"{error:.1%}"
-
-
-async def _check_parts(settings: Settings, built: Services, *, offline: bool) -> bool:
-    good = await _check_store(settings, built, offline=offline)
+def _check_tokenizers(built: Services) -> bool:
+    """Looks also at the vocabularies that were not needed yet."""
+    good = True
     for row in built.tokenizers.status():
-        problem = _tokenizer_problem(row, settings.tokenizer.ranks_dir)
+        problem = row.problem
+        if row.state == "not loaded":
+            try:
+                vocabulary(row.name, built.settings.tokenizer.ranks_dir)
+            except RanksUnavailable as error:
+                problem = str(error)
         ready = row.state if row.state == "loaded" else "ready, loaded when it is first needed"
         print(f"tokenizer   {row.name}: {problem or ready}")
         good = good and not problem
-    return good if offline else await _check_upstream(built) and good
-
-
-def _tokenizer_problem(row: EncodingStatus, ranks_dir: Path | None) -> str:
-    """Why a tokenizer cannot count, also one that was not needed yet; "" where it can."""
-    try:
-        if row.state == "not loaded":
-            vocabulary(row.name, ranks_dir)
-    except RanksUnavailable as error:
-        return str(error)
-    return row.problem
+    return good
 
 
 async def _check_store(settings: Settings, built: Services, *, offline: bool) -> bool:
-    unopened = _why_unopened(settings) if offline else None
-    problem = await _store_problem(built) if unopened is None else unopened.reason
-    good = not problem if unopened is None else unopened.is_usable
-    print(f"store       {redacted(settings.store.url)}: {problem or 'ok'}")
+    url, unopened = redacted(settings.store.url), _why_unopened(settings) if offline else None
+    if unopened:
+        problem, good = unopened
+    else:
+        problem, good = "", True
+        try:
+            async with asyncio.timeout(settings.store.timeout):
+                await built.store.ping()
+        except StoreError as error:
+            problem, good = str(error).replace(f"{url} ", ""), False  # the line has the address already
+        except TimeoutError:
+            problem, good = f"store-timeout: no answer within {settings.store.timeout:g} s", False
+    print(f"store       {url}: {problem or 'ok'}")
     for file in _missing_files(settings) if offline and good else ():
         print(f"not yet     {file}: serve makes it")
     return good
 
 
-async def _store_problem(built: Services) -> str:
-    """Why the store does not answer, in its own words; "" where it does."""
-    timeout = built.settings.store.timeout
-    try:
-        async with asyncio.timeout(timeout):
-            await built.store.ping()
-    except StoreError as error:
-        # The line has the address already.
-        return str(error).replace(f"{redacted(built.settings.store.url)} ", "")
-    except TimeoutError:
-        return f"store-timeout: no answer within {timeout:g} s"
-    return ""
-
-
 async def _check_upstream(built: Services) -> bool:
-    url = redacted(built.settings.upstream.base_url)
+    url, has_key = redacted(built.settings.upstream.base_url), built.own_key is not None
     try:
         status = await built.upstream.probe()
     except UpstreamUnavailable as error:
         print(f"upstream    {url}: {error.message}")
         return False
-    has_key = built.settings.upstream.api_key is not None
     note = ""
-    if status in (401, 403):
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         note = " (it refuses upstream.api_key)" if has_key else " (it wants a credential, which callers bring)"
     print(f"upstream    {url}: answers {status}{note}")
     return status < HTTPStatus.INTERNAL_SERVER_ERROR and not (note and has_key)
@@ -172,27 +164,23 @@ async def _check_upstream(built: Services) -> bool:
 # replaced by one in memory, and secrets that would be made by a constant.
 
 
-class _UnopenedStore(NamedTuple):
-    """Why a store is not opened, and whether `serve` could open it."""
+def _why_unopened(settings: Settings) -> tuple[str, bool] | None:
+    """Why the store cannot be opened without a change to the disk, and whether `serve` could open it; None if it can.
 
-    reason: str
-    is_usable: bool = True
-
-
-def _why_unopened(settings: Settings) -> _UnopenedStore | None:
-    """Why the store cannot be opened without a change to the disk; None if it can. Raises `OSError`."""
+    Raises `OSError`.
+    """
     file = file_of(settings.store.url)
     if file is None:
         return None
     if not file.exists():
         nearest = next(folder for folder in Path(os.path.abspath(file)).parents if folder.exists())
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-            return _UnopenedStore("not there yet")
-        return _UnopenedStore(f"not there, and nothing can be made in {nearest}", is_usable=False)
+            return "not there yet", True
+        return f"not there, and nothing can be made in {nearest}", False
     version = version_on_disk(file)
     if version and version < SCHEMA_VERSION:
-        return _UnopenedStore(f"of version {version}, which serve brings up to {SCHEMA_VERSION}")
-    return None if file.stat().st_size else _UnopenedStore("an empty file, which serve fills")
+        return f"of version {version}, which serve brings up to {SCHEMA_VERSION}", True
+    return None if file.stat().st_size else ("an empty file, which serve fills", True)
 
 
 def _missing_files(settings: Settings) -> list[Path]:
@@ -203,19 +191,17 @@ def _missing_files(settings: Settings) -> list[Path]:
 
 @asynccontextmanager
 async def _open_services_without_files(settings: Settings) -> AsyncIterator[Services]:
-    """The services of a proxy, without making a file; a store that cannot be opened so is replaced by one in memory."""
+    """The services of a proxy, without making a file."""
+    files = key_file(settings), token_file(settings)
+    needs_key, needs_token = (file is not None and not file.exists() for file in files)
+    changes: dict[str, Any] = {}
+    if needs_key:
+        changes["tenant"] = settings.tenant.model_copy(update={"pepper": _STAND_IN})
+    if needs_token:
+        changes["admin"] = settings.admin.model_copy(update={"token": _STAND_IN})
     async with AsyncExitStack() as stack:
         store = None
         if _why_unopened(settings):
             store = await open_store("memory://")
             stack.push_async_callback(store.close)
-        yield await stack.enter_async_context(open_services(_without_files(settings), store=store))
-
-
-def _without_files(settings: Settings) -> Settings:
-    """The settings with a constant for each secret whose file would be made."""
-    files = key_file(settings), token_file(settings)
-    needs_key, needs_token = (file is not None and not file.exists() for file in files)
-    tenant = settings.tenant.model_copy(update={"pepper": _STAND_IN}) if needs_key else settings.tenant
-    admin = settings.admin.model_copy(update={"token": _STAND_IN}) if needs_token else settings.admin
-    return settings.model_copy(update={"tenant": tenant, "admin": admin})
+        yield await stack.enter_async_context(open_services(settings.model_copy(update=changes), store=store))

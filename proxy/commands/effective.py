@@ -24,6 +24,8 @@ from strategies.core.protocol import Marking
 _DEFAULT, _OWN = "default", "settings for the model"
 _SHARES = ("paths", "depth")
 """Options that are shares of usable."""
+TYPICAL = {"an agent": (12_000, 600), "a chat": (500, 250)}
+"""Tokens of tools and system message, and by how many a request grows: medians of recorded conversations, rounded."""
 
 
 class CheckedModel(NamedTuple):
@@ -49,39 +51,41 @@ class CheckedModel(NamedTuple):
 
 def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
     """The lines to print for a model; `discovered` looks up the windows that the server states."""
-    settings, model = checked.settings, checked.model
-    policies = Policies(settings, bundled_table(config_directory() / "models.toml"), discovered)
-    policy = policies.policy(Controls(strategy=checked.suffix), {}, Scope(model))
-    yield f"model       {model}"
-    window = policy.window
+    table = bundled_table(config_directory() / "models.toml")
+    policies = Policies(checked.settings, table, discovered)
+    policy = policies.policy(Controls(strategy=checked.suffix), {}, Scope(checked.model))
+    window, budget = policy.window, policy.budget
     known_by = checked.source("window") if window.source == SETTINGS else window.source
+    yield f"model       {checked.model}"
     yield f"  window    {window}" if window.tokens is None else f"  window    {window.tokens:,} ({known_by})"
-    if policy.budget is None:
+    if budget is None:
         yield "  nothing is condensed until the window is known: set `window` in [[models]], or, where"
         yield "  the server loads models when they are asked for, send it a request and check again"
     else:
         if window.max_input is not None:
             yield f"  max input {window.max_input:,} ({known_by})"
-        for label, text in _rows(policy, policy.budget, checked):
-            yield f"  {label:<9} {text}"
-    origin = "suffix of the name" if checked.suffix else checked.origin("strategy")
-    yield f"  strategy  {policy.pipeline} ({origin})"
-    yield from _options(policy, checked)
-    if policy.budget is not None and not policy.pipeline.is_off:
-        yield from _economy_lines(policy, policy.budget, checked)
+        yield from (f"  {label:<9} {text}" for label, text in _rows(policy, budget, checked))
+    yield f"  strategy  {policy.pipeline} ({'suffix of the name' if checked.suffix else checked.origin('strategy')})"
+    for stage in policy.stages:
+        options = getattr(stage, "options", None)
+        for option in fields(options) if options is not None else ():
+            shown = _option(checked, stage.name, option.name, getattr(options, option.name), budget)
+            yield f"    {stage.name}.{option.name} = {shown}"
+    if budget is not None and not policy.pipeline.is_off:
+        entry = checked.settings.for_model(checked.model)
+        published = "bundled table, US dollars a million" if table.prices(checked.model) else ""
+        own = f"settings for '{entry.match}'" if entry and entry.prices else ""
+        prices_by = own or published or "ratios that most vendors share"
+        yield from _economy_lines(policy, budget, checked.origin("economy"), prices_by)
 
 
-TYPICAL = {"an agent": (12_000, 600), "a chat": (500, 250)}
-"""Tokens of tools and system message, and by how many a request grows: medians of recorded conversations, rounded."""
-
-
-def _economy_lines(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[str]:
+def _economy_lines(policy: Policy, budget: Budget, origin: str, prices_by: str) -> Iterator[str]:
     """Where condensing is cheapest for an agent and for a chat, and when a condensation pays back."""
     prices = policy.costs
-    yield f"  economy   {policy.economy} ({checked.origin('economy')})"
+    yield f"  economy   {policy.economy} ({origin})"
     yield (
         f"    prices = {prices.input:g} anew, {prices.cached_input:g} cached, {prices.cache_write:g} written to it,"
-        f" {prices.output:g} a reply ({_prices_origin(checked)})"
+        f" {prices.output:g} a reply ({prices_by})"
     )
     for who, (head, growth) in TYPICAL.items():
         condensing = condensing_of(budget, prices, head, growth, asks=policy.asks_first)
@@ -93,26 +97,21 @@ def _economy_lines(policy: Policy, budget: Budget, checked: CheckedModel) -> Ite
         yield f"    {who} ({head:,} constant, {growth:,} a request): cheapest at {cheapest}the trigger, which {paid}"
 
 
-def _prices_origin(checked: CheckedModel) -> str:
-    entry = checked.settings.for_model(checked.model)
-    if entry is not None and entry.prices is not None:
-        return f"settings for '{entry.match}'"
-    listed = bundled_table(config_directory() / "models.toml").prices(checked.model)
-    return "bundled table, US dollars a million" if listed else "ratios that most vendors share"
-
-
 def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:
     """The numbers of a budget: a label, and the number with what it is and its origin."""
-    rules, names, facts = (checked.origin("ledger", f"{name}_max_tokens") for name in ("rules", "names", "facts"))
-    yield "reserve", f"{budget.reserve:,} ({_reserve_origin(budget, checked)}; a request's own length comes first)"
+    reserve = checked.settings.own("reserve", checked.model)
+    reserved_by = f"an eighth of the window, at most {MAX_RESERVE:,}"
+    if reserve is not None:
+        clamped = "" if reserve == budget.reserve else f", clamped from {reserve:,}"
+        reserved_by = checked.origin("marks", "reserve") + clamped
+    yield "reserve", f"{budget.reserve:,} ({reserved_by}; a request's own length comes first)"
     yield "usable", f"{budget.usable:,} (what is left of the window)"
     yield from _mark_rows(policy, budget, checked)
     yield "hard", f"headroom under {budget.least_headroom:,} (a sixteenth of the window, at most 512)"
     yield "record", f"{budget.replacement_cap:,} at most (a tenth of the window)"
     yield "task", f"{budget.task_cap:,} of the first user message, more if there is room (an eighth of the window)"
-    yield "rules", f"{budget.ledger.rules:,} at most ({rules})"
-    yield "names", f"{budget.ledger.names:,} at most ({names})"
-    yield "facts", f"{budget.ledger.facts:,} at most ({facts})"
+    for name in ("rules", "names", "facts"):
+        yield name, f"{getattr(budget.ledger, name):,} at most ({checked.origin('ledger', f'{name}_max_tokens')})"
     if budget.prompt_window is not None:
         yield "asks in", f"{budget.prompt_window:,} (the summarizer's window)"
 
@@ -134,26 +133,13 @@ def _mark_rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterato
         yield name, f"{getattr(budget, name):,} ({used:.4g} of usable, {origin}{clamped}{unused})"
 
 
-def _reserve_origin(budget: Budget, checked: CheckedModel) -> str:
-    configured = checked.settings.own("reserve", checked.model)
-    if configured is None:
-        return f"an eighth of the window, at most {MAX_RESERVE:,}"
-    clamped = "" if configured == budget.reserve else f", clamped from {configured:,}"
-    return checked.origin("marks", "reserve") + clamped
-
-
-def _options(policy: Policy, checked: CheckedModel) -> Iterator[str]:
-    """Every option of every stage with its effective value."""
-    for stage in policy.stages:
-        options = getattr(stage, "options", None)
-        for option in fields(options) if options is not None else ():
-            value = getattr(options, option.name)
-            origin = _option_origin(checked, stage.name, option.name, value)
-            yield f"    {stage.name}.{option.name} = {_effective(option.name, value, origin, policy.budget)}"
-
-
-def _effective(name: str, value: Any, origin: str, budget: Budget | None) -> str:
+def _option(checked: CheckedModel, stage: str, name: str, value: Any, budget: Budget | None) -> str:
     """The value of an option with its origin; in tokens, and bounded, where the budget says so."""
+    origin = SETTINGS if name in option_tables(checked.settings)[stage] else "by its mode"
+    if name in checked.settings.options.get(stage, {}):
+        origin = checked.source("options", stage, name)
+    elif value == getattr(TABLE[stage].options, name):
+        origin = _DEFAULT
     if budget is not None and name in _SHARES:
         return f"{int(value * budget.usable):,} ({value:g} of usable, {origin})"
     if budget is not None and name in OPTION_BOUNDS:
@@ -162,12 +148,3 @@ def _effective(name: str, value: Any, origin: str, budget: Budget | None) -> str
             return f"{most:,} ({bound}, clamped from {value:,}, {origin})"
     shown = str(value).lower() if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else repr(value)
     return f"{shown} ({origin})"
-
-
-def _option_origin(checked: CheckedModel, stage: str, name: str, value: object) -> str:
-    default = next(option.default for option in fields(TABLE[stage].options) if option.name == name)
-    if name in checked.settings.options.get(stage, {}):
-        return checked.source("options", stage, name)
-    if value == default:
-        return _DEFAULT
-    return SETTINGS if name in option_tables(checked.settings)[stage] else "by its mode"

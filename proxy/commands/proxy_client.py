@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from proxy.commands.running import configured_url, find_proxy
 from proxy.errors import CommandFailed
@@ -58,17 +55,22 @@ def ask(
     base = (url if url is not None else default_url()).rstrip("/")
     headers = {**(_HEADERS if body else {}), **({"Authorization": f"Bearer {token}"} if token is not None else {})}
     try:
-        connection, prefix = _connection(base, timeout)
+        parts = _parsed(base)
+        connection = _CONNECTIONS[parts.scheme](parts.netloc, timeout=timeout)
         try:
-            connection.request(method, prefix + path, body, headers)
+            connection.request(method, parts.path + path, body, headers)
             answer = connection.getresponse()
             return Reply(answer.status, answer.read(), f"{base} answered {answer.status}", base)
         finally:
             connection.close()
-    except (OSError, HTTPException, ValueError) as error:
-        hint = "" if url is not None else "; --url names another address"
-        shown = redacted(base) if "@" in base else base
-        return Reply(0, problem=f"no proxy answers at {shown}: {_reason(error, timeout)}{hint}")
+    except _NoAddress as error:
+        why = str(error)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+    except HTTPException:
+        why = "what answers there is not a condenser"
+    hint = "" if url is not None else "; --url names another address"
+    return Reply(0, problem=f"no proxy answers at {redacted(base) if '@' in base else base}: {why}{hint}")
 
 
 def default_url() -> str:
@@ -77,41 +79,22 @@ def default_url() -> str:
     return running.url if running else configured_url()
 
 
-class _NoAddress(ValueError):
+class _NoAddress(Exception):
     """A text that names no server; the message says what is wrong with it."""
 
 
-def _connection(base: str, timeout: float) -> tuple[HTTPConnection, str]:
-    """An open connection to the server of an address, and the path in the address."""
+def _parsed(base: str) -> SplitResult:
+    """The parts of an address; raises `_NoAddress`."""
     if "@" in base:
         raise _NoAddress("an address has no user and no password here")
     try:
         parts = urlsplit(base)
-        host, port = parts.hostname, parts.port
+        is_address = parts.scheme in _CONNECTIONS and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        host = None
-    if not host or parts.scheme not in _CONNECTIONS:
+        is_address = False
+    if not is_address:
         raise _NoAddress("an address has the form http://HOST:PORT")
-    connection = _CONNECTIONS[parts.scheme](host, port, timeout=timeout)
-    connection.connect()
-    return connection, parts.path
-
-
-def _reason(error: Exception, timeout: float) -> str:
-    match error:
-        case _NoAddress():
-            return str(error)
-        case ssl.SSLError():
-            return "the TLS handshake failed"
-        case socket.gaierror():
-            return "there is no such host"
-        case TimeoutError():
-            return f"no answer within {timeout:g} s"
-        case ConnectionRefusedError():
-            return "connection refused"
-        case OSError(errno=int() as number):
-            return os.strerror(number).lower()
-    return "what answers there is not a condenser"
+    return parts
 
 
 def actions_of(command: argparse.ArgumentParser) -> Any:

@@ -17,13 +17,14 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.cli import FAILED, OK, USAGE
+from proxy.cli import OK, USAGE
 from proxy.commands.options import positive, strategy, use_config, window
 from proxy.condensing.policy import RATIOS, Window, option_tables
 from proxy.errors import SettingsError
+from proxy.pipeline_names import pipeline_named
 from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
-from strategies import DEFAULT, Pipeline, parse
+from strategies import DEFAULT, Pipeline
 
 if TYPE_CHECKING:
     from proxy.replaying.measures import ReplayedConversation
@@ -83,8 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.explain:
         return _explain(conversations, arguments)
     replayed = asyncio.run(_replay(conversations, arguments))
-    if arguments.html and not _written(arguments.html, page(replayed)):
-        return FAILED
+    if arguments.html:
+        arguments.html.write_text(page(replayed), "utf-8")
     if arguments.json:
         print(json.dumps(document(replayed), indent=1))
         return OK
@@ -102,22 +103,12 @@ def _explain(conversations: Sequence[Conversation], arguments: argparse.Namespac
     settings = _settings(arguments)
     tokenizers, options = Tokenizers(settings.tokenizer.ranks_dir), option_tables(settings).get(arguments.explain, {})
     found = [
-        (each.id, scored(each, tokenizers.for_model(arguments.model, each.endpoint.counter), options))
-        for each in conversations
+        (talk.id, scored(talk, tokenizers.for_model(arguments.model, talk.endpoint.counter), options))
+        for talk in conversations
     ]
-    print(
-        json.dumps(list(starmap(document, found)), indent=1) if arguments.json else "\n\n".join(starmap(table, found))
-    )
+    as_json = arguments.json
+    print(json.dumps(list(starmap(document, found)), indent=1) if as_json else "\n\n".join(starmap(table, found)))
     return OK
-
-
-def _written(file: Path, text: str) -> bool:
-    try:
-        file.write_text(text, "utf-8")
-    except OSError as error:
-        print(f"condenser: {file}: {error.strerror}", file=sys.stderr)
-        return False
-    return True
 
 
 class _Progress:
@@ -144,19 +135,19 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     from proxy.replaying.report import ReplayResults
     from proxy.tokens.counter import Tokenizers
 
-    settings, roles = _settings(arguments), _asked(arguments)
+    settings, roles, pipelines = _settings(arguments), _asked(arguments), arguments.strategy
     models = RealModels(Tokenizers(settings.tokenizer.ranks_dir), roles, arguments.max_cost) if roles else None
     async with open_replay_proxy(settings, models) as built:
         _check_asked(roles, built.services, arguments)
         known = built.services.policies.window(None, Scope(arguments.model))
         assumed = arguments.window or (WINDOW if known.tokens is None else None)
         player = Player(built, arguments.model, assumed)
-        progress = _Progress(len(arguments.strategy) * len(conversations))
-        rows: dict[str, list[ReplayedConversation]] = {pipeline.text: [] for pipeline in arguments.strategy}
-        for i, each in enumerate(conversations):
+        progress = _Progress(len(pipelines) * len(conversations))
+        rows: dict[str, list[ReplayedConversation]] = {pipeline.text: [] for pipeline in pipelines}
+        for i, conversation in enumerate(conversations):
             played = []
-            for pipeline in arguments.strategy:
-                played.append(await player.play(each, pipeline, f"{i}/{pipeline}"))
+            for pipeline in pipelines:
+                played.append(await player.play(conversation, pipeline, f"{i}/{pipeline}"))
                 progress.step(pipeline.text)
             if models is not None and models.stopped:
                 break
@@ -164,19 +155,17 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
                 results.append(one)
         conversations = conversations[: len(rows[_OFF])]
         if arguments.cliff:
-            rows[baseline.CLIFF] = [baseline.play_by_rule(player, each) for each in conversations]
-        economies = [player.economy(each) for each in conversations]
+            rows[baseline.CLIFF] = [baseline.play_by_rule(player, conversation) for conversation in conversations]
+        economies = [player.economy(conversation) for conversation in conversations]
         costs = prices_of(built.services, arguments.model)
-    summaries = [summarize(name, results, costs, rows[_OFF]) for name, results in rows.items()]
-    prices = "usual ratios" if costs == RATIOS else f"the prices of {arguments.model} for a million tokens"
     window = known if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
     return ReplayResults(
         str(arguments.file),
         len(conversations),
         arguments.model,
         window,
-        summaries,
-        prices,
+        [summarize(name, results, costs, rows[_OFF]) for name, results in rows.items()],
+        "usual ratios" if costs == RATIOS else f"the prices of {arguments.model} for a million tokens",
         economies,
         played=rows,
         costs=costs,
@@ -234,4 +223,4 @@ def _amount(text: str) -> float:
 def _pipelines(text: str) -> list[Pipeline]:
     """The pipelines in a list of names, `off` before all others."""
     names = dict.fromkeys((_OFF, *(name.strip() for name in text.split(","))))
-    return [pipeline for name in names if (pipeline := parse(strategy(name)))]
+    return [pipeline_named(strategy(name)) for name in names]

@@ -59,11 +59,10 @@ def _name(text: str) -> str:
 
 def _install(arguments: argparse.Namespace) -> int:
     port, file = settings_from(arguments).port, _file(arguments.name)
-    given = {"--port": port, "--upstream": arguments.upstream, "--store": arguments.store}
-    given |= {"--strategy": arguments.strategy, "--window": arguments.window}
-    given["--config"] = os.path.abspath(arguments.config) if arguments.config else None
+    given = {"port": port, **{name: getattr(arguments, name) for name in ("upstream", "store", "strategy", "window")}}
+    given["config"] = os.path.abspath(arguments.config) if arguments.config else None
     words = [sys.executable, "-m", "proxy", "serve"]
-    words += [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    words += [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
     file.parent.mkdir(parents=True, exist_ok=True)
     # A store's address may hold a password.
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
@@ -91,11 +90,11 @@ def _remove(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     file = _file(arguments.name)
     if not file.exists():
-        others = ", ".join(sorted(_installed())) or "none"
-        print(f"{arguments.name} is not installed; installed: {others}", file=sys.stderr)
+        found = sorted(path.stem.removeprefix("condenser.") for path in file.parent.glob(f"condenser.*{file.suffix}"))
+        print(f"{arguments.name} is not installed; installed: {', '.join(found) or 'none'}", file=sys.stderr)
         return FAILED
-    found = _PORT.search(file.read_text("utf-8"))
-    url = client_url(HOST, found.group(1)) if found else ""
+    port = _PORT.search(file.read_text("utf-8"))
+    url = client_url(HOST, port[1]) if port else ""
     reply = ask(url, "/readyz")
     state = json_or_none(reply.body)
     print(f"installed  {file}")
@@ -143,11 +142,6 @@ def _file(name: str) -> Path:
         return Path.home() / "Library" / "LaunchAgents" / f"condenser.{name}.plist"
     home = os.environ.get("XDG_CONFIG_HOME")
     return (Path(home) if home else Path.home() / ".config") / "systemd" / "user" / f"condenser.{name}.service"
-
-
-def _installed() -> list[str]:
-    folder, suffix = _file("x").parent, _file("x").suffix
-    return [path.name.removeprefix("condenser.").removesuffix(suffix) for path in folder.glob(f"condenser.*{suffix}")]
 
 
 def _systemctl(file: Path, *verbs: str) -> list[list[str]]:
