@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from proxy.controls import MIN_WINDOW, check_model, split_model
 from proxy.errors import BadRequest, SettingsError
+from proxy.pipeline_names import pipeline_named
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
-from proxy.settings.values import known_strategy
 from strategies import Pipeline
 
 
@@ -61,8 +61,13 @@ class NamedModel(NamedTuple):
 
 def strategy(text: str) -> str:
     """The name of a strategy or a pipeline."""
+    return pipeline(text).text
+
+
+def pipeline(text: str) -> Pipeline:
+    """A strategy, or several joined with `+`."""
     try:
-        return known_strategy(text)
+        return pipeline_named(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

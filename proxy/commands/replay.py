@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.cli import OK, USAGE
-from proxy.commands.options import positive, strategy, use_config, window
+from proxy.commands.options import pipeline, positive, use_config, window
 from proxy.condensing.policy import RATIOS, Window, option_tables
 from proxy.errors import SettingsError
-from proxy.pipeline_names import pipeline_named
 from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from strategies import DEFAULT, Pipeline
@@ -223,4 +222,4 @@ def _amount(text: str) -> float:
 def _pipelines(text: str) -> list[Pipeline]:
     """The pipelines in a list of names, `off` before all others."""
     names = dict.fromkeys((_OFF, *(name.strip() for name in text.split(","))))
-    return [pipeline_named(strategy(name)) for name in names]
+    return [pipeline(name) for name in names]

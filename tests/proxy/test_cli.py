@@ -13,9 +13,9 @@ import pytest
 
 from proxy import cli
 from proxy.app import server_config
+from proxy.commands.probe import counters
 from proxy.commands.running import configured_url
 from proxy.commands.serve import banner
-from proxy.commands.status import counters
 from proxy.package import VERSION
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamSettings
