@@ -43,6 +43,8 @@ from proxy.store.base import Store
 _JSON = "application/json"
 _ADMIN = "/_condenser/"
 _MAX_ADDRESS = 255
+_COLLECT_AFTER = 20_000
+"""New objects after which cycles are looked for: requests leave none, and Python's own 700 come with every request."""
 _CONDENSED = {path: Condensed(endpoint) for path, endpoint in PATHS.items()}
 
 
@@ -67,6 +69,7 @@ def create_app(
             app.state.services = built
             if is_alone:
                 gc.freeze()
+                gc.set_threshold(_COLLECT_AFTER)
             yield
 
     app = _App(
