@@ -121,13 +121,6 @@ def _word(values: Mapping[str, Any], allowed: str) -> Callable[[Any], Any]:
     return read_word
 
 
-_session = _text(rf"[\x20-\x7e]{{1,{_MAX_ID}}}", f"1-{_MAX_ID} printable ASCII characters")
-_history = _word({"replay": False, "append": True}, "'replay' or 'append'")
-_memory = _word(MEMORY, f"one of {', '.join(MEMORY)}")
-_economy = _word({word: word for word in ("off", "advise", "auto")}, "one of off, advise, auto")
-_scope = _text(r"[A-Za-z0-9_.-]{1,64}", "1-64 letters, digits, '_', '.' or '-' of ASCII")
-
-
 # -- the table -------------------------------------------------------------------------------------------------
 
 
@@ -155,7 +148,11 @@ def control(*row: Any, default: object = None, **more: Any) -> Any:
 class Controls:
     """The controls of one request; a default means that the request does not set a control."""
 
-    session: str | None = control("session", _session, "the session's id: 1-256 printable ASCII characters, else 400")
+    session: str | None = control(
+        "session",
+        _text(rf"[\x20-\x7e]{{1,{_MAX_ID}}}", f"1-{_MAX_ID} printable ASCII characters"),
+        "the session's id: 1-256 printable ASCII characters, else 400",
+    )
     strategy: Pipeline | None = control(  # noqa: RUF009
         "strategy",
         _strategy,
@@ -177,11 +174,16 @@ class Controls:
         "context length to assume, tokens, 256 or more",
         settings="`models[].window`, `window`, then [what is found out](configuration.md#windows)",
     )
-    append: bool = control("history", _history, "`replay` (default) or `append`", default=False)
+    append: bool = control(
+        "history",
+        _word({"replay": False, "append": True}, "'replay' or 'append'"),
+        "`replay` (default) or `append`",
+        default=False,
+    )
     if_head: str | None = control("if-head", str, "the head that an append must find")
     memory: Memory | None = control(  # noqa: RUF009
         "memory",
-        _memory,
+        _word(MEMORY, f"one of {', '.join(MEMORY)}"),
         "`off`, `inject` (relevant messages that were condensed away are put before the user message), `tool` (the"
         " model may search them) or `inject+tool`",
         sticks="yes; a change takes effect at once",
@@ -189,14 +191,14 @@ class Controls:
     )
     memory_scope: str | None = control(
         "memory-scope",
-        _scope,
+        _text(r"[A-Za-z0-9_.-]{1,64}", "1-64 letters, digits, '_', '.' or '-' of ASCII"),
         "what the session [shares memory cards](sessions.md#memory) with: 1-64 of `A-Z a-z 0-9 _ . -`; 400 unless"
         " `memory.scopes` is set",
         sticks="yes, until another scope is named",
     )
     economy: str | None = control(
         "economy",
-        _economy,
+        _word({word: word for word in ("off", "advise", "auto")}, "one of off, advise, auto"),
         "`auto`: condense where that is [cheapest](economics.md); `advise`: say in the reply where that is; `off`",
         sticks="yes",
         settings="`models[].economy`, `economy`",

@@ -7,6 +7,7 @@ read. Errors of the upstream are not among them: they pass through as they are.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from proxy.quoting import quoted
@@ -18,7 +19,7 @@ _INVALID = "invalid_request_error"
 
 
 class ProxyError(Exception):
-    """The base of all errors of the proxy.
+    """The base of all errors of the proxy, with the message of those that always say the same.
 
     `param` names the header or member of the request that is wrong, if one is. `headers` are sent with the error.
     """
@@ -26,12 +27,15 @@ class ProxyError(Exception):
     status, type = 500, "server_error"
     code: str | None = "internal_error"
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+    message = ""
+    param: str | None = None
+    headers: Sequence[tuple[str, str]] = ()
+
+    def __init__(self, message: str = "", *, param: str | None = None, code: str | None = None) -> None:
+        self.message = message or self.message
+        super().__init__(self.message)
+        self.param = param or self.param
         self.code = code or self.code
-        self.headers: list[tuple[str, str]] = []
 
     def to_json(self) -> bytes:
         """The body in OpenAI's form."""
@@ -55,12 +59,10 @@ class CredentialUnproven(ProxyError):
     """Stored text is asked for with a credential of which it is not known whether the upstream accepts it."""
 
     status, type, code = 403, _INVALID, "credential_unproven"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "A dry run that shows a stored conversation needs a credential that the upstream has accepted in the last"
-            " minutes, and its list of models does not tell. Send any other request with it first."
-        )
+    message = (
+        "A dry run that shows a stored conversation needs a credential that the upstream has accepted in the last"
+        " minutes, and its list of models does not tell. Send any other request with it first."
+    )
 
 
 class CredentialRefused(ProxyError):
@@ -107,11 +109,9 @@ class UpgradeRefused(ProxyError):
     """The request asks for another protocol on its connection, such as WebSocket; clients fall back to HTTP."""
 
     status, type, code = 426, _INVALID, "upgrade_refused"
-
-    def __init__(self) -> None:
-        super().__init__("This proxy serves HTTP only; send the request without an upgrade.", param="Upgrade")
-        # What follows an upgrade on a connection is read as the other protocol.
-        self.headers = [("connection", "close")]
+    message = "This proxy serves HTTP only; send the request without an upgrade."
+    param = "Upgrade"
+    headers = (("connection", "close"),)  # what follows an upgrade on a connection is read as the other protocol
 
 
 class HistoryUnavailable(ProxyError):
@@ -126,9 +126,7 @@ class ShuttingDown(ProxyError):
 
     status = 503
     code = "shutting_down"
-
-    def __init__(self) -> None:
-        super().__init__("The proxy is shutting down; send the request again.")
+    message = "The proxy is shutting down; send the request again."
 
 
 class Overloaded(ProxyError):
@@ -136,10 +134,7 @@ class Overloaded(ProxyError):
 
     status = 503
     code = "overloaded"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.headers = [("Retry-After", str(RETRY_AFTER))]
+    headers = (("Retry-After", str(RETRY_AFTER)),)
 
 
 class UpstreamUnavailable(ProxyError):

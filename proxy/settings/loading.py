@@ -41,9 +41,7 @@ class ControlSettings(Table):
 
     allow: Annotated[tuple[_Control, ...], BeforeValidator(split_at_commas)] = ("*",)
     max_window: int = Field(0, ge=0)
-    """The largest window that a client may name, in tokens; 0 means no limit."""
     own_calls: bool = True
-    """Clients may choose strategies that ask a model."""
 
     def check(self, controls: Controls) -> None:
         """Raises `BadRequest` that names a control that a client may not set, or not so."""
@@ -69,24 +67,15 @@ class Settings(BaseSettings):
     port: int = Field(8484, ge=0, le=65_535)
     workers: int = Field(1, ge=1)
     open_to_all: bool = False
-    """Serve beyond this machine with `upstream.api_key`, although callers then bring no credential."""
     strategy: KnownStrategy = DEFAULT
     window: int | None = Field(None, ge=MIN_WINDOW)
-    """The context length of every model, in tokens."""
     strict: bool = False
-    """Refuse what stays over the budget after condensing, instead of leaving that to the upstream."""
     economy: tables.Economy = "advise"
-    """Whether conversations are condensed where that is cheapest, or the reply only says where that is."""
     inline_timeout: float = Field(10.0, gt=0)
-    """Seconds that a client may wait for the proxy's own model calls, all calls of one request together."""
     keepalive: Literal["comment", "chunk", "off"] = "comment"
-    """What the client of a stream gets while it waits for the proxy."""
     keepalive_interval: float = Field(10.0, gt=0)
-    """Seconds until the first keep-alive, and between two."""
     usage_probe: bool = True
-    """Ask for the usage of a stream in a body that is changed anyway."""
     report_usage: Literal["forwarded", "original"] = "forwarded"
-    """The prompt tokens that a client sees: as the upstream reports them, or for the client's own list."""
     server: tables.ServerSettings = tables.ServerSettings()
     controls: ControlSettings = ControlSettings()
     log: tables.LogSettings = tables.LogSettings()
@@ -107,7 +96,6 @@ class Settings(BaseSettings):
     limits: tables.LimitSettings = tables.LimitSettings()
     models: tuple[ModelSettings, ...] = ()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """The tables of the strategies, by the strategy's name."""
 
     @field_validator("options")
     @classmethod
