@@ -28,8 +28,6 @@ class NotAllowed(ProxyError):
 
 
 class Guard:
-    """Refuses foreign hosts and origins."""
-
     def __init__(self, settings: Settings) -> None:
         hosts = settings.server.hosts
         self._is_strict = bool(hosts) or is_loopback(settings.host)
@@ -43,7 +41,6 @@ class Guard:
         """
 
     def check(self, headers: Mapping[bytes, bytes], scheme: str) -> None:
-        """Raises `NotAllowed` for a request with these headers."""
         host, origin = headers.get(b"host", b""), headers.get(b"origin")
         is_own = host in self.known or self._is_own(host)
         if self._is_strict and not is_own:

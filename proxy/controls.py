@@ -29,7 +29,6 @@ _MAX_MODEL = 512
 _MAX_OPTIONS = 4_096
 """Characters. Models and options are keys of caches, which no client may fill with long ones."""
 _MAX_NAME = 64
-"""Characters of an unknown header's name that are shown."""
 _MIN_LIKENESS = 0.75
 """How like a known name an unknown one must be for that to be meant."""
 _MAX_SHOWN = 4
@@ -98,7 +97,6 @@ def _flag(value: object) -> bool:
 
 
 def _text(pattern: str, allowed: str) -> Callable[[Any], str]:
-    """Reads a text that matches a pattern as a whole."""
 
     def read_text(value: object) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
@@ -125,8 +123,6 @@ def _word(values: Mapping[str, Any], allowed: str) -> Callable[[Any], Any]:
 
 
 class Row(NamedTuple):
-    """What is known of one control."""
-
     key: str
     """Its name in the settings and in errors, and in the body, where it may have `_` for `-`."""
     read: Callable[[Any], Any]
@@ -227,7 +223,6 @@ class Controls:
     """The header or member of the body that sets each key, for errors."""
 
     def param(self, key: str) -> str:
-        """The header or the member of the body that sets a key."""
         return self.params.get(key) or _header(key)
 
     @property
@@ -320,7 +315,6 @@ def read(
 
 
 def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, Given], list[str]]:
-    """What the headers set, and the names of those that are unknown."""
     found: dict[str, Given] = {}
     unknown: list[str] = []
     for name, value in headers:

@@ -38,7 +38,6 @@ class ProxyError(Exception):
         self.code = code or self.code
 
     def to_json(self) -> bytes:
-        """The body in OpenAI's form."""
         return error_body(self.message, self.type, self.param, self.code)
 
 
@@ -144,7 +143,6 @@ class UpstreamUnavailable(ProxyError):
 
 
 def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> bytes:
-    """The body of an error in OpenAI's form."""
     error = {"message": message, "type": kind, "param": param, "code": code}
     return json.dumps({"error": error}).encode()
 

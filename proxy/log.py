@@ -14,10 +14,10 @@ import time
 from dataclasses import dataclass, field
 from functools import lru_cache
 from time import perf_counter
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from proxy.condensing import account
-from proxy.condensing.decision import Decision
+from proxy.condensing.exchange import Exchange
 from proxy.package import LOGGER
 from proxy.quoting import label, printable
 from proxy.settings import LogSettings
@@ -30,16 +30,6 @@ _QUIET = frozenset(("/livez", "/readyz", "/metrics"))
 _log = logging.getLogger(LOGGER)
 
 
-class Decided(Protocol):
-    """What was decided on a request, and how long that took."""
-
-    timing: account.Timing
-
-    @property
-    def decision(self) -> Decision:
-        """The decision that counts now."""
-
-
 @dataclass(slots=True, eq=False)
 class RequestLine:
     """One request and what became of it; filled in while it is served."""
@@ -50,7 +40,7 @@ class RequestLine:
     status: int | None = None
     is_complete: bool = False
     model: str | None = None
-    decided: Decided | None = None
+    decided: Exchange | None = None
     outcome: tuple[str, str] = ("", "")
     """Action and reason of a request on which nothing was decided."""
     error: str | None = None
@@ -161,7 +151,6 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        """Standard error."""
         return sys.stderr
 
 

@@ -21,7 +21,6 @@ from proxy.reasons import Action, Trigger
 MAX_MODELS = 256
 """Maximum number of models with a label of their own."""
 OTHER = "other"
-"""The label of all other models."""
 _OVERHEAD = partial(Histogram, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10))
 METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "requests_total": (Counter, "Requests by what was done with them.", ("action",)),
@@ -65,11 +64,9 @@ class Telemetry:
         self.metric("store_writable").set(1)
 
     def count(self, name: str, *labels: str) -> None:
-        """Adds one to a counter."""
         self.metric(name, *labels).inc()
 
     def record_calibration(self, model: str, progress: Progress) -> None:
-        """Records how well the prompt tokens of a model are estimated now."""
         for kind, error in (("first", progress.first), ("anchored", progress.anchored)):
             if error is not None:
                 self.metric("calibration_error", self._label(model), kind).set(error)
@@ -84,7 +81,6 @@ class Telemetry:
         return model if model in self._models else OTHER
 
     def record_call(self, call: FinishedCall) -> None:
-        """Records a model call of our own that has ended."""
         self.count("calls_total", call.role, call.failure or "answered")
         self.metric("tokens_total", call.role).inc(call.tokens)
 
@@ -115,5 +111,4 @@ class Telemetry:
             self.count("store_failed_writes_total", failure)
 
     def exposition(self) -> bytes:
-        """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)

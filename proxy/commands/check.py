@@ -39,7 +39,6 @@ _STAND_IN = SecretStr("nobody is told")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `check`."""
     add_settings_arguments(command)
     command.add_argument(
         "--model", metavar="NAME", type=model, help="print the budget for this model, with a suffix for that strategy"

@@ -23,7 +23,6 @@ from strategies.core.protocol import Marking
 
 _DEFAULT, _OWN = "default", "settings for the model"
 _SHARES = ("paths", "depth")
-"""Options that are shares of usable."""
 TYPICAL = {"an agent": (12_000, 600), "a chat": (500, 250)}
 """Tokens of tools and system message, and by how many a request grows: medians of recorded conversations, rounded."""
 
@@ -38,7 +37,6 @@ class CheckedModel(NamedTuple):
     """What each source sets, by the source's name; the first one wins. Without them every origin is "settings"."""
 
     def source(self, *path: str) -> str:
-        """The source that sets the key at a path."""
         return next((name for name, tree in self.sources.items() if sets(tree, path)), SETTINGS)
 
     def origin(self, *path: str) -> str:

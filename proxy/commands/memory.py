@@ -22,7 +22,6 @@ _ID = "the session as `sessions list` prints it, or its id, or scope:NAME"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `memory`."""
     actions = actions_of(command)
     listing = add_action(actions, "list", _list, "the cards of a session, oldest first", _ID)
     listing.add_argument("--json", action="store_true", help="as the JSON array that an export has as `memory`")

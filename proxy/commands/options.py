@@ -14,7 +14,6 @@ from strategies import Pipeline
 
 
 def add_settings_arguments(command: argparse.ArgumentParser) -> None:
-    """The options that every command with settings takes."""
     command.add_argument("--config", metavar="FILE", help=f"a TOML file ({CONFIG_VARIABLE})")
     command.add_argument("--upstream", metavar="URL", help="the upstream's base URL, with its /v1")
     command.add_argument(
@@ -60,12 +59,10 @@ class NamedModel(NamedTuple):
 
 
 def strategy(text: str) -> str:
-    """The name of a strategy or a pipeline."""
     return pipeline(text).text
 
 
 def pipeline(text: str) -> Pipeline:
-    """A strategy, or several joined with `+`."""
     try:
         return pipeline_named(text)
     except ValueError as error:
@@ -85,7 +82,6 @@ def model(text: str) -> NamedModel:
 
 
 def window(text: str) -> int:
-    """A context length in tokens."""
     tokens = positive(text)
     if tokens < MIN_WINDOW:
         raise argparse.ArgumentTypeError(f"must be at least {MIN_WINDOW}")
@@ -93,7 +89,6 @@ def window(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 1")
     return int(text)

@@ -12,21 +12,18 @@ from proxy.values import json_or_none
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of these commands."""
     command.add_argument("--url", metavar="URL", help=URL_HELP)
     if command.prog.endswith(" dashboard"):
         command.add_argument("--no-open", action="store_true", help="print the address only")
 
 
 def healthcheck(arguments: argparse.Namespace) -> None:
-    """Prints nothing when all is well."""
     answer = ask(arguments.url, "/livez")
     if answer.status != 200:
         raise CommandFailed(answer.problem)
 
 
 def status(arguments: argparse.Namespace) -> None:
-    """Prints readiness, and the counters since the start."""
     ready = ask(arguments.url, "/readyz")
     if ready.status != 200:
         raise CommandFailed(ready.problem)
@@ -43,7 +40,6 @@ def status(arguments: argparse.Namespace) -> None:
 
 
 def counters(exposition: str) -> Iterator[str]:
-    """The totals in a Prometheus exposition, a line each."""
     for line in exposition.splitlines():
         name, _, value = line.rpartition(" ")
         if name.startswith("condenser_") and "_total{" in name and float(value):

@@ -36,7 +36,6 @@ class Reply(NamedTuple):
     body: bytes = b""
     problem: str = ""
     base: str = ""
-    """The address that was asked."""
 
 
 def ask(
@@ -98,7 +97,6 @@ def _parsed(base: str) -> SplitResult:
 
 
 def actions_of(command: argparse.ArgumentParser) -> Any:
-    """The actions of a command, for `add_action`."""
     return command.add_subparsers(title="actions", required=True, metavar="ACTION")
 
 
@@ -118,7 +116,6 @@ def add_action(
 
 
 def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
-    """Adds the options that name the proxy, its token and a tenant."""
     action.add_argument("--tenant", help="look only at the sessions of this tenant, named by its digest")
     action.add_argument("--url", metavar="URL", help=URL_HELP)
     action.add_argument("--token", help="by default admin.token of the settings, or that of the proxy here")
@@ -203,7 +200,6 @@ def _message(document: Any) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

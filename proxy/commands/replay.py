@@ -27,7 +27,6 @@ from strategies import DEFAULT, Pipeline
 
 if TYPE_CHECKING:
     from proxy.replaying.measures import ReplayedConversation
-    from proxy.replaying.models import RealModels
     from proxy.replaying.recorded import Conversation
     from proxy.replaying.report import ReplayResults
     from proxy.services import Services
@@ -38,7 +37,6 @@ _ROLES = ("summarizer", "judge")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `replay`."""
     command.add_argument("file", metavar="FILE", type=Path, help="recorded conversations")
     command.add_argument(
         "--strategy", metavar="A,B", type=_pipelines, default=_pipelines(DEFAULT), help=f"compared with off ({DEFAULT})"
@@ -111,8 +109,6 @@ def _explain(conversations: Sequence[Conversation], arguments: argparse.Namespac
 
 
 class _Progress:
-    """A bar on standard error, where that is a terminal."""
-
     def __init__(self, steps: int) -> None:
         self._steps, self._done, self._shown = steps, 0, sys.stderr.isatty()
 
@@ -158,6 +154,10 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         economies = [player.economy(conversation) for conversation in conversations]
         costs = prices_of(built.services, arguments.model)
     window = known if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
+    failures = models.failures.items() if models else ()
+    warnings = [f"{number:,} calls to a model failed: {reason}" for reason, number in failures]
+    if models is not None and models.stopped:
+        warnings.append("stopped by --max-cost: the conversations after that are left out")
     return ReplayResults(
         str(arguments.file),
         len(conversations),
@@ -169,7 +169,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         played=rows,
         costs=costs,
         asked=roles,
-        warnings=_warnings(models),
+        warnings=warnings,
     )
 
 
@@ -184,7 +184,6 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, str]:
-    """The roles that real models have, and where these are."""
     return {role: redacted(url) for role in _ROLES if (url := getattr(arguments, f"{role}_url"))}
 
 
@@ -200,16 +199,7 @@ def _check_asked(roles: Mapping[str, str], services: Services, arguments: argpar
             raise SettingsError(f"--max-cost needs the prices of {model}: set them under [[models]]")
 
 
-def _warnings(models: RealModels | None) -> list[str]:
-    if models is None:
-        return []
-    failed = [f"{number:,} calls to a model failed: {reason}" for reason, number in models.failures.items()]
-    stopped = ["stopped by --max-cost: the conversations after that are left out"] if models.stopped else []
-    return [*failed, *stopped]
-
-
 def _amount(text: str) -> float:
-    """A number above 0."""
     try:
         amount = float(text)
     except ValueError:

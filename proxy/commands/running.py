@@ -41,7 +41,6 @@ def client_url(host: str, port: int | str) -> str:
 
 
 def listening_url(host: str, port: int | str) -> str:
-    """The address that a proxy listens on."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -72,7 +71,6 @@ def find_proxy() -> Note | None:
 
 
 def note_at(url: str) -> Note | None:
-    """The note of this user's proxy at an address."""
     return next((note for note in _living() if note.url == url), None)
 
 

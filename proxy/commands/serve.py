@@ -43,11 +43,9 @@ _NO_PEPPER = (
     " set it to one secret on all replicas"
 )
 NOT_STARTED = 3
-"""The exit code of a proxy that could not start."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `serve`."""
     command.add_argument("--host", help=f"the address to listen on ({HOST})")
     command.add_argument("--port", type=int, help=f"the port to listen on ({PORT}); 0 takes any free one")
     command.add_argument("--workers", metavar="N", type=int, help="processes that serve the port (1)")
@@ -83,8 +81,6 @@ def _serve(settings: Settings, listening: socket.socket) -> int:
 
 
 class AnnouncedServer(Server):
-    """A server that calls `announce` once it accepts connections."""
-
     def __init__(self, config: ServerConfig, announce: Callable[[], None]) -> None:
         super().__init__(config)
         self._announce = announce

@@ -36,7 +36,6 @@ _MAC = sys.platform == "darwin"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `service`."""
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
     for name, run, text in (
         ("install", _install, "start the proxy now and at every login, with these settings"),
@@ -113,19 +112,16 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _changed() -> float:
-    """When the installed code was last changed."""
     return max(path.stat().st_mtime for path in Path(__file__).parents[1].rglob("*.py"))
 
 
 def unit(name: str, words: Sequence[str]) -> str:
-    """The unit of systemd that runs a command."""
     escaped = (word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") for word in words)
     folder = os.getcwd().replace("%", "%%")
     return UNIT.format(name=name, folder=folder, command=" ".join(f'"{word}"' for word in escaped))
 
 
 def agent(name: str, words: Sequence[str]) -> bytes:
-    """The property list of launchd that runs a command."""
     return plistlib.dumps(
         {
             "Label": f"condenser.{name}",

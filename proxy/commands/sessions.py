@@ -33,7 +33,6 @@ _ID = "the session as `list` prints it, or its id"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `sessions`."""
     actions = actions_of(command)
     add_action(actions, "list", _list, "one line for each session, the newest first")
     add_action(actions, "show", _show, "one session: branches, condensations, messages", _ID)

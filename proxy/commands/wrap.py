@@ -49,7 +49,6 @@ _SHOWN = 90  # characters of a rule
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `wrap`."""
     command.usage = "condenser wrap [OPTION ...] -- COMMAND [ARGUMENT ...]"
     command.add_argument("--port", type=int, default=0, help="the port of the proxy; by default any free one")
     add_settings_arguments(command)
@@ -223,7 +222,6 @@ def _ledger(document: Mapping[str, Any]) -> Ledger | None:
 
 
 def _text(value: Any) -> str:
-    """The texts in a message of any protocol."""
     if isinstance(value, dict):
         value = [value[name] for name in ("content", "text") if name in value]
     return "\n".join(map(_text, value)) if isinstance(value, list) else str(value)
@@ -245,7 +243,6 @@ def _money(rows: Sequence[Mapping[str, Any]]) -> _Rows:
 
 
 def _looks(ids: Sequence[str], settings: Settings, arguments: argparse.Namespace) -> _Rows:
-    """How to look at the sessions afterwards."""
     if not ids or settings.store.url == "memory://":
         why = "the store was in memory; name one with --store to keep sessions"
         yield "look", f"nothing is left: {'no conversation was long enough to be stored' if not ids else why}"

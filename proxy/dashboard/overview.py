@@ -75,7 +75,6 @@ def of_live(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def newest(rows: Sequence[Row]) -> list[Row]:
-    """The sessions that were condensed last, newest first."""
     condensed = [row for row in rows if row["latest"]]
     return sorted(condensed, key=lambda row: -row["latest"]["created_at"])[:NEWEST]
 

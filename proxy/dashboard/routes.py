@@ -216,7 +216,6 @@ async def _shown(request: Request, services: Services, path: str, form: str) -> 
 
 
 def _session(shown: ShownSession, query: Mapping[str, str], services: Services) -> dict[str, Any]:
-    """What the page of a session shows; of a long transcript one page."""
     latest = max(shown.session.branches, key=lambda branch: branch.last_used, default=None)
     name = query.get("branch") or (latest.name if latest else "")
     messages = shown.branches.get(name, [])

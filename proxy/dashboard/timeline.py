@@ -22,7 +22,6 @@ from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
 from strategies.core.transcript import Transcript
 
 PAGE = 200
-"""Messages of one page."""
 SHOWN = 600
 """Characters of a message; the export has all of them."""
 _SLACK = 0.02
@@ -30,13 +29,10 @@ _MAX_REQUESTS = 1_000
 
 
 class Row(NamedTuple):
-    """One message of the transcript."""
-
     number: int
     role: str
     text: str
     cut: int
-    """Characters that are left out."""
     tokens: int
     is_condensed: bool
     pin: str
@@ -122,7 +118,6 @@ def _texts(made: Condensation, branch: Branch) -> list[str]:
 
 
 def text_of(piece: Literal, dialect: Dialect) -> str:
-    """What the proxy wrote, as text."""
     body = loads(piece.raw)
     return visible(dialect.text(body) or json.dumps(body, ensure_ascii=False))
 

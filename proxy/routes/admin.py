@@ -40,7 +40,6 @@ class Call(NamedTuple):
 
     @property
     def key(self) -> StoreKey:
-        """The session at the path."""
         return StoreKey(self.names[0], self.names[1])
 
 
@@ -73,7 +72,6 @@ async def read_body(request: Request, largest: int, name: str = "request body") 
 
 
 async def _answer(request: Request, services: Services) -> Answer:
-    """The document at the path; None where there is none."""
     # The raw path: an id may contain a slash, which is %2F there.
     parts = [unquote(part) for part in request.scope["raw_path"].decode("ascii", "replace").split("/")[2:]]
     for path, methods in _ROUTES.items():

@@ -39,7 +39,6 @@ async def root(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """The metrics in the format of Prometheus."""
     services: Services = request.app.state.services
     return Response(services.telemetry.exposition(), media_type="text/plain; version=0.0.4")
 

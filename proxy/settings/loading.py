@@ -105,7 +105,6 @@ class Settings(BaseSettings):
         return value
 
     def for_model(self, model: str) -> ModelSettings | None:
-        """The first entry of `[[models]]` that matches."""
         return next((entry for entry in self.models if fnmatchcase(model, entry.match)), None)
 
     def own(self, key: str, model: str) -> Any:
@@ -122,7 +121,6 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment, then the file."""
         trees = normalized(init_settings()), from_environment(), from_file()
         return tuple(InitSettingsSource(settings_cls, tree) for tree in trees)
 

@@ -71,7 +71,6 @@ def _merged(table: Any, values: Any) -> Any:
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What the environment sets."""
     return normalized({_STRATEGIES.get(name, name): value for name, value in environment_tree(environ).items()})
 
 
@@ -90,7 +89,6 @@ def environment_tree(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The variables that are settings, by name."""
     return sorted(pair for pair in environ.items() if pair[0].startswith(PREFIX) and pair[0] != CONFIG_VARIABLE)
 
 
