@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from proxy.cli import FAILED, OK
 from proxy.commands.effective import CheckedModel, budget_lines
-from proxy.commands.options import NamedModel, add_settings_arguments, command_line_settings, model, settings_from
+from proxy.commands.options import add_settings_arguments, command_line_settings, model, settings_from
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.prices import EVEN
@@ -49,8 +49,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints one line for each part that was checked; exits 1 when one of them is wrong."""
     settings = settings_from(arguments)
-    named: NamedModel | None = arguments.model
-    checked = CheckedModel(settings, *named, trees_by_source(**command_line_settings(arguments))) if named else None
+    checked = None
+    if arguments.model:
+        checked = CheckedModel(settings, *arguments.model, trees_by_source(**command_line_settings(arguments)))
     return OK if asyncio.run(_check(settings, checked, offline=arguments.offline)) else FAILED
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from proxy.controls import MIN_WINDOW, check_model, split_model
 from proxy.errors import BadRequest, SettingsError
 from proxy.pipeline_names import pipeline_named
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
+from proxy.settings.sources import COMMAND_LINE
 from strategies import Pipeline
 
 
@@ -31,15 +32,12 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 def command_line_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings that the command line sets, as `load_settings` takes them."""
-    given: dict[str, Any] = {
-        key: value
-        for key in ("host", "port", "workers", "strategy", "window")
-        if (value := getattr(arguments, key, None)) is not None
-    }
-    if arguments.upstream is not None:
-        given["upstream"] = {"base_url": arguments.upstream}
-    if arguments.store is not None:
-        given["store"] = {"url": arguments.store}
+    given: dict[str, Any] = {}
+    for (*tables, key), option in COMMAND_LINE.items():
+        value = getattr(arguments, option.removeprefix("--"), None)
+        if value is not None:
+            table = given.setdefault(tables[0], {}) if tables else given
+            table[key] = value
     return given
 
 
@@ -49,13 +47,6 @@ def use_config(file: str | None) -> None:
         raise SettingsError("--config is empty; leave it out where no file is meant")
     if file is not None:
         os.environ[CONFIG_VARIABLE] = file
-
-
-class NamedModel(NamedTuple):
-    """A model's name without its suffix, and the pipeline that the suffix names."""
-
-    name: str
-    suffix: Pipeline | None = None
 
 
 def strategy(text: str) -> str:
@@ -69,8 +60,8 @@ def pipeline(text: str) -> Pipeline:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def model(text: str) -> NamedModel:
-    """A model as clients name it, perhaps with the suffix of a pipeline."""
+def model(text: str) -> tuple[str, Pipeline | None]:
+    """A model as clients name it, without the suffix of a pipeline, and the pipeline that this names."""
     try:
         check_model(text)
     except BadRequest as error:
@@ -78,7 +69,7 @@ def model(text: str) -> NamedModel:
     name, suffix = split_model(text)
     if not name:
         raise argparse.ArgumentTypeError("is empty")
-    return NamedModel(name, suffix)
+    return name, suffix
 
 
 def window(text: str) -> int:

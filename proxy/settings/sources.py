@@ -33,7 +33,7 @@ _AT_TOP = {"log_format": "format", "log_level": "level"}
 """Keys of `[log]` that may also be at the top, as `CONDENSER_LOG_FORMAT` is; the table's own key wins."""
 _STRATEGIES = {name.replace("-", "_"): name for name in TABLE}
 """The tables of strategies, as variables of the environment spell them."""
-_COMMAND_LINE: Mapping[tuple[str | int, ...], str] = {
+COMMAND_LINE: Mapping[tuple[str, ...], str] = {
     **{(key,): f"--{key}" for key in ("host", "port", "workers", "strategy", "window")},
     ("upstream", "base_url"): "--upstream",
     ("store", "url"): "--store",
@@ -247,7 +247,7 @@ def _origins(given: Mapping[str, Any], path: Sequence[str | int]) -> list[str]:
     The names are those that a user knows. The list is empty for a value that a program has given otherwise.
     """
     if sets(normalized(given), path):
-        option = _COMMAND_LINE.get(tuple(path))
+        option = COMMAND_LINE.get(tuple(map(str, path)))
         return [option] if option else []
     variables = [name for name, text in _variables(os.environ) if sets(from_environment({name: text}), path)]
     return variables or ([os.environ[CONFIG_VARIABLE]] if sets(from_file(), path) else [])

@@ -16,8 +16,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Sec
 from proxy.pipeline_names import pipeline_named
 from proxy.quoting import not_this
 
-_SCHEMES = ("http://", "https://")
-
 
 class Table(BaseModel):
     """The base of all tables: an unknown key is an error, and values do not change."""
@@ -31,27 +29,17 @@ def http_address(value: str) -> str:
     Raises `ValueError` for a text that is no address, and for an address with a credential, because addresses are shown
     to everyone. Each call appends its own path, so nothing may follow the path of the address.
     """
-    if not value.startswith(_SCHEMES):
-        raise ValueError("must start with http:// or https://")
-    authority = re.split(r"[/?#]", value.partition("://")[2], maxsplit=1)[0]
-    if "@" in authority:
+    if "@" in re.split(r"[/?#]", value.partition("://")[2], maxsplit=1)[0]:
         raise ValueError("must hold no user and no password: a key belongs in api_key, which is beside it")
-    if " " in value or not value.isprintable():
-        raise ValueError("must hold no white space")
-    if not _names_a_server(value):
-        raise ValueError("must name a host, or a host and the number of a port")
-    if "?" in value or "#" in value:
-        raise ValueError("must end with its path, without '?' and '#'")
-    url = value.rstrip("/")
-    return url if urlsplit(url).path else url + "/v1"
-
-
-def _names_a_server(value: str) -> bool:
     try:
         parts = urlsplit(value)
-        return bool(parts.hostname) and parts.port != 0
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        return False  # the message of the error quotes the address
+        is_address = False  # the message of the error quotes the address
+    if not is_address or not value.isprintable() or set(value) & set(" ?#"):
+        raise ValueError("must be http:// or https://, a host and a path, without white space, '?' and '#'")
+    url = value.rstrip("/")
+    return url if urlsplit(url).path else url + "/v1"
 
 
 def known_strategy(value: str) -> str:

@@ -127,10 +127,16 @@ def test_an_unknown_variable_is_an_error_too(monkeypatch: pytest.MonkeyPatch) ->
         ("[marks]\ntrigger = 1.5", "marks.trigger"),
         ("[store]\nttl = 0", "store.ttl"),
         ('[upstream]\nbase_url = "ftp://x"', "http://"),
-        ('[upstream]\nbase_url = "http://"', "upstream.base_url: must name a host"),
-        ('[upstream]\nbase_url = "http://h:port/v1"', "upstream.base_url: must name a host"),
-        ('[upstream]\nbase_url = "http://h/v1\\n"', "upstream.base_url: must hold no white space"),
-        ('[upstream]\nbase_url = "http://h/v1?key=x"', "upstream.base_url: must end with its path"),
+        ('[upstream]\nbase_url = "http://"', "upstream.base_url: must be http:// or https://, a host"),
+        ('[upstream]\nbase_url = "http://h:port/v1"', "upstream.base_url: must be http:// or https://, a host"),
+        (
+            '[upstream]\nbase_url = "http://h/v1\\n"',
+            "upstream.base_url: must be http:// or https://, a host and a path, without white space",
+        ),
+        (
+            '[upstream]\nbase_url = "http://h/v1?key=x"',
+            "upstream.base_url: must be http:// or https://, a host and a path, without",
+        ),
         ('[tenant]\nfrom = "anyone"', "credential"),
         ('[tenant]\nfrom = "header:"', "tenant.from: must be 'credential', 'fixed' or 'header:NAME'"),
         (
