@@ -51,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_from(arguments)
     checked = None
     if arguments.model:
-        checked = CheckedModel(settings, *arguments.model, trees_by_source(**command_line_settings(arguments)))
+        name, suffix = arguments.model
+        checked = CheckedModel(settings, name, suffix, trees_by_source(**command_line_settings(arguments)))
     return OK if asyncio.run(_check(settings, checked, offline=arguments.offline)) else FAILED
 
 
