@@ -19,25 +19,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from proxy.overflow.wording import Meaning, Numbers, meaning_of, numbers_in
+from proxy.overflow.wording import RefusedPart, numbers_in, refused_part
 from proxy.values import json_or_none
+
+__all__ = ["Refusal", "RefusedPart", "is_error_body", "recognise"]
 
 # These statuses are about the credential, the rate or the model; whatever else they say, the prompt is not to blame.
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
 
 _ERROR = re.compile(rb'error(?!"\s*:\s*null)')  # normal replies of the Responses API say "error": null
 _MEMBER = re.compile(rb'"error"(?!\s*:\s*null)')
-
-
-class RefusedPart(StrEnum):
-    """The part of a request that does not fit."""
-
-    INPUT = "input"
-    OUTPUT = "output"
 
 
 class Refusal(NamedTuple):
@@ -70,21 +64,20 @@ def recognise(
     if status < HTTPStatus.BAD_REQUEST and not is_error(content, has_answer=answer.search(body) is not None):
         return None
     content = content.cleaned(clean) if clean else content
-    meaning = meaning_of(content.codes, content.texts)
-    return None if meaning is None else _classify(meaning, numbers_in(content.numbers, content.texts))
-
-
-def _classify(meaning: Meaning, numbers: Numbers) -> Refusal:
-    """Classifies a refusal of prompt and reply together: it is one of the reply if the prompt is a small part."""
-    window, prompt, reply = numbers
-    is_all_reply = (
-        window
-        and reply
-        and (reply >= window or (prompt is not None and reply > window * 3 // 4 and prompt <= window // 4))
-    )
-    if meaning is Meaning.OUTPUT or is_all_reply:
+    part = refused_part(content.codes, content.texts)
+    if part is None:
+        return None
+    window, prompt, reply = numbers_in(content.numbers, content.texts)
+    # A refusal of prompt and reply together is one of the reply if the prompt is a small part.
+    if part is RefusedPart.OUTPUT or _is_mostly_reply(window, prompt, reply):
         return Refusal(RefusedPart.OUTPUT, reply_tokens=reply)
     return Refusal(RefusedPart.INPUT, window, prompt, reply)
+
+
+def _is_mostly_reply(window: int | None, prompt: int | None, reply: int | None) -> bool:
+    if not window or not reply:
+        return False
+    return reply >= window or (prompt is not None and reply > window * 3 // 4 and prompt <= window // 4)
 
 
 # -- what a body says ------------------------------------------------------------------------------------
@@ -102,7 +95,6 @@ _QUOTED = frozenset(
 _CODES = frozenset(("code", "type", "error_type", "error_code", "status", "reason", "name", "errorcode", "__type"))
 _EVENT = re.compile(r"^data:[ ]?(.*)$", re.MULTILINE)
 _MARKS = re.compile(r"[`'\"*\\“”‘’]+")
-_SPACE = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +170,7 @@ def is_error(content: BodyContent, *, has_answer: bool) -> bool:
 
 def plain(text: str) -> str:
     """A text in the form that the patterns expect."""
-    return _SPACE.sub(" ", _MARKS.sub("", text[:MAX_TEXT])).strip().lower()
+    return " ".join(_MARKS.sub("", text[:MAX_TEXT]).split()).lower()
 
 
 def _document(text: str) -> tuple[Any, str]:
