@@ -265,7 +265,8 @@ class Recogniser:
         nodes = transcript.digests[::-1]
         if len(nodes) > _MANY:
             await asyncio.sleep(0)
-        likely = self._recent_paths.first((tenant, node) for node in nodes[:_NEWEST]) or ()
+        recent = self._recent_paths
+        likely = next((recent[tenant, node] for node in nodes[:_NEWEST] if (tenant, node) in recent), ())
         lookup = SessionLookup(self._stored, tenant, likely)
         found = await self._match(lookup, blank, transcript, nodes[:_NEWEST]) or await self._match(
             lookup, blank, transcript, nodes[_NEWEST:]
