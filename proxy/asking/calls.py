@@ -106,7 +106,6 @@ class Resolver(Protocol):
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect; failures are results too."""
-        ...
 
 
 class Asking:

@@ -112,7 +112,6 @@ class SessionTotals(Protocol):
 
     async def amend(self, recognised: Recognised, change: Callable[[Session], Session], *, creates: bool) -> None:
         """Changes a session; one that is not stored yet only with `creates`."""
-        ...
 
 
 class Asker(NamedTuple):

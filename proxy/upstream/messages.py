@@ -49,11 +49,9 @@ class UpstreamReply(Protocol):
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body's bytes as they come in, with their content encoding; raises `UpstreamUnavailable`."""
-        ...
 
     async def close(self) -> None:
         """Ends the call; the connection of an answer that was not read to its end is closed at once."""
-        ...
 
 
 def timed_out() -> UpstreamUnavailable:
