@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
 from proxy.errors import BadRequest, BodyTooLarge
@@ -77,7 +76,6 @@ def _filtered(headers: Iterable[tuple[bytes, bytes]], blocked: frozenset[bytes])
 
 
 def is_success(status: int) -> bool:
-    """Whether a status says that the request was accepted."""
     return 200 <= status < 300
 
 
@@ -117,13 +115,7 @@ def values_once(headers: Iterable[tuple[bytes, bytes]], names: Mapping[bytes, st
 
 def encode_headers(pairs: Iterable[tuple[str, str]]) -> Headers:
     """The proxy's own headers as bytes; characters outside of Latin-1 become `?`."""
-    return [(_encoded_name(name), value.encode("latin-1", "replace")) for name, value in pairs]
-
-
-@cache
-def _encoded_name(name: str) -> bytes:
-    """The bytes of one of the proxy's own header names; cached, since they are few."""
-    return name.lower().encode()
+    return [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in pairs]
 
 
 def lowered_names(names: Iterable[str]) -> dict[bytes, str]:
@@ -155,7 +147,6 @@ class Decoder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the body is complete if it ends here."""
         return self._bits is None or (self._inflating is not None and self._inflating.eof)
 
     def feed(self, chunk: bytes, most: int | None = None) -> bytes:
