@@ -31,7 +31,6 @@ __all__ = ["Refusal", "RefusedPart", "is_error_body", "recognise"]
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
 
 _ERROR = re.compile(rb'error(?!"\s*:\s*null)')  # normal replies of the Responses API say "error": null
-_MEMBER = re.compile(rb'"error"(?!\s*:\s*null)')
 
 
 class Refusal(NamedTuple):
@@ -58,11 +57,9 @@ def recognise(
         return None
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
         return Refusal(RefusedPart.INPUT)
-    if status < HTTPStatus.MULTIPLE_CHOICES and not _ERROR.search(body) and answer.search(body):
-        return None  # a normal reply, as nearly all are: there is nothing to read
-    content = read_body(body)
-    if status < HTTPStatus.BAD_REQUEST and not is_error(content, has_answer=answer.search(body) is not None):
+    if status < HTTPStatus.BAD_REQUEST and not is_error_body(body, answer=answer):
         return None
+    content = read_body(body)
     content = content.cleaned(clean) if clean else content
     part = refused_part(content.codes, content.texts)
     if part is None:
@@ -147,12 +144,9 @@ def is_error_body(body: bytes, *, answer: re.Pattern[bytes]) -> bool:
     `answer` matches what has an answer in it (`Endpoint.answer`).
     """
     has_answer = answer.search(body) is not None
-    # Nearly all bodies are pieces of a normal reply: there is nothing to read.
-    return (_MEMBER.search(body) is not None or not has_answer) and is_error(read_body(body), has_answer=has_answer)
-
-
-def is_error(content: BodyContent, *, has_answer: bool) -> bool:
-    """Whether a body that came with a status of success is an error all the same."""
+    if has_answer and not _ERROR.search(body):
+        return False  # a piece of a normal reply, as nearly all are: there is nothing to read
+    content = read_body(body)
     document = content.document
     if content.event == "error":
         return True
@@ -160,12 +154,9 @@ def is_error(content: BodyContent, *, has_answer: bool) -> bool:
         return False
     if document.get("error") or document.get("errors") or "error" in (document.get("type"), document.get("object")):
         return True
-    if has_answer:
-        return False
     envelope = document.get("base_resp")
-    if isinstance(envelope, Mapping) and envelope.get("status_code"):
-        return True
-    return any(key in document for key in ("detail", "message", "error_msg"))
+    has_failed = isinstance(envelope, Mapping) and bool(envelope.get("status_code"))
+    return not has_answer and (has_failed or any(key in document for key in ("detail", "message", "error_msg")))
 
 
 def plain(text: str) -> str:
