@@ -15,16 +15,15 @@ Every repetition that something follows is bounded, so that the cost grows in pr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum, auto
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 
 
-class Meaning(Enum):
+class RefusedPart(StrEnum):
     """The part that does not fit: the prompt (perhaps with the reply that is asked for), or the reply alone."""
 
-    INPUT = auto()
-    OUTPUT = auto()
+    INPUT = "input"
+    OUTPUT = "output"
 
 
 _INPUT_CODES = frozenset(
@@ -68,12 +67,7 @@ _REPLY = (
 _OUTPUT = (
     _REPLY + r"[^.;]{0,60}?(?:too (?:large|big|high|long|many)|exceed|must be|should be|cannot be|invalid|out of"
     r"|greater than|larger than|less than|at most|> ?\d|<= ?\d|supported range|range)",
-    r"(?:range of|invalid|value for|reduce|lower|decrease|unsupported|illegal) (?:the )?(?:value (?:of|for) )?"
-    + _REPLY,
     r"(?:completion|output|new|generated) tokens?[^.;]{0,40}(?:exceed|too (?:large|many)|at most|maximum|limit)",
-    r"(?:at most|maximum (?:allowed )?number of|supports? up to|limit of) ?[\d,]{0,20} (?:completion|output) tokens",
-    r"maximum (?:output )?tokens you requested exceed",
-    r"max_tokens.{0,12}(?:参数|非法|超出|超过)",
 )
 # The error adds the reply that is asked for to the prompt, so shortening the prompt helps.
 _TOGETHER = (
@@ -81,8 +75,6 @@ _TOGETHER = (
     r"\d (?:tokens )?(?:in|of|from) (?:the |your )?(?:messages|prompt|input|text input)\b",
     r"(?:request|prompt|input)[^.;]{0,30}(?:has|have|contains?) (?:at least )?[\d,]{1,20} (?:input |prompt )?tokens",
     r"sum of (?:the )?prompt",
-    r"(?:passed|sent|got|given) [\d,]{1,20} input tokens",
-    r"input and (?:maximum )?output tokens",
     _REPLY + r"[^.;]{0,40}(?:got |\()-\d",  # what the prompt has left of the window for the reply
 )
 
@@ -111,49 +103,20 @@ _INPUT = (
     rf"{_SIZE}[^;]{{0,90}}?{_OVER}[^.;]{{0,60}}?{_BOUND}",
     rf"{_BOUND}[^.;]{{0,40}}?(?:exceed\w{{0,20}}|overflow\w{{0,20}}|reached|is not enough)",
     (
-        r"(?:exceed\w{0,20}|overflow\w{0,20}|over|reached|beyond)[^.;]{0,40}"
-        r"(?:context[ _-]?(?:length|window|size|limit)|n_ctx)"
-    ),
-    r"contextwindowexceeded|context[ _]?length[ _]?exceeded|context[ _]window[ _]exceeded",
-    (
         r"max(?:imum)? (?:context|prompt|input|sequence|model) (?:length|window|size)(?: of "
         r"[^.;]{0,60})? (?:is|of) [\d,]{1,20}"
     ),
     r"maximum context length",
     r"\b(?:prompt|input|conversation|context)(?: text| tokens?| token length| length)?(?: is| are| was)? too long",
-    (
-        r"\b(?:request|prompt|messages?|conversation|input)(?: body)?(?: is| are)? too (?:large|big|long) for"
-        r"[^.;]{0,60}(?:model|context|window)"
-    ),
-    (
-        r"(?:too many|number of) (?:input |prompt )?tokens(?! per)[^.;]{0,60}(?:exceed|limit|max"
-        r"|cannot|greater|larger|model)"
-    ),
     r"^too many (?:input |prompt |total )?tokens",
-    (
-        r"(?:reduce|shorten|decrease|trim)[^.;]{0,20}(?:length|size|number of tokens) (?:of|in) (?:the |your )?"
-        r"(?:input |prompt )?(?:messages?|prompt|input|conversation|either|context)"
-    ),
     r"range of input length|input length should be",
     (
         r"(?:input|prompt|token)s?(?: token)?s?(?: count| length)?[^.;]{0,40}exceed\w{0,20}"
         r"[^.;]{0,40}(?:limit|max\w{0,20}|token|allowed)"
     ),
-    r"exceed\w{0,20} (?:the )?model token limit",
-    r"\btokens?\b[^.;]{0,60}exceed\w{0,20} (?:the )?limit of [\d,]{1,20}",
     r"(?:token count|tokens?)[^.;]{0,12} [\d,]{1,20},? but[^.;]{0,40}(?:supports?|limit|max\w{0,20}|only|allow)",
     r"must have (?:less|fewer) than [\d,]{1,20} tokens",
     r"inputs? tokens? ?\+ ?max_\w+ must be",
-    r"prompt_tokens[^.;]{0,30}must be less",
-    r"(?:tokens to keep|keep the first|n_keep)[^.;]{0,60}(?:greater|overflow|>=|context)",
-    r"(?:limit|max|maximum)[^.;0-9]{0,20}[\d,]{1,20} tokens?[^.;]{0,40}(?:prompt|input|request|messages)",
-    r"(?:request|prompt|input)[^.;]{0,40}too large[^;]{0,50}(?:max|limit)[^.;0-9]{0,12}[\d,]{1,20} tokens",
-    r"[\d,] tokens? >=? [\d,]",
-    r"[\d,] tokens?,? (?:but|which|while)[^.;]{0,60}(?:context|limit|max\w{0,20}) [^.;]{0,20}[\d,]{1,20}",
-    (
-        r"context (?:length|size|window)[^.;]{0,30} is [\d,]{1,20}k?(?: tokens)?,?(?: but| and| you)?[^.;]{0,30}"
-        r"(?:request|has|have|got|given|provided|sent)\w{0,20}[^.;]{0,12}\d"
-    ),
     _REPLY + r"[^.;]{0,40}(?:got |\()-\d",
     r"^token limit$",
     (
@@ -173,25 +136,25 @@ _PROMPT = re.compile(r"\btokens?\b|context[ _-]?(?:length|window|size|limit)|n_c
 _ANY_OUTPUT, _ANY_TOGETHER, _ANY_INPUT = (re.compile("|".join(each)) for each in (_OUTPUT, _TOGETHER, _INPUT))
 
 
-def meaning_of(codes: frozenset[str], texts: Iterable[str]) -> Meaning | None:
+def refused_part(codes: frozenset[str], texts: Iterable[str]) -> RefusedPart | None:
     """The part that does not fit by this error; None if the error says something else."""
     if codes & _INPUT_CODES:
-        return Meaning.INPUT
+        return RefusedPart.INPUT
     if codes & _OTHER_CODES or any(_RATE.search(text) for text in texts):
         return None
     found = {_meaning(text) for text in texts}
     by_code = any(_VALUE_CODES.fullmatch(code) for code in codes)
     if by_code or any(_VALUE_WORDS.search(text) for text in texts):
-        return Meaning.OUTPUT if Meaning.OUTPUT in found else None
-    return Meaning.INPUT if Meaning.INPUT in found else next(filter(None, found), None)
+        return RefusedPart.OUTPUT if RefusedPart.OUTPUT in found else None
+    return RefusedPart.INPUT if RefusedPart.INPUT in found else next(filter(None, found), None)
 
 
-def _meaning(text: str) -> Meaning | None:
+def _meaning(text: str) -> RefusedPart | None:
     if _OTHER_SIZES.search(text) and not _PROMPT.search(text):
         return None
     if _ANY_OUTPUT.search(text) and not _ANY_TOGETHER.search(text):
-        return Meaning.OUTPUT
-    return Meaning.INPUT if _ANY_INPUT.search(text) else None
+        return RefusedPart.OUTPUT
+    return RefusedPart.INPUT if _ANY_INPUT.search(text) else None
 
 
 # -- the numbers -----------------------------------------------------------------------------------------
@@ -209,7 +172,6 @@ _COUNTED_KEYS = ("n_prompt_tokens", "prompt_tokens", "input_tokens", "num_prompt
 _NO_REPLY = r"(?!_?(?:tokens|new|completion|output|gen)\b)"
 _CONTEXT = r"(?:context[ _-]?(?:length|window|size|limit|len)|\bn_ctx)"
 _WINDOWS = (
-    rf"{_N} \+ {_N} >=? {_N}",  # the last group counts
     rf"\d[^.;]{{0,20}}? >=? (?:n_ctx:? ?)?\(?{_N}",
     rf"{_CONTEXT}(?: limit)? ?\(?[=:]?(?: is| of)?(?: only)? ?\(?{_N}",
     rf"{_N} (?:tokens )?(?:maximum|max) context",
@@ -219,12 +181,7 @@ _WINDOWS = (
         rf"(?: length)?(?: of [a-z][^;]{{0,60}}? is)?(?: is|:| of|=)? ?\(?{_N}"
     ),
     rf"{_CONTEXT}(?:(?!tokens|number|requested)[^.;\d]){{0,40}}(?:is|of|to|only|limit|maximum|:|=|\() ?\(?{_N}",
-    (
-        rf"max_(?:seq_len|model_len|num_tokens|input_length|position_embeddings|total_tokens"
-        rf"|prompt_tokens)\w{{0,20}}\)? ?[(=:]* ?{_N}"
-    ),
     rf"\[ ?[01], ?{_N} ?\]",
-    rf"(?:must be|should be) (?:<=?|less than|at most) {_N}",
     (
         rf"\d (?:tokens )?(?:exceeds?|is (?:longer|larger|greater) than|exceeded|but|while|when"
         rf"|larger than)[^.;\d]{{0,70}}{_N}"
@@ -242,7 +199,7 @@ _COUNTS = (
         rf"(?:[,;] {_N} (?:in|of) (?:the )?(?:functions?|tools?|tool input))?"
     ),
     rf"(?:has|have|contains?|passed|with|sent) {_N} (?:input|prompt) tokens",
-    rf"{_N} \+ {_N} >=? \d+",  # the first group counts
+    rf"{_N} \+ \d[\d,]* >=? \d+",
     (
         rf"(?:resulted in|contains?|has|have|received|given:?|requested:?|current length is|take"
         rf"|total of|got|requested about"
@@ -270,47 +227,27 @@ _WINDOW_PATTERNS, _COUNT_PATTERNS, _ASKED_PATTERNS = (
 )
 
 
-class Numbers(NamedTuple):
-    """Tokens; None if the error does not say."""
-
-    window: int | None
-    prompt_tokens: int | None
-    reply_tokens: int | None
-
-
-def numbers_in(numbers: Mapping[str, int], texts: Iterable[str]) -> Numbers:
-    """The numbers in an error that is known to be one of overflow."""
-    windows = [*_values_of(numbers, _WINDOW_KEYS), *_matches(texts, _WINDOW_PATTERNS, group=-1)]
+def numbers_in(numbers: Mapping[str, int], texts: Iterable[str]) -> tuple[int | None, int | None, int | None]:
+    """The window and the tokens of prompt and reply, as an error that is one of overflow gives them."""
+    windows = [*_values_of(numbers, _WINDOW_KEYS), *_matches(texts, _WINDOW_PATTERNS)]
     plausible = (each for each in windows if MIN_WINDOW <= each <= MAX_WINDOW and each not in _YEARS_AND_CODES)
     window = next(plausible, None)
-    counts = _positive([*_values_of(numbers, _COUNTED_KEYS), *_counts(texts)])
+    counts = _positive([*_values_of(numbers, _COUNTED_KEYS), *_matches(texts, _COUNT_PATTERNS)])
     counted = next((each for each in counts if each != window), None)
-    return Numbers(window, counted, next(_positive(_matches(texts, _ASKED_PATTERNS)), None))
+    return window, counted, next(_positive(_matches(texts, _ASKED_PATTERNS)), None)
 
 
 def _values_of(numbers: Mapping[str, int], keys: Iterable[str]) -> Iterator[int]:
     return (numbers[key] for key in keys if key in numbers)
 
 
-def _counts(texts: Iterable[str]) -> Iterator[int]:
-    """Lengths of the prompt; parts of it that are counted separately are added."""
-    for text in texts:
-        for n, pattern in enumerate(_COUNT_PATTERNS):
-            for found in pattern.finditer(text):
-                parts = found.groups() if n == 0 else found.groups()[:1]
-                yield sum(_number(part) for part in parts if part)
-
-
-def _matches(texts: Iterable[str], patterns: Iterable[re.Pattern[str]], group: int = 0) -> Iterator[int]:
-    """The numbers in one group of each match, counted from 0."""
+def _matches(texts: Iterable[str], patterns: Sequence[re.Pattern[str]]) -> Iterator[int]:
+    """The number in each match; the parts of a prompt that are counted separately are added."""
     for text in texts:
         for pattern in patterns:
-            yield from (_number(found.groups()[group]) for found in pattern.finditer(text))
+            for found in pattern.finditer(text):
+                yield sum(int(part.replace(",", "")) for part in found.groups() if part)
 
 
 def _positive(numbers: Iterable[int]) -> Iterator[int]:
     return (number for number in numbers if 0 < number <= MAX_WINDOW * 10)
-
-
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))
