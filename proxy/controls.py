@@ -195,7 +195,7 @@ class Controls:
     economy: str | None = control(
         "economy",
         _word({word: word for word in ("off", "advise", "auto")}, "one of off, advise, auto"),
-        "`auto`: condense where that is [cheapest](economics.md); `advise`: say in the reply where that is; `off`",
+        "`auto`: condense at the [cheapest](economics.md) size; `advise`: give that size in the reply; `off`",
         sticks="yes",
         settings="`models[].economy`, `economy`",
     )

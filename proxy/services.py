@@ -143,7 +143,7 @@ class Services:
         memory, allowance, keeps_text = settings.memory, settings.background.allowance, settings.store.keeps_text
         keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text)
         model = memory.embeddings_model
-        recall = Recall(Meanings(self.asking, keeper, model, allowance, clock) if model else None)
+        recall = Recall(Meanings(self.asking.embed, keeper, model, allowance, clock) if model else None)
         searcher = Searcher(recall, memory, knowledge.learned, settings.upstream.learned_ttl, clock)
         intake = Intake(
             policies=self.policies,
