@@ -220,15 +220,23 @@ def _lines(detail: Any, model: type[BaseModel], given: Mapping[str, Any]) -> Ite
         yield f"{key}: {printable(_translated(detail), _MAX_SHOWN)}{where}"
         return
     near = get_close_matches(str(written[-1]), _keys_beside(written, model), 1, _LIKENESS)
+    place = len(written) - 1
     for origin in origins or [""]:
         words = origin.removeprefix(PREFIX).split("__")
-        if origin.startswith(PREFIX) and len(words) >= len(written):
+        if origin.startswith(PREFIX) and place < len(words):
             name, where = f"variable {origin}", ""
-            meant = _variable(words, len(written) - 1, near[0]) if near else ""
+            if near:
+                words[place] = words[place].replace(_in_capitals(str(written[-1])), _in_capitals(near[0]))
+            meant = PREFIX + "__".join(words)
         else:
             name, where = f"key '{printable(key, _MAX_SHOWN)}'", f" ({origin})" if origin else ""
-            meant = f"'{'.'.join([*key.split('.')[:-1], near[0]])}'" if near else ""
-        yield f"unknown {name}{f'; did you mean {meant}?' if meant else ''}{where}"
+            meant = f"'{'.'.join(map(str, (*written[:-1], *near)))}'"
+        yield f"unknown {name}{f'; did you mean {meant}?' if near else ''}{where}"
+
+
+def _in_capitals(key: str) -> str:
+    """A key as variables of the environment spell it."""
+    return key.upper().replace("-", "_")
 
 
 def _translated(detail: Any) -> str:
@@ -251,13 +259,6 @@ def _origins(given: Mapping[str, Any], path: Sequence[str | int]) -> list[str]:
         return [option] if option else []
     variables = [name for name, text in _variables(os.environ) if sets(from_environment({name: text}), path)]
     return variables or ([os.environ[CONFIG_VARIABLE]] if sets(from_file(), path) else [])
-
-
-def _variable(words: Sequence[str], place: int, near: str) -> str:
-    """The variable that was perhaps meant: the word at `place` is replaced."""
-    suffix = "_FILE" if place == len(words) - 1 and words[place].endswith("_FILE") else ""
-    meant = [*words[:place], near.upper().replace("-", "_") + suffix, *words[place + 1 :]]
-    return f"{PREFIX}{'__'.join(meant)}"
 
 
 def _keys_beside(written: Sequence[str | int], model: type[BaseModel]) -> Sequence[str]:
