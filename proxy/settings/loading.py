@@ -113,13 +113,11 @@ class Settings(BaseSettings):
         return attrgetter(ELSEWHERE.get(key, key))(self) if value is None else value
 
     @classmethod
-    def settings_customise_sources(
+    def settings_customise_sources(  # type: ignore[override]  # pydantic passes the others by name
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        **_others: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         trees = normalized(init_settings()), from_environment(), from_file()
         return tuple(InitSettingsSource(settings_cls, tree) for tree in trees)
