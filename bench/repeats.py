@@ -12,22 +12,18 @@ turns and the window of the client that it is named after. A row is one shape in
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
-from proxy.endpoints.chat.counter import ChatCounter
-from proxy.replaying.measures import ForwardedMessage, common_prefix, size, summarize
-from proxy.replaying.play import Player, open_replay_proxy, request_ends
-from proxy.replaying.recorded import Conversation
+from proxy.replaying import baseline
+from proxy.replaying.measures import ReplayedConversation, size, summarize
+from proxy.replaying.play import Player, open_replay_proxy
+from proxy.replaying.recorded import Conversation, Message
 from proxy.settings import Settings
 from strategies import Pipeline, parse
-from tests.support.histories import Message
 
 MODEL = "gpt-4o"
-Messages = list[ForwardedMessage]
 WINDOWS = (12_000, 16_000, 20_000, 24_000)
 STRATEGIES = ("mask+half-window",)
 PARALLEL = 5
@@ -61,11 +57,10 @@ SHAPES = (
 )
 
 
-def measure(strategies: Sequence[str] = STRATEGIES, shapes: Sequence[str] | None = None) -> list[dict[str, Any]]:
+def measure(strategies: Sequence[str] = STRATEGIES) -> list[dict[str, Any]]:
     """All rows; takes about a minute."""
     pipelines = [pipeline for pipeline in map(parse, strategies) if pipeline is not None]
-    chosen = [shape for shape in SHAPES if shapes is None or shape.name in shapes]
-    cells = [(shape, window, each) for each in pipelines for shape in chosen for window in windows_of(shape)]
+    cells = [(shape, window, each) for each in pipelines for shape in SHAPES for window in windows_of(shape)]
     return [asyncio.run(row(*cell)) for cell in cells]
 
 
@@ -78,16 +73,11 @@ def windows_of(shape: Shape) -> list[int]:
 async def row(shape: Shape, window: int, pipeline: Pipeline) -> dict[str, Any]:
     """One shape, played once in a session of its own."""
     played = conversation(shape)
-    settings = Settings(upstream={"base_url": "http://localhost/v1"}, store={"url": "memory://"})  # type: ignore[arg-type]
-    async with open_replay_proxy(settings) as proxy:
-        result = await Player(proxy, MODEL, window).play(played, pipeline, shape.name)
-        counter = proxy.services.tokenizers.for_model(MODEL, ChatCounter)
-        counted = [ForwardedMessage(json.dumps(each), counter.message(each)) for each in played.messages]
-    figures = summarize(str(pipeline), [result])
-    requests = result.requests
-    sent = [counted[:end] for end in request_ends(played)]
-    room = requests[0].usable_tokens - requests[0].overhead_tokens
-    shares = {"repeats": figures.cached_share or 0.0, "at best": _share(_best(sent, room)), "client": _share(sent)}
+    async with open_replay_proxy(Settings.model_validate({"store": {"url": "memory://"}})) as proxy:
+        player = Player(proxy, MODEL, window)
+        result = await player.play(played, pipeline, shape.name)
+        ways = {"repeats": result, "at best": _at_best(player, played), "client": baseline.direct(player, played)}
+    figures = summarize(pipeline.text, [result])
     return {
         "strategy": f"`{figures.strategy}`",
         "shape": shape.name,
@@ -97,25 +87,25 @@ async def row(shape: Shape, window: int, pipeline: Pipeline) -> dict[str, Any]:
         "condensed": figures.condensations,
         "own calls": figures.own_calls,
         "saved, %": 100 * (1 - figures.forwarded / figures.original),
-        **{f"{name}, %": 100 * share for name, share in shares.items()},
+        **{f"{name}, %": 100 * (summarize(name, [way]).cached_share or 0.0) for name, way in ways.items()},
     }
 
 
-def _best(sent: Sequence[Messages], room: int) -> Iterator[Messages]:
+def _at_best(player: Player, conversation: Conversation) -> ReplayedConversation:
     """What the best condenser would forward: all that fits, then the first two messages and the newest ones."""
-    kept: Messages = []
-    for before, now in pairwise([[], *sent]):
-        kept = [*kept, *now[len(before) :]]
-        if size(kept) > room:
-            kept = [*now[:2], *now[len(before) :]]
-        yield kept
+    messages, room = conversation.messages, player.usable() - player.overhead(conversation)
+    kept: Sequence[Message] = []
+    shown = 0
 
+    def show(end: int) -> Sequence[Message]:
+        nonlocal kept, shown
+        newest, shown = messages[shown:end], end
+        kept = [*kept, *newest]
+        if size(player.forwarded(conversation, kept)) > room:
+            kept = [*messages[:2], *newest]
+        return kept
 
-def _share(forwarded: Iterable[Messages]) -> float:
-    """The share of the forwarded tokens with which the forwarded list before began too."""
-    lists = list(forwarded)
-    repeated = sum(common_prefix(before, now) for before, now in pairwise(lists))
-    return repeated / sum(map(size, lists))
+    return baseline.play(player, conversation, show)
 
 
 def conversation(shape: Shape) -> Conversation:

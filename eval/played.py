@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +82,7 @@ async def costs(conversations: Sequence[Conversation], ours: Sequence[str] = OUR
         open_replay_proxy(Settings.model_validate(steered)) as auto,
     ):
         player = Player(proxy, "gpt-4o", WINDOW)
-        direct = [baseline.play(player, one, partial(_history, one)) for one in conversations]
+        direct = [baseline.direct(player, one) for one in conversations]
         rows: dict[str, list[ReplayedConversation]] = {
             "direct": direct,
             "newest only (LangChain)": [baseline.play(player, one, newest(player, one)) for one in conversations],
@@ -97,10 +96,6 @@ async def costs(conversations: Sequence[Conversation], ours: Sequence[str] = OUR
                 await own.play(one, pipeline, f"{place}/{name}", memory) for place, one in enumerate(conversations)
             ]
     return [summarize(name, played, PRICES, direct) for name, played in rows.items()]
-
-
-def _history(conversation: Conversation, end: int) -> Sequence[Message]:
-    return conversation.messages[:end]
 
 
 def newest(player: Player, conversation: Conversation) -> baseline.Show:

@@ -45,6 +45,11 @@ def play(player: Player, conversation: Conversation, show: Show) -> ReplayedConv
     return kept_in(conversation, end, before, requests)
 
 
+def direct(player: Player, conversation: Conversation) -> ReplayedConversation:
+    """The conversation as the client sent it."""
+    return play(player, conversation, lambda end: conversation.messages[:end])
+
+
 def play_by_rule(player: Player, conversation: Conversation) -> ReplayedConversation:
     """The conversation under CliffCompaction's rule, at our trigger."""
     messages, user, most = conversation.messages, conversation.endpoint.dialect.user, player.room(conversation)
