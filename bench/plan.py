@@ -19,7 +19,7 @@ from typing import Any
 
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.tokens.counter import Tokenizers
-from strategies import parse, stages
+from strategies import stages
 from strategies.core.budget import Budget
 from strategies.core.protocol import Strategy
 from strategies.core.view import View, fold
@@ -90,6 +90,4 @@ def filled_budget(tokens: int) -> Budget:
 
 def pipeline_of(name: str) -> list[Strategy]:
     """The stages of a strategy's name with their default options."""
-    pipeline = parse(name)
-    assert pipeline is not None
-    return stages(pipeline.names, {}, {})
+    return stages(name.split("+"), {}, {})

@@ -21,7 +21,6 @@ from proxy.replaying.measures import ReplayedConversation, size, summarize
 from proxy.replaying.play import Player, open_replay_proxy
 from proxy.replaying.recorded import Conversation, Message
 from proxy.settings import Settings
-from strategies import Pipeline, parse
 
 MODEL = "gpt-4o"
 WINDOWS = (12_000, 16_000, 20_000, 24_000)
@@ -59,8 +58,7 @@ SHAPES = (
 
 def measure(strategies: Sequence[str] = STRATEGIES) -> list[dict[str, Any]]:
     """All rows; takes about a minute."""
-    pipelines = [pipeline for pipeline in map(parse, strategies) if pipeline is not None]
-    cells = [(shape, window, each) for each in pipelines for shape in SHAPES for window in windows_of(shape)]
+    cells = [(shape, window, each) for each in strategies for shape in SHAPES for window in windows_of(shape)]
     return [asyncio.run(row(*cell)) for cell in cells]
 
 
@@ -70,14 +68,14 @@ def windows_of(shape: Shape) -> list[int]:
     return sorted({shape.window, *(window for window in WINDOWS if window * 7 // 8 >= least)})
 
 
-async def row(shape: Shape, window: int, pipeline: Pipeline) -> dict[str, Any]:
+async def row(shape: Shape, window: int, strategy: str) -> dict[str, Any]:
     """One shape, played once in a session of its own."""
     played = conversation(shape)
     async with open_replay_proxy(Settings.model_validate({"store": {"url": "memory://"}})) as proxy:
         player = Player(proxy, MODEL, window)
-        result = await player.play(played, pipeline, shape.name)
+        result = await player.play(played, strategy, shape.name)
         ways = {"repeats": result, "at best": _at_best(player, played), "client": baseline.direct(player, played)}
-    figures = summarize(pipeline.text, [result])
+    figures = summarize(strategy, [result])
     return {
         "strategy": f"`{figures.strategy}`",
         "shape": shape.name,

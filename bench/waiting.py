@@ -81,7 +81,7 @@ async def row(
     """Conversations one after the other, each a session of its own; on a loop of `PassingTime`."""
     tally: Counter[str] = Counter()
     waits = [0.0]
-    settings = Settings.model_validate({"window": window, "store": {"url": "memory://"}})
+    settings = Settings.model_validate({"window": window, "store": {"url": "memory://", "timeout": 600.0}})
     async with open_replay_proxy(settings, SlowSummarizer(answer)) as proxy:
         for number, conversation in enumerate(conversations):
             client = RecordedClient(conversation, MODEL, session=number, strategy=strategy, window=window)

@@ -78,14 +78,10 @@ def page(
     by_strategy = [
         [f"`{name}`", arm, *cells(views, f"{name}, {arm}")] for name in condensed.STRATEGIES for arm in condensed.ARMS
     ]
-    rankings = arms.features(dialogues, counter)
-    rankings["weights chosen on the other dialogues"] = arms.cross_validated(dialogues, counter)
-    by_ranking = [[name, *(figure(each[language]) for language in languages)] for name, each in rankings.items()]
     money, summaries = (text or _NOT_MEASURED for text in played())
     return TEMPLATE.read_text("utf-8").format(
         corpus="; ".join(corpus(each, dialogues) for each in languages),
         arms=markdown(" | ".join(["what is read", *columns]), by_arm),
-        features=markdown(" | ".join(["ranking", *(LANGUAGES[each] for each in languages)]), by_ranking),
         strategies=markdown(" | ".join(["strategy", "memory", *columns]), by_strategy, texts=(0, 1)),
         money=money,
         summaries=summaries,

@@ -1,4 +1,4 @@
-"""The ways to fill a view, what of a dialogue each lets the model read, and what each part of the ranking is worth.
+"""The ways to fill a view, and what of a dialogue each lets the model read.
 
 A view has a share of the dialogue's tokens, all in all: kept messages with their framing, the memory block, and the
 messages of a hidden search, call included. The question itself stands after it and is not counted, alike in every
@@ -18,14 +18,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from eval.measure import SHARES, Cell, Dialogue, Figure, summed, tally
+from eval.measure import SHARES, Cell, Dialogue, Figure, tally
 from strategies.core.messages import TokenCounter
 from strategies.memory.block import MAX_TOKENS, TOP_K, memory_block, search_result
-from strategies.memory.ranking import DEFAULT, Hit, Index, Weights
+from strategies.memory.ranking import Hit, Index
 
 TIGHT = 7
 """A view at `target` has so many times the tokens of the block that its window allows."""
@@ -122,11 +122,9 @@ def told(case: Case, content: str) -> set[int]:
     return {at for at, (text, message) in texts if f"[{at + 1}] {message.role.value}: {text}" in content}
 
 
-def cases_of(
-    dialogue: Dialogue, counter: TokenCounter, shares: Sequence[int], weights: Weights = DEFAULT
-) -> Iterator[Case]:
+def cases_of(dialogue: Dialogue, counter: TokenCounter, shares: Sequence[int]) -> Iterator[Case]:
     """A case for each question and share; indexes are built once."""
-    baseline, index, total = BM25(dialogue.texts), Index(dialogue.entries, weights), sum(dialogue.tokens)
+    baseline, index, total = BM25(dialogue.texts), Index(dialogue.entries), sum(dialogue.tokens)
     for question in dialogue.questions:
         hits = index.search(question.text)
         for share in shares:
@@ -154,60 +152,6 @@ def measured(dialogues: Iterable[Dialogue], counter: TokenCounter) -> dict[Cell,
         for case in cases_of(dialogue, counter, SHARES)
         for name, (_, arm) in ARMS.items()
     )
-
-
-# -- what each part of the ranking is worth, in a view of an eighth with the block and the newest messages -----------
-
-FEATURE_SHARE = 8
-FEATURES: Mapping[str, Weights] = {
-    "all": DEFAULT,
-    "no neighbours": replace(DEFAULT, after=(), before=()),
-    "no later neighbours": replace(DEFAULT, after=()),
-    "no earlier neighbours": replace(DEFAULT, before=()),
-    "no speakers": replace(DEFAULT, speaker=1.0),
-    "no dates": replace(DEFAULT, dated=1.0),
-    "no quotes, identifiers": replace(DEFAULT, quoted=1.0),
-}
-GRID = [
-    replace(DEFAULT, after=tuple(first * decay**steps for steps in range(5)))
-    for first in (0.3, 0.5, 0.7)
-    for decay in (0.5, 0.7)
-]
-
-
-def features(dialogues: Sequence[Dialogue], counter: TokenCounter) -> dict[str, dict[str, Figure]]:
-    """The figure of each language by what is left out."""
-    return {name: _by_language(dialogues, _found(dialogues, each, counter)) for name, each in FEATURES.items()}
-
-
-def cross_validated(dialogues: Sequence[Dialogue], counter: TokenCounter) -> dict[str, Figure]:
-    """The figure of each language where each dialogue has the weights of `GRID` that are best on the others of it.
-
-    What comes out is what the choice is worth where nobody looked.
-    """
-    tried = [_found(dialogues, weights, counter) for weights in GRID]
-
-    def held_out(left_out: Dialogue) -> Figure:
-        others = [each.id for each in dialogues if each.language == left_out.language and each.id != left_out.id]
-        return max(tried, key=lambda found: sum(found[each].reached for each in others))[left_out.id]
-
-    return _by_language(dialogues, {each.id: held_out(each) for each in dialogues})
-
-
-def _found(dialogues: Sequence[Dialogue], weights: Weights, counter: TokenCounter) -> dict[str, Figure]:
-    """The figure of each dialogue, by its id."""
-    return {
-        dialogue.id: summed(
-            Figure(case.evidence <= injected(case), 1)
-            for case in cases_of(dialogue, counter, (FEATURE_SHARE,), weights)
-        )
-        for dialogue in dialogues
-    }
-
-
-def _by_language(dialogues: Sequence[Dialogue], found: Mapping[str, Figure]) -> dict[str, Figure]:
-    languages = dict.fromkeys(each.language for each in dialogues)
-    return {one: summed(found[each.id] for each in dialogues if each.language == one) for one in languages}
 
 
 K1, B = 1.5, 0.75

@@ -15,7 +15,7 @@ from itertools import product
 
 from eval.arms import Case, block_of, cases_of, found_by, told
 from eval.measure import SHARES, Cell, Dialogue, Figure, tally
-from strategies import LADDER, LADDER_OPTIONS, parse, stages
+from strategies import LADDER, LADDER_OPTIONS, stages
 from strategies.core.budget import Budget
 from strategies.core.messages import Reader, TokenCounter
 from strategies.core.transcript import Transcript
@@ -49,7 +49,9 @@ def _found(dialogue: Dialogue, counter: TokenCounter) -> Iterator[tuple[Cell, bo
         most = 0 if arm == "alone" else min(MAX_TOKENS, whole // share // 2)
         goal = whole // share // _SEARCH_VIEW if arm == "search" else whole // share - most
         view = condensed(dialogue, name, goal, int(whole / share * WINDOWS), counter)
-        kept = _standing(dialogue, view)
+        stands = appears_in([item.message.text for item in view.items])
+        messages = enumerate(dialogue.transcript.chain)
+        kept = {at for at, message in messages if stands(Entry(str(at), message.role, message.text, at))}
         used = view.tokens - view.items[-1].message.tokens
         for case in (each for each in cases if each.share == share):
             read = _read(case, kept, used, most, searches=arm == "search") if used <= case.tokens else set()
@@ -61,17 +63,8 @@ def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: To
     body = json.dumps(_QUESTION)
     question = Reader().read(body, _QUESTION, counter.message(_QUESTION), counter.dialect)
     view = fold(Transcript((*dialogue.transcript.chain, question), dialogue.transcript.systems), (), 0, counter)
-    pipeline = parse(name)
-    assert pipeline is not None
-    made = stages((*pipeline.names, *LADDER), LADDER_OPTIONS, {})
+    made = stages((*name.split("+"), *LADDER), LADDER_OPTIONS, {})
     return planned(made, view, Budget.of(window).with_goal(goal + question.tokens), SUMMARY).view
-
-
-def _standing(dialogue: Dialogue, view: View) -> set[int]:
-    """The messages of a dialogue that stand verbatim in a view."""
-    stands = appears_in([item.message.text for item in view.items])
-    messages = enumerate(dialogue.transcript.chain)
-    return {at for at, message in messages if stands(Entry(str(at), message.role, message.text, at))}
 
 
 def _read(case: Case, kept: set[int], used: int, most: int, *, searches: bool) -> set[int]:

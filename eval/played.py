@@ -29,7 +29,7 @@ from proxy.replaying.recorded import Conversation, Message, load
 from proxy.replaying.report import markdown, share_text
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
-from strategies import DEFAULT, Pipeline, parse
+from strategies import DEFAULT
 from strategies.core.economics import Prices
 from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
@@ -52,12 +52,6 @@ def chosen(path: Path) -> dict[str, list[Conversation]]:
     """The first conversations of each kind."""
     known = load(path)
     return {kind: [one for one in known if kind in one.id][:EACH] for kind in KINDS}
-
-
-def pipeline_of(name: str) -> Pipeline:
-    pipeline = parse(name)
-    assert pipeline is not None
-    return pipeline
 
 
 # -- money -------------------------------------------------------------------------------------------------
@@ -89,11 +83,11 @@ async def costs(conversations: Sequence[Conversation], ours: Sequence[str] = OUR
             "CliffCompaction's rule": [baseline.play_by_rule(player, one) for one in conversations],
         }
         for name in (*ours, AUTO):
-            pipeline = pipeline_of(name.partition(",")[0])
+            strategy = name.partition(",")[0]
             memory = "off" if "memory off" in name or name == "recent" else None
             own = Player(auto, "gpt-4o", WINDOW) if name == AUTO else player
             rows[f"`{name}`"] = [
-                await own.play(one, pipeline, f"{place}/{name}", memory) for place, one in enumerate(conversations)
+                await own.play(one, strategy, f"{place}/{name}", memory) for place, one in enumerate(conversations)
             ]
     return [summarize(name, played, PRICES, direct) for name, played in rows.items()]
 
@@ -176,7 +170,7 @@ async def carried(
 
 
 async def _held(player: Player, conversation: Conversation, name: str) -> dict[str, Figure]:
-    playing = player.start(conversation, pipeline_of(name), f"{conversation.id}/{name}")
+    playing = player.start(conversation, name, f"{conversation.id}/{name}")
     end = 0
     for end in request_ends(conversation):
         await playing.send(end)

@@ -22,7 +22,6 @@ from proxy.replaying.recorded import Conversation, Message, Question, in_protoco
 from proxy.replaying.report import grid
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
-from strategies import parse
 from strategies.core.messages import Role
 from strategies.dialects.chat import CHAT, content_text
 
@@ -129,9 +128,8 @@ async def _demo(conversation: Conversation, strategy: str, window: int, say: Say
     async with open_replay_proxy(settings) as proxy:
         player = Player(proxy, "", window)
         ways = [
-            _Way(name, text, window, player.start(conversation, pipeline, name, memory))
+            _Way(name, text, window, player.start(conversation, text, name, memory))
             for name, (text, memory) in chosen.items()
-            if (pipeline := parse(text)) is not None
         ]
         say(_opening(conversation, player.size(conversation), ways))
         await _replay(conversation, ways, say)

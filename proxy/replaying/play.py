@@ -33,7 +33,6 @@ from proxy.request.client_request import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
-from strategies import Pipeline
 from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
@@ -108,18 +107,18 @@ class Player:
         self._counts: dict[str, int] = {}
 
     async def play(
-        self, conversation: Conversation, pipeline: Pipeline, session: str, memory: str | None = None
+        self, conversation: Conversation, strategy: str, session: str, memory: str | None = None
     ) -> ReplayedConversation:
         """Plays one conversation under one strategy, in a session of its own."""
-        played = self.start(conversation, pipeline, session, memory)
+        played = self.start(conversation, strategy, session, memory)
         for end in request_ends(conversation):
             await played.send(end)
         return played.result()
 
-    def start(self, conversation: Conversation, pipeline: Pipeline, session: str, memory: str | None = None) -> Playing:
+    def start(self, conversation: Conversation, strategy: str, session: str, memory: str | None = None) -> Playing:
         """A conversation none of whose requests has been sent yet, with a mode of `memory` if one is given."""
         client = RecordedClient(
-            conversation, self._model, session=session, strategy=pipeline, window=self._window, memory=memory
+            conversation, self._model, session=session, strategy=strategy, window=self._window, memory=memory
         )
         return Playing(self, conversation, client)
 

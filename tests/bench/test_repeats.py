@@ -9,14 +9,11 @@ import pytest
 
 from bench.repeats import SHAPES, Shape, conversation, row, windows_of
 from proxy.replaying.play import request_ends
-from strategies import parse
 
 
 def played(name: str, window: int, strategy: str = "mask+half-window") -> dict[str, Any]:
     (shape,) = (shape for shape in SHAPES if shape.name == name)
-    pipeline = parse(strategy)
-    assert pipeline is not None
-    return asyncio.run(row(shape, window, pipeline))
+    return asyncio.run(row(shape, window, strategy))
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)

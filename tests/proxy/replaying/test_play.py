@@ -11,7 +11,6 @@ from proxy.replaying.measures import ReplayedConversation, ReplayedRequest
 from proxy.replaying.play import Player, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation, Question
 from proxy.settings import load_settings
-from strategies import parse
 from strategies.core.economics import Prices
 
 WINDOW = 1_024
@@ -33,9 +32,7 @@ def question(messages: list[dict[str, Any]], place: int) -> Question:
 def play(conversation: Conversation, strategy: str, window: int = WINDOW) -> ReplayedConversation:
     async def _play() -> ReplayedConversation:
         async with open_replay_proxy(load_settings(store={"url": "memory://"}, memory={"default": "off"})) as built:
-            pipeline = parse(strategy)
-            assert pipeline is not None
-            return await Player(built, "", window).play(conversation, pipeline, f"0/{strategy}")
+            return await Player(built, "", window).play(conversation, strategy, f"0/{strategy}")
 
     return asyncio.run(_play())
 
@@ -146,11 +143,9 @@ async def test_a_question_is_asked_behind_the_whole_history_and_changes_nothing(
     messages = talk(20)
     messages[3]["content"] = SECRET
     early, late = question(messages, 3), question(messages, len(messages) - 2)
-    pipeline = parse("recent")
-    assert pipeline is not None
     async with open_replay_proxy(load_settings(store={"url": "memory://"})) as built:
         conversation = Conversation("a", messages, questions=[early, late])
-        playing = Player(built, "", WINDOW).start(conversation, pipeline, "0")
+        playing = Player(built, "", WINDOW).start(conversation, "recent", "0")
         for end in request_ends(conversation):
             await playing.send(end)
         before = playing.result()
