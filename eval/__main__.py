@@ -14,7 +14,7 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from eval import arms, condensed
+from eval import arms
 from eval.measure import SHARES, Cell, Dialogue, Figure, load
 from eval.played import Summarizer, money_page, summaries_page
 from proxy.endpoints.chat.counter import ChatCounter
@@ -67,7 +67,7 @@ def page(
     dialogues: Sequence[Dialogue], counter: TokenCounter, played: Callable[[], Sequence[str]] = lambda: ("", "")
 ) -> str:
     """The whole page; `played` gives the tables of `eval.played`, and is called last."""
-    filled, views = arms.measured(dialogues, counter), condensed.measured(dialogues, counter)
+    filled, views = arms.measured(dialogues, counter), arms.measured_beside(dialogues, counter)
     languages = [each for each in LANGUAGES if any(found.language == each for found in dialogues)]
     columns = [f"{LANGUAGES[language]} 1/{share}" for language in languages for share in SHARES]
 
@@ -76,7 +76,7 @@ def page(
 
     by_arm = [[told, *cells(filled, arm)] for arm, (told, _) in arms.ARMS.items()]
     by_strategy = [
-        [f"`{name}`", arm, *cells(views, f"{name}, {arm}")] for name in condensed.STRATEGIES for arm in condensed.ARMS
+        [f"`{name}`", arm, *cells(views, f"{name}, {arm}")] for name in arms.STRATEGIES for arm in arms.MEMORY
     ]
     money, summaries = (text or _NOT_MEASURED for text in played())
     return TEMPLATE.read_text("utf-8").format(

@@ -1,9 +1,6 @@
 """Money beside what is kept, and what summaries carry: conversations played by the engine of `condenser replay`.
 
-Money: each strategy and what others do, at one trigger. *Newest only* is LangChain's `trim_messages`, which drops the
-oldest messages of each request; CliffCompaction's rule is in `proxy/replaying/baseline.py`. LiteLLM's `trim_messages`
-(1.109.1) has no row: where a call has no text it fails and returns the whole history, and for one conversation of 234
-requests it took over four minutes. Our own calls are paid for.
+Money: each strategy and what others do (`proxy/replaying/baseline.py`), at one trigger. Our own calls are paid for.
 
 Summaries, played without memory: what counts are the messages of the user that are gone from the last view, and what of
 them the messages that the proxy wrote have word for word: rules, next steps (wishes and open tasks), names, numbers.
@@ -18,14 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from langchain_core.messages import BaseMessage, convert_to_messages, trim_messages
-
 from eval.measure import Figure, summed
 from proxy.replaying import baseline
 from proxy.replaying.measures import ReplayedConversation, Summary, summarize
 from proxy.replaying.models import RealModels
 from proxy.replaying.play import Player, open_replay_proxy, request_ends, text_of
-from proxy.replaying.recorded import Conversation, Message, load
+from proxy.replaying.recorded import Conversation, load
 from proxy.replaying.report import markdown, share_text
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
@@ -79,7 +74,6 @@ async def costs(conversations: Sequence[Conversation], ours: Sequence[str] = OUR
         direct = [baseline.direct(player, one) for one in conversations]
         rows: dict[str, list[ReplayedConversation]] = {
             "direct": direct,
-            "newest only (LangChain)": [baseline.play(player, one, newest(player, one)) for one in conversations],
             "CliffCompaction's rule": [baseline.play_by_rule(player, one) for one in conversations],
         }
         for name in (*ours, AUTO):
@@ -90,24 +84,6 @@ async def costs(conversations: Sequence[Conversation], ours: Sequence[str] = OUR
                 await own.play(one, strategy, f"{place}/{name}", memory) for place, one in enumerate(conversations)
             ]
     return [summarize(name, played, PRICES, direct) for name, played in rows.items()]
-
-
-def newest(player: Player, conversation: Conversation) -> baseline.Show:
-    """What LangChain's function leaves of a history, by its end, in as many tokens as our trigger."""
-    tokens = [message.tokens for message in player.forwarded(conversation, conversation.messages)]
-    converted = convert_to_messages([dict(message) for message in conversation.messages])
-    for place, message in enumerate(converted):
-        message.id = str(place)
-
-    def total(messages: list[BaseMessage]) -> int:
-        return sum(tokens[int(message.id or 0)] for message in messages)
-
-    def show(end: int) -> Sequence[Message]:
-        most = player.room(conversation)
-        kept = trim_messages(converted[:end], max_tokens=most, token_counter=total, include_system=True)
-        return [conversation.messages[int(message.id or 0)] for message in kept]
-
-    return show
 
 
 def _money_table(summaries: Sequence[Summary]) -> str:

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from eval.__main__ import PAGE, figure, main, page
-from eval.arms import ARMS
-from eval.condensed import STRATEGIES
+from eval.arms import ARMS, STRATEGIES
 from eval.measure import Cell, Figure, tally
 from tests.eval.building import dialogues, told, written
 from tests.support.transcripts import WORDS

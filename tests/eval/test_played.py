@@ -27,12 +27,11 @@ def conversation(name: str, rounds: int) -> Conversation:
 @pytest.mark.anyio
 async def test_each_way_has_its_cost_beside_what_it_keeps() -> None:
     found = {row.strategy: row for row in await costs([conversation("a", 24), conversation("b", 30)], ("extract",))}
-    direct, newest, rule, ours, _auto = found.values()
-    assert list(found) == ["direct", "newest only (LangChain)", "CliffCompaction's rule", "`extract`", f"`{AUTO}`"]
+    direct, rule, ours, _auto = found.values()
+    assert list(found) == ["direct", "CliffCompaction's rule", "`extract`", f"`{AUTO}`"]
     assert direct.cost_share is not None
     assert direct.cost_share.share == 1.0
-    assert direct.largest > WINDOW > max(row.largest for row in (newest, rule, ours))
-    assert newest.names_share == 0.0
+    assert direct.largest > WINDOW > max(rule.largest, ours.largest)
     assert ours.names_share == 1.0
     assert ours.cost_share is not None
     assert ours.cost_share.low <= ours.cost_share.share <= ours.cost_share.high < 1.0
