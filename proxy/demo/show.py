@@ -23,7 +23,7 @@ from proxy.replaying.report import grid
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
 from strategies.core.messages import Role
-from strategies.dialects.chat import CHAT, content_text
+from strategies.dialects.chat import CHAT
 
 Say = Callable[[str], None]
 PLANTED_TURNS = 3
@@ -53,12 +53,13 @@ def load(protocol: str = CHAT.name) -> Conversation:
     for turn in planted["turns"]:
         messages += ({"role": role, "content": turn[role]} for role in ("user", "assistant"))
     messages += recorded["messages"]
-    texts = [content_text(message.get("content")) for message in messages]
+    conversation = in_protocol(Conversation("demo", messages, recorded["tools"]), protocol)
+    texts = list(map(conversation.endpoint.dialect.text, conversation.messages))
     questions = []
     for asked in planted["questions"]:
         place = next(i for i, text in enumerate(texts) if asked["evidence"] in text)
         questions.append(Question(asked["text"], [asked["evidence"]], [place]))
-    return in_protocol(Conversation("demo", messages, recorded["tools"], questions), protocol)
+    return replace(conversation, questions=questions)
 
 
 def first(conversation: Conversation, requests: int | None) -> Conversation:

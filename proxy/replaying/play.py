@@ -244,16 +244,12 @@ def kept_in(
     said = [dialect.text(each) for each in conversation.messages[:end] if dialect.read(each).role is Role.USER]
     names = {name for each in said for name in find_facts(each)}
     rules = merge_rules((), (rule for each in said for rule in find_rules(each)))
-    return ReplayedConversation(
-        requests,
-        questions=len(questions),
-        answerable=sum(asked.reaches(text) for asked in questions),
-        names=len(names),
-        kept_names=sum(name in text for name in names),
-        rules=len(rules),
-        kept_rules=sum(rule in text for rule in rules),
-        id=conversation.id,
-    )
+    kept = {
+        "evidence": (sum(asked.reaches(text) for asked in questions), len(questions)),
+        "names": (sum(name in text for name in names), len(names)),
+        "rules": (sum(rule in text for rule in rules), len(rules)),
+    }
+    return ReplayedConversation(requests, kept, conversation.id)
 
 
 def text_of(conversation: Conversation, view: Sequence[ForwardedMessage]) -> str:
