@@ -214,12 +214,13 @@ def summarize(
 def _parts(played: ReplayedConversation) -> dict[str, tuple[int, int]]:
     """What a conversation adds to each share: the part, and the whole."""
     requests = played.requests
+    answered = [one for one in requests if not one.refused]
     # A refused request counts as no saving: nothing was sent, but nothing was answered either.
-    original = sum(one.sent_tokens for one in requests if not one.refused)
+    original = sum(one.sent_tokens for one in answered)
     return {
         # Negative if our own calls cost more than was saved.
         "saved": (original - sum(one.forwarded_tokens + one.own_tokens for one in requests), original),
-        "cached": (sum(one.shared_tokens for one in requests), sum(one.message_tokens or 0 for one in requests)),
+        "cached": (sum(one.shared_tokens for one in answered), sum(one.message_tokens or 0 for one in answered)),
         "yes": (sum(one.yes_votes for one in requests), sum(one.votes for one in requests)),
         **played.kept,
     }

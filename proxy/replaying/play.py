@@ -102,31 +102,23 @@ class Player:
 
     def __init__(self, proxy: ReplayProxy, model: str, window: int | None) -> None:
         self.services, self.summarizer = proxy
-        self._model = model
-        self._window = window
+        self.model, self.window = model, window
         self._counts: dict[str, int] = {}
 
     async def play(
         self, conversation: Conversation, strategy: str, session: str, memory: str | None = None
     ) -> ReplayedConversation:
-        """Plays one conversation under one strategy, in a session of its own."""
-        played = self.start(conversation, strategy, session, memory)
+        """Plays one conversation under one strategy, in a session of its own; `memory` is a mode."""
+        played = Playing(self, conversation, strategy, session, memory)
         for end in request_ends(conversation):
             await played.send(end)
         return played.result()
-
-    def start(self, conversation: Conversation, strategy: str, session: str, memory: str | None = None) -> Playing:
-        """A conversation none of whose requests has been sent yet, with a mode of `memory` if one is given."""
-        client = RecordedClient(
-            conversation, self._model, session=session, strategy=strategy, window=self._window, memory=memory
-        )
-        return Playing(self, conversation, client)
 
     def overhead(self, conversation: Conversation) -> int:
         """Tokens of tools and framing."""
         read = conversation.endpoint.dialect.read
         has_system = any(read(message).role is Role.SYSTEM for message in conversation.messages)
-        counter = self.services.tokenizers.for_model(self._model, conversation.endpoint.counter)
+        counter = self.services.tokenizers.for_model(self.model, conversation.endpoint.counter)
         return counter.overhead(conversation.counted, has_system=has_system)
 
     def size(self, conversation: Conversation) -> int:
@@ -135,8 +127,8 @@ class Player:
 
     def policy(self, reply_limit: int | None = None) -> Policy:
         """By what a request is decided, also one that the proxy refuses itself."""
-        chosen = controls.Controls(window=self._window)
-        return self.services.policies.policy(chosen, {}, Scope(self._model), reply_limit)
+        chosen = controls.Controls(window=self.window)
+        return self.services.policies.policy(chosen, {}, Scope(self.model), reply_limit)
 
     def usable(self, reply_limit: int | None = None) -> int:
         """Tokens that a prompt may have."""
@@ -168,7 +160,7 @@ class Player:
 
     def counted(self, conversation: Conversation, raw: str, message: Mapping[str, Any]) -> ForwardedMessage:
         if raw not in self._counts:
-            counter = self.services.tokenizers.for_model(self._model, conversation.endpoint.counter)
+            counter = self.services.tokenizers.for_model(self.model, conversation.endpoint.counter)
             self._counts[raw] = counter.message(message)
         return ForwardedMessage(raw, self._counts[raw])
 
@@ -176,34 +168,37 @@ class Player:
 class Playing:
     """A conversation under one strategy, request by request; `view` is what was forwarded last."""
 
-    def __init__(self, player: Player, conversation: Conversation, client: RecordedClient) -> None:
+    def __init__(
+        self, player: Player, conversation: Conversation, strategy: str, session: str, memory: str | None = None
+    ) -> None:
+        given = {"session": session, "strategy": strategy, "window": player.window, "memory": memory}
+        self._client = RecordedClient(conversation, player.model, **given)
         self._player = player
         self._conversation = conversation
-        self._client = client
         self._overhead = player.overhead(conversation)
         self._end = 0
-        self.view: list[ForwardedMessage] = []
+        self.view: Sequence[ForwardedMessage] = []
         self.requests: list[ReplayedRequest] = []
 
     async def send(self, end: int) -> ReplayedRequest:
         """Sends the request whose history are the first `end` messages."""
         decided, sent = await self._decided(self._client.request(end))
         self.requests.append(decided)
-        self.view, self._end = self.view if sent is None else sent, end
+        self.view, self._end = sent or self.view, end
         return decided
 
     async def ask(self, question: Question) -> tuple[ReplayedRequest, bool]:
         """Asks a question after the whole history; returns whether its evidence was forwarded. Nothing is kept."""
         asked = self._conversation.endpoint.dialect.user(question.text)
         decided, sent = await self._decided(self._client.request(len(self._conversation.messages), asked))
-        return decided, question.reaches(text_of(self._conversation, (sent or [])[:-1]))
+        return decided, question.reaches(text_of(self._conversation, sent[:-1]))
 
     def result(self) -> ReplayedConversation:
         """The requests so far, and what the last view has kept."""
         return kept_in(self._conversation, self._end, self.view, self.requests)
 
-    async def _decided(self, request: ClientRequest) -> tuple[ReplayedRequest, list[ForwardedMessage] | None]:
-        """The figures of a request and the forwarded messages, None if it was refused."""
+    async def _decided(self, request: ClientRequest) -> tuple[ReplayedRequest, Sequence[ForwardedMessage]]:
+        """The figures of a request and the forwarded messages, none if it was refused."""
         services, made = self._player.services, self._player.summarizer
         original = self._overhead + size(self._counted(request.body))
         usable = self._player.usable(request.body.envelope.reply_limit)
@@ -211,8 +206,7 @@ class Playing:
         try:
             exchange = await services.condenser.exchange(request)
         except ContextLengthExceeded:
-            spent = (perf_counter() - started) * 1000
-            return ReplayedRequest(original, None, 0, self._overhead, usable, spent), None
+            return ReplayedRequest(original, None, 0, self._overhead, usable, (perf_counter() - started) * 1000), ()
         spent = (perf_counter() - started) * 1000
         await exchange.store()
         exchange.follow_up()
@@ -230,7 +224,7 @@ class Playing:
         )
         return decided, sent
 
-    def _counted(self, body: wire.Body) -> list[ForwardedMessage]:
+    def _counted(self, body: wire.Body) -> Sequence[ForwardedMessage]:
         return [self._player.counted(self._conversation, each.raw, each.value) for each in body.elements]
 
 

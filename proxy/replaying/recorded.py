@@ -82,23 +82,19 @@ def load(path: Path, limit: int | None = None) -> list[Conversation]:
 def _text(path: Path) -> str:
     try:
         data = path.read_bytes()
-        if data.startswith(_GZIP):
-            data = gzip.decompress(data)
-        return data.decode("utf-8-sig")
+        return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Unreadable(f"{path}: is not UTF-8 text (byte {error.start})") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise Unreadable(f"{path}: the gzip data is broken: {error}") from None
-    except OSError as error:
-        raise Unreadable(f"{path}: {error.strerror or error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise Unreadable(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _documents(text: str, path: Path) -> Iterator[tuple[str, Any]]:
     """Yields the JSON of each conversation, with its place in the file for error messages."""
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        yield from _lines(text, path, error)
+    except (ValueError, RecursionError):
+        yield from _lines(text, path)
         return
     if isinstance(document, list) and document and not _is_message(document[0]):
         yield from ((f"{path}: conversation {number}", found) for number, found in enumerate(document, 1))
@@ -106,15 +102,13 @@ def _documents(text: str, path: Path) -> Iterator[tuple[str, Any]]:
         yield str(path), document
 
 
-def _lines(text: str, path: Path, problem: Exception) -> Iterator[tuple[str, Any]]:
-    """Yields JSON lines. If not even the first line is JSON, the error of the whole text (`problem`) says more."""
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    for number, line in lines:
+def _lines(text: str, path: Path) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(text.split("\n"), 1):
         try:
-            yield f"{path}: line {number}", json.loads(line)
+            if line.strip():
+                yield f"{path}: line {number}", json.loads(line)
         except (ValueError, RecursionError) as error:
-            said = problem if number == lines[0][0] else error
-            raise Unreadable(f"{path}: line {number}: is not JSON: {said}") from None
+            raise Unreadable(f"{path}: line {number}: is not JSON: {error}") from None
 
 
 def _is_message(value: Any) -> bool:

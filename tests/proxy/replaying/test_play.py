@@ -9,7 +9,7 @@ import pytest
 
 from proxy.reasons import Action
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest
-from proxy.replaying.play import Player, open_replay_proxy, request_ends
+from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation, Question
 from proxy.settings import load_settings
 from strategies.core.economics import Prices
@@ -147,7 +147,7 @@ async def test_a_question_is_asked_behind_the_whole_history_and_changes_nothing(
     early, late = question(messages, 3), question(messages, len(messages) - 2)
     async with open_replay_proxy(load_settings(store={"url": "memory://"})) as built:
         conversation = Conversation("a", messages, questions=[early, late])
-        playing = Player(built, "", WINDOW).start(conversation, "recent", "0")
+        playing = Playing(Player(built, "", WINDOW), conversation, "recent", "0")
         for end in request_ends(conversation):
             await playing.send(end)
         before = playing.result()
