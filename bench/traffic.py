@@ -192,15 +192,23 @@ class Template(NamedTuple):
         endpoint = conversation.endpoint
         first, *rest = map(_written, conversation.messages)
         beginning = _written({"model": MODEL, **conversation.members})[:-1]
-        lines = [f"POST {endpoint.path} HTTP/1.1", "host: 127.0.0.1", "authorization: Bearer sk-bench"]
-        lines.append("content-type: application/json")
-        lines += [f"x-condenser-session: {NAME}"] if job.named else []
-        lines += [f"x-condenser-window: {job.window}"] if job.window else []
+        head = f"POST {endpoint.path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer sk-bench\r\n"
+        head += "content-type: application/json\r\n"
+        head += f"x-condenser-session: {NAME}\r\n" if job.named else ""
+        head += f"x-condenser-window: {job.window}\r\n" if job.window else ""
+        # `stream` stands towards the end, where the stub looks for it.
+        options = {
+            "temperature": 0.2,
+            endpoint.reply_limits[-1]: 512,
+            **({"tools": conversation.tools} if conversation.tools else {}),
+            **({"stream": True} if job.streamed else {}),
+            **({"stream_options": {"include_usage": True}} if job.streamed and endpoint.dialect is CHAT else {}),
+        }
         return cls(
-            "".join(f"{line}\r\n" for line in lines).encode(),
+            head.encode(),
             f'{beginning}, "{endpoint.list_member}": [{first}'.encode(),
             tuple(part.encode() for part in f", {', '.join(rest)}, ".split(MARK)),
-            f"], {_written(_settings(conversation, streamed=job.streamed))[1:]}".encode(),
+            f"], {_written(options)[1:]}".encode(),
         )
 
 
@@ -217,22 +225,9 @@ def messages(payload: str) -> list[Message]:
     return [*before, {"role": last["role"], "content": last["content"]}]
 
 
-def _settings(conversation: Conversation, *, streamed: bool) -> dict[str, object]:
-    """What a request says besides its messages; `stream` towards the end, where the stub looks for it."""
-    is_chat = conversation.endpoint.dialect is CHAT
-    return {
-        "temperature": 0.2,
-        conversation.endpoint.reply_limits[-1]: 512,
-        **({"tools": conversation.tools} if conversation.tools else {}),
-        **({"stream": True} if streamed else {}),
-        **({"stream_options": {"include_usage": True}} if streamed and is_chat else {}),
-    }
-
-
 def _tool(name: str) -> dict[str, Any]:
-    parameters = _PARAMETERS[name]
-    properties = {key: {"type": "string", "description": said} for key, said in parameters.items()}
-    schema = {"type": "object", "properties": properties, "required": list(parameters)}
+    properties = {key: {"type": "string", "description": said} for key, said in _PARAMETERS[name].items()}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
     said = f"The tool {name} of the workspace; its result is text, cut where it is longer than 1,000 words"
     return {"type": "function", "function": {"name": name, "description": said, "parameters": schema}}
 

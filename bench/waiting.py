@@ -115,26 +115,23 @@ async def row(
 
 def verdict(share: float, pause: float) -> str:
     """`met` or `missed`, by the share that waited and need not have; "-" for a pause that has no target."""
-    if pause not in MAX_WAITING:
-        return "-"
-    return "met" if share < MAX_WAITING[pause] or share == 0 else "missed"
+    most = MAX_WAITING.get(pause)
+    return "-" if most is None else "met" if share < most or share == 0 else "missed"
 
 
 async def _played(
     services: Services, client: RecordedClient, conversation: Conversation, pause: float
 ) -> AsyncIterator[tuple[Decision | None, float]]:
     """What was decided on every request of a conversation, None where it was refused, and how long it waited."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, PassingTime)
     for end in request_ends(conversation):
-        before = loop.passed
+        before = clock().passed
         try:
-            with loop.passing():
+            with clock().passing():
                 exchange = await services.condenser.exchange(client.request(end))
         except ContextLengthExceeded:
             yield None, 0.0
             continue
-        yield exchange.decision, loop.passed - before
+        yield exchange.decision, clock().passed - before
         await passing(REPLY)
         await exchange.store()
         exchange.follow_up()
@@ -156,10 +153,14 @@ class SlowSummarizer(ScriptedSummarizer):
 
 async def passing(seconds: float) -> None:
     """Waits on a loop of `PassingTime`."""
+    with clock().passing():
+        await asyncio.sleep(seconds)
+
+
+def clock() -> PassingTime:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, PassingTime)
-    with loop.passing():
-        await asyncio.sleep(seconds)
+    return loop
 
 
 def is_leap(before: Decision | None, now: Decision) -> bool:
