@@ -44,6 +44,9 @@ class ScriptedSummarizer:
     `tally` says what the proxy's own calls cost, by the names that `ReplayedRequest` has for it.
     """
 
+    services: Services
+    """Those of the proxy that asks it."""
+
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
         self.tally: Tally[str] = Tally()
@@ -68,13 +71,11 @@ class ScriptedSummarizer:
 
 
 class RealModels(ScriptedSummarizer):
-    """Asks real models for the effects of `asked` roles, through the `services` of a proxy, and scripts for the others.
+    """Asks real models for the effects of `asked` roles, through the proxy's `services`, and scripts for the others.
 
     A call that could bring the cost above `most`, in the currency of the prices, is not made: it fails, and `stopped`
     says so, because the conversation is then no measurement any more. `failures` counts why calls failed.
     """
-
-    services: Services
 
     def __init__(self, tokenizers: Tokenizers, asked: Collection[str], most: float | None) -> None:
         super().__init__(tokenizers)

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from math import inf
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from proxy import controls
 from proxy.condensing.policy import Policy
@@ -26,13 +25,14 @@ from proxy.replaying.measures import (
     common_prefix,
     size,
 )
-from proxy.replaying.models import RealModels, ScriptedSummarizer
+from proxy.replaying.models import ScriptedSummarizer
 from proxy.replaying.recorded import Conversation, Message, Question
 from proxy.request import wire
 from proxy.request.client_request import ClientRequest
-from proxy.services import Services, open_services
+from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
+from strategies.core.budget import Budget
 from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
@@ -41,21 +41,15 @@ from strategies.core.rules import find_rules, merge_rules
 TENANT = "replay"
 
 
-class ReplayProxy(NamedTuple):
-    """A proxy, and what is in the place of its models."""
-
-    services: Services
-    summarizer: ScriptedSummarizer
-
-
 @asynccontextmanager
-async def open_replay_proxy(settings: Settings, models: ScriptedSummarizer | None = None) -> AsyncIterator[ReplayProxy]:
-    """Opens a proxy that needs no model but those in `models`; `settings` must name the store in memory."""
+async def open_replay_proxy(
+    settings: Settings, models: ScriptedSummarizer | None = None
+) -> AsyncIterator[ScriptedSummarizer]:
+    """A proxy's models, by default scripts, with its `services`; `settings` must name the store in memory."""
     summarizer = models or ScriptedSummarizer(Tokenizers(settings.tokenizer.ranks_dir))
     async with open_services(settings, summarizer=summarizer) as built:
-        if isinstance(summarizer, RealModels):
-            summarizer.services = built
-        yield ReplayProxy(built, summarizer)
+        summarizer.services = built
+        yield summarizer
 
 
 def request_ends(conversation: Conversation) -> Iterator[int]:
@@ -100,8 +94,8 @@ class RecordedClient:
 class Player:
     """Plays conversations for one model; `window` overrides the model's own."""
 
-    def __init__(self, proxy: ReplayProxy, model: str, window: int | None) -> None:
-        self.services, self.summarizer = proxy
+    def __init__(self, proxy: ScriptedSummarizer, model: str, window: int | None) -> None:
+        self.proxy, self.services = proxy, proxy.services
         self.model, self.window = model, window
         self._counts: dict[str, int] = {}
 
@@ -119,7 +113,7 @@ class Player:
         read = conversation.endpoint.dialect.read
         has_system = any(read(message).role is Role.SYSTEM for message in conversation.messages)
         counter = self.services.tokenizers.for_model(self.model, conversation.endpoint.counter)
-        return counter.overhead(conversation.counted, has_system=has_system)
+        return counter.overhead({**conversation.members, "tools": conversation.tools}, has_system=has_system)
 
     def size(self, conversation: Conversation) -> int:
         """Tokens of the whole conversation."""
@@ -130,28 +124,21 @@ class Player:
         chosen = controls.Controls(window=self.window)
         return self.services.policies.policy(chosen, {}, Scope(self.model), reply_limit)
 
-    def usable(self, reply_limit: int | None = None) -> int:
-        """Tokens that a prompt may have."""
+    def budget(self, reply_limit: int | None = None) -> Budget:
         budget = self.policy(reply_limit).budget
-        return budget.usable if budget else 0
-
-    def room(self, conversation: Conversation) -> int:
-        """Tokens that messages may have below the trigger."""
-        budget = self.policy().budget
-        return (budget.trigger if budget else 0) - self.overhead(conversation)
+        assert budget is not None, "a player has a window, or knows the model's"
+        return budget
 
     def economy(self, conversation: Conversation) -> Economy:
         """Where a conversation is cheapest under the default pipeline, which asks no model first."""
-        policy, read = self.policy(), conversation.endpoint.dialect.read
+        budget, policy, read = self.budget(), self.policy(), conversation.endpoint.dialect.read
         requests = sum(1 for _ in request_ends(conversation))
         systems = [message for message in conversation.messages if read(message).role is Role.SYSTEM]
         head = self.overhead(conversation) + size(self.forwarded(conversation, systems))
         growth = (self.size(conversation) - head) / max(requests, 1)
-        if policy.budget is None:
-            return Economy(conversation.id, requests, head, growth, 0, 0, 0.0, inf)
-        condensing = condensing_of(policy.budget, policy.costs, head, growth, asks=policy.asks_first)
-        advice = advise(policy.budget, policy.costs, condensing, growth)
-        paid = break_even(condensing, policy.budget.trigger, policy.costs)
+        condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first)
+        advice = advise(budget, policy.costs, condensing, growth)
+        paid = break_even(condensing, budget.trigger, policy.costs)
         return Economy(conversation.id, requests, head, growth, *advice, paid)
 
     def forwarded(self, conversation: Conversation, messages: Sequence[Message]) -> list[ForwardedMessage]:
@@ -199,9 +186,9 @@ class Playing:
 
     async def _decided(self, request: ClientRequest) -> tuple[ReplayedRequest, Sequence[ForwardedMessage]]:
         """The figures of a request and the forwarded messages, none if it was refused."""
-        services, made = self._player.services, self._player.summarizer
+        services, made = self._player.services, self._player.proxy
         original = self._overhead + size(self._counted(request.body))
-        usable = self._player.usable(request.body.envelope.reply_limit)
+        usable = self._player.budget(request.body.envelope.reply_limit).usable
         before, started = made.tally.copy(), perf_counter()
         try:
             exchange = await services.condenser.exchange(request)

@@ -65,11 +65,6 @@ class Conversation:
     members: Mapping[str, Any] = field(default_factory=dict)
     """Members of a request besides messages and tools that cost prompt tokens."""
 
-    @property
-    def counted(self) -> Mapping[str, Any]:
-        """All members besides the messages that cost prompt tokens."""
-        return {**self.members, "tools": self.tools}
-
 
 def load(path: Path, limit: int | None = None) -> list[Conversation]:
     """The first `limit` conversations of a file; raises `Unreadable`."""

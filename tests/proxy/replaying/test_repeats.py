@@ -73,7 +73,7 @@ def words(random: Random, tokens: int) -> str:
 
 
 def at_best(player: Player, played: Conversation) -> ReplayedConversation:
-    messages, room = played.messages, player.usable() - player.overhead(played)
+    messages, room = played.messages, player.budget().usable - player.overhead(played)
     kept: Sequence[Message] = []
     shown = 0
 
