@@ -158,18 +158,14 @@ class Asking:
     async def _one(self, effect: Effect, roles: Roles, caller: Caller) -> Result:
         if not isinstance(effect, Ask):
             return await poll(effect, roles, caller, self)
-        reply = await self._ask(question_for(effect, roles, caller), caller)
-        return reply if isinstance(reply, Failure) else reply.answers[0]
-
-    async def _ask(self, question: ModelCall, caller: Caller) -> Completion | Failure:
-        """The answer to a question.
-
-        It is asked again where the server knows the old limit only, or where the call was broken off for a client.
-        """
-        deadline, account = self._dispatcher.deadline(question.model, caller), Account()
+        question, account = question_for(effect, roles, caller), Account()
+        deadline = self._dispatcher.deadline(question.model, caller)
         while True:
             result = await self.ask_once(question, caller, account, deadline)
-            if not (isinstance(result, Failure) and result.reason in (LIMIT_REFUSED, PREEMPTED)):
+            if not isinstance(result, Failure):
+                return result.answers[0]
+            # It is asked again where the server knows the old limit only, or the call was broken off for a client.
+            if result.reason not in (LIMIT_REFUSED, PREEMPTED):
                 return result
 
     async def ask_once(
@@ -178,7 +174,8 @@ class Asking:
         """The result of at most one call, which is counted in the account before it is made."""
 
         async def call(lane: Lane) -> Completion | Failure:
-            limit = self._limit(question, caller)
+            known = caller.profile.token_limit if question.model.base_url is None else None
+            limit = self._limits.get(self._limit_key(question)) or known or question.endpoint.reply_limits[0]
             data = question.endpoint.question(question.question, limit)
             expected = len(data) // BYTES_PER_TOKEN
             account.begin(expected)
@@ -198,10 +195,6 @@ class Asking:
             self._limits.put(self._limit_key(question), older[0])
             return Failure(LIMIT_REFUSED)
         return read_completion(reply, question.endpoint)
-
-    def _limit(self, question: ModelCall, caller: Caller) -> str:
-        known = caller.profile.token_limit if question.model.base_url is None else None
-        return self._limits.get(self._limit_key(question)) or known or question.endpoint.reply_limits[0]
 
     def _limit_key(self, question: ModelCall) -> tuple[str, str]:
         """The key under which a limit is remembered: the server and the model."""
