@@ -1,23 +1,28 @@
-"""Chat: how the memory tool is offered, and one reply with the calls of it that the client must not see. Pure.
+"""Chat: one reply with the calls of the memory tool that the client must not see, and several as one stream. Pure.
 
 Where a request asks for several choices, or says which tool is to be called, the tool is offered all the same, so that
 the beginning of the prompt stays the same for the upstream's cache; but a call of it is not run.
+
+A model that searches answers in several replies; the client sees one. Events pass as they come, byte for byte where
+nothing in them must change. The deltas of hidden calls are held back, and so is the end of a reply that another one
+follows: its finish reason, its usage, its `[DONE]`. The next reply goes on under the id, the time and the model of the
+first one, without the role; the last usage counts the completion tokens of all of them. A call is hidden by its name,
+which comes with its first delta. The client's calls are numbered without the hidden ones; while there is no hidden
+call, they keep the numbers that they came with.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.endpoints.endpoint import Values
-from proxy.endpoints.hidden_calls import FREE_CHOICES, NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, ToolUse
-from proxy.endpoints.replies import Items
-from proxy.values import count_at, json_or_none
-from strategies.core.messages import dump
+from proxy.endpoints.chat.replies import ANSWER, StreamedMessage
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
+from proxy.endpoints.replies import Json
+from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 
-_CALL_FINISHES = ("tool_calls", "function_call")
+_IDENTITY = ("id", "created", "model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,36 +34,31 @@ class FirstChoice(Said):
 
     @property
     def memory_calls(self) -> list[Mapping[str, Any]]:
-        return [call for call in calls_of(self.message) if is_hidden(call)]
+        return [call for call in list_at(self.message, "tool_calls") if is_hidden(call)]
 
     @property
     def has_client_calls(self) -> bool:
-        return bool(self.message.get("function_call")) or len(self.memory_calls) < len(calls_of(self.message))
+        calls = list_at(self.message, "tool_calls")
+        return bool(self.message.get("function_call")) or len(self.memory_calls) < len(calls)
 
     @property
     def text(self) -> str:
-        content = self.message.get("content")
-        return content if isinstance(content, str) else ""
+        return word_at(self.message, "content")
 
     def hidden_round(self, prefix: str) -> HiddenRound:
         """The message of a hidden round: as the model gave it, or only its memory calls if it has others too.
 
         Members that are null are left out, since servers that send them do not accept them back.
         """
-        calls = [_sendable(call, f"{prefix}_{place}") for place, call in enumerate(self.memory_calls)]
+        found = self.memory_calls
+        calls = [_sendable(call, f"{prefix}_{place}") for place, call in enumerate(found)]
         hidden = [
-            HiddenCall(sent["id"], call["function"].get("arguments"))
-            for call, sent in zip(self.memory_calls, calls, strict=True)
+            HiddenCall(sent["id"], call["function"].get("arguments")) for call, sent in zip(found, calls, strict=True)
         ]
-        if self.has_client_calls:
-            return HiddenRound([{"role": "assistant", "content": None, "tool_calls": calls}], "", hidden)
-        kept = {key: value for key, value in self.message.items() if value is not None}
-        return HiddenRound([{"role": "assistant", "content": None, **kept, "tool_calls": calls}], self.text, hidden)
-
-
-def results(found: Sequence[tuple[str, str]]) -> Items:
-    """The messages that answer calls, given by their ids, with these texts."""
-    return [{"role": "tool", "tool_call_id": id, "content": text} for id, text in found]
+        is_alone = not self.has_client_calls
+        kept = {key: value for key, value in self.message.items() if value is not None} if is_alone else {}
+        message = {"role": "assistant", "content": None, **kept, "tool_calls": calls}
+        return HiddenRound([message], self.text if is_alone else "", hidden)
 
 
 def _sendable(call: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -69,78 +69,20 @@ def _sendable(call: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**call, "id": call.get("id") or name, "type": "function", "function": function}
 
 
-def calls_of(message: Mapping[str, Any]) -> list[Any]:
-    calls = message.get("tool_calls")
-    return calls if isinstance(calls, list) else []
-
-
 def is_hidden(call: object) -> bool:
     """Whether a call is one of the memory tool."""
-    function = call.get("function") if isinstance(call, Mapping) else None
-    return isinstance(function, Mapping) and function.get("name") == NAME
+    return object_at(call, "function").get("name") == NAME
 
 
-def finish_for_client(finish: object, *, has_calls: bool) -> object:
+def finish_for_client(finish: str | None, *, has_calls: bool) -> str | None:
     """The finish reason without the hidden calls; `has_calls` says that the client still sees other calls."""
-    return "stop" if finish in _CALL_FINISHES and not has_calls else finish
+    return "stop" if finish in ("tool_calls", "function_call") and not has_calls else finish
 
 
-def usage_for_client(usage: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The usage of the last reply with the completion tokens of the `earlier` ones added; the prompt is the last's."""
-    total = dict(usage)
-    for each in earlier:
-        total["completion_tokens"] = count_at(total, "completion_tokens") + count_at(each, "completion_tokens")
-        details, before = total.get("completion_tokens_details"), each.get("completion_tokens_details")
-        if isinstance(details, Mapping) and isinstance(before, Mapping):
-            added = {key: count_at(details, key) + count_at(before, key) for key in details if count_at(before, key)}
-            total["completion_tokens_details"] = {**details, **added}
-    if "total_tokens" in total:
-        total["total_tokens"] = count_at(total, "prompt_tokens") + count_at(total, "completion_tokens")
-    return total
-
-
-# -- a reply in one piece ----------------------------------------------------------------------------------------
-
-
-def first_choice_in(data: bytes) -> FirstChoice | None:
-    """The first choice of a JSON reply; None where the reply is no completion."""
-    try:
-        body = json.loads(data)
-        choice = body["choices"][0]
-        usage = body.get("usage")
-        usage = usage if isinstance(usage, dict) else None
-        return FirstChoice(dict(choice["message"]), finish=choice.get("finish_reason"), usage=usage)
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return None
-
-
-def reply_for_client(data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
-    """The JSON reply as the client gets it, as `JoinReplies` says."""
-    body = json.loads(data)
-    hides = [_remove_memory_calls(choice) for choice in body["choices"]]
-    if not (earlier or any(hides)):
-        return data
-    text = "".join(each.text for each in earlier) if keeps_text else ""
-    message = body["choices"][0]["message"]
-    if text:
-        message["content"] = _with_text_before(text, message.get("content"))
-    usages = [each.usage for each in earlier if each.usage]
-    if isinstance(body.get("usage"), dict) and usages:
-        body["usage"] = usage_for_client(body["usage"], usages)
-    return dump(body).encode()
-
-
-def _with_text_before(text: str, content: object) -> object:
-    """A message's content with the text of earlier replies before it."""
-    if isinstance(content, list):
-        return [{"type": "text", "text": text}, *content]
-    return text + content if isinstance(content, str) and content != NO_ANSWER else text
-
-
-def _remove_memory_calls(choice: dict[str, Any]) -> bool:
+def remove_hidden_calls(choice: dict[str, Any]) -> bool:
     """Takes the hidden calls out of a choice, in place. Returns whether there were any."""
     message = choice.get("message") or {}
-    calls = calls_of(message)
+    calls = list_at(message, "tool_calls")
     client_calls = [call for call in calls if not is_hidden(call)]
     if len(client_calls) == len(calls):
         return False
@@ -153,39 +95,98 @@ def _remove_memory_calls(choice: dict[str, Any]) -> bool:
     return True
 
 
-# -- the tool ----------------------------------------------------------------------------------------------------
+class ChatSplicer(Splicer[FirstChoice]):
+    """Joins several streams of chat completion chunks into one."""
+
+    answer = ANSWER
+    _identity: Json | None = None
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._choices: dict[int, StreamedMessage] = {}
+        self._usage: Mapping[str, Any] | None = None
+
+    @property
+    def said(self) -> FirstChoice:
+        """The reply's first choice, as far as it has come."""
+        message = self._choices.get(0) or StreamedMessage()
+        return FirstChoice(message.message, finish=self._finish, usage=self._usage)
+
+    def _passed(self, lines: list[bytes], body: Json) -> bytes:
+        self._failed = self._failed or bool(body.get("error"))
+        self._usage = object_at(body, "usage") or self._usage
+        return rewritten(lines, body, self._passed_chunk(body))
+
+    def _passed_chunk(self, body: Json) -> Json | None:
+        """The chunk as the client gets it; None if it gets nothing of it."""
+        choices = body.get("choices")
+        if self._identity is None and choices:
+            self._identity = {key: body[key] for key in _IDENTITY if key in body}
+        goes_on = self._earlier and not self._failed
+        chunk = {**body, **(self._identity or {})} if goes_on else dict(body)
+        if isinstance(choices, list) and choices and all(map(_is_choice, choices)):
+            chunk["choices"] = [passed for choice in choices if (passed := self._passed_choice(choice)) is not None]
+            if not chunk["choices"]:
+                return None
+        elif self.is_continued:
+            return None
+        if object_at(chunk, "usage") and self.is_continued:
+            return {**chunk, "usage": None}
+        return with_usage(chunk, self._earlier)
+
+    def _passed_choice(self, choice: Json) -> Json | None:
+        """The part of a chunk's choice that goes to the client; None for nothing."""
+        index, delta, finish = choice.get("index") or 0, choice.get("delta") or {}, choice.get("finish_reason")
+        message = self._choices.setdefault(index, StreamedMessage())
+        message.add(delta)
+        passed = {key: value for key, value in delta.items() if key != "role" or not self._earlier}
+        if delta.get("tool_calls"):
+            pieces = [self._passed_piece(message, piece) for piece in objects_at(delta, "tool_calls")]
+            passed["tool_calls"] = [piece for piece in pieces if piece is not None]
+            if not passed["tool_calls"]:
+                del passed["tool_calls"]
+        if finish is not None:
+            finish = self._passed_finish(message, index, finish)
+            if finish not in (None, choice["finish_reason"]) and not (self._has_earlier_text or message.has_text):
+                passed["content"] = NO_ANSWER
+        if finish is None and passed != delta and not any(passed.values()):
+            return None
+        has_content = finish is not None or any(value for key, value in passed.items() if key != "role")
+        self._has_sent = self._has_sent or has_content
+        changes: Json = {} if passed == delta else {"delta": passed}
+        if finish != choice.get("finish_reason"):
+            changes["finish_reason"] = finish
+        return {**choice, **changes}
+
+    def _passed_piece(self, message: StreamedMessage, piece: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The piece of a call that goes to the client; None for nothing."""
+        known = len(message.calls)
+        call = message.add_call(piece)
+        if len(message.calls) > known:
+            hidden = [is_hidden(each.body) for each in message.calls]
+            call.number = hidden.count(False) - 1 if any(hidden) else piece.get("index")
+        if is_hidden(call.body):
+            return None
+        return piece if piece.get("index") == call.number else {**piece, "index": call.number}
+
+    def _passed_finish(self, message: StreamedMessage, index: int, finish: str) -> str | None:
+        """The finish reason that the client gets; None if another reply follows."""
+        if index == 0:
+            self._finish = finish
+            if self.is_continued:
+                return None
+        hidden = [is_hidden(call.body) for call in message.calls]
+        return finish_for_client(finish, has_calls=not all(hidden) or not hidden)
+
+    @property
+    def _has_earlier_text(self) -> bool:
+        return any(said.text for said in self._earlier)
 
 
-def tool(name: str, description: str, parameters: Mapping[str, Any]) -> str:
-    """A tool as JSON text."""
-    function = {"name": name, "description": description, "parameters": parameters}
-    return dump({"type": "function", "function": function})
-
-
-def tool_use(values: Values) -> ToolUse | None:
-    """What a request says of tools; None if they are in no known form."""
-    tools = values.get("tools")
-    if not (tools is None or isinstance(tools, list)):
-        return None
-    runs_calls = values.get("n") in (None, 1) and values.get("tool_choice") in FREE_CHOICES
-    # No upstream takes tools together with the old `functions`.
-    return ToolUse(frozenset(_names(tools or ())), bool(tools), not values.get("functions"), runs_calls)
-
-
-def _names(tools: Iterable[Any]) -> Iterator[str]:
-    for each in tools:
-        kind = each.get("type", "function") if isinstance(each, Mapping) else None
-        inner = each.get(kind) if isinstance(kind, str) else None
-        if isinstance(inner, Mapping):
-            yield str(inner.get("name"))
-
-
-def tool_members(tools: str, *, has_client_tools: bool, is_last: bool) -> dict[str, str]:
-    """The members that offer `tools`.
-
-    In the last request the tool stays, for the upstream's cache, with `tool_choice` "none". If the client has tools of
-    its own, which the model may still call, the tool is left out instead.
-    """
-    if not is_last:
-        return {"tools": tools}
-    return {} if has_client_tools else {"tools": tools, "tool_choice": '"none"'}
+def _is_choice(value: object) -> bool:
+    """Whether a chunk's choice has the form that we read; a chunk with any other passes as it came."""
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("index") or 0, int)
+        and isinstance(value.get("delta") or {}, dict)
+    )

@@ -1,4 +1,4 @@
-"""Responses: how the memory tool is offered, and one reply with the calls of it that the client must not see. Pure.
+"""Responses: one reply with the calls of the memory tool that the client must not see, and several as one stream. Pure.
 
 Reasoning is refused where the item that it led to is missing. So reasoning directly before a hidden call is hidden, and
 goes back to the model with the call.
@@ -12,37 +12,19 @@ all replies and the output tokens of all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.endpoints.endpoint import Values
-from proxy.endpoints.hidden_calls import (
-    FREE_CHOICES,
-    NAME,
-    NO_ANSWER,
-    HiddenCall,
-    HiddenRound,
-    Said,
-    Splicer,
-    ToolUse,
-    rewritten,
-)
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
 from proxy.endpoints.replies import Items, Json, named_event
-from proxy.endpoints.responses.replies import (
-    ANSWER,
-    ENDINGS,
-    is_greeting,
-    item_events,
-    output_of,
-    text_of,
-)
-from proxy.values import count_at, json_or_none, word_at
-from strategies.core.messages import dump
+from proxy.endpoints.responses.replies import ANSWER, ENDINGS, GREETINGS, item_events, text_of
+from proxy.values import object_at, objects_at, word_at
 from strategies.dialects.responses import REASONING
 
-_ENDED = ("", "completed", "incomplete")
+_ENDED = (None, "completed", "incomplete")
 """Statuses of replies that did not fail; some servers give none."""
+_CALLS = ("function_call", "custom_tool_call", "computer_call", "local_shell_call")
 NOTHING_SAID: Json = {
     "type": "message",
     "id": "msg_no_answer",
@@ -56,7 +38,7 @@ NOTHING_SAID: Json = {
 class SaidItems(Said):
     """A response by its items, and its status."""
 
-    complete = ("", "completed")
+    complete = (None, "completed")
     items: Items
 
     @property
@@ -76,7 +58,7 @@ class SaidItems(Said):
     @property
     def has_client_calls(self) -> bool:
         """Whether the client is to answer anything."""
-        return any(_is_call(item) and not is_hidden(item) for item in self.items)
+        return any(item.get("type") in _CALLS and not is_hidden(item) for item in self.items)
 
     def hidden_round(self, prefix: str) -> HiddenRound:
         """The items that are sent back: what is hidden, and the messages unless the client has calls to answer.
@@ -90,7 +72,8 @@ class SaidItems(Said):
         sent: list[Mapping[str, Any]] = []
         for place, item in enumerate(self.items):
             if is_hidden(item):
-                sent.append(_named(_without(item, "id") if is_torn else item, f"{prefix}_{place}"))
+                call = _without(item, "id") if is_torn else item
+                sent.append({**call, "call_id": item.get("call_id") or f"{prefix}_{place}"})
             elif place in hidden and not is_torn:
                 sent.append(item)
             elif repeats and item.get("type") == "message":
@@ -113,44 +96,13 @@ def hidden_places(items: Items) -> set[int]:
     return places
 
 
-def _is_call(item: Mapping[str, Any]) -> bool:
-    return str(item.get("type")) in ("function_call", "custom_tool_call", "computer_call", "local_shell_call")
-
-
-def _named(call: Mapping[str, Any], name: str) -> Json:
-    """A call with an id by which its result is known."""
-    return {**call, "call_id": call.get("call_id") or name}
-
-
 def _without(item: Mapping[str, Any], *names: str) -> Json:
     return {name: value for name, value in item.items() if name not in names}
 
 
-def results(found: Sequence[tuple[str, str]]) -> Items:
-    """The items that answer calls, given by their ids, with these texts."""
-    return [{"type": "function_call_output", "call_id": id, "output": text} for id, text in found]
-
-
-def usage_for_client(usage: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]]) -> Json:
-    """The usage of the last reply with the output tokens of the `earlier` ones added; the prompt is the last's."""
-    total: Json = dict(usage)
-    for each in earlier:
-        total["output_tokens"] = count_at(total, "output_tokens") + count_at(each, "output_tokens")
-        details, before = total.get("output_tokens_details"), each.get("output_tokens_details")
-        reasoned = count_at(before, "reasoning_tokens")
-        if isinstance(details, Mapping) and reasoned:
-            more = count_at(details, "reasoning_tokens") + reasoned
-            total["output_tokens_details"] = {**details, "reasoning_tokens": more}
-    if "total_tokens" in total:
-        total["total_tokens"] = count_at(total, "input_tokens") + count_at(total, "output_tokens")
-    return total
-
-
 def response_for_client(response: Mapping[str, Any], shown: Items, earlier: Sequence[Said]) -> Json:
     """A response that shows these items, with the usage of the `earlier` replies."""
-    usage, usages = response.get("usage"), [each.usage for each in earlier if each.usage]
-    counted = usage_for_client(usage, usages) if isinstance(usage, Mapping) and usages else usage
-    return {**without_tool(response), "output": list(shown), "usage": counted}
+    return with_usage({**without_tool(response), "output": list(shown)}, earlier)
 
 
 def shown_items(said: SaidItems, earlier: Sequence[Said]) -> list[Mapping[str, Any]]:
@@ -161,13 +113,11 @@ def shown_items(said: SaidItems, earlier: Sequence[Said]) -> list[Mapping[str, A
     before = [item for each in earlier if isinstance(each, SaidItems) for item in each.visible]
     shown = [*before, *said.visible]
     has_hidden = bool(earlier or said.memory_calls)
-    is_silent = all(item.get("type") == REASONING or is_empty(item) for item in shown)
+    is_silent = all(
+        item.get("type") == REASONING or (item.get("type") == "message" and not text_of([item]).strip())
+        for item in shown
+    )
     return [*shown, NOTHING_SAID] if has_hidden and is_silent and said.finish in _ENDED else shown
-
-
-def is_empty(item: Mapping[str, Any]) -> bool:
-    """Whether an item is a message without text."""
-    return item.get("type") == "message" and not text_of([item]).strip()
 
 
 def without_tool(response: Mapping[str, Any]) -> Json:
@@ -178,60 +128,11 @@ def without_tool(response: Mapping[str, Any]) -> Json:
     return {**response, "tools": [tool for tool in tools if word_at(tool, "name") != NAME]}
 
 
-# -- a reply in one piece ----------------------------------------------------------------------------------------
+def said_in(response: object, items: Items = ()) -> SaidItems:
+    """What the model said in a response; `items` are those that have come while it has none."""
+    status, usage = word_at(response, "status") or None, object_at(response, "usage") or None
+    return SaidItems(objects_at(response, "output") or items, finish=status, usage=usage)
 
-
-def said_in(data: bytes) -> SaidItems | None:
-    """What the model said in a JSON reply; None where the reply is no response."""
-    body = json_or_none(data)
-    if not isinstance(body, dict) or not isinstance(body.get("output"), list):
-        return None
-    return _said(body, output_of(body))
-
-
-def _said(response: Mapping[str, Any], items: Items) -> SaidItems:
-    usage = response.get("usage")
-    return SaidItems(items, finish=word_at(response, "status"), usage=usage if isinstance(usage, Mapping) else None)
-
-
-def reply_for_client(data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
-    """The JSON reply as the client gets it, as `JoinReplies` says."""
-    said, response = said_in(data), json_or_none(data)
-    if said is None:
-        return data
-    shown = response_for_client(response, shown_items(said, earlier if keeps_text else ()), earlier)
-    return data if shown == response else dump(shown).encode()
-
-
-# -- the tool ----------------------------------------------------------------------------------------------------
-
-
-def tool(name: str, description: str, parameters: Mapping[str, Any]) -> str:
-    """A tool as JSON text."""
-    return dump({"type": "function", "name": name, "description": description, "parameters": parameters})
-
-
-def tool_use(values: Values) -> ToolUse | None:
-    """What a request says of tools; None if they are in no known form.
-
-    A request without tools that wants a reply by a schema is a side call, such as for a title, and gets none.
-    """
-    tools, text = values.get("tools"), values.get("text")
-    if not (tools is None or isinstance(tools, list)):
-        return None
-    names = frozenset(word_at(each, "name") for each in tools or ())
-    form = text.get("format") if isinstance(text, Mapping) else None
-    is_side = not tools and word_at(form, "type") == "json_schema"
-    runs_calls = values.get("tool_choice") in FREE_CHOICES and values.get("background") is not True
-    return ToolUse(names, bool(tools), not is_side, runs_calls)
-
-
-def tool_members(tools: str, *, has_client_tools: bool, is_last: bool) -> dict[str, str]:  # noqa: ARG001
-    """The members that offer `tools`; in the last request none of them may be called."""
-    return {"tools": tools, "tool_choice": '"none"'} if is_last else {"tools": tools}
-
-
-# -- a reply in events --------------------------------------------------------------------------------------------
 
 _Event = tuple[list[bytes], Json]
 """The lines of an event, and its data."""
@@ -254,23 +155,15 @@ class ResponsesSplicer(Splicer[SaidItems]):
     @property
     def said(self) -> SaidItems:
         """What the model said in the reply, as far as it has come."""
-        return _said(self._response, output_of(self._response) or list(self._items.values()))
-
-    @property
-    def has_searches(self) -> bool:
-        """Whether hidden calls are complete and are to be run."""
-        return self.is_over and self._runs_calls and self.said.calls_memory
+        return said_in(self._response, list(self._items.values()))
 
     def rest(self) -> bytes:
         """The bytes for the client when a reply has ended: the rest of its last event, unchanged."""
         rest = super().rest()
         return b"" if self.is_continued else self._released() + rest
 
-    def _passed(self, lines: list[bytes], data: bytes) -> bytes:
-        body = json_or_none(data) if data else None
-        if not isinstance(body, dict):
-            return b"".join(lines)
-        if is_greeting(body):
+    def _passed(self, lines: list[bytes], body: Json) -> bytes:
+        if word_at(body, "type") in GREETINGS:
             return b"" if self._earlier else self._numbered((lines, body), without_tool)
         if word_at(body, "type") in ENDINGS:
             return self._pass_end((lines, body))
@@ -301,7 +194,7 @@ class ResponsesSplicer(Splicer[SaidItems]):
     def _numbered(self, event: _Event, shown: Callable[[Mapping[str, Any]], Json] = dict) -> bytes:
         """An event with the numbers that it has in the client's stream, and its response as it is `shown`."""
         lines, body = event
-        self._has_sent = self._has_sent or not is_greeting(body)
+        self._has_sent = self._has_sent or word_at(body, "type") not in GREETINGS
         changed = dict(body)
         if isinstance(response := body.get("response"), Mapping):
             changed["response"] = shown(response)
@@ -312,12 +205,11 @@ class ResponsesSplicer(Splicer[SaidItems]):
             changed["output_index"] = self._numbers[index]
         if "sequence_number" in body:
             changed["sequence_number"] = self._next_number()
-        return b"".join(lines) if changed == body else rewritten(lines, changed)
+        return rewritten(lines, body, changed)
 
     def _pass_end(self, event: _Event) -> bytes:
         """The event that ends a reply; nothing if another one follows."""
-        response = event[1].get("response")
-        self._response, self.is_over = response if isinstance(response, Mapping) else {}, True
+        self._response, self.is_over = object_at(event[1], "response"), True
         if self.is_continued:
             return b""
         released, shown = self._released(), shown_items(self.said, self._earlier)
