@@ -30,7 +30,8 @@ from proxy.asking.dispatch import (
 )
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Endpoint, Question
+from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.question import Question
 from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success
 from proxy.runtime.lru import Lru

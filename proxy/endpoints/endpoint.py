@@ -17,10 +17,10 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from proxy.endpoints.hidden_calls import Said, Splicer, ToolUse
+from proxy.endpoints.question import Question
 from proxy.endpoints.replies import Capture, Items, JsonCapture, StreamCapture, TextPlaces
 from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers, is_event_stream
@@ -33,7 +33,6 @@ from strategies.core.parsing import loads
 from strategies.core.shaping import BRIDGE
 from strategies.core.transcript import Transcript
 
-_NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
 _MARK = 64
 """Bytes before a chunk in which the last event may have begun."""
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
@@ -60,37 +59,6 @@ class MalformedElement(ValueError):
         """`member` is the path from the element to the value that is wrong: `.role`."""
         super().__init__(problem)
         self.member = member
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What one of the proxy's own calls asks a model.
-
-    There are two forms. In the isolated form a question is a system and a user message, without tools. In the continued
-    form it is a view, byte for byte, and one more user message, with what stands around the list in the request's
-    prompt, so that the upstream's prompt cache of the view is used.
-    """
-
-    model: str
-    system: str
-    """Left out where there is a view."""
-    user: str
-    max_tokens: int
-    """The maximum number of tokens of one answer."""
-    view: str | None = None
-    """The message list that is continued, as JSON text."""
-    members: Mapping[str, str] = field(default_factory=dict)
-    """What stands around the list, by member (`Endpoint.prompt_members`), as JSON text. No tool may be called."""
-    alternates: bool = False
-    """Whether the server refuses two messages of one role in a row."""
-    n: int = 1
-    """The number of answers."""
-    temperature: float | None = None
-
-    @property
-    def has_tools(self) -> bool:
-        """Whether its members offer tools."""
-        return _NO_TOOLS.fullmatch(self.members.get("tools", "null")) is None
 
 
 def session_headers(headers: Headers) -> Iterator[SessionHint]:
