@@ -101,10 +101,8 @@ class Endpoint(ABC):
         role = value.get("role")
         if not isinstance(role, str):
             raise MalformedElement("has no 'role', or one that is no string.", ".role")
-        return role, self._are_texts(value.get("content"))
-
-    def _are_texts(self, content: object) -> bool:
-        return not isinstance(content, list) or all(map(self._is_text, content))
+        content = value.get("content")
+        return role, not isinstance(content, list) or all(map(self._is_text, content))
 
     def _is_text(self, part: object) -> bool:
         return part.get("type") in self.text_parts if isinstance(part, dict) else isinstance(part, str)
@@ -160,7 +158,9 @@ class Endpoint(ABC):
     def session_hints(self, headers: Headers, values: Values) -> Iterator[SessionHint]:
         """The ids that name the session, in order of precedence. The names of the headers are in lower case."""
         yield from session_headers(headers)
-        yield SessionHint("metadata.session_id", object_at(values, "metadata").get("session_id"))
+        metadata = values.get("metadata")
+        if isinstance(metadata, Mapping):
+            yield SessionHint("metadata.session_id", metadata.get("session_id"))
         yield SessionHint("prompt_cache_key", values.get("prompt_cache_key"), is_weak=True)
 
     def is_subagent(self, headers: Headers) -> bool:

@@ -14,7 +14,7 @@ from itertools import chain
 
 from strategies.core.digest import canonical_arguments, canonical_json
 from strategies.core.messages import Dialect, Form, Reading, Role, ToolCall, Value
-from strategies.core.parsing import objects_in, word
+from strategies.core.parsing import objects_in
 
 SYSTEM_ROLES = Dialect.system_roles
 RESULT_ROLES = ("tool", "function")
@@ -40,13 +40,14 @@ class Chat(Dialect):
 
     def read(self, value: Value) -> Reading:
         """A message with an unknown role counts as the user's."""
-        written, answers = word(value.get("role")), word(value.get("tool_call_id"))
+        written, answers = value.get("role"), value.get("tool_call_id")
+        role = written if isinstance(written, str) else ""
         return Reading(
-            _ROLES.get(written, Role.USER),
-            written,
-            tuple([ToolCall(*fields) for fields in call_fields(value)]) if written == "assistant" else (),
-            (answers,) if answers else (),
-            written in RESULT_ROLES,
+            _ROLES.get(role, Role.USER),
+            role,
+            tuple([ToolCall(*fields) for fields in call_fields(value)]) if role == "assistant" else (),
+            (answers,) if isinstance(answers, str) and answers else (),
+            role in RESULT_ROLES,
         )
 
     def text(self, value: Value) -> str:

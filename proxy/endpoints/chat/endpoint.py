@@ -7,8 +7,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.endpoints.chat.hidden_calls import ChatSplicer, FirstChoice, remove_hidden_calls
-from proxy.endpoints.chat.replies import ANSWER, TEXT_PLACES, ChatCapture, sendable
+from proxy.endpoints.chat.replies import (
+    ANSWER,
+    TEXT_PLACES,
+    ChatCapture,
+    ChatSplicer,
+    FirstChoice,
+    remove_hidden_calls,
+    sendable,
+)
 from proxy.endpoints.endpoint import Endpoint, Values
 from proxy.endpoints.hidden_calls import NO_ANSWER, Said, with_usage
 from proxy.endpoints.replies import Items

@@ -1,4 +1,15 @@
-"""What is read of chat replies: their text, and the message that the chunks of a stream add up to."""
+"""Chat replies: what is read of them, and what the client gets of those with calls of the memory tool. Pure.
+
+Where a request asks for several choices, or says which tool is to be called, the tool is offered all the same, so that
+the beginning of the prompt stays the same for the upstream's cache; but a call of it is not run.
+
+A model that searches answers in several replies; the client sees one. Events pass as they come, byte for byte where
+nothing in them must change. The deltas of hidden calls are held back, and so is the end of a reply that another one
+follows: its finish reason, its usage, its `[DONE]`. The next reply goes on under the id, the time and the model of the
+first one, without the role; the last usage counts the completion tokens of all of them. A call is hidden by its name,
+which comes with its first delta. The client's calls are numbered without the hidden ones; while there is no hidden
+call, they keep the numbers that they came with.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
 from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces
-from proxy.values import json_or_none, object_at
+from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 
 ANSWER = re.compile(rb'"choices"\s*:\s*\[\s*\{')
 _MEMBERS = ("role", "content", "refusal", "tool_calls", "function_call", "audio")
@@ -140,3 +152,176 @@ def sendable(message: Mapping[str, Any]) -> dict[str, Any]:
     """A reply's message as a client may send it back: only known members, and null only for `content`."""
     kept = {key: message[key] for key in _MEMBERS if message.get(key) is not None}
     return {"role": "assistant", "content": None, **kept}
+
+
+# -- hidden calls ---------------------------------------------------------------------------------------------------
+
+
+_IDENTITY = ("id", "created", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class FirstChoice(Said):
+    """The first choice of a reply."""
+
+    complete = (None, "stop", "tool_calls", "function_call")
+    message: Mapping[str, Any]
+
+    @property
+    def memory_calls(self) -> list[Mapping[str, Any]]:
+        return [call for call in list_at(self.message, "tool_calls") if is_hidden(call)]
+
+    @property
+    def has_client_calls(self) -> bool:
+        calls = list_at(self.message, "tool_calls")
+        return bool(self.message.get("function_call")) or len(self.memory_calls) < len(calls)
+
+    @property
+    def text(self) -> str:
+        return word_at(self.message, "content")
+
+    def hidden_round(self, prefix: str) -> HiddenRound:
+        """The message of a hidden round: as the model gave it, or only its memory calls if it has others too.
+
+        Members that are null are left out, since servers that send them do not accept them back.
+        """
+        found = self.memory_calls
+        calls = [_sendable(call, f"{prefix}_{place}") for place, call in enumerate(found)]
+        hidden = [
+            HiddenCall(sent["id"], call["function"].get("arguments")) for call, sent in zip(found, calls, strict=True)
+        ]
+        is_alone = not self.has_client_calls
+        kept = {key: value for key, value in self.message.items() if value is not None} if is_alone else {}
+        message = {"role": "assistant", "content": None, **kept, "tool_calls": calls}
+        return HiddenRound([message], self.text if is_alone else "", hidden)
+
+
+def _sendable(call: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A call in the form that an upstream accepts back: with an id, a type, and arguments that are a JSON object."""
+    function, arguments = call["function"], call["function"].get("arguments")
+    if not (isinstance(arguments, str) and isinstance(json_or_none(arguments), dict)):
+        function = {**function, "arguments": "{}"}
+    return {**call, "id": call.get("id") or name, "type": "function", "function": function}
+
+
+def is_hidden(call: object) -> bool:
+    """Whether a call is one of the memory tool."""
+    return object_at(call, "function").get("name") == NAME
+
+
+def finish_for_client(finish: str | None, *, has_calls: bool) -> str | None:
+    """The finish reason without the hidden calls; `has_calls` says that the client still sees other calls."""
+    return "stop" if finish in ("tool_calls", "function_call") and not has_calls else finish
+
+
+def remove_hidden_calls(choice: dict[str, Any]) -> bool:
+    """Takes the hidden calls out of a choice, in place. Returns whether there were any."""
+    message = choice.get("message") or {}
+    calls = list_at(message, "tool_calls")
+    client_calls = [call for call in calls if not is_hidden(call)]
+    if len(client_calls) == len(calls):
+        return False
+    if client_calls:
+        message["tool_calls"] = client_calls
+    else:
+        del message["tool_calls"]
+        message["content"] = message.get("content") or NO_ANSWER
+    choice["finish_reason"] = finish_for_client(choice.get("finish_reason"), has_calls=bool(client_calls))
+    return True
+
+
+class ChatSplicer(Splicer[FirstChoice]):
+    """Joins several streams of chat completion chunks into one."""
+
+    answer = ANSWER
+    _identity: Json | None = None
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._choices: dict[int, StreamedMessage] = {}
+        self._usage: Mapping[str, Any] | None = None
+
+    @property
+    def said(self) -> FirstChoice:
+        """The reply's first choice, as far as it has come."""
+        message = self._choices.get(0) or StreamedMessage()
+        return FirstChoice(message.message, finish=self._finish, usage=self._usage)
+
+    def _passed(self, lines: list[bytes], body: Json) -> bytes:
+        self._failed = self._failed or bool(body.get("error"))
+        self._usage = object_at(body, "usage") or self._usage
+        return rewritten(lines, body, self._passed_chunk(body))
+
+    def _passed_chunk(self, body: Json) -> Json | None:
+        """The chunk as the client gets it; None if it gets nothing of it."""
+        choices = body.get("choices")
+        if self._identity is None and choices:
+            self._identity = {key: body[key] for key in _IDENTITY if key in body}
+        goes_on = self._earlier and not self._failed
+        chunk = {**body, **(self._identity or {})} if goes_on else dict(body)
+        if isinstance(choices, list) and choices and all(map(_is_choice, choices)):
+            chunk["choices"] = [passed for choice in choices if (passed := self._passed_choice(choice)) is not None]
+            if not chunk["choices"]:
+                return None
+        elif self.is_continued:
+            return None
+        if object_at(chunk, "usage") and self.is_continued:
+            return {**chunk, "usage": None}
+        return with_usage(chunk, self._earlier)
+
+    def _passed_choice(self, choice: Json) -> Json | None:
+        """The part of a chunk's choice that goes to the client; None for nothing."""
+        index, delta, finish = choice.get("index") or 0, choice.get("delta") or {}, choice.get("finish_reason")
+        message = self._choices.setdefault(index, StreamedMessage())
+        message.add(delta)
+        passed = {key: value for key, value in delta.items() if key != "role" or not self._earlier}
+        if delta.get("tool_calls"):
+            pieces = [self._passed_piece(message, piece) for piece in objects_at(delta, "tool_calls")]
+            passed["tool_calls"] = [piece for piece in pieces if piece is not None]
+            if not passed["tool_calls"]:
+                del passed["tool_calls"]
+        if finish is not None:
+            finish = self._passed_finish(message, index, finish)
+            if finish not in (None, choice["finish_reason"]) and not (self._has_earlier_text or message.has_text):
+                passed["content"] = NO_ANSWER
+        if finish is None and passed != delta and not any(passed.values()):
+            return None
+        has_content = finish is not None or any(value for key, value in passed.items() if key != "role")
+        self._has_sent = self._has_sent or has_content
+        changes: Json = {} if passed == delta else {"delta": passed}
+        if finish != choice.get("finish_reason"):
+            changes["finish_reason"] = finish
+        return {**choice, **changes}
+
+    def _passed_piece(self, message: StreamedMessage, piece: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The piece of a call that goes to the client; None for nothing."""
+        known = len(message.calls)
+        call = message.add_call(piece)
+        if len(message.calls) > known:
+            hidden = [is_hidden(each.body) for each in message.calls]
+            call.number = hidden.count(False) - 1 if any(hidden) else piece.get("index")
+        if is_hidden(call.body):
+            return None
+        return piece if piece.get("index") == call.number else {**piece, "index": call.number}
+
+    def _passed_finish(self, message: StreamedMessage, index: int, finish: str) -> str | None:
+        """The finish reason that the client gets; None if another reply follows."""
+        if index == 0:
+            self._finish = finish
+            if self.is_continued:
+                return None
+        hidden = [is_hidden(call.body) for call in message.calls]
+        return finish_for_client(finish, has_calls=not all(hidden) or not hidden)
+
+    @property
+    def _has_earlier_text(self) -> bool:
+        return any(said.text for said in self._earlier)
+
+
+def _is_choice(value: object) -> bool:
+    """Whether a chunk's choice has the form that we read; a chunk with any other passes as it came."""
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("index") or 0, int)
+        and isinstance(value.get("delta") or {}, dict)
+    )

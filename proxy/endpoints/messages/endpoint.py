@@ -15,14 +15,18 @@ from typing import Any
 from proxy.endpoints.endpoint import Endpoint, SessionHint, Values, session_headers
 from proxy.endpoints.hidden_calls import NO_ANSWER, Said, with_usage
 from proxy.endpoints.messages.counter import MessagesCounter
-from proxy.endpoints.messages.hidden_calls import (
+from proxy.endpoints.messages.replies import (
+    ANSWER,
+    TEXT_PLACES,
+    MessagesCapture,
     MessagesSplicer,
     SaidMessage,
     is_hidden,
+    items_in,
     says_nothing,
     stop_for_client,
+    text_of,
 )
-from proxy.endpoints.messages.replies import ANSWER, TEXT_PLACES, MessagesCapture, items_in, text_of
 from proxy.endpoints.replies import Items, Json, named_event
 from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.http.headers import Headers
@@ -71,7 +75,7 @@ class MessagesEndpoint(Endpoint):
 
     def _is_text(self, part: object) -> bool:
         if isinstance(part, dict) and part.get("type") == "tool_result":
-            return self._are_texts(part.get("content"))
+            return all(map(self._is_text, list_at(part, "content")))
         return super()._is_text(part)
 
     def server_state(self, values: Values, roles: Iterable[str]) -> Reason | None:

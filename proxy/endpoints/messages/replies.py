@@ -1,14 +1,22 @@
-"""What is read of replies of the Messages API: their text, and the message that the events of a stream add up to."""
+"""Replies of the Messages API: what is read of them, and what the client gets of those with hidden calls. Pure.
+
+A model that searches answers in several replies; the client sees one message. Events pass as they come, byte for byte
+where nothing in them must change. The blocks of hidden calls are taken out, and so is the end of a reply that another
+one follows: its reason to stop, its usage, its `message_stop`. The next reply goes on without a `message_start`, its
+blocks numbered after those that the client has; the last usage counts the output tokens of all of them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
+from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event
 from proxy.values import count_at, json_or_none, object_at, objects_at, word_at
+from strategies.dialects.messages import THINKING
 
 ANSWER = re.compile(rb'"type"\s*:\s*"(?:message(?:_start|_delta|_stop)?|content_block_(?:start|delta|stop)|ping)"')
 _GROWING = {
@@ -113,3 +121,144 @@ def items_in(document: Any) -> Items:
     """A message without empty texts, which are not taken back."""
     kept = [block for block in objects_at(document, "content") if block.get("type") != "text" or block.get("text")]
     return ({"role": "assistant", "content": kept},) if kept else ()
+
+
+# -- hidden calls ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SaidMessage(Said):
+    """A message by its blocks."""
+
+    complete = (None, "end_turn", "stop_sequence", "tool_use")
+    blocks: Items
+
+    @property
+    def text(self) -> str:
+        return text_of({"content": self.blocks})
+
+    @property
+    def memory_calls(self) -> Items:
+        return [block for block in self.blocks if is_hidden(block)]
+
+    @property
+    def has_client_calls(self) -> bool:
+        return any(block.get("type") == "tool_use" and not is_hidden(block) for block in self.blocks)
+
+    def hidden_round(self, prefix: str) -> HiddenRound:
+        """The message of a hidden round: as the model gave it, or only its thinking and memory calls.
+
+        The latter if the client's tools are called too: what else was said stands in the client's own message.
+        """
+        sent = [
+            _sendable(block, f"{prefix}_{place}") if is_hidden(block) else block
+            for place, block in enumerate(self.blocks)
+        ]
+        calls = [HiddenCall(block["id"], block["input"]) for block in sent if is_hidden(block)]
+        if is_alone := not self.has_client_calls:
+            kept = [block for block in sent if not is_empty_text(block)]
+        else:
+            kept = [block for block in sent if is_hidden(block) or block.get("type") in THINKING]
+        return HiddenRound([{"role": "assistant", "content": kept}], self.text if is_alone else "", calls)
+
+
+def _sendable(call: Mapping[str, Any], name: str) -> Json:
+    """A call in the form that an upstream accepts back: with an id and an input that is an object."""
+    given = call.get("input")
+    return {**call, "id": call.get("id") or name, "input": given if isinstance(given, dict) else {}}
+
+
+def is_hidden(block: Mapping[str, Any]) -> bool:
+    """Whether a block is a call of the memory tool."""
+    return block.get("type") == "tool_use" and block.get("name") == NAME
+
+
+def is_empty_text(block: Mapping[str, Any]) -> bool:
+    """Whether a block is a text without any, which servers do not take back."""
+    return block.get("type") == "text" and not str(block.get("text") or "").strip()
+
+
+def says_nothing(blocks: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether blocks are nothing but thinking and empty texts."""
+    return all(is_empty_text(block) or block.get("type") in THINKING for block in blocks)
+
+
+def stop_for_client(reason: object, *, has_calls: bool) -> object:
+    """The reason to stop without the hidden calls; `has_calls` says that the client still sees other calls."""
+    return "end_turn" if reason == "tool_use" and not has_calls else reason
+
+
+class MessagesSplicer(Splicer[SaidMessage]):
+    """Joins replies into one stream."""
+
+    answer = ANSWER
+    _sent_blocks = 0
+    _has_sent_start = False
+    _has_answer = False
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._message = StreamedMessage()
+        self._numbers: dict[int, int | None] = {}
+
+    @property
+    def said(self) -> SaidMessage:
+        """What the model said in the reply, as far as it has come."""
+        return SaidMessage(self._message.blocks, finish=self._message.stop_reason, usage=self._message.usage or None)
+
+    def _passed(self, lines: list[bytes], body: Json) -> bytes:
+        message = self._message
+        message.add(body)
+        self.is_over, self._finish, self._failed = message.is_over, message.stop_reason, message.is_broken
+        passed = self._passed_body(body)
+        added = b"" if passed is None else self._answer_before(body)
+        return added + rewritten(lines, body, passed)
+
+    def _passed_body(self, body: Json) -> Json | None:
+        """An event as the client gets it; None if it gets nothing of it."""
+        match body.get("type"):
+            case "message_start":
+                is_first, self._has_sent_start = not self._has_sent_start, True
+                return body if is_first else None
+            case "content_block_start" | "content_block_delta" | "content_block_stop":
+                return self._passed_block(body)
+            case "message_delta":
+                return None if self.is_continued else self._passed_end(body)
+            case "message_stop":
+                return None if self.is_continued else body
+        return body
+
+    def _passed_block(self, body: Json) -> Json | None:
+        index = count_at(body, "index")
+        if index not in self._numbers:
+            hides = is_hidden(self._message.block(index))
+            self._numbers[index] = None if hides else self._sent_blocks
+            self._sent_blocks += not hides
+        number = self._numbers[index]
+        if number is None:
+            return None
+        self._has_sent = True
+        return body if number == body.get("index") else {**body, "index": number}
+
+    def _passed_end(self, body: Json) -> Json:
+        """The event that ends a reply, with the reason to stop and the usage that the client gets."""
+        self._has_sent = True
+        delta = body.get("delta")
+        if isinstance(delta, Mapping) and self.said.memory_calls:
+            reason = stop_for_client(delta.get("stop_reason"), has_calls=self.said.has_client_calls)
+            body = {**body, "delta": {**delta, "stop_reason": reason}}
+        return with_usage(body, self._earlier)
+
+    def _answer_before(self, body: Mapping[str, Any]) -> bytes:
+        """The text block that goes before the end of a message which has nothing but hidden calls and thinking."""
+        is_end = body.get("type") == "message_delta" and not self._has_answer
+        if not is_end or not (self._earlier or self.said.memory_calls):
+            return b""
+        self._has_answer = True
+        blocks = [block for said in (*self._earlier, self.said) for block in said.blocks if not is_hidden(block)]
+        if not says_nothing(blocks):
+            return b""
+        number, self._sent_blocks = self._sent_blocks, self._sent_blocks + 1
+        start = {"type": "content_block_start", "index": number, "content_block": {"type": "text", "text": ""}}
+        delta = {"type": "content_block_delta", "index": number, "delta": {"type": "text_delta", "text": NO_ANSWER}}
+        return b"".join(map(named_event, (start, delta, {"type": "content_block_stop", "index": number})))

@@ -10,26 +10,24 @@ from proxy.endpoints.endpoint import Endpoint, MalformedElement, Values
 from proxy.endpoints.hidden_calls import Said
 from proxy.endpoints.replies import Items, Json, named_event
 from proxy.endpoints.responses.counter import ResponsesCounter
-from proxy.endpoints.responses.hidden_calls import (
-    ResponsesSplicer,
-    SaidItems,
-    response_for_client,
-    said_in,
-    shown_items,
-)
 from proxy.endpoints.responses.replies import (
     ANSWER,
     ENDINGS,
     GREETINGS,
     TEXT_PLACES,
     ResponsesCapture,
+    ResponsesSplicer,
+    SaidItems,
     item_events,
     items_in,
+    response_for_client,
+    said_in,
+    shown_items,
     text_of,
 )
 from proxy.http.headers import Headers
 from proxy.reasons import Reason
-from proxy.values import json_or_none, object_at, objects_at, word_at
+from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import dump
 from strategies.core.transcript import Transcript
@@ -82,7 +80,8 @@ class ResponsesEndpoint(Endpoint):
             raise MalformedElement("has a 'type' that is no string.", ".type")
         if kind == "message" or not isinstance(value, dict):
             return super().look(value)
-        return "developer" if kind in PINNED else kind, kind not in _OPAQUE and self._are_texts(value.get("output"))
+        is_text = kind not in _OPAQUE and all(map(self._is_text, list_at(value, "output")))
+        return "developer" if kind in PINNED else kind, is_text
 
     def server_state(self, values: Values, roles: Iterable[str]) -> Reason | None:
         if any(values.get(member) is not None for member in _SERVER_STATE):

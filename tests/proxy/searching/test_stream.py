@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat.hidden_calls import ChatSplicer
+from proxy.endpoints.chat.replies import ChatSplicer
 from proxy.endpoints.hidden_calls import NO_ANSWER
 from tests.strategies.test_invariants import STABLE
 from tests.support import replies
