@@ -33,6 +33,7 @@ from strategies.core.parsing import loads
 from strategies.core.shaping import BRIDGE
 from strategies.core.transcript import Transcript
 
+_EVENT = re.compile(rb'^(?:event: ?|data: ?\{\s*"type"\s*:\s*")([a-z_.]+)', re.MULTILINE)
 _MARK = 64
 """Bytes before a chunk in which the last event may have begun."""
 _ANY_SESSION_HEADER = re.compile(rb"x-[a-z0-9-]+-session-id")
@@ -178,7 +179,7 @@ class Endpoint(ABC):
     greetings: tuple[str, ...] = ()
     """The types of events that say nothing yet."""
     last_event: re.Pattern[bytes]
-    """Matches the beginning of the event that ends a stream."""
+    """Matches the names of the events that end a stream."""
     last_event_has_data = False
     """Whether that event says anything of the reply, so that all of it must be read first."""
     text_places: TextPlaces
@@ -197,10 +198,13 @@ class Endpoint(ABC):
         of a line, because JSON has no bare line ends inside.
         """
         before = sent[-_MARK:]
-        found = self.last_event.search(before + chunk)
-        if found is None or (found.start() == 0 and len(before) == _MARK):
-            return -1
-        return max(found.start() - len(before), 0)
+        data = before + chunk
+        if self.last_event.search(data):  # rarely, and found much faster than the beginnings of all lines
+            for found in _EVENT.finditer(data):
+                is_at_line = found.start() > 0 or len(before) < _MARK
+                if is_at_line and self.last_event.fullmatch(found[1]):
+                    return max(found.start() - len(before), 0)
+        return -1
 
     @abstractmethod
     def items_in(self, document: Any) -> Items:
@@ -222,7 +226,11 @@ class Endpoint(ABC):
 
     def error_event(self, error: ProxyError, sent: bytes) -> bytes:
         """An error of the proxy as the end of a stream, whose last bytes were `sent`."""
-        return self.written_error(json.loads(self.error_body(error)), sent)
+        document = json.loads(self.error_body(error))
+        # An error may stand for the upstream's own, which may have any form.
+        return self.written_error(
+            document if object_at(document, "error") else json.loads(ProxyError.to_json(error)), sent
+        )
 
     @abstractmethod
     def written_error(self, document: Any, sent: bytes = b"") -> bytes:

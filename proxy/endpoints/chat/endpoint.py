@@ -131,11 +131,11 @@ class ChatEndpoint(Endpoint):
 
     def said(self, data: bytes) -> FirstChoice | None:
         body = json_or_none(data)
-        choice = next(iter(objects_at(body, "choices")), {})
-        message = choice.get("message")
-        if not isinstance(message, dict):
+        choices = list_at(body, "choices")
+        message = object_at(choices[0], "message") if choices else {}
+        if not message:
             return None
-        return FirstChoice(message, finish=choice.get("finish_reason"), usage=object_at(body, "usage") or None)
+        return FirstChoice(message, finish=choices[0].get("finish_reason"), usage=object_at(body, "usage") or None)
 
     def joined(self, data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
         body = json.loads(data)

@@ -62,7 +62,7 @@ class MessagesEndpoint(Endpoint):
     key_header = (b"x-api-key", b"")
     answer = ANSWER
     greetings = ("message_start", "ping")
-    last_event = re.compile(rb'^(?:event: ?message_stop|data: ?\{\s*"type"\s*:\s*"message_stop")', re.MULTILINE)
+    last_event = re.compile(rb"message_stop")
     text_places = TEXT_PLACES
     stream_capture = MessagesCapture
     count_path = "/v1/messages/count_tokens"

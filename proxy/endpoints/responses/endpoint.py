@@ -58,9 +58,7 @@ class ResponsesEndpoint(Endpoint):
     reply_limits = ("max_output_tokens",)
     answer = ANSWER
     greetings = GREETINGS
-    last_event = re.compile(
-        rb'^(?:event: ?|data: ?\{\s*"type"\s*:\s*")response\.(?:completed|incomplete|failed)\b', re.MULTILINE
-    )
+    last_event = re.compile(rb"response\.(?:completed|incomplete|failed)")
     last_event_has_data = True
     text_places = TEXT_PLACES
     stream_capture = ResponsesCapture
