@@ -227,10 +227,9 @@ class Endpoint(ABC):
     def error_event(self, error: ProxyError, sent: bytes) -> bytes:
         """An error of the proxy as the end of a stream, whose last bytes were `sent`."""
         document = json.loads(self.error_body(error))
-        # An error may stand for the upstream's own, which may have any form.
-        return self.written_error(
-            document if object_at(document, "error") else json.loads(ProxyError.to_json(error)), sent
-        )
+        if not (isinstance(document, dict) and document.get("error")):
+            document = json.loads(ProxyError.to_json(error))  # it stood for the upstream's own, in some other form
+        return self.written_error(document, sent)
 
     @abstractmethod
     def written_error(self, document: Any, sent: bytes = b"") -> bytes:

@@ -105,7 +105,7 @@ class ResponsesEndpoint(Endpoint):
 
     def written_error(self, document: Any, sent: bytes = b"") -> bytes:
         """SDKs raise an event that has an `error`; the other members are those of the API's own event."""
-        error = object_at(document, "error")
+        error = object_at(document, "error") or {"message": str(document["error"])}
         numbers = _SEQUENCE.findall(sent)
         number = int(numbers[-1]) + 1 if numbers else 0
         members = {name: error.get(name) for name in ("code", "message", "param")}
