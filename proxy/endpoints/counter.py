@@ -92,7 +92,7 @@ def _chars_of(content: object) -> int:
 
 
 def _chars_of_part(part: Any) -> int:
-    """An unknown form counts as much."""
+    """An unknown form counts as so much work that it is done off the event loop."""
     match part:
         case str():
             return len(part)

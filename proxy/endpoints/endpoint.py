@@ -5,10 +5,10 @@ message list. Its endpoint knows the rest of the wire: which member of a body ho
 tokens, what names a session, how a reply is read, what errors look like. Everything else asks the endpoint of a request
 and names no member by itself, so that a further protocol is one more folder here and changes nothing elsewhere.
 
-An endpoint has no state, and there is one for each protocol. The endpoint of a request is found by its path
-and stays with its body (`proxy.request.wire.Body`). What it says of the members around the list is asked once for all
-requests that have the same ones, because these are cached together (`proxy.request.scanning.Envelope`); what it says of
-an element is asked once for each new element. So a known request asks it almost nothing.
+An endpoint has no state, and there is one for each protocol. The endpoint of a request is found by its path and stays
+with its body (`proxy.request.wire.Body`). What it says of the members around the list is asked once for all requests
+that have the same ones, because these are cached together (`proxy.request.scanning.Envelope`); what it says of an
+element is asked once for each new element. So a known request asks it almost nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Endpoint(ABC):
     path: str
     """The path that clients send requests to, and to which they are forwarded."""
     path_ending: str
-    """What paths of the protocol end in that are not under `/v1`, such as those with a provider's prefix."""
+    """How its other paths end, such as those with a provider's prefix."""
 
     # -- requests: the list
 
@@ -90,7 +90,7 @@ class Endpoint(ABC):
     text_parts: tuple[str, ...]
     """The types of parts whose bytes bound their tokens; a picture of a few bytes may cost thousands."""
     previous_reply = ""
-    """The member that names the reply that a request goes on from, with all that came before it; "" for none."""
+    """The member that names an earlier reply, from which a request goes on with all that came before; "" for none."""
 
     def look(self, value: object) -> tuple[str, bool]:
         """The role of a new element, and whether it is text only, so that its bytes bound its tokens.
@@ -268,11 +268,11 @@ class Endpoint(ABC):
     # -- the proxy's own calls
 
     prompt_members: tuple[str, ...]
-    """The members that stand before the list in a prompt, so that a question that goes on from it needs them too."""
+    """The members that stand before the list in a prompt, which a question that continues a view needs too."""
     system_member = ""
     """The member for a system prompt; "" where that is a message."""
     own_members: Mapping[str, str] = {}
-    """What the body of each question has besides, as JSON text."""
+    """Further members of the body of each question, as JSON text."""
     no_tools = '"none"'
     """The choice, as JSON text, by which no tool may be called."""
     bridged: tuple[str, ...] = ()
@@ -280,7 +280,7 @@ class Endpoint(ABC):
     gives_several_answers = False
     """Whether one question may ask for several answers."""
     lent_headers: tuple[bytes, ...] = (b"openai-",)
-    """How those headers of a request begin that a call on its behalf has too, besides its credential."""
+    """The beginnings of the headers that a call on behalf of a request copies from it, besides the credential."""
 
     def question(self, question: Question, limit: str) -> bytes:
         """The body that asks a model a question; `limit` names the member that bounds the answer.
@@ -349,8 +349,8 @@ class Endpoint(ABC):
         """The members of a body, as JSON text, that offer `tools`, the tool among them.
 
         In the last request the tool may not be called any more. It stays, but no tool may be called, not even the
-        client's: a shorter list of tools would change the prompt before everything else, so that the upstream's cache
-        were lost, and thinking invalid that is bound to it.
+        client's: a shorter list of tools would change the beginning of the prompt, which would lose the upstream's
+        cache and invalidate the thinking that is bound to it.
         """
         return {"tools": tools, "tool_choice": self.no_tools} if is_last else {"tools": tools}
 

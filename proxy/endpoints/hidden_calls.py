@@ -173,7 +173,7 @@ class Splicer(ABC, Generic[S]):
     @property
     def has_sent_text(self) -> bool:
         """Whether the client has got text of the answer."""
-        return any(each.text for each in (*self._earlier, self.said))
+        return any(said.text for said in (*self._earlier, self.said))
 
     @property
     def is_replaceable(self) -> bool:

@@ -1,4 +1,4 @@
-"""The dialect of OpenAI's chat completions: `{"role": …, "content": …}`, calls in `tool_calls`, a message a result.
+"""The dialect of OpenAI's chat completions: `{"role": …, "content": …}`, calls in `tool_calls`, a message per result.
 
 Of a message the digest covers the role, the name, the content, the calls and the id of the call that it answers. An
 assistant's name is left out: agent SDKs add it only when they send a reply back in a later turn. `null`, `""` and `[]`

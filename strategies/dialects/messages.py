@@ -37,8 +37,8 @@ class Messages(Dialect):
         written = word(value.get("role"))
         found = _blocks(value)
         if written == "assistant":
-            return Reading(Role.ASSISTANT, written, tuple(_call(each) for each in found if _is(each, "tool_use")))
-        answers = tuple(word(each.get("tool_use_id")) for each in found if _is(each, "tool_result"))
+            return Reading(Role.ASSISTANT, written, tuple(_call(block) for block in found if _is(block, "tool_use")))
+        answers = tuple(word(block.get("tool_use_id")) for block in found if _is(block, "tool_result"))
         role = _ROLES.get(written) or (Role.TOOL if answers else Role.USER)
         return Reading(role, written, (), answers, bool(answers))
 
@@ -63,16 +63,18 @@ class Messages(Dialect):
 
     def texts(self, value: Value) -> Sequence[str]:
         found = _blocks(value)
-        results = [_text(_parts(each.get("content"))) for each in found if _is(each, "tool_result")]
+        results = [_text(_parts(block.get("content"))) for block in found if _is(block, "tool_result")]
         return results or [_text(found)]
 
     def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
         """Results whose text changes hold nothing else any more; a message without results is one text block."""
         found = _blocks(value)
-        if not any(_is(each, "tool_result") for each in found):
+        if not any(_is(block, "tool_result") for block in found):
             return {**value, "content": [{"type": "text", "text": texts[0]}] if texts[0] else ""}
         given = iter(texts)
-        return _with_blocks(value, [_retold(each, next(given)) if _is(each, "tool_result") else each for each in found])
+        return _with_blocks(
+            value, [_retold(block, next(given)) if _is(block, "tool_result") else block for block in found]
+        )
 
     def is_plain(self, value: Value) -> bool:
         found = _blocks(value)
@@ -83,16 +85,16 @@ class Messages(Dialect):
     def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
         """A server tool's calls are never rewritten."""
         found = _blocks(value)
-        inputs = [rewrite(_call(each)) if _is(each, "tool_use") else None for each in found]
-        if all(each is None for each in inputs):
+        inputs = [rewrite(_call(block)) if _is(block, "tool_use") else None for block in found]
+        if all(given is None for given in inputs):
             return value
         pairs = zip(found, inputs, strict=True)
-        return _with_blocks(value, [each if given is None else {**each, "input": given} for each, given in pairs])
+        return _with_blocks(value, [block if given is None else {**block, "input": given} for block, given in pairs])
 
     def unbound(self, value: Value) -> Value:
         """Without thinking; a message that is nothing else says that it has understood."""
         found = _blocks(value)
-        left = [each for each in found if each.get("type") not in THINKING]
+        left = [block for block in found if block.get("type") not in THINKING]
         if len(left) == len(found):
             return value
         return {**value, "content": left} if left else self.assistant("")
@@ -178,12 +180,12 @@ def _retold(result: Value, text: str) -> Value:
 
 def _with_blocks(value: Value, written: Sequence[Value]) -> Value:
     """A message with these blocks, without thinking, which follows other messages when such a message is sent."""
-    return {**value, "content": [_unmarked(each) for each in written if each.get("type") not in THINKING]}
+    return {**value, "content": [_unmarked(block) for block in written if block.get("type") not in THINKING]}
 
 
 def _unmarked(block: Value) -> Value:
     """A block without markers of the cache, also inside of a result."""
     bare = {key: member for key, member in block.items() if key != "cache_control"}
     if isinstance(content := bare.get("content"), list):
-        bare["content"] = [_unmarked(each) if isinstance(each, Mapping) else each for each in content]
+        bare["content"] = [_unmarked(block) if isinstance(block, Mapping) else block for block in content]
     return bare

@@ -99,9 +99,9 @@ class ChatEndpoint(Endpoint):
     def written_reply(self, document: Mapping[str, Any]) -> bytes | None:
         """A completion as one chunk and `[DONE]`."""
         choices = document.get("choices")
-        if not isinstance(choices, list) or not all(
-            isinstance(each, Mapping) and "message" in each for each in choices
-        ):
+        if not isinstance(choices, list):
+            return None
+        if not all(isinstance(choice, Mapping) and "message" in choice for choice in choices):
             return None
         chunk = {**document, "object": "chat.completion.chunk", "choices": list(map(_as_delta, choices))}
         return event(json.dumps(chunk).encode()) + DONE

@@ -298,7 +298,7 @@ class ChatSplicer(Splicer[FirstChoice]):
         known = len(message.calls)
         call = message.add_call(piece)
         if len(message.calls) > known:
-            hidden = [is_hidden(each.body) for each in message.calls]
+            hidden = [is_hidden(other.body) for other in message.calls]
             call.number = hidden.count(False) - 1 if any(hidden) else piece.get("index")
         if is_hidden(call.body):
             return None

@@ -182,7 +182,7 @@ class MessagesEndpoint(Endpoint):
         said = SaidMessage(objects_at(body, "content"))
         if not (earlier or said.memory_calls):
             return data
-        text = "".join(each.text for each in earlier) if keeps_text else ""
+        text = "".join(reply.text for reply in earlier) if keeps_text else ""
         before = [{"type": "text", "text": text}] if text.strip() else []
         content = [*before, *(block for block in said.blocks if not is_hidden(block))]
         if says_nothing(content):

@@ -176,7 +176,7 @@ def shown_items(said: SaidItems, earlier: Sequence[Said]) -> list[Mapping[str, A
 
     Reasoning alone would be refused when the client sends it back.
     """
-    before = [item for each in earlier if isinstance(each, SaidItems) for item in each.visible]
+    before = [item for reply in earlier if isinstance(reply, SaidItems) for item in reply.visible]
     shown = [*before, *said.visible]
     has_hidden = bool(earlier or said.memory_calls)
     is_silent = all(
@@ -280,7 +280,7 @@ class ResponsesSplicer(Splicer[SaidItems]):
             return b""
         released, shown = self._released(), shown_items(self.said, self._earlier)
         added = item_events(NOTHING_SAID, self._sent_items) if shown[-1:] == [NOTHING_SAID] else ()
-        written = b"".join([named_event({**each, "sequence_number": self._next_number()}) for each in added])
+        written = b"".join([named_event({**event, "sequence_number": self._next_number()}) for event in added])
         last = self._numbered(event, lambda whole: response_for_client(whole, shown, self._earlier))
         return released + written + last
 
