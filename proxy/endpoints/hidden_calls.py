@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from proxy.endpoints.replies import Items, Json, usage_in
-from proxy.http.sse import Events
+from proxy.http.sse import Events, data_of
 from proxy.overflow import is_error_body
 from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump
@@ -199,7 +199,7 @@ class Splicer(ABC, Generic[S]):
             self.failed_event = event
         if self.failed_event:
             return b""
-        data = b"\n".join(line[5:].strip(b"\r\n").removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+        data = data_of(lines)
         if data == b"[DONE]":
             self.is_over = True
             return b"" if self.is_continued else b"".join(lines)
