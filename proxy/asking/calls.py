@@ -22,7 +22,8 @@ from typing import Any, NamedTuple, Protocol
 from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, endpoint_for, is_down
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Endpoint, Question
+from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.question import Question
 from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success
 from proxy.runtime.lru import Lru
