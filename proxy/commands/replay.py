@@ -142,7 +142,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         for i, conversation in enumerate(conversations):
             played = []
             for pipeline in pipelines:
-                played.append(await player.play(conversation, pipeline, f"{i}/{pipeline}"))
+                played.append(await player.play(conversation, pipeline.text, f"{i}/{pipeline}"))
                 progress.step(pipeline.text)
             if models is not None and models.stopped:
                 break
