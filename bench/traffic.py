@@ -85,8 +85,13 @@ class Load(NamedTuple):
 
 def sent(job: Job) -> Load:
     """What came of a job; raises where a request failed."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(_sent, job).result()
+    return _generators().submit(_sent, job).result()
+
+
+@cache
+def _generators() -> ProcessPoolExecutor:
+    """Two processes, for two jobs at once; they end with this one."""
+    return ProcessPoolExecutor(2, get_context("spawn"))
 
 
 def _sent(job: Job) -> Load:
