@@ -32,7 +32,6 @@ from proxy.settings.token import token_file
 from proxy.store import file_of, open_store
 from proxy.store.base import StoreError
 from proxy.store.sqlite_file import SCHEMA_VERSION, version_on_disk
-from proxy.tokens.counter import EncodingStatus
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
 from proxy.tokens.windows import WindowLookup, no_stated_window
 
@@ -109,22 +108,25 @@ def _share(error: float | None) -> str:
 
 async def _check_parts(settings: Settings, built: Services, *, offline: bool) -> bool:
     good = await _check_store(settings, built, offline=offline)
-    for row in built.tokenizers.status():
-        problem = _tokenizer_problem(row, settings.tokenizer.ranks_dir)
-        ready = row.state if row.state == "loaded" else "ready, loaded when it is first needed"
-        print(f"tokenizer   {row.name}: {problem or ready}")
+    for name, state in built.tokenizers.states().items():
+        problem, ready = built.tokenizers.problems.get(name, ""), state
+        if state == "not loaded":
+            problem, ready = (
+                _unreadable_ranks(name, settings.tokenizer.ranks_dir),
+                "ready, loaded when it is first needed",
+            )
+        print(f"tokenizer   {name}: {problem or ready}")
         good = good and not problem
     return good if offline else await _check_upstream(built) and good
 
 
-def _tokenizer_problem(row: EncodingStatus, ranks_dir: Path | None) -> str:
-    """Why a tokenizer cannot count, also one that was not needed yet; "" where it can."""
+def _unreadable_ranks(encoding: str, ranks_dir: Path | None) -> str:
+    """Why an encoding that was not needed yet will not count, "" where it will."""
     try:
-        if row.state == "not loaded":
-            vocabulary(row.name, ranks_dir)
+        vocabulary(encoding, ranks_dir)
     except RanksUnavailable as error:
         return str(error)
-    return row.problem
+    return ""
 
 
 async def _check_store(settings: Settings, built: Services, *, offline: bool) -> bool:

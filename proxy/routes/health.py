@@ -47,14 +47,13 @@ async def metrics(request: Request) -> Response:
 async def readiness(services: Services) -> dict[str, Any]:
     """The state of each part; addresses are shown without credentials."""
     store = await store_state(services)
-    tokenizers = {row.name: row.state for row in services.tokenizers.status()}
     return {
         "status": "ok" if store == "ok" else "degraded",
         "version": VERSION,
         "upstream": redacted(services.settings.upstream.base_url),
         "strategy": services.settings.strategy,
         "store": {"url": redacted(services.settings.store.url), "state": store},
-        "tokenizers": tokenizers,
+        "tokenizers": services.tokenizers.states(),
     }
 
 

@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar
 
@@ -106,8 +107,6 @@ class Counter(ABC):
     def chars(self, body: Mapping[str, object]) -> int:
         """About how much work it is to count a message, in characters of text."""
 
-    # -- texts
-
     def string(self, value: object) -> int:
         """Tokens of what should be a text."""
         if isinstance(value, str):
@@ -123,14 +122,11 @@ class Counter(ABC):
 
     def loose(self, value: object) -> int:
         """About the tokens of `value` written as JSON; media in it are priced like a picture."""
-        return sum(self._leaf(leaf) for leaf in _leaves(value))
-
-    def _leaf(self, leaf: object) -> int:
-        if isinstance(leaf, str) and leaf.startswith("data:"):
-            return self.images.tokens(images.size_of(leaf), "auto")
-        return 1 + self.text(leaf if isinstance(leaf, str) else str(leaf))
-
-    # -- media
+        total = 0
+        for leaf in map(str, _leaves(value)):
+            is_picture = leaf.startswith("data:")
+            total += self.images.tokens(images.size_of(leaf), "auto") if is_picture else 1 + self.text(leaf)
+        return total
 
     def image(self, size: images.Size | None, detail: object) -> int:
         return self.images.tokens(size, detail if isinstance(detail, str) else "auto")
@@ -144,16 +140,6 @@ class Counter(ABC):
         return self.string(name) + _bounded(data, FILE_BYTES_PER_TOKEN)
 
 
-@dataclass(frozen=True, slots=True)
-class EncodingStatus:
-    """What `check` prints of one encoding."""
-
-    name: str
-    state: str
-    """`loaded`, `not loaded` or `unavailable`."""
-    problem: str = ""
-
-
 @dataclass(slots=True, eq=False)
 class Tokenizers:
     """The counters of one app. Thread-safe; loading blocks for up to half a second, once per encoding."""
@@ -162,7 +148,8 @@ class Tokenizers:
     """Where the rank files are; None for the bundled ones."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _encoders: dict[str, tuple[str, CountFor]] = field(default_factory=dict, init=False)
-    _problems: dict[str, str] = field(default_factory=dict, init=False)
+    problems: dict[str, str] = field(default_factory=dict, init=False)
+    """Why encodings are unavailable."""
     _counters: dict[tuple[str, type[Counter], str], Counter] = field(default_factory=dict, init=False)
 
     def for_model(self, model: str, kind: type[Counter], owner: str = "") -> Counter:
@@ -186,14 +173,10 @@ class Tokenizers:
         """Loads the default encoding now rather than in the first request."""
         self._encoder(DEFAULT_ENCODING)
 
-    def status(self) -> list[EncodingStatus]:
-        """One row for each encoding; loads nothing."""
-        return [EncodingStatus(name, self._state(name), self._problems.get(name, "")) for name in sorted(ranks.SPECS)]
-
-    def _state(self, name: str) -> str:
-        if name in self._problems:
-            return "unavailable"
-        return "loaded" if name in self._encoders else "not loaded"
+    def states(self) -> dict[str, str]:
+        """Of each encoding `loaded`, `not loaded` or `unavailable`; loads nothing."""
+        loaded = {name: "unavailable" if name in self.problems else "loaded" for name in self._encoders}
+        return {name: loaded.get(name, "not loaded") for name in sorted(ranks.SPECS)}
 
     def _encoder(self, encoding: str) -> tuple[str, CountFor]:
         found = self._encoders.get(encoding)
@@ -207,9 +190,10 @@ class Tokenizers:
         try:
             encode = ranks.load(encoding, self._directory).encode_ordinary
         except ranks.RanksUnavailable as error:
-            self._problems[encoding] = str(error)
+            self.problems[encoding] = str(error)
             _log.warning("tokens are estimated, not counted: %s", error)
-            return ESTIMATE, lambda _owner: estimate_long
+            # In chunks, so that a huge text costs no more memory than a tokenized one.
+            return ESTIMATE, lambda _owner: partial(count_in_chunks, encode=estimate, estimate=estimate)
         return encoding, cached_count(lambda text: count_in_chunks(text, lambda chunk: len(encode(chunk)), estimate))
 
 
@@ -224,17 +208,21 @@ class CountingPool:
         """The tokens of each message, in order. Raises RuntimeError after close() for long input."""
         if is_short(counter, bodies, INLINE_CHARS):
             return [counter.message(body) for body in bodies]
+
+        def count(part: Sequence[Mapping[str, object]]) -> list[int]:
+            return [counter.message(body) for body in part]
+
         loop = asyncio.get_running_loop()
         if not is_short(counter, bodies, LONG_CHARS):
-            return await loop.run_in_executor(self._long_worker, _count, counter, bodies)
+            return await loop.run_in_executor(self._long_worker, count, bodies)
         halves = (bodies[: len(bodies) // 2], bodies[len(bodies) // 2 :])
-        counting = (loop.run_in_executor(self._workers, _count, counter, half) for half in halves if half)
+        counting = (loop.run_in_executor(self._workers, count, half) for half in halves)
         return [tokens for half in await asyncio.gather(*counting) for tokens in half]
 
     async def overhead(
         self, counter: Counter, values: Mapping[str, object], chars: int, *, has_system: bool = False
     ) -> int:
-        """As `Counter.overhead` of members that are written with `chars` characters."""
+        """As `Counter.overhead` of members with `chars` characters."""
         counting = partial(counter.overhead, values, has_system=has_system)
         if chars <= INLINE_CHARS:
             return counting()
@@ -286,23 +274,9 @@ def encoding_name(plain: str) -> str:
     return "cl100k_base" if is_old else DEFAULT_ENCODING
 
 
-def estimate_long(text: str) -> int:
-    """The estimate in chunks, so that a huge text costs no more memory than a tokenized one."""
-    return count_in_chunks(text, estimate, estimate)
-
-
-def _count(counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int]:
-    return [counter.message(body) for body in bodies]
-
-
 def is_short(counter: Counter, bodies: Iterable[Mapping[str, object]], chars: int) -> bool:
     """Whether messages have less than about `chars`; stops adding up as soon as they have more."""
-    room = chars
-    for body in bodies:
-        room -= counter.chars(body)
-        if room < 0:
-            return False
-    return True
+    return all(total <= chars for total in accumulate(map(counter.chars, bodies)))
 
 
 def _leaves(value: object) -> Iterator[object]:
