@@ -12,8 +12,8 @@ from proxy.condensing.policy import Policy
 from proxy.knowledge.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.knowledge.profiles import Profile
 from proxy.reasons import Action, Reason
-from proxy.request.client_request import ClientRequest
 from proxy.request.measure import LENGTH_ESTIMATE, Measured
+from proxy.request.wire import ClientRequest
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching.rounds import NO_OFFER, Offer, offer_members
 from proxy.sessions.append import Append

@@ -15,7 +15,7 @@ from proxy.controls import MEMORY, Controls
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import UNCALIBRATED, Calibration
 from proxy.reasons import Action, Reason, Trigger
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.sessions.session import MAIN, NO_MEMORY_BLOCK, OWN_HEADER, MemoryBlock, printable_id
 from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.budget import Budget

@@ -22,8 +22,8 @@ from proxy.condensing.restoring import Restorer
 from proxy.controls import MEMORY
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import CountedPrompt
-from proxy.request.client_request import ClientRequest
 from proxy.request.measure import LENGTH_ESTIMATE, Measured, Measurer, fits_by_length
+from proxy.request.wire import ClientRequest
 from proxy.sessions.append import Append, append_to, check_append
 from proxy.sessions.recognition import Identity, Recogniser
 from proxy.store.access import Patience

@@ -35,13 +35,10 @@ _NOWHERE = Scope("", "")
 
 @dataclass(frozen=True)
 class CountedPrompt:
-    """One request as we counted it."""
-
     transcript: Transcript
     overhead: int
     """Tokens of tools and framing, by our own count."""
     counter: str
-    """The name of the tokenizer that counted."""
     frame: str
     """A digest of all that is outside of the chain."""
     has_tools: bool = False
@@ -50,11 +47,8 @@ class CountedPrompt:
     hidden: tuple[tuple[int, Message], ...] = ()
     """Messages of hidden rounds, each with the number of chain messages before it."""
     chain_features: Features | None = None
-    """The features of the chain, if they have been computed already."""
     scope: Scope = _NOWHERE
-    """Its model and tenant."""
     conversation: str = ""
-    """A digest that names the conversation."""
 
     @property
     def chain(self) -> Features:
@@ -73,11 +67,9 @@ class CountedPrompt:
 
     @property
     def own(self) -> int:
-        """Tokens of the whole transcript by our own count."""
         return self.transcript.tokens + self.overhead
 
     def since(self, length: int) -> list[Message]:
-        """The messages after the first `length` chain messages."""
         return [*[message for at, message in self.hidden if at >= length], *self.transcript.chain[length:]]
 
 
@@ -97,23 +89,16 @@ class Anchor(NamedTuple):
     counted: int
     """The upstream's count of the view, in tokens."""
     own: int
-    """Our count of the view, by `counter`, in tokens."""
+    """Our count of the view, in tokens."""
     counter: str
     """The name of the tokenizer that counted for us."""
     frame: str
-    """A digest of all that was outside of the chain."""
     fixed: Features
-    """The features of what was outside of the chain."""
-
-
-def row(anchor: Anchor) -> list[Any]:
-    return [*anchor[:-1], list(anchor.fixed)]
 
 
 def from_row(value: Sequence[Any]) -> Anchor:
-    """The anchor in a JSON array; raises `ValueError`, `LookupError` or `TypeError`."""
-    node, length, applied, counted, own, counter, frame, fixed = value
-    return Anchor(node, length, applied, counted, own, counter, frame, Features(*map(float, fixed)))
+    """The anchor that was written as a JSON array; raises `ValueError`, `LookupError` or `TypeError`."""
+    return Anchor._make([*value[:-1], Features(*map(float, value[-1]))])
 
 
 def stands_in(anchor: Anchor, digests: Sequence[bytes]) -> bool:
@@ -139,7 +124,6 @@ class Growth(NamedTuple):
     """The part of a request that came after its anchor."""
 
     features: Features
-    """The features of what is new."""
     own: int
     """Our count of the whole grown view, in tokens."""
 
@@ -203,7 +187,7 @@ UNCALIBRATED = Calibration()
 def calibration_for(
     prompt: CountedPrompt, prices: Features, anchor: Anchor | None, window: int | None, error: float | None = None
 ) -> Calibration:
-    """The scale of a request whose transcript contains the `anchor`; `window` is in tokens of the upstream."""
+    """The calibration of a request whose transcript has the `anchor`; `window` is in tokens of the upstream."""
     grown = growth(anchor, prompt) if anchor is not None else None
     with_media = prompt if prices != EVEN and prompt.whole.media else None
     if anchor is not None and grown is not None:

@@ -60,9 +60,7 @@ class Progress(NamedTuple):
     first: float | None
     """The mean relative error for requests without an anchor; None if too few are known."""
     anchored: float | None
-    """The same for requests with an anchor."""
     prices: Features
-    """The prices for requests without an anchor."""
 
 
 @dataclass(slots=True)
@@ -97,7 +95,7 @@ class Calibrator:
     """The calibration for one upstream; one per app.
 
     `ttl` is in seconds, `clock` gives seconds since the epoch. `report` is called with a model and its progress when
-    that changes. `truncated_at` gives the count of each prompt for a model that the upstream is proven to truncate.
+    that changes. `truncated_at` gives the count of each prompt that the upstream is proven to truncate.
     """
 
     upstream: str
@@ -113,9 +111,6 @@ class Calibrator:
     _models: Callable[[str], defaultdict[str, _Known]] = field(
         default_factory=lambda: lru_cache(MAX_MODELS)(lambda _: defaultdict(_Known))
     )
-    """By model and counter."""
-
-    # -- before a request ----------------------------------------------------------------------------
 
     def refresh(self, model: str, *counters: str) -> Sequence[Hashable]:
         """Starts reading what other processes have learned, for each counter that it is time for.
@@ -155,8 +150,6 @@ class Calibrator:
         error = None if mean is None else max(_MARGIN * mean, _MIN_ERROR)
         return calibration_for(prompt, known.prices, anchor, window, error)
 
-    # -- after a reply -------------------------------------------------------------------------------
-
     def learn(
         self, prompt: CountedPrompt, calibration: Calibration, view: View, applied: str, counted: int
     ) -> Anchor | None:
@@ -172,14 +165,11 @@ class Calibrator:
         is_truncated = counted == self.truncated_at(scope)
         if not digests or is_truncated or not could_be(counted, whole) or counted < least:
             return None
-        now = int(self.clock())
-        if since is None:
-            lesson = Observation(whole, counted, prompt.conversation, now)
-        else:
-            lesson = Observation(since[1].features, counted - since[0].counted, prompt.conversation, now)
+        features, new = (whole, counted) if since is None else (since[1].features, counted - since[0].counted)
+        lesson = Observation(features, new, prompt.conversation, int(self.clock()))
         self._learn(prompt, lesson, abs(calibration.expected(view, applied) - counted) / counted)
-        node, length = digests[-1].hex(), len(digests)
-        anchor = Anchor(node, length, applied, counted, own, prompt.counter, prompt.frame, prompt.fixed)
+        made_by = prompt.counter, prompt.frame, prompt.fixed
+        anchor = Anchor(digests[-1].hex(), len(digests), applied, counted, own, *made_by)
         self._anchors.put((scope, digests[-1]), anchor)
         return anchor
 
@@ -221,8 +211,6 @@ class Calibrator:
         known = states[counter]
         known.prices, known.unfitted = known.samples.fit(hints), 0.0
 
-    # -- shared --------------------------------------------------------------------------------------
-
     async def progress(self, model: str, counter: str) -> Progress:
         """How good the estimates for a model are, by what this process and the store know."""
         await self._read(model, counter)
@@ -236,7 +224,6 @@ class Calibrator:
         await self.facts.put(self._name(model, counter), fact, self.ttl, "a calibration")
 
     async def _read(self, model: str, counter: str) -> None:
-        """Reads and merges what other processes have learned."""
         fact = await self.facts.get(self._name(model, counter), "a calibration")
         try:
             theirs = decoded(fact) if fact else None

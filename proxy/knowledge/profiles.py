@@ -63,7 +63,6 @@ class Scope(NamedTuple):
 
     @property
     def everyone(self) -> Scope:
-        """The same model for everyone."""
         return Scope(self.model)
 
 
@@ -137,7 +136,6 @@ class Profile(BaseModel):
 
     @cached_property
     def form(self) -> Form | None:
-        """The form that messages must have; None if the upstream accepts any."""
         form = Form(self.alternate_roles, self.assistant_name, self.empty_assistant, self.middle_system)
         return None if form == Form() else form
 
@@ -204,10 +202,7 @@ _LESSONS = (
 
 @dataclass(slots=True, eq=False)
 class Profiles:
-    """The profiles of one upstream's models; one per app."""
-
     _set_for: Callable[[str], Profile] = lambda _: ANY
-    """Gives a model's profile from the settings."""
     _set: Lru[str, Profile] = field(default_factory=lambda: Lru(MAX_MODELS), init=False)
     _learned: Lru[Scope, Profile] = field(default_factory=lambda: Lru(MAX_SCOPES), init=False)
 

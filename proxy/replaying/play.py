@@ -29,7 +29,7 @@ from proxy.replaying.measures import (
 from proxy.replaying.models import RealModels, ScriptedSummarizer
 from proxy.replaying.recorded import Conversation, Message, Question
 from proxy.request import wire
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers

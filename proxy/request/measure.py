@@ -9,8 +9,7 @@ counts are estimates.
 What is made of all messages of a conversation together, its transcript with digests and sums, is cached as a prefix:
 the messages without the last one, which clients rewrite, and without the system messages at the head, into which agents
 put the time of day. A prefix is found by its last element, searched backwards from the end of a request. A conversation
-has one for each counter of tokens, which moves on with every request; the first one stays where it was too, because
-other conversations may continue from there.
+has one for each counter of tokens, which moves on with every request.
 """
 
 from __future__ import annotations
@@ -50,25 +49,18 @@ class CountedTranscript(NamedTuple):
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> CountedTranscript:
-        """The transcript of some messages."""
         transcript = Transcript.of(messages)
         return cls(transcript, of_messages(transcript.chain))
 
     def followed(self, messages: Iterable[Message]) -> CountedTranscript:
-        """The transcript with more messages after its own."""
         longer = self.transcript.extended_by(messages)
         return CountedTranscript(longer, self.features.plus(of_messages(longer.chain[len(self.transcript.chain) :])))
 
 
 class CachedPrefix(NamedTuple):
-    """The first elements of a message list, and the transcript that was built from them."""
-
     elements: Sequence[Element]
     counted: CountedTranscript
-    is_first: bool
-    """Whether it was stored when the list had no prefix yet; such a prefix stays where it is."""
     size: int
-    """Bytes of memory that its elements take."""
 
 
 class CachedCount(NamedTuple):
@@ -79,8 +71,6 @@ class CachedCount(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A transcript with its counts."""
-
     transcript: Transcript
     overhead: int
     """Tokens of tools and framing."""
@@ -89,7 +79,6 @@ class Measured(NamedTuple):
     restored: int = 0
     """Tokens of the messages that the client did not send and that were put back from the store."""
     counted_by: str = ""
-    """The name of the counter."""
     outside_digest: str = ""
     """A digest, in hex, of the members besides `messages` that were counted; "" if there are none."""
     features: Features | None = None
@@ -123,10 +112,7 @@ class Prefixes:
         return None
 
     def store(self, elements: Sequence[Element], counted_by: str, found: CachedPrefix | None) -> None:
-        """Stores the prefix of a message list, all elements but the last; `found` is what `find` gave for the list.
-
-        The new prefix takes the place of `found`, unless that is a first one.
-        """
+        """Stores the prefix of a message list, all elements but the last, in place of the one that was `found`."""
         start, end = len(found.elements) if found else 0, len(elements) - 1
         if end < MIN_MESSAGES or start >= end or not all(element.cost for element in elements[start:end]):
             return
@@ -136,10 +122,8 @@ class Prefixes:
             counted = CountedTranscript.of(messages)
         else:
             counted, size = found.counted.followed(messages), found.size + size
-            if not found.is_first:
-                self._kept.forget((found.elements[-1], counted_by))
-        prefix = CachedPrefix(elements[:end], counted, found is None, size)
-        self._kept.put((elements[end - 1], counted_by), prefix, size)
+            self._kept.forget((found.elements[-1], counted_by))
+        self._kept.put((elements[end - 1], counted_by), CachedPrefix(elements[:end], counted, size), size)
 
 
 class _Split(NamedTuple):
@@ -165,7 +149,6 @@ class Measurer:
         self._overheads: Lru[bytes, int] = Lru(_MAX_OVERHEADS)
 
     async def measure(self, body: Body, counter: Counter) -> Measured:
-        """The transcript, each message counted by the counter."""
         name = counter.cache_key
         split = self._split(body, name)
         new = [element for element in (*split.systems, *split.later) if name not in element.messages]
@@ -181,7 +164,10 @@ class Measurer:
         read: dict[int, Message] = {}
         for element in (*split.systems, *split.later):
             if LENGTH_ESTIMATE not in element.messages:
-                read[id(element)] = self._estimated(element)
+                tokens = len(element.data) // BYTES_PER_TOKEN + 1
+                message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect)
+                element.set_message(LENGTH_ESTIMATE, message)
+                read[id(element)] = message
         transcript, features = self._build(body, split, LENGTH_ESTIMATE, read)
         overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
         return Measured(transcript, overhead, False, 0, LENGTH_ESTIMATE, body.envelope.outside_digest.hex(), features)
@@ -229,13 +215,6 @@ class Measurer:
         element.set_message(counter.cache_key, message)
         return message
 
-    def _estimated(self, element: Element) -> Message:
-        """The message of an element, its tokens estimated by its length."""
-        tokens = len(element.data) // BYTES_PER_TOKEN + 1
-        message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect)
-        element.set_message(LENGTH_ESTIMATE, message)
-        return message
-
     async def _overhead(self, outside_digest: bytes, body: Body, transcript: Transcript, counter: Counter) -> int:
         """Tokens of the request besides its messages, counted once for the same tools."""
         key = _hash(outside_digest, f"{bool(transcript.systems)} {counter.cache_key}", counter.owner)
@@ -249,7 +228,6 @@ class Measurer:
 
 
 def end_of_systems(elements: Sequence[Element]) -> int:
-    """The index of the first element that is not a system message."""
     for index, element in enumerate(elements):
         if element.role not in element.endpoint.dialect.system_roles:
             return index

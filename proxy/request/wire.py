@@ -15,12 +15,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint, MalformedElement
 from proxy.errors import BadRequest
+from proxy.http.headers import Headers
+from proxy.knowledge.profiles import Scope
+from proxy.request.callers import ALWAYS, Trust
 from proxy.request.message_cache import IS_TEXT, Element, MessageCache, Span
 from proxy.request.scanning import (
     DEFAULT_BOUNDS,
@@ -44,15 +48,12 @@ _MAX_UNREAD = 2 * 1024 * 1024
 
 
 class Body(NamedTuple):
-    """The body of a request as it came in."""
-
     endpoint: Endpoint
     data: bytes
     """The body, decompressed."""
     envelope: Envelope
     """The members and their text: all of `data`, or `data` without the messages if there is a `hole`."""
     values: Mapping[str, Any]
-    """The values of all members but the list."""
     elements: Sequence[Element]
     """The messages, in append mode after those that the store supplied."""
     units: Sequence[Element | Span]
@@ -64,7 +65,6 @@ class Body(NamedTuple):
 
     @property
     def members(self) -> Mapping[str, Member]:
-        """The members, each with its place in the text of `envelope`."""
         return self.envelope.members
 
     @property
@@ -109,7 +109,6 @@ class Body(NamedTuple):
         return _edited(self.envelope.text, edits)
 
     def _member_edit(self, key: str, value: bytes) -> tuple[int, int, bytes]:
-        """The edit that sets a member to a value, or adds it."""
         if key in self.members:
             return (*self._span(key), value)
         end = max(member.end for member in self.members.values())
@@ -130,42 +129,59 @@ class Body(NamedTuple):
         return (member.start if is_first else before), member.end
 
 
-def read(
-    data: bytes,
-    endpoint: Endpoint,
-    cache: MessageCache | None = None,
-    bounds: Bounds = DEFAULT_BOUNDS,
-    *,
-    owner: str = "",
-) -> Body:
-    """Reads a body that came to an endpoint, without parsing again what is in the `cache` of the tenant that owns it.
+class GoesOn(NamedTuple):
+    """What a request goes on from whose reply is to be stored, so that a later request may name it."""
 
-    Raises `BadRequest` that says what is wrong where, and `BodyTooLarge` if the bounds are exceeded.
-    """
-    owner = f"{endpoint.dialect.name} {owner}"
-    body = None if cache is None else _result(_recognised(data, endpoint, cache, bounds, owner))
-    return body or _parse_all(data, endpoint, bounds, owner)
+    name: str = ""
+    """The name of the block with the reply that the request names; "" where it names none."""
+    session: str = ""
+    supplied: int = 0
+    """How many elements of the list the store has supplied."""
+
+
+class ClientRequest(NamedTuple):
+    tenant: str
+    headers: Headers
+    """The client's headers to forward, without those that describe a content encoding of the body."""
+    body: Body
+    model: str
+    """The model's id without a strategy suffix."""
+    has_suffix: bool
+    controls: Controls
+    path: bytes = b""
+    """The path that it is forwarded to, where that is not the endpoint's own."""
+    query: bytes = b""
+    received_at: float = 0.0
+    """When the request came in, in seconds since the epoch."""
+    encoded_body: bytes = b""
+    """The body as it came in if it had a content encoding, else empty."""
+    encoding_headers: Sequence[tuple[bytes, bytes]] = ()
+    trust: Trust = ALWAYS
+    goes_on: GoesOn | None = None
+    """What it goes on from; None if its reply is not to be stored for others to name."""
+
+    @property
+    def target(self) -> bytes:
+        return self.path or self.body.endpoint.path.encode()
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of what an answer to this request teaches."""
+        return Scope(self.model, self.tenant)
 
 
 async def read_in_turns(
     data: bytes, endpoint: Endpoint, cache: MessageCache, bounds: Bounds, *, owner: str = ""
 ) -> Body:
-    """Reads a body as `read` does, but lets other requests run meanwhile if it is large."""
+    """Reads a body as `read` does, but parses nothing again that is in the cache of the tenant that owns it.
+
+    If the body is large, other requests run meanwhile.
+    """
     owner = f"{endpoint.dialect.name} {owner}"
     body = await _recognised(data, endpoint, cache, bounds, owner)
     if body is None and len(data) > _MAX_INLINE:
-        return await asyncio.to_thread(_parse_all, data, endpoint, bounds, owner)
-    return body or _parse_all(data, endpoint, bounds, owner)
-
-
-def _result(reading: Coroutine[Any, Any, Body | None]) -> Body | None:
-    """The result of a coroutine that waits for nothing but its next turn."""
-    while True:
-        try:
-            reading.send(None)
-        except StopIteration as end:
-            body: Body | None = end.value
-            return body
+        return await asyncio.to_thread(read, data, endpoint, bounds, owner)
+    return body or read(data, endpoint, bounds, owner)
 
 
 async def _recognised(data: bytes, endpoint: Endpoint, cache: MessageCache, bounds: Bounds, owner: str) -> Body | None:
@@ -190,11 +206,14 @@ async def _recognised(data: bytes, endpoint: Endpoint, cache: MessageCache, boun
 
 @cache
 def _opening(list_member: str) -> re.Pattern[bytes]:
-    """What the list begins with, up to its first element."""
     return re.compile(rb'"%s"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*' % list_member.encode())
 
 
-def _parse_all(data: bytes, endpoint: Endpoint, bounds: Bounds, owner: str) -> Body:
+def read(data: bytes, endpoint: Endpoint, bounds: Bounds = DEFAULT_BOUNDS, owner: str = "") -> Body:
+    """Reads a body that came to an endpoint.
+
+    Raises `BadRequest` that says what is wrong where, and `BodyTooLarge` if the bounds are exceeded.
+    """
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

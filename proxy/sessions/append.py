@@ -19,15 +19,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 from proxy.controls import Controls
 from proxy.endpoints.replies import Items
 from proxy.errors import BadRequest, HeadMismatch
-from proxy.request.client_request import GoesOn
 from proxy.request.message_cache import Element
-from proxy.request.wire import Body
+from proxy.request.wire import Body, GoesOn
 from proxy.sessions.codec import BLOCK_VERSION
 from proxy.sessions.histories import Histories, History, history_at
 from proxy.sessions.session import EMPTY, Tip
@@ -37,8 +36,7 @@ from strategies.core.digest import DIGEST_BYTES, chain
 from strategies.core.messages import dump
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(NamedTuple):
     """One append that is not stored yet: the tip it builds on, the messages that the client sent, and its head.
 
     `current_head` is the newest stored head, which stays valid until the append is stored.
@@ -65,15 +63,10 @@ class Append:
         return Tip(self.head, blake2b(data, digest_size=16).hexdigest()), data
 
 
-def head_of(count: int, digest: bytes) -> str:
-    """A head as headers show it."""
-    return f"{count}-{digest.hex()}"
-
-
 def head_after(elements: Sequence[Element]) -> str:
-    """The head of a history that ends with these messages."""
+    """The head of a history with these messages, as headers show it."""
     digests = chain(each.digest for each in elements if each.role not in each.endpoint.dialect.system_roles)
-    return head_of(len(digests), digests[-1]) if digests else EMPTY
+    return f"{len(digests)}-{digests[-1].hex()}" if digests else EMPTY
 
 
 def append_to(stored: History, sent: Sequence[Element], if_head: str | None) -> tuple[Append, tuple[Element, ...]]:
@@ -107,8 +100,6 @@ def check_append(controls: Controls, body: Body, session: str | None, *, keeps_t
 
 
 class KeptReplies:
-    """Reads the histories that end with stored replies; one per app."""
-
     def __init__(self, stored: StoredSessions) -> None:
         self._stored = stored
         self._histories = Histories(stored)
@@ -142,7 +133,6 @@ class KeptReplies:
 
 
 def block_name(reply_id: str) -> str:
-    """The name of the block of a reply with this id."""
     return blake2b(reply_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"reply").hexdigest()
 
 

@@ -88,7 +88,6 @@ def _without(cards: Iterable[MemoryCard], ids: Collection[str]) -> tuple[MemoryC
 
 
 def with_card(session: Session, card: MemoryCard) -> Session:
-    """The session with a card that a person wrote."""
     others = [each for each in session.added_cards if each.id != card.id]
     again = {each.id for each in _all(session) if _alike(each, card)}
     kept = tuple(each for each in session.forgotten_ids if each not in again)
@@ -103,7 +102,6 @@ def without_cards(session: Session, ids: Collection[str]) -> Session:
 
 
 def forgotten_cards(session: Session) -> list[MemoryCard]:
-    """The cards of a session that a person has taken out."""
     return [card for card in _all(session) if card.id in session.forgotten_ids] if session.forgotten_ids else []
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from proxy.endpoints.endpoint import Endpoint
@@ -66,14 +65,14 @@ def history_at(tip: Tip, blocks: Mapping[str, StoredAppend]) -> History:
     while at.block:
         appends.append(blocks[at.block])
         at = appends[-1].base
-    elements = [element for each in reversed(appends) for element in each.elements]
-    newest = len(appends[0].elements) if appends else 0
-    before = appends[0].base if appends else NO_TIP
-    return History(tip, tuple(elements), before, tuple(elements[: len(elements) - newest]))
+    if not appends:
+        return History()
+    newest, *older = appends
+    before = tuple([element for each in reversed(older) for element in each.elements])
+    return History(tip, (*before, *newest.elements), newest.base, before)
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     """An appended history up to and with its newest reply, and the same history before its newest append."""
 
     tip: Tip = NO_TIP
@@ -83,8 +82,6 @@ class History:
 
 
 class DecodedBlock(NamedTuple):
-    """One block, decoded: the messages of a turn, or an append."""
-
     name: str
     messages: list[StoredMessage]
     appended: StoredAppend | None
@@ -93,11 +90,13 @@ class DecodedBlock(NamedTuple):
 class StoredHistory:
     """The decoded blocks of one session: a tree of messages, and appends by the names of their blocks.
 
-    `size` is the memory that it takes, in bytes, roughly; `dialect` is that of the session.
+    `size` is the memory that it takes, in bytes, roughly; `dialect` is that of the session, `created_at` when that was
+    created.
     """
 
-    def __init__(self, dialect: str = CHAT) -> None:
+    def __init__(self, dialect: str = CHAT, created_at: float = 0.0) -> None:
         self.endpoint = endpoint_named(dialect)
+        self.created_at = created_at
         self.tree: Tree[StoredMessage] = Tree()
         self.appended: dict[str, StoredAppend] = {}
         self.size = 0
@@ -116,26 +115,18 @@ class StoredHistory:
 
     def add(self, blocks: Iterable[DecodedBlock]) -> None:
         """Adds blocks; those that are known already change nothing."""
-        for block in blocks:
-            if block.appended is not None and block.name not in self.appended:
-                self._append(block.name, block.appended)
-            if block.messages:
-                self._grow(block.messages)
-
-    def _append(self, name: str, appended: StoredAppend) -> None:
-        self.appended[name] = appended
-        self.size += sum(_NODE_BYTES + _text_bytes(element.data) for element in appended.elements)
-        self._needed.discard(name)
-        if appended.base.block and appended.base.block not in self.appended:
-            self._needed.add(appended.base.block)
-
-    def _grow(self, messages: list[StoredMessage]) -> None:
-        before = messages[0].before
-        if before != ROOT and before not in self.tree.messages:
-            self._needed.add(before.hex())
-        for message in messages:
-            self._needed.discard(self.tree.add(message).hex())
-            self.size += _NODE_BYTES + _text_bytes(message.raw)
+        for name, messages, appended in blocks:
+            if appended is not None and name not in self.appended:
+                self.appended[name] = appended
+                self.size += sum(_NODE_BYTES + _text_bytes(element.data) for element in appended.elements)
+                self._needed.discard(name)
+                if appended.base.block and appended.base.block not in self.appended:
+                    self._needed.add(appended.base.block)
+            if messages and messages[0].before != ROOT and messages[0].before not in self.tree.messages:
+                self._needed.add(messages[0].before.hex())
+            for message in messages:
+                self._needed.discard(self.tree.add(message).hex())
+                self.size += _NODE_BYTES + _text_bytes(message.raw)
 
     def missing(self, ends: Collection[str]) -> set[str]:
         """Names of blocks that the paths to `ends` need and that are not known, except those that are gone."""
@@ -176,41 +167,30 @@ def _text_bytes(raw: str | bytes | None) -> int:
     return 0 if raw is None else _TEXT_BYTES + _COPIES * len(raw)
 
 
-class _Cached(NamedTuple):
-    """The history of a session, and when that session was created."""
-
-    created_at: float
-    history: StoredHistory
-
-
 class Histories:
     """Reads the histories of sessions; one per app. It caches at most `max_bytes` of them."""
 
     def __init__(self, stored: StoredSessions, max_bytes: int = MAX_BYTES) -> None:
         self._stored = stored
         self._max_bytes = max_bytes
-        self._cached: SizedLru[StoreKey, _Cached] = SizedLru(max_bytes)
+        self._cached: SizedLru[StoreKey, StoredHistory] = SizedLru(max_bytes)
 
     async def history(self, key: StoreKey, session: Session, ends: Collection[str]) -> StoredHistory:
         """The history of a session with its paths to `ends`, as far as they are stored; raises `StoreError`.
 
         `ends` are chain digests in hex, or names of append mode's blocks.
         """
-        cached = self._cached.use(key)
-        if cached is not None and cached.created_at == session.created_at:
-            history = cached.history
-            await self._read_missing(key, history, ends, READS_BY_NAME)
-        else:
-            history = StoredHistory(session.dialect)
-            await self._read_missing(key, history, ends, 0)
+        history, tries = self._cached.use(key), READS_BY_NAME
+        if history is None or history.created_at != session.created_at:
+            history, tries = StoredHistory(session.dialect, session.created_at), 0
+        await self._read_missing(key, history, ends, tries)
         if history.size <= self._max_bytes:
-            self._cached.put(key, _Cached(session.created_at, history), history.size)
+            self._cached.put(key, history, history.size)
         else:
             self.forget(key)
         return history
 
     def forget(self, key: StoreKey) -> None:
-        """Drops a session that is gone from the cache."""
         self._cached.forget(key)
 
     async def _read_missing(self, key: StoreKey, history: StoredHistory, ends: Collection[str], tries: int) -> None:

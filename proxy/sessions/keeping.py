@@ -39,15 +39,12 @@ SMALL_TOKENS = 2_048
 
 @dataclass(slots=True)
 class Keeper:
-    """Stores sessions and condensations; one per app."""
-
     _stored: StoredSessions
     _: KW_ONLY
     ttl: int
     """Seconds that a session lives after a write."""
     clock: Callable[[], float]
     keeps_text: bool = True
-    """Whether clients' messages are stored."""
 
     def cards_to_record(self, cards: Sequence[MemoryCard], condensation: str, now: float) -> tuple[MemoryCard, ...]:
         """Memory cards as they are recorded with a condensation at `now`; none where no text may be kept."""
@@ -111,7 +108,6 @@ class Keeper:
             await self._stored.write(self._put(recognised.key, condensation, standing=True), recognised.patience)
 
     async def mark(self, recognised: Recognised, name: str) -> None:
-        """Makes a mark of the session; raises `StoreError`."""
         if not recognised.trust.holds(self._logged(lambda: self.mark(recognised, name))):
             await self._stored.write(self._stored.store.mark(recognised.key, name), recognised.patience)
 

@@ -83,13 +83,10 @@ class Recognised(NamedTuple):
     """The session of a request, as far as the store has it."""
 
     identity: Identity
-    """How the request names its session."""
     key: StoreKey
     """Where the session is stored, or would be."""
     shown_id: str
-    """The session's id as headers show it."""
     patience: Patience
-    """How long the request may still wait for the store."""
     session: Session | None = None
     """None where the session is new, or could not be read."""
     branch: Branch | None = None
@@ -111,9 +108,7 @@ class Recognised(NamedTuple):
     missing: MissingMessages | None = None
     """The messages that a client left out which sends a window of its history."""
     scope: Scope | None = None
-    """The scope in which the session shares memory cards."""
     trust: Trust = ALWAYS
-    """Whether anything may be stored yet."""
 
     def last_applied(self, branch: Branch | None) -> str | None:
         """The id of the condensation in the last view of the request's branch; None where that is not known.
@@ -131,7 +126,6 @@ class Recognised(NamedTuple):
 
     @property
     def is_derived(self) -> bool:
-        """Whether the session is found by the chain rather than by an id."""
         return self.identity.id is None
 
 
@@ -344,7 +338,7 @@ def _may_be_a_window(session: Session, branch: Branch | None, transcript: Transc
     """
     if branch is None:
         return bool(session.branches)
-    return len(session.branches) > 1 and not has_node(transcript.digests, branch.count, branch.head)
+    return len(session.branches) > 1 and not has_node(transcript.digests, branch.length, branch.head)
 
 
 def is_answered_alike(branch: Branch, transcript: Transcript, *, must_be_known: bool = False) -> bool:
@@ -354,10 +348,10 @@ def is_answered_alike(branch: Branch, transcript: Transcript, *, must_be_known: 
     that reply is known; one that is not known proves nothing where it `must_be_known`. An assistant message that the
     client began is completed by the reply itself.
     """
-    if has_node(transcript.digests, branch.count, branch.head):
+    if has_node(transcript.digests, branch.length, branch.head):
         return True
     place = place_of_last(branch, transcript)
-    place = branch.count - 1 if place is None else place
+    place = branch.length - 1 if place is None else place
     rewritten = transcript.chain[place]
     if rewritten.role is not Role.USER:
         return rewritten.role is Role.ASSISTANT

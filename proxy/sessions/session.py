@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -75,15 +74,15 @@ class Opening(NamedTuple):
     node: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
+    """A line of history. Its fields are stored in this order, and new ones come last."""
+
     name: str
     """`main`, `b2`, `b3`, …"""
     head: bytes
     """The chain digest of the last message that a client sent on it."""
     before: bytes
-    """The chain digest before that message."""
-    count: int
+    length: int
     """How many chain messages lead up to the head."""
     last_used: float = 0.0
     """When a request last moved it, in seconds since the epoch."""
@@ -92,7 +91,6 @@ class Branch:
     seen: tuple[tuple[int, float], ...] = ()
     """Pairs of a chain length and the time by which the messages up to it had come, in order."""
     block: MemoryBlock = NO_MEMORY_BLOCK
-    """The memory block of its last user message."""
     anchor: Anchor | None = None
     """The upstream's token count of the last view that has one."""
     reply: str = ""
@@ -114,8 +112,7 @@ class Branch:
         return self.openings[0].place if len(self.openings) == 1 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Tip:
+class Tip(NamedTuple):
     """Where an appended history ends: its head, as headers show it, and the name of its newest block."""
 
     head: str = EMPTY
@@ -126,16 +123,12 @@ NO_TIP = Tip()
 
 
 class FailedTry(NamedTuple):
-    """A preparation that came to nothing."""
-
     applied: str
     """The id of the condensation in the view; "" if there was none."""
     tokens: int
-    """Tokens of the view."""
     reason: str = ""
     """Why there is no record; "" where no model was asked and no judge wanted one."""
     judged: bool = False
-    """Whether judges had said YES."""
     branch: str = ""
     at: float = 0.0
     """Seconds since the epoch."""
@@ -154,7 +147,6 @@ class Wish(NamedTuple):
 
     @property
     def node(self) -> bytes:
-        """The chain digest after the message."""
         return bytes.fromhex(self.what)
 
     @property
@@ -172,10 +164,7 @@ class Wish(NamedTuple):
 
 
 class Session(NamedTuple):
-    """One session as it is stored."""
-
     id: str
-    """The id that headers show."""
     source: str
     """Where the id came from: the name of a header or body member, or `derived`."""
     created_at: float
@@ -183,13 +172,11 @@ class Session(NamedTuple):
     parent: str | None = None
     """The stored name of the session that this one forked from."""
     settings: Mapping[str, Any] = NOTHING
-    """Settings that stick to the session."""
     strategy: str = ""
     """The pipeline of the last turn, whoever chose it; "" where an earlier version wrote the session."""
     branches: tuple[Branch, ...] = ()
     """The branches that were used last, at most `MAX_BRANCHES`."""
     branches_opened: int = 0
-    """How many branches were ever opened."""
     totals: Mapping[str, int] = NOTHING
     """Sums over all requests: counts of requests and of tokens."""
     saved_tokens: Mapping[str, int] = NOTHING
@@ -205,17 +192,12 @@ class Session(NamedTuple):
     verdicts: tuple[Verdict, ...] = ()
     """The newest verdicts of judges, oldest first."""
     judging: Mapping[str, Any] = NOTHING
-    """The last state of judgement, for people to read."""
     economy: Mapping[str, Any] = NOTHING
     """Where condensing is cheapest: `trigger` in tokens, the share that it `saves`, the `mode`; for people to read."""
     failed_try: FailedTry | None = None
-    """The last preparation, if it failed."""
     added_cards: tuple[MemoryCard, ...] = ()
-    """Memory cards that a person wrote."""
     forgotten_ids: tuple[str, ...] = ()
-    """Ids of the memory cards that a person does not want."""
     patches: tuple[Overlay, ...] = ()
-    """Hidden rounds, the newest last."""
     inherited: int = 0
     """How many first messages are stored in the parent's blocks only; 0 once the fork has stored them itself."""
     forked_after: int = 0
@@ -225,7 +207,6 @@ class Session(NamedTuple):
     dialect: str = CHAT
     """The name of the protocol that its messages are in; it is never replayed in another one."""
     revision: int = 0
-    """How many times it was saved."""
 
     @property
     def is_derived(self) -> bool:
@@ -259,7 +240,6 @@ class Session(NamedTuple):
         return [card for card in settled_cards(tuple(cards)) if card.id not in self.forgotten_ids]
 
     def with_verdict(self, verdict: Verdict, judging: Mapping[str, Any]) -> Session:
-        """The session with one more verdict and the state of judgement after it."""
         return self._replace(verdicts=(*self.verdicts, verdict)[-MAX_VERDICTS:], judging=judging)
 
     def has_more_for_fork(self, count: int) -> bool:
@@ -294,21 +274,21 @@ def continues(branch: Branch, transcript: Transcript, *, answered: bool) -> bool
     another conversation that began alike. A last message that has moved always counts only then.
     """
     digests, size = transcript.digests, len(transcript.chain)
-    if branch.count <= size and digests[branch.count - 1] == branch.head:
+    if branch.length <= size and digests[branch.length - 1] == branch.head:
         return True
     place = place_of_last(branch, transcript)
     if place is None:
         return False
-    return size > place + 1 or (common_length(branch, digests) == branch.count - 1 and not answered)
+    return size > place + 1 or (common_length(branch, digests) == branch.length - 1 and not answered)
 
 
 def place_of_last(branch: Branch, transcript: Transcript) -> int | None:
     """Where a transcript has the branch's last message, or what rewrote it; None where it does not go on from there."""
     shared = common_length(branch, transcript.digests)
-    if shared >= branch.count - 1:
-        return branch.count - 1 if shared else None
+    if shared >= branch.length - 1:
+        return branch.length - 1 if shared else None
     place = place_from(branch, transcript, shared) if shared else None
-    return None if place == branch.count - 1 else place
+    return None if place == branch.length - 1 else place
 
 
 def place_from(branch: Branch, transcript: Transcript, start: int) -> int | None:
@@ -317,7 +297,7 @@ def place_from(branch: Branch, transcript: Transcript, start: int) -> int | None
     If that was rewritten, it is known by the reply that follows it.
     """
     digests = transcript.digests
-    places = range(start, min(len(digests), branch.count))
+    places = range(start, min(len(digests), branch.length))
     same = (place for place in places if link(digests[place - 1], branch.last) == digests[place])
     answered = (place for place in places if has_reply(branch, transcript, place))
     return next(same, next(answered, None))
@@ -337,7 +317,7 @@ def has_reply(branch: Branch, transcript: Transcript, place: int) -> bool:
 
 def common_length(branch: Branch, digests: Sequence[bytes]) -> int:
     """How many first messages a transcript that continues a branch shares with it."""
-    count = branch.count
+    count = branch.length
     if count <= len(digests) and digests[count - 1] == branch.head:
         return count
     if has_node(digests, count - 1, branch.before):

@@ -27,15 +27,11 @@ from proxy.store.base import Store, StoreError, StoreKey, Write
 TRIES = 8
 LAST_SHARE = 0.25
 """The share of the whole patience that the last write gets at least, however much the steps before it took."""
-
 TRIAL_EVERY = 2.0
 """Seconds between two trials of whether the store can write."""
 _TRIAL, _TRIAL_BYTES, _TRIAL_TTL = "write-trial", 4_096, 60
-
 _ANCESTORS = 8
-
 IN_THREAD = 64 * 1024  # bytes of a write; from here on they are compressed in a thread
-
 NONE: Mapping[str, bytes] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
@@ -154,6 +150,7 @@ class StoredSessions:
         try:
             return await patience.wait_for(task, LAST_SHARE * patience.total if is_last else 0.0)
         except asyncio.CancelledError:
+            # Nobody hears of a failure any more, so it is noted here.
             task.add_done_callback(self._note_failure)
             raise
 
@@ -175,7 +172,6 @@ class StoredSessions:
         return self.outage.unwritten
 
     def _write_done(self, task: asyncio.Task[Any]) -> None:
-        """Logs a defect; a `StoreError` is raised to the waiting caller, or noted by `_note_failure` if it has left."""
         self._writes.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, StoreError):
@@ -184,7 +180,6 @@ class StoredSessions:
             _log.error("a write failed", exc_info=error)
 
     def _note_failure(self, task: asyncio.Task[Any]) -> None:
-        """Notes that a write has failed whose caller was cancelled."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, StoreError):
             self.outage.failed("a write that nobody waited for any longer failed", error)

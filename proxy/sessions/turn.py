@@ -7,7 +7,6 @@ from the places where the branch's last turn may have begun. Everything here is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -42,18 +41,13 @@ _LAST_USED = attrgetter("last_used")
 
 
 class SessionUpdate(NamedTuple):
-    """What one request changes in its session."""
-
     transcript: Transcript
     """The history that the client sent, or in append mode all of it."""
     settings: dict[str, object]
     """Settings that stick to a session with an explicit id."""
     strategy: str
-    """The pipeline of the request."""
     tokens_before: int
-    """Tokens of the transcript."""
     tokens_after: int
-    """Tokens of the view."""
     own_tokens: int
     """Tokens of the model calls that we made for it."""
     applied: str
@@ -61,19 +55,14 @@ class SessionUpdate(NamedTuple):
     tip: Tip | None = None
     """Where the history ends after an append; None outside of append mode."""
     tip_before: Tip = NO_TIP
-    """The tip that an append builds on."""
     blocks: Mapping[str, bytes] = MappingProxyType({})
     """The block of an append, or of a reply that a later request may name, by its name."""
     block: MemoryBlock = NO_MEMORY_BLOCK
-    """The memory block that the view shows."""
     usage: Usage | None = None
-    """What the upstream reported."""
     anchor: Anchor | None = None
     """What calibration keeps of the usage for the branch's next request."""
     reply: str = ""
-    """How the reply ends."""
     has_tools: bool = False
-    """Whether the request offered tools."""
     covered: int = 0
     """How many messages the view's head covers."""
     patch: Overlay | None = None
@@ -81,7 +70,6 @@ class SessionUpdate(NamedTuple):
     memory_patch: Overlay | None = None
     """A memory block that stays at its place in later views."""
     memory_tokens: int = 0
-    """Tokens that the hidden rounds have cost."""
     rewriting_refused: bool = False
     """Whether the upstream took the request only as it came."""
     shown: str = ""
@@ -99,12 +87,12 @@ def openings(transcript: Transcript) -> tuple[Opening, ...]:
 def places_since(branch: Branch, transcript: Transcript, shared: int) -> list[int] | None:
     """The places of the messages that the branch's last request did not have; None where that is not known."""
     size = len(transcript.chain)
-    if shared >= branch.count - 1:
-        return list(range(branch.count, size))
+    if shared >= branch.length - 1:
+        return list(range(branch.length, size))
     place = place_from(branch, transcript, shared) if shared else None
     if place is None:
         return None
-    if place < branch.count - 1:
+    if place < branch.length - 1:
         return list(range(place + 1, size))
     # It stands where it stood: what was in front of it has changed.
     return [i for i in range(shared, size) if i != place] if branch.turn == shared else None
@@ -143,7 +131,7 @@ def session_after(session: Session, branch: Branch | None, update: SessionUpdate
         others = [each for each in session.branches if each.name != moved.name]
     else:
         renamed = branch_name(opened)
-        others = [replace(each, name=renamed) if each.name == moved.name else each for each in session.branches]
+        others = [each._replace(name=renamed) if each.name == moved.name else each for each in session.branches]
     patched = session
     if update.patch or update.memory_patch or session.patches:
         for patch in (update.memory_patch, update.patch):
@@ -192,7 +180,7 @@ def _moved(session: Session, old: Branch | None, update: SessionUpdate, now: flo
         session.name_for(old, has_tools=update.has_tools),
         head=digests[-1],
         before=digests[-2] if len(digests) > 1 else ROOT,
-        count=len(digests),
+        length=len(digests),
         last_used=now,
         applied=update.applied,
         seen=_seen_after(old.seen if old else (), common_length(old, digests) if old else 0, len(digests), now),

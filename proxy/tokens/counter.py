@@ -50,7 +50,6 @@ MAX_MEDIA_TOKENS = 100_000
 REMEMBERED_CHARS = 256
 REMEMBERED_TEXTS = 4_096
 MAX_COUNTERS = 256
-"""Maximum number of counters that are kept."""
 
 # Everything newer, and other vendors' models, take the default: it is the nearest we have.
 _CL100K_PREFIXES = ("gpt-3.5", "gpt-35", "gpt-4-", "ft:gpt-3.5", "ft:gpt-4-")
@@ -67,7 +66,6 @@ class Counter(ABC):
     protocol: ClassVar[str] = ""
     """What sets the cache keys of a protocol apart from those of others."""
     dialect: ClassVar[Dialect]
-    """The dialect of the values that it counts."""
     name: str
     """`o200k_base`, `cl100k_base` or `estimate`."""
     exact: bool
@@ -75,7 +73,6 @@ class Counter(ABC):
     cache_key: str
     """Counters with the same key count every message alike: protocol, encoding and price list of pictures."""
     owner: str
-    """The tenant whose texts it counts."""
 
     def __init__(
         self, name: str, text: Callable[[str], int], family: images.Family, owner: str = "", factor: float = 1.0
@@ -108,13 +105,11 @@ class Counter(ABC):
         """About how much work it is to count a message, in characters of text."""
 
     def string(self, value: object) -> int:
-        """Tokens of what should be a text."""
         if isinstance(value, str):
             return self.text(value) if value else 0
         return 0 if value is None else self.loose(value)
 
     def json(self, value: object) -> int:
-        """Tokens of a value that is shown as JSON."""
         try:
             return self.text(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
         except (RecursionError, ValueError):
@@ -132,7 +127,6 @@ class Counter(ABC):
         return self.images.tokens(size, detail if isinstance(detail, str) else "auto")
 
     def audio(self, data: object, form: object) -> int:
-        """Tokens of a sound in base64."""
         return _bounded(data, AUDIO_BYTES_PER_TOKEN.get(str(form), COMPRESSED_AUDIO_BYTES_PER_TOKEN))
 
     def file(self, data: object, name: object) -> int:
@@ -149,7 +143,6 @@ class Tokenizers:
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _encoders: dict[str, tuple[str, CountFor]] = field(default_factory=dict, init=False)
     problems: dict[str, str] = field(default_factory=dict, init=False)
-    """Why encodings are unavailable."""
     _counters: dict[tuple[str, type[Counter], str], Counter] = field(default_factory=dict, init=False)
 
     def for_model(self, model: str, kind: type[Counter], owner: str = "") -> Counter:

@@ -79,8 +79,6 @@ def _forms(model: str) -> tuple[str, ...]:
 
 
 class StatedWindow(NamedTuple):
-    """The window that a server states for a model."""
-
     window: int
     """In tokens, input and output together."""
     max_input: int | None
@@ -90,7 +88,6 @@ class StatedWindow(NamedTuple):
 
 
 WindowLookup = Callable[[str], StatedWindow | None]
-"""Gives the window that a server states for a model, by name."""
 
 
 def no_stated_window(_model: str) -> None:

@@ -67,7 +67,7 @@ async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:
     await asyncio.gather(sessions.settle(one, turn("abcde")), sessions.settle(two, turn("xyz")))
     found = await recognised(sessions, "abcdefg", NAMED)
     assert found.session is not None
-    assert {each.count for each in found.session.branches} == {5, 3}
+    assert {each.length for each in found.session.branches} == {5, 3}
     assert found.session.totals["requests"] == 3
 
 

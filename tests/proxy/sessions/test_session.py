@@ -65,7 +65,7 @@ def branch(session: Session, history: str) -> str | None:
 def test_a_new_session_has_no_branch_and_its_first_is_main() -> None:
     assert branch(NEW, "a") is None
     session, opened = moved(NEW, said("a"), 1.0)
-    assert (opened.name, opened.count, opened.before) == ("main", 1, ROOT)
+    assert (opened.name, opened.length, opened.before) == ("main", 1, ROOT)
     assert branch(session, "a") == "main"
 
 
@@ -215,4 +215,4 @@ def test_a_branch_comes_back_from_the_store_and_an_older_one_has_no_reply() -> N
     del document["branches"][0][9:]
     older = Records().session(Snapshot(json.dumps(document).encode(), 1))
     assert older is not None
-    assert older.branches == (replace(branch, reply="", last=b"", openings=(), may_be_side=False),)
+    assert older.branches == (branch._replace(reply="", last=b"", openings=(), may_be_side=False),)
