@@ -48,7 +48,7 @@ from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
-from proxy.sessions.append import Append, reply_block
+from proxy.sessions.histories import Append, reply_block
 from proxy.sessions.session import DERIVED
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply

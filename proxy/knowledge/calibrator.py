@@ -18,17 +18,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from proxy.knowledge.anchor import Anchor, Calibration, CountedPrompt, calibration_for, longest_anchor
-from proxy.knowledge.prices import (
-    EVEN,
-    Features,
-    Observation,
-    Samples,
-    could_be,
-    decoded,
-    encoded,
-    mean_error,
-    of_messages,
-)
+from proxy.knowledge.prices import EVEN, Features, Observation, Samples, decoded, encoded, mean_error, of_messages
 from proxy.knowledge.profiles import Scope
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -113,10 +103,7 @@ class Calibrator:
     )
 
     def refresh(self, model: str, *counters: str) -> Sequence[Hashable]:
-        """Starts reading what other processes have learned, for each counter that it is time for.
-
-        Returns the keys of those tasks that read for the first time.
-        """
+        """Starts reading what others have learned, if that is due; returns the keys of the tasks that read it first."""
         now, first = self.clock(), []
         for counter in counters:
             known, key = self._models(model)[counter], ("calibration-read", model, counter)
@@ -163,7 +150,7 @@ class Calibrator:
         least = _MIN_LEFT * min(since[0].counted, calibration.scale.upstream(own)) if since else 0
         whole = prompt.whole if view.is_verbatim else prompt.fixed.plus(of_messages(view.item_messages))
         is_truncated = counted == self.truncated_at(scope)
-        if not digests or is_truncated or not could_be(counted, whole) or counted < least:
+        if not digests or is_truncated or not whole.may_be(counted) or counted < least:
             return None
         features, new = (whole, counted) if since is None else (since[1].features, counted - since[0].counted)
         lesson = Observation(features, new, prompt.conversation, int(self.clock()))

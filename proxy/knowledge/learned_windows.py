@@ -74,10 +74,8 @@ class LearnedWindow:
         return f"learned: {self.origin}"
 
     def disproved_by(self, expected: int, counted: int) -> bool:
-        """Whether a prompt that was read whole is longer than the window.
-
-        A guess was made from our own expected count, so it is compared with that.
-        """
+        """Whether a prompt that was read whole is longer than the window."""
+        # A guess was made from our own expected count.
         return self.tokens < (expected if self.origin is Origin.GUESS else counted)
 
 
@@ -157,10 +155,7 @@ class LearnedWindows:
         return [state for state in states if state.window is not None]
 
     def refresh(self, scope: Scope) -> Sequence[Hashable]:
-        """Starts reading what other processes have learned, if it is time for that.
-
-        Returns the keys of the tasks that read for the first time, so that the request can wait for them.
-        """
+        """Starts reading what others have learned, if that is due; returns the keys of the tasks that read it first."""
         now, first = self.clock(), []
         for each in (scope, scope.everyone):
             state, key = self._state(each), ("learned", each)
@@ -178,9 +173,7 @@ class LearnedWindows:
         """Learns from a refusal of a prompt that the upstream was expected to count as `sent` tokens.
 
         A window that is `proven` without the request's text holds for everyone, and a guess never does: its length is
-        the caller's choice.
-
-        Unless it `shares`, only this process learns: nothing of a request that may not be stored reaches the store.
+        the caller's choice. Unless it `shares`, only this process learns.
         """
         if refusal.window is not None:
             tokens, origin = refusal.window, Origin.OVERFLOW

@@ -86,6 +86,10 @@ class Features(NamedTuple):
         cost: float = sum(map(mul, self, prices))
         return cost
 
+    def may_be(self, counted: int) -> bool:
+        """Whether an upstream can count so much for a whole request; media may be far cheaper than text."""
+        return MIN_SHARE * self.own_text <= counted <= MAX_TIMES * self.own + MAX_HIDDEN
+
     @property
     def hidden(self) -> int:
         """Of prices: the maximum number of tokens that the upstream adds to what is in a request."""
@@ -180,10 +184,7 @@ class Samples(NamedTuple):
     """The newest relative errors of estimates with an anchor, oldest first."""
 
     def fit(self, hints: Sequence[Observation] = ()) -> Features:
-        """Fits prices to the samples; this takes about 2 ms if the reservoirs are full.
-
-        `hints` are what samples of other counters say about the same upstream and model.
-        """
+        """Fits prices to the samples, in about 2 ms if these are full; `hints` come from those of other counters."""
         return fit_prices((*hints, *self.wholes, *self.growths)) if self.wholes or self.growths else EVEN
 
     def hint(self, prices: Features) -> tuple[Observation, ...]:
@@ -233,13 +234,8 @@ def is_plausible(observation: Observation) -> bool:
     """Whether a count can be one of the text it is said to be of; a growth must be large enough to teach anything."""
     features, counted = observation.features, observation.counted
     if features.requests:
-        return could_be(counted, features)
+        return features.may_be(counted)
     return features.own >= MIN_GROWTH and MIN_SHARE * features.own_text <= counted <= MAX_TIMES * features.own
-
-
-def could_be(counted: int, features: Features) -> bool:
-    """Whether an upstream can have counted `counted` tokens for a whole request; media may be far cheaper than text."""
-    return MIN_SHARE * features.own_text <= counted <= MAX_TIMES * features.own + MAX_HIDDEN
 
 
 def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation, ...]:

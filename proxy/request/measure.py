@@ -91,10 +91,7 @@ class Measured(NamedTuple):
 
 
 class Prefixes:
-    """The cached prefixes, least recently used dropped first; their elements take at most about `max_bytes` of memory.
-
-    Nearly all of these elements are in the message cache too, and take no memory of their own.
-    """
+    """The cached prefixes. Their elements take at most about `max_bytes`; most are in the message cache too."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._kept: SizedLru[tuple[Element, str], CachedPrefix] = SizedLru(max_bytes)
@@ -204,16 +201,13 @@ class Measurer:
         for start in range(0, len(elements), _BATCH):
             if start:
                 await asyncio.sleep(0)  # lets other requests run while a long history is read
-            batch = zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True)
-            messages += [self._read_message(each, key, counter, cached.get(key) or tokens[key]) for each, key in batch]
+            for each, key in zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True):
+                digest, number = cached[key] if key in cached else (None, tokens[key])
+                message = self._reader.read_bytes(each.data, each.value, number, each.endpoint.dialect, digest)
+                self._counts.put(key, CachedCount(message.digest, message.tokens))
+                each.set_message(counter.cache_key, message)
+                messages.append(message)
         return messages
-
-    def _read_message(self, element: Element, key: bytes, counter: Counter, count: CachedCount | int) -> Message:
-        tokens, digest = (count, None) if isinstance(count, int) else (count.tokens, count.digest)
-        message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect, digest)
-        self._counts.put(key, CachedCount(message.digest, message.tokens))
-        element.set_message(counter.cache_key, message)
-        return message
 
     async def _overhead(self, outside_digest: bytes, body: Body, transcript: Transcript, counter: Counter) -> int:
         """Tokens of the request besides its messages, counted once for the same tools."""

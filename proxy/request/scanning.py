@@ -82,8 +82,8 @@ class Tally:
     def check_piece(self, text: str, name: str, at: int) -> None:
         """Checks the piece at index `at` of a text that may end within the piece or go on after it.
 
-        It may have no more marks outside of strings than a piece may have values. Raises `BadRequest` where it is nested
-        too deeply.
+        It may have no more marks outside of strings than a piece may have values. Raises `BadRequest` for a piece that
+        is nested too deeply.
         """
         depth, left = 0, self.max_piece
         for found in _TOKEN.finditer(text, at):
@@ -169,7 +169,7 @@ class Envelopes:
         return len(self._kept)
 
     def read(self, before: bytes, after: bytes, tally: Tally, owner: str = "") -> Envelope | None:
-        """The envelope of a tenant's body with these bytes around its list; None if what they surround is not the list.
+        """The envelope of a body with these bytes around its list; None if what they surround is not the list.
 
         Raises what `scan_members` does, and `RecursionError`.
         """
@@ -277,10 +277,7 @@ def _expect(text: str, at: int, mark: str) -> int:
 
 
 def count_values(value: Any) -> int:
-    """The number of JSON values in one, itself included; raises `BadRequest` if it has more than `MAX_LEVELS` levels.
-
-    Works without recursion.
-    """
+    """The number of JSON values in one, itself included; raises `BadRequest` above `MAX_LEVELS` levels."""
     level, count = [value], 0
     for _ in range(MAX_LEVELS + 1):
         if not level:

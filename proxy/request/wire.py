@@ -77,13 +77,9 @@ class Body(NamedTuple):
         size = len(self.data) + sum(len(element.data) for element in elements)
         return self._replace(elements=elements, units=elements, size=size)
 
-    def raw_value(self, key: str) -> str:
-        """The JSON text of the value of a member other than the list, as it came in, or ""."""
-        return self.envelope.raw_value(key)
-
     def tools_with(self, tool: str) -> str:
         """The JSON text of `tools` with one more tool at the end; the client's own tools keep their bytes."""
-        return f"{self.raw_value('tools')[:-1]},{tool}]" if self.values.get("tools") else f"[{tool}]"
+        return f"{self.envelope.raw_value('tools')[:-1]},{tool}]" if self.values.get("tools") else f"[{tool}]"
 
     def spliced(
         self, *, messages: bytes | None = None, model: str | None = None, members: Mapping[str, str] | None = None
@@ -173,10 +169,7 @@ class ClientRequest(NamedTuple):
 async def read_in_turns(
     data: bytes, endpoint: Endpoint, cache: MessageCache, bounds: Bounds, *, owner: str = ""
 ) -> Body:
-    """Reads a body as `read` does, but parses nothing again that is in the cache of the tenant that owns it.
-
-    If the body is large, other requests run meanwhile.
-    """
+    """Reads as `read` does, without parsing again what the owner has in the cache; other requests get their turns."""
     owner = f"{endpoint.dialect.name} {owner}"
     body = await _recognised(data, endpoint, cache, bounds, owner)
     if body is None and len(data) > _MAX_INLINE:

@@ -14,23 +14,15 @@ from hmac import compare_digest
 from typing import Any, NamedTuple, TypeVar
 
 from proxy.errors import BadRequest
+from proxy.sessions.cards import SHOWN, scope_key
 from proxy.sessions.cards import SOURCE as SCOPE
-from proxy.sessions.cards import key_of_shown
-from proxy.sessions.codec import (
-    StoredMessage,
-    condensation_document,
-    encode_condensation,
-    encode_verdict,
-    record_name,
-    reverted,
-)
+from proxy.sessions.codec import condensation_document, encode_condensation, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, history_at, messages_on
 from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, session_key, wish_for
 from proxy.sessions.stored import StoredSessions
 from proxy.store.access import compress
 from proxy.store.base import StoreError, StoreKey
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.alignment import Tree
 from strategies.core.cards import to_json
 from strategies.core.condensation import Condensation, restoration
 from strategies.core.messages import Message, Reader, Role
@@ -69,9 +61,12 @@ class Admin:
 
     async def list_sessions(self, tenant: str | None = None, name: str | None = None) -> Document:
         """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
-        keys_of_id = [session_key(name, dialect) for dialect in DIALECTS] if name else []
-        names = None if name is None else {name, *keys_of_id, key_of_shown(name)}
-        keys = [key for key in await self._stored.store.keys(tenant) if names is None or key.name in names]
+        keys = await self._stored.store.keys(tenant)
+        if name is not None:
+            names = {name, *(session_key(name, dialect) for dialect in DIALECTS)}
+            if name.startswith(SHOWN):
+                names.add(scope_key("", name.removeprefix(SHOWN)).name)
+            keys = [key for key in keys if key.name in names]
         loaded = [each async for each in self._each_session(keys)]
         rows = [_summary(key, session) for key, session in loaded if session is not None]
         unreadable = [{"tenant": key.tenant, "session": key.name} for key, session in loaded if session is None]
@@ -112,10 +107,7 @@ class Admin:
         return ShownSession({**session_document(key, session, stored), "pins": pins}, session, branches, counter)
 
     async def revert(self, key: StoreKey, condensation: str) -> Document | None:
-        """Takes a session's condensation back, so that no later view applies it; None where there is none of this id.
-
-        May be repeated.
-        """
+        """Takes a condensation back, so that no later view applies it; None where there is none. May be repeated."""
         session = await self._stored.in_time(self._stored.load(key))
         found = next((each for each in session.condensations if each.id == condensation), None) if session else None
         if session is None or found is None:
@@ -318,7 +310,7 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
         "settings": dict(session.settings),
         "rewriting_refused": session.rewriting_refused,
         "totals": dict(session.totals),
-        "branches": [_branch(each, stored.tree) for each in session.branches],
+        "branches": [_branch(each, stored) for each in session.branches],
         "condenses_next": [wish.what for wish in session.wishes if wish.is_live],
         "context_strategy": session.strategy,
         "condensations": [_condensation(each, session) for each in condensations],
@@ -333,7 +325,7 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
     }
 
 
-def _branch(branch: Branch, tree: Tree[StoredMessage]) -> Document:
+def _branch(branch: Branch, stored: StoredHistory) -> Document:
     """A branch with its messages from the first one on; null for one whose text was not kept."""
     return {
         "name": branch.name,
@@ -341,7 +333,7 @@ def _branch(branch: Branch, tree: Tree[StoredMessage]) -> Document:
         "count": branch.length,
         "last_used": branch.last_used,
         "applied": branch.applied,
-        "messages": [None if each.raw is None else loads(each.raw) for each in tree.line(branch.head)],
+        "messages": [None if each.raw is None else loads(each.raw) for each in stored.tree.line(branch.head)],
     }
 
 

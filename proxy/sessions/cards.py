@@ -39,16 +39,7 @@ class Scope(NamedTuple):
 
 def scope_key(tenant: str, name: str) -> StoreKey:
     """The key of a scope; the keys of sessions begin with other letters."""
-    return StoreKey(tenant, _key(name))
-
-
-def key_of_shown(shown: str) -> str | None:
-    """The stored name of a scope from the id that it is shown with; None for an id that is no scope's."""
-    return _key(shown.removeprefix(SHOWN)) if shown.startswith(SHOWN) else None
-
-
-def _key(name: str) -> str:
-    return "m" + blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return StoreKey(tenant, "m" + blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest())
 
 
 def with_shared(scope: Session | None, name: str, cards: Iterable[MemoryCard], now: float) -> Session:

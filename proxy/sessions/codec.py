@@ -79,11 +79,8 @@ def encode_session(session: Session) -> bytes:
 
 
 def decode_document(meta: bytes) -> Session | None:
-    """The session in a document, without its condensations; None where a newer version wrote it.
-
-    Documents of earlier versions have fewer members.
-    """
-    document = json.loads(meta)
+    """The session in a document, without its condensations; None where a newer version wrote it."""
+    document = json.loads(meta)  # earlier versions wrote fewer members
     dialect = document.get("dialect", CHAT)
     if document["v"] > VERSION or dialect not in DIALECTS:
         return None
@@ -141,10 +138,7 @@ def record_name(digest: bytes, depth: int) -> str:
 
 
 def reverted(name: str) -> str:
-    """The mark that says that a person took back the condensation in the record of this name.
-
-    Earlier versions keep the mark and do not read it.
-    """
+    """The mark that says that a person took back the condensation in the record of this name."""
     return f"reverted:{name}"
 
 
@@ -293,10 +287,7 @@ class Records:
         return session._replace(condensations=tuple(records))
 
     def put_session(self, meta: bytes, session: Session, size: int) -> None:
-        """Caches a session that is stored as `meta`, so that reading it again decodes nothing.
-
-        `size` are the bytes of its document, which `meta` may have compressed.
-        """
+        """Caches a session that is stored as `meta`; `size` are the bytes of its document, before compression."""
         self._documents.put(meta, session, size)
 
     def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:

@@ -81,21 +81,6 @@ class StoredSessions:
         self.outage.answered()
         return session
 
-    async def find(
-        self, tenant: str, digests: Sequence[str], likely: Sequence[str]
-    ) -> tuple[Mapping[str, str], dict[str, Session | None]]:
-        """The names of sessions by the digests that lead to them, and the `likely` sessions; raises `StoreError`.
-
-        A likely session that cannot be read is left out: nothing says yet that it is needed.
-        """
-        found = await self.store.find(tenant, digests, likely)
-        self.outage.answered()
-        sessions: dict[str, Session | None] = {}
-        for name in likely:
-            with suppress(StoreError):
-                sessions[name] = self.records.session(found.snapshots.get(name))
-        return found.names, sessions
-
     async def save(
         self, key: StoreKey, session: Session, ttl: int, blocks: Mapping[str, bytes] = NONE, index: Sequence[str] = ()
     ) -> bool:
@@ -196,15 +181,19 @@ class SessionLookup:
 
     _stored: StoredSessions
     tenant: str
-    _likely: Sequence[str]
+    _likely: Sequence[str] = ()
     _sessions: dict[str, Session | None] = field(default_factory=dict, init=False)
 
     async def names(self, digests: Sequence[str]) -> Mapping[str, str]:
         """The names of sessions that the index has for these digests, by digest."""
         likely, self._likely = self._likely, ()
-        found, sessions = await self._stored.find(self.tenant, digests, likely)
-        self._sessions.update(sessions)
-        return found
+        found = await self._stored.store.find(self.tenant, digests, likely)
+        self._stored.outage.answered()
+        for name in likely:
+            # One that cannot be read is left out: nothing says yet that it is needed.
+            with suppress(StoreError):
+                self._sessions[name] = self._stored.records.session(found.snapshots.get(name))
+        return found.names
 
     async def session(self, name: str) -> Session | None:
         if name not in self._sessions:

@@ -13,19 +13,7 @@ from typing import Any, NamedTuple
 
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
-from proxy.sessions.session import (
-    NO_MEMORY_BLOCK,
-    NO_TIP,
-    NOTHING,
-    Branch,
-    MemoryBlock,
-    Opening,
-    Session,
-    Tip,
-    branch_name,
-    common_length,
-    place_from,
-)
+from proxy.sessions.session import NOTHING, Branch, MemoryBlock, Opening, Session, Tip, branch_name
 from strategies.core.digest import ROOT
 from strategies.core.messages import Role
 from strategies.core.pieces import Overlay
@@ -54,10 +42,10 @@ class SessionUpdate(NamedTuple):
     """The id of the condensation in the view; "" for none."""
     tip: Tip | None = None
     """Where the history ends after an append; None outside of append mode."""
-    tip_before: Tip = NO_TIP
+    tip_before: Tip = Tip()
     blocks: Mapping[str, bytes] = MappingProxyType({})
     """The block of an append, or of a reply that a later request may name, by its name."""
-    block: MemoryBlock = NO_MEMORY_BLOCK
+    block: MemoryBlock = MemoryBlock()
     usage: Usage | None = None
     anchor: Anchor | None = None
     """What calibration keeps of the usage for the branch's next request."""
@@ -89,7 +77,7 @@ def places_since(branch: Branch, transcript: Transcript, shared: int) -> list[in
     size = len(transcript.chain)
     if shared >= branch.length - 1:
         return list(range(branch.length, size))
-    place = place_from(branch, transcript, shared) if shared else None
+    place = branch.place_from(transcript, shared) if shared else None
     if place is None:
         return None
     if place < branch.length - 1:
@@ -109,7 +97,7 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
     branch = branch or max(session.branches, key=lambda each: each.last_used, default=None)
     if branch is None:
         return 0
-    shared = max(common_length(branch, digests), inherited)
+    shared = max(branch.common_length(digests), inherited)
     new = places_since(branch, transcript, shared)
     if new is None:
         return 0
@@ -121,10 +109,7 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
 
 
 def session_after(session: Session, branch: Branch | None, update: SessionUpdate, now: float) -> Session:
-    """The session after a request that continues `branch`, or opens a new one if that is None.
-
-    The moved branch is the last one, unless another was used later.
-    """
+    """The session after a request that continues `branch`, or opens a new one if that is None."""
     moved = _moved(session, branch, update, now)
     opened = session.branches_opened + (branch is None)
     if branch is not None:
@@ -183,7 +168,7 @@ def _moved(session: Session, old: Branch | None, update: SessionUpdate, now: flo
         length=len(digests),
         last_used=now,
         applied=update.applied,
-        seen=_seen_after(old.seen if old else (), common_length(old, digests) if old else 0, len(digests), now),
+        seen=_seen_after(old.seen if old else (), old.common_length(digests) if old else 0, len(digests), now),
         block=update.block,
         anchor=update.anchor or (old.anchor if old else None),
         reply=update.reply,
@@ -199,14 +184,9 @@ def _seen_after(
     seen: Sequence[tuple[int, float]], shared: int, count: int, now: float
 ) -> tuple[tuple[int, float], ...]:
     """`Branch.seen` after a request with `count` messages, of which the branch had the first `shared` before."""
-    old: list[tuple[int, float]] = []
-    recent: list[tuple[int, float]] = []
-    for length, at in seen if shared else ():
-        pair = min(length, shared), at
-        if now - at > SEEN_HORIZON:
-            old = [pair]
-        else:
-            recent.append(pair)
+    known = [(min(length, shared), at) for length, at in seen] if shared else []
+    old = [pair for pair in known if now - pair[1] > SEEN_HORIZON][-1:]
+    recent = [pair for pair in known if now - pair[1] <= SEEN_HORIZON]
     if recent and now - recent[-1][1] < SEEN_STEP:
         _, now = recent.pop()
     return (*old, *recent, (count, now))
@@ -221,16 +201,13 @@ def unstored_in(session: Session, transcript: Transcript, branch: Branch | None)
     end = len(transcript.chain)
     if branch is None:
         return range(0), range(0 if session.branches else session.inherited, end)
-    shared = common_length(branch, transcript.digests)
+    shared = branch.common_length(transcript.digests)
     # Messages in front of the branch's last question may be gone, also some that were inherited.
     return range(min(session.inherited, shared)), range(shared, end)
 
 
 def nodes_of(update: SessionUpdate) -> tuple[str, ...]:
-    """The chain digests under which a derived session is indexed.
-
-    They are its head, the node before it, the end of what is condensed, and the places where the newest turn may begin.
-    """
+    """The digests that index a derived session: its last two, those of its openings, and of what is condensed."""
     digests = update.transcript.digests
     condensed = digests[update.covered - 1 : update.covered]
     nodes = (*(each.node for each in openings(update.transcript)), *condensed, *digests[-2:])

@@ -95,10 +95,7 @@ class Counter(ABC):
 
     @abstractmethod
     def overhead(self, values: Mapping[str, object], *, has_system: bool = False) -> int:
-        """Tokens of a request besides its messages, by its other members: tools and the like, and the priming.
-
-        `has_system` says whether one of the messages is a system message.
-        """
+        """Tokens of a request besides its messages, by its other members: tools and the like, and the priming."""
 
     @abstractmethod
     def chars(self, body: Mapping[str, object]) -> int:
@@ -146,10 +143,7 @@ class Tokenizers:
     _counters: dict[tuple[str, type[Counter], str], Counter] = field(default_factory=dict, init=False)
 
     def for_model(self, model: str, kind: type[Counter], owner: str = "") -> Counter:
-        """A tenant's counter of a model as a client names it; unknown models get the nearest encoding.
-
-        `kind` is the counter of the protocol that the request came in.
-        """
+        """A tenant's counter for a model as a client names it; unknown models get the nearest encoding."""
         key = model, kind, owner
         counter = self._counters.get(key)
         if counter is None:
@@ -186,8 +180,8 @@ class Tokenizers:
             self.problems[encoding] = str(error)
             _log.warning("tokens are estimated, not counted: %s", error)
             # In chunks, so that a huge text costs no more memory than a tokenized one.
-            return ESTIMATE, lambda _owner: partial(count_in_chunks, encode=estimate, estimate=estimate)
-        return encoding, cached_count(lambda text: count_in_chunks(text, lambda chunk: len(encode(chunk)), estimate))
+            return ESTIMATE, lambda _owner: partial(count_in_chunks, encode=estimate)
+        return encoding, cached_count(lambda text: count_in_chunks(text, lambda chunk: len(encode(chunk))))
 
 
 class CountingPool:

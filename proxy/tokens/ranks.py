@@ -25,6 +25,8 @@ from typing import NamedTuple
 
 import tiktoken
 
+from proxy.tokens.estimate import estimate
+
 RANKS_DIR = Path(__file__).parent / "ranks"
 """Where the build puts the rank files (deploy/fetch_ranks.py)."""
 
@@ -115,15 +117,15 @@ def vocabulary(name: str, directory: Path | None = None) -> dict[bytes, int]:
     return {a2b_base64(token): int(rank) for token, rank in pairs}
 
 
-def count_in_chunks(text: str, encode: Callable[[str], int], estimate: Callable[[str], int]) -> int:
-    """Tokens of a text by `encode`, or by `estimate` where the tokenizer panics; exact up to SAMPLE_CHARS."""
+def count_in_chunks(text: str, encode: Callable[[str], int]) -> int:
+    """Tokens of a text by `encode`, or estimated where the tokenizer panics; exact up to SAMPLE_CHARS."""
     if len(text) > SAMPLE_CHARS:
         # Evenly spaced chunks, the beginning of the text included.
         pieces = SAMPLE_CHARS // CHUNK_CHARS
         stride = len(text) // pieces
         sample = "".join(text[at : at + CHUNK_CHARS] for at in range(0, stride * pieces, stride))
-        return count_in_chunks(sample, encode, estimate) * len(text) // len(sample)
-    return sum(_guarded(chunk, encode, estimate) for chunk in chunks(text))
+        return count_in_chunks(sample, encode) * len(text) // len(sample)
+    return sum(_guarded(chunk, encode) for chunk in chunks(text))
 
 
 def chunks(text: str) -> Iterator[str]:
@@ -143,7 +145,7 @@ def _cut(text: str, limit: int) -> int:
     return max((place for place in places if place <= limit), default=limit)
 
 
-def _guarded(chunk: str, encode: Callable[[str], int], estimate: Callable[[str], int]) -> int:
+def _guarded(chunk: str, encode: Callable[[str], int]) -> int:
     try:
         return encode(chunk)
     except BaseException as error:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from proxy.endpoints.replies import ending
 from proxy.sessions.codec import Records, encode_session
-from proxy.sessions.recognition import is_answered_alike
 from proxy.sessions.session import Branch, Session, branch_name, with_depth
 from proxy.sessions.turn import MAX_BRANCHES, SessionUpdate, session_after, unstored_in
 from proxy.store.base import Snapshot
@@ -190,10 +189,10 @@ def test_a_rewritten_last_message_is_a_users_and_was_answered_alike(
     opening = [user("Plan my garden."), assistant("")]
     before = transcript_of([*opening, user("What now?")])
     session, branch = moved(DERIVED, before, 0.0, reply=ending(reply))
-    assert is_answered_alike(branch, before)
+    assert branch.is_answered_alike(before)
     later = transcript_of([*opening, rewritten, assistant("Dig."), user("And then?")])
     assert session.find_branch(later) == branch
-    assert is_answered_alike(branch, later) == alike
+    assert branch.is_answered_alike(later) == alike
 
 
 def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only() -> None:
