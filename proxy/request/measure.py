@@ -63,13 +63,6 @@ class CachedPrefix(NamedTuple):
     size: int
 
 
-class CachedCount(NamedTuple):
-    """What is kept of a message when its bytes are no longer in the message cache."""
-
-    digest: bytes
-    tokens: int
-
-
 class Measured(NamedTuple):
     transcript: Transcript
     overhead: int
@@ -142,7 +135,8 @@ class Measurer:
         self._pool = pool
         self._cache = MessageCache() if cache is None else cache
         self.prefixes = Prefixes()
-        self._counts: Lru[bytes, CachedCount] = Lru(most_counts)
+        self._counts: Lru[bytes, tuple[bytes, int]] = Lru(most_counts)
+        """Digest and tokens of each message, also when its bytes are no longer in the message cache."""
         self._overheads: Lru[bytes, int] = Lru(_MAX_OVERHEADS)
 
     async def measure(self, body: Body, counter: Counter) -> Measured:
@@ -204,7 +198,7 @@ class Measurer:
             for each, key in zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True):
                 digest, number = cached[key] if key in cached else (None, tokens[key])
                 message = self._reader.read_bytes(each.data, each.value, number, each.endpoint.dialect, digest)
-                self._counts.put(key, CachedCount(message.digest, message.tokens))
+                self._counts.put(key, (message.digest, message.tokens))
                 each.set_message(counter.cache_key, message)
                 messages.append(message)
         return messages

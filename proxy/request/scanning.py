@@ -73,7 +73,7 @@ class Tally:
 
     def __init__(self, endpoint: Endpoint, bounds: Bounds, size: int) -> None:
         self.endpoint = endpoint
-        self._bounds = bounds
+        self.bounds = bounds
         self.max_messages = bounds.messages
         self.max_piece = bounds.values // PIECE_SHARE
         self._counts = size > bounds.values
@@ -97,7 +97,7 @@ class Tally:
                 raise BadRequest(TOO_DEEP)
             if left < 0:
                 raise BodyTooLarge(f"{name} holds more than {self.max_piece:,} values.", param=name)
-            if depth == 0:
+            if depth <= 0:
                 return
 
     def add(self, value: Any, data: bytes) -> None:
@@ -109,15 +109,11 @@ class Tally:
             self._values += marks
         else:
             self._values += count_values(value)
-        if self._values > self._bounds.values:
-            raise BodyTooLarge(f"The request body holds more than {self._bounds.values:,} values.")
+        if self._values > self.bounds.values:
+            raise BodyTooLarge(f"The request body holds more than {self.bounds.values:,} values.")
 
     def refuse_messages(self) -> NoReturn:
         raise BodyTooLarge(f"There are more than {self.max_messages:,} messages.", param=self.endpoint.list_member)
-
-    def check_members(self, count: int) -> None:
-        if count > self._bounds.members:
-            raise BodyTooLarge(f"The request body has more than {self._bounds.members:,} members.")
 
 
 @dataclass(frozen=True)
@@ -200,7 +196,8 @@ def scan_members(text: str, tally: Tally) -> dict[str, Member]:
         raise BadRequest("The request body must be a JSON object.")
     members: dict[str, Member] = {}
     for member in _scan_object(text, at, tally):
-        tally.check_members(len(members) + 1)
+        if len(members) >= tally.bounds.members:
+            raise BodyTooLarge(f"The request body has more than {tally.bounds.members:,} members.")
         if member.key in members and member.key in (tally.endpoint.list_member, "model", EXTENSION):
             raise BadRequest(f"The member '{member.key}' stands twice in the request body.", param=member.key)
         members[member.key] = member

@@ -64,10 +64,6 @@ class Body(NamedTuple):
     """The bytes of the messages that `envelope` is without; their place is before the bracket that closes the array."""
 
     @property
-    def members(self) -> Mapping[str, Member]:
-        return self.envelope.members
-
-    @property
     def is_text(self) -> bool:
         """Whether all messages are text only; the bytes of a picture, for example, do not bound its tokens."""
         return False not in map(IS_TEXT, self.units)
@@ -88,41 +84,36 @@ class Body(NamedTuple):
 
         `members` maps other members to their new JSON text; those that the body does not have are added at its end.
         """
-        edits: list[tuple[int, int, bytes]] = []
-        if members:
-            edits += [self._member_edit(key, text.encode()) for key, text in members.items()]
+        changed = {key: text.encode() for key, text in members.items()} if members else {}
         if messages is not None:
-            edits.append(self._member_edit(self.endpoint.list_member, messages))
+            changed[self.endpoint.list_member] = messages
         if model is not None:
-            edits.append((*self._span("model"), json.dumps(model).encode()))
+            changed["model"] = json.dumps(model).encode()
+        edits = [self._member_edit(key, value) for key, value in changed.items()]
         if EXTENSION in self.envelope.members:
             edits.append((*self._removal(EXTENSION), b""))
         if not edits:
             return self.data
         if self.hole is not None and messages is None:
-            at = self.members[self.endpoint.list_member].end - 1
+            at = self.envelope.members[self.endpoint.list_member].end - 1
             edits.append((at, at, self.data[self.hole]))
         return _edited(self.envelope.text, edits)
 
     def _member_edit(self, key: str, value: bytes) -> tuple[int, int, bytes]:
-        if key in self.members:
-            return (*self._span(key), value)
-        end = max(member.end for member in self.members.values())
+        members = self.envelope.members
+        if key in members:
+            return members[key].value_start, members[key].end, value
+        end = max(member.end for member in members.values())
         return end, end, b",%s:%s" % (json.dumps(key).encode(), value)
-
-    def _span(self, key: str) -> tuple[int, int]:
-        member = self.members[key]
-        return member.value_start, member.end
 
     def _removal(self, key: str) -> tuple[int, int]:
         """The span of a member and of the comma before or after it, if there is one."""
-        member, text = self.members[key], self.envelope.text
+        member, text = self.envelope.members[key], self.envelope.text
         after = skip_space(text, member.end)
         if text[after] == ",":
             return member.start, skip_space(text, after + 1)
         before = text.rfind(",", 0, member.start)
-        is_first = before < 0 or skip_space(text, before + 1) < member.start
-        return (member.start if is_first else before), member.end
+        return (member.start if before < 0 else before), member.end
 
 
 class GoesOn(NamedTuple):
@@ -236,15 +227,14 @@ def _parsed_elements(members: Mapping[str, Member], endpoint: Endpoint, owner: s
         raise BadRequest(f"'{name}' must be an array of messages.", param=name)
     if not member.value and not endpoint.list_is_optional:
         raise BadRequest(f"'{name}' must not be empty.", param=name)
-    pairs = enumerate(member.value)
-    return [_parsed_element(one, text, f"{name}[{i}]", endpoint, owner) for i, (one, text) in pairs]
-
-
-def _parsed_element(value: Any, text: str, name: str, endpoint: Endpoint, owner: str) -> Element:
-    try:
-        return Element(text.encode(), value, endpoint, owner)
-    except MalformedElement as error:
-        raise BadRequest(f"{name} {error}", param=name + error.member) from None
+    elements: list[Element] = []
+    for value, text in member.value:
+        try:
+            elements.append(Element(text.encode(), value, endpoint, owner))
+        except MalformedElement as error:
+            place = f"{name}[{len(elements)}]"
+            raise BadRequest(f"{place} {error}", param=place + error.member) from None
+    return elements
 
 
 def _edited(text: str, edits: Sequence[tuple[int, int, bytes]]) -> bytes:

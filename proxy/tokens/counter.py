@@ -77,7 +77,7 @@ class Counter(ABC):
     def __init__(
         self, name: str, text: Callable[[str], int], family: images.Family, owner: str = "", factor: float = 1.0
     ) -> None:
-        self.text = text if factor == 1 else partial(_scaled, text, factor)
+        self.text = text if factor == 1 else lambda value: round(text(value) * factor)
         self.images = family
         self.name = name
         self.owner = owner
@@ -244,10 +244,6 @@ def cached_count(count: Callable[[str], int]) -> CountFor:
         return tokens
 
     return lambda owner: partial(counted, owner=owner.encode())
-
-
-def _scaled(count: Callable[[str], int], factor: float, text: str) -> int:
-    return round(count(text) * factor)
 
 
 def plain_name(model: str) -> str:
