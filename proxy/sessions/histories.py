@@ -42,7 +42,7 @@ from proxy.endpoints.table import endpoint_named
 from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.message_cache import Element
 from proxy.request.wire import Body, GoesOn
-from proxy.runtime.lru import SizedLru
+from proxy.runtime.lru import Lru
 from proxy.sessions.codec import BLOCK_VERSION, StoredMessage, block_document, messages_of
 from proxy.sessions.session import CHAT, EMPTY, Branch, Session, Tip
 from proxy.sessions.stored import SessionLookup, StoredSessions
@@ -192,7 +192,7 @@ class Histories:
     def __init__(self, stored: StoredSessions, max_bytes: int = MAX_BYTES) -> None:
         self._stored = stored
         self._max_bytes = max_bytes
-        self._cached: SizedLru[StoreKey, StoredHistory] = SizedLru(max_bytes)
+        self._cached: Lru[StoreKey, StoredHistory] = Lru(max_bytes)
 
     async def history(self, key: StoreKey, session: Session, ends: Collection[str]) -> StoredHistory:
         """The history of a session with its paths to `ends`, as far as they are stored; raises `StoreError`.
