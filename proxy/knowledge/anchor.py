@@ -123,6 +123,7 @@ def longest_anchor(
 class Growth(NamedTuple):
     """The part of a request that came after its anchor."""
 
+    anchor: Anchor
     features: Features
     own: int
     """Our count of the whole grown view, in tokens."""
@@ -139,12 +140,12 @@ def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
     if anchor.counter == prompt.counter:
         tokens = sum([message.tokens for message in new])
         if anchor.fixed == prompt.fixed:
-            return Growth(features, anchor.own + tokens)
+            return Growth(anchor, features, anchor.own + tokens)
         outside = prompt.fixed.minus(anchor.fixed)
-        return Growth(features.plus(outside), anchor.own + tokens + round(outside.own))
+        return Growth(anchor, features.plus(outside), anchor.own + tokens + round(outside.own))
     if anchor.applied or anchor.frame != prompt.frame:
         return None
-    return Growth(features, prompt.own)
+    return Growth(anchor, features, prompt.own)
 
 
 class Calibration(NamedTuple):
@@ -152,9 +153,8 @@ class Calibration(NamedTuple):
 
     scale: Scale = UNSCALED
     """From our count of its views to the upstream's."""
-    anchor: Anchor | None = None
     grown: Growth | None = None
-    """The part of the request that came after the anchor; None without one."""
+    """The anchor, and the part of the request that came after it; None without one."""
     error: float | None = None
     """The share by which an estimate may be wrong; None if that is not known."""
     prices: Features = EVEN
@@ -169,16 +169,15 @@ class Calibration(NamedTuple):
             return self.scale.upstream(view.tokens)
         return round(prompt.fixed.plus(of_messages(view.item_messages)).at(self.prices))
 
-    def growth_since(self, applied: str, own: int) -> tuple[Anchor, Growth] | None:
-        """The anchor, and what came since, if a view of `own` tokens that applies this condensation has grown from it;
-        else None.
+    def growth_since(self, applied: str, own: int) -> Growth | None:
+        """What came since the anchor, if a view of `own` tokens with this condensation has grown from it; else None.
 
         The condensation's id is no proof: other sessions have it too, and the view may lack messages that the client
         trims, or a memory block that has left. So the sizes are compared.
         """
-        if self.anchor is None or self.grown is None or self.anchor.applied != applied:
+        if self.grown is None or self.grown.anchor.applied != applied:
             return None
-        return (self.anchor, self.grown) if abs(self.grown.own - own) <= _ALIKE * own else None
+        return self.grown if abs(self.grown.own - own) <= _ALIKE * own else None
 
 
 UNCALIBRATED = Calibration()
@@ -190,9 +189,9 @@ def calibration_for(
     """The calibration of a request whose transcript has the `anchor`; `window` is in tokens of the upstream."""
     grown = growth(anchor, prompt) if anchor is not None else None
     with_media = prompt if prices != EVEN and prompt.whole.media else None
-    if anchor is not None and grown is not None:
-        total = anchor.counted + grown.features.at(prices)
-        return Calibration(_through(prompt, prices, grown.own, total), anchor, grown, error, prices, with_media)
+    if grown is not None:
+        total = grown.anchor.counted + grown.features.at(prices)
+        return Calibration(_through(prompt, prices, grown.own, total), grown, error, prices, with_media)
     if prices == EVEN:
         return Calibration(error=error)
     total = prompt.whole.at(prices)

@@ -147,12 +147,12 @@ class Calibrator:
         """
         digests, own, scope = prompt.transcript.digests, view.tokens, prompt.scope
         since = calibration.growth_since(applied, own)
-        least = _MIN_LEFT * min(since[0].counted, calibration.scale.upstream(own)) if since else 0
+        least = _MIN_LEFT * min(since.anchor.counted, calibration.scale.upstream(own)) if since else 0
         whole = prompt.whole if view.is_verbatim else prompt.fixed.plus(of_messages(view.item_messages))
         is_truncated = counted == self.truncated_at(scope)
         if not digests or is_truncated or not whole.may_be(counted) or counted < least:
             return None
-        features, new = (whole, counted) if since is None else (since[1].features, counted - since[0].counted)
+        features, new = (whole, counted) if since is None else (since.features, counted - since.anchor.counted)
         lesson = Observation(features, new, prompt.conversation, int(self.clock()))
         self._learn(prompt, lesson, abs(calibration.expected(view, applied) - counted) / counted)
         made_by = prompt.counter, prompt.frame, prompt.fixed
