@@ -13,7 +13,7 @@ than it may have values is not even looked at.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -195,52 +195,41 @@ def scan_members(text: str, tally: Tally) -> dict[str, Member]:
         decode(text, at)
         raise BadRequest("The request body must be a JSON object.")
     members: dict[str, Member] = {}
-    for member in _scan_object(text, at, tally):
+    at = skip_space(text, at + 1)
+    while text[at : at + 1] != "}":
+        if members:
+            at = _expect(text, at, ",")
         if len(members) >= tally.bounds.members:
             raise BodyTooLarge(f"The request body has more than {tally.bounds.members:,} members.")
-        if member.key in members and member.key in (tally.endpoint.list_member, "model", EXTENSION):
-            raise BadRequest(f"The member '{member.key}' stands twice in the request body.", param=member.key)
-        members[member.key] = member
-    return members
-
-
-def _scan_object(text: str, at: int, tally: Tally) -> Iterator[Member]:
-    """The members of the object at `at`, which must be all that is left of the text."""
-    end = skip_space(text, at + 1)
-    if text[end : end + 1] == "}":
-        return _check_end(text, end + 1)
-    while True:
-        start = end
-        key, end = decode(text, start)
+        key, end = decode(text, at)
         if not isinstance(key, str):
-            raise ValueError(f"a key must be a string (character {start})")  # noqa: TRY004
+            raise ValueError(f"a key must be a string (character {at})")  # noqa: TRY004
         end = _expect(text, end, ":")
-        if key == tally.endpoint.list_member and text[end : end + 1] == "[":
-            value, stop = _scan_array(text, end, tally)
-        else:
-            value, stop = _decode_piece(text, end, key, tally)
-        yield Member(key, value, start, end, stop)
-        end = skip_space(text, stop)
-        if text[end : end + 1] == "}":
-            return _check_end(text, end + 1)
-        end = _expect(text, end, ",")
+        is_list = key == tally.endpoint.list_member and text[end : end + 1] == "["
+        value, stop = _scan_array(text, end, tally) if is_list else _decode_piece(text, end, key, tally)
+        if key in members and key in (tally.endpoint.list_member, "model", EXTENSION):
+            raise BadRequest(f"The member '{key}' stands twice in the request body.", param=key)
+        members[key] = Member(key, value, at, end, stop)
+        at = skip_space(text, stop)
+    end = skip_space(text, at + 1)
+    if end != len(text):
+        raise ValueError(f"something follows the object (character {end})")
+    return members
 
 
 def _scan_array(text: str, at: int, tally: Tally) -> tuple[list[tuple[Any, str]], int]:
     """The elements of the array at `at`, each with its JSON text, and the index just after the array."""
     elements: list[tuple[Any, str]] = []
-    end = skip_space(text, at + 1)
-    if text[end : end + 1] == "]":
-        return elements, end + 1
-    while True:
+    at = skip_space(text, at + 1)
+    while text[at : at + 1] != "]":
+        if elements:
+            at = _expect(text, at, ",")
         if len(elements) >= tally.max_messages:
             tally.refuse_messages()
-        value, stop = _decode_piece(text, end, f"{tally.endpoint.list_member}[{len(elements)}]", tally)
-        elements.append((value, text[end:stop]))
-        end = skip_space(text, stop)
-        if text[end : end + 1] == "]":
-            return elements, end + 1
-        end = _expect(text, end, ",")
+        value, stop = _decode_piece(text, at, f"{tally.endpoint.list_member}[{len(elements)}]", tally)
+        elements.append((value, text[at:stop]))
+        at = skip_space(text, stop)
+    return elements, at + 1
 
 
 def _decode_piece(text: str, at: int, name: str, tally: Tally) -> tuple[Any, int]:
@@ -257,12 +246,6 @@ def skip_space(text: str, at: int) -> int:
     """The index of the first character from `at` on that is not white space."""
     found = _SPACE.match(text, at)
     return found.end() if found else at
-
-
-def _check_end(text: str, at: int) -> None:
-    end = skip_space(text, at)
-    if end != len(text):
-        raise ValueError(f"something follows the object (character {end})")
 
 
 def _expect(text: str, at: int, mark: str) -> int:
