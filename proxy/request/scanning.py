@@ -58,7 +58,6 @@ DEFAULT_BOUNDS = Bounds()
 
 
 class Member(NamedTuple):
-    key: str
     value: Any
     start: int
     """Index of the first character of the key."""
@@ -209,7 +208,7 @@ def scan_members(text: str, tally: Tally) -> dict[str, Member]:
         value, stop = _scan_array(text, end, tally) if is_list else _decode_piece(text, end, key, tally)
         if key in members and key in (tally.endpoint.list_member, "model", EXTENSION):
             raise BadRequest(f"The member '{key}' stands twice in the request body.", param=key)
-        members[key] = Member(key, value, at, end, stop)
+        members[key] = Member(value, at, end, stop)
         at = skip_space(text, stop)
     end = skip_space(text, at + 1)
     if end != len(text):
