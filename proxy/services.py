@@ -41,7 +41,7 @@ from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.admin import Admin
-from proxy.sessions.append import KeptReplies
+from proxy.sessions.histories import KeptReplies
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser
 from proxy.sessions.stored import StoredSessions
@@ -136,7 +136,7 @@ class Services:
             report=self.telemetry.record_calibration,
             truncated_at=learned.truncated_at,
         )
-        return Knowledge(learned, calibrator, Profiles(partial(settings.own, "profile")), tasks, report, base_url)
+        return Knowledge(learned, calibrator, Profiles(partial(settings.own, "profile")), tasks, report)
 
     def _condenser(self, knowledge: Knowledge, resolver: Resolver) -> Condenser:
         settings, stored, tasks, clock = self.settings, self.stored, self.background, self.clock

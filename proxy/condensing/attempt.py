@@ -14,7 +14,7 @@ from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.request.wire import Body
 from proxy.searching.rounds import HiddenRounds, ToolState, offer_members
 from proxy.sessions import keeping
-from proxy.sessions.append import Append
+from proxy.sessions.histories import Append
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.turn import SessionUpdate
 from strategies.core.view import View

@@ -47,8 +47,8 @@ from proxy.quoting import label
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
 from proxy.reply.watching import WatchedReply
-from proxy.request.client_request import ClientRequest
-from proxy.sessions.append import Append, reply_block
+from proxy.request.wire import ClientRequest
+from proxy.sessions.histories import Append, reply_block
 from proxy.sessions.session import DERIVED
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
@@ -347,7 +347,7 @@ class Exchange:
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
         if usage is not None and context is not None:
             self.usage = usage
-            self._anchor = self._parts.knowledge.after(decision, context, usage, watched)
+            self._anchor = self._parts.knowledge.after(decision, context, usage)
 
     async def store(self, items: Items = (), reply_id: str = "") -> None:
         """Stores what later requests need, in a task of the app: a client that leaves meanwhile does not stop it."""

@@ -17,7 +17,7 @@ from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable
 from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
-from proxy.sessions.session import NO_MEMORY_BLOCK, MemoryBlock
+from proxy.sessions.session import MemoryBlock
 from proxy.settings.tables import MemorySettings
 from strategies.core.budget import Budget
 from strategies.core.digest import ROOT
@@ -70,12 +70,12 @@ class Injector:
             return await self._inject_for_good(decision, context, budget)
         block = context.memory_block or await self._choose_block(decision.view, context, budget)
         if block is None and not any(is_memory(item.piece) for item in decision.view.lead):
-            return decision._replace(memory_block=NO_MEMORY_BLOCK)
+            return decision._replace(memory_block=MemoryBlock())
         heads = (decision.applied.overlay,) if decision.applied else ()
         inserted = (overlay_of(block, context),) if block else ()
         transcript = context.transcript_under(decision.applied)
         view = fold(transcript, (*heads, *inserted), context.framing, context.counter)
-        shown = block if block and any(is_memory(item.piece) for item in view.lead) else NO_MEMORY_BLOCK
+        shown = block if block and any(is_memory(item.piece) for item in view.lead) else MemoryBlock()
         return decision._replace(view=view, tokens_after=view.tokens, memory_block=shown)
 
     async def _inject_for_good(self, decision: Decision, context: RequestContext, budget: Budget) -> Decision:

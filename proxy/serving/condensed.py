@@ -18,7 +18,7 @@ from proxy.errors import DEFECT, ProxyError, UpstreamUnavailable
 from proxy.http.headers import encode_headers, first, is_success
 from proxy.log import LINE, RequestLine
 from proxy.reply.watching import WatchedReply, editor_for
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import Services
 from proxy.serving.keepalive import COMMENT, KeepAlive
 from proxy.serving.layer import error_response

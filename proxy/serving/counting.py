@@ -19,7 +19,7 @@ from proxy.http.headers import encode_headers
 from proxy.log import LINE
 from proxy.reasons import Reason
 from proxy.request.callers import ALWAYS
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import Services
 from proxy.serving.passthrough import pass_unread
 from proxy.serving.reading import Arrival, Placed, read_request, shows_original_usage

@@ -24,8 +24,8 @@ from proxy.http.headers import ENCODING, Headers, decode_body, decoder_for, enco
 from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner
-from proxy.request.client_request import ClientRequest, GoesOn
 from proxy.request.scanning import EXTENSION
+from proxy.request.wire import ClientRequest, GoesOn
 from proxy.serving.relay import Incoming, Unread
 
 if TYPE_CHECKING:
