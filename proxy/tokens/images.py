@@ -98,7 +98,7 @@ def size_of(uri: str) -> Size | None:
 
 
 def size_of_base64(text: str) -> Size | None:
-    """Width and height from the beginning of a base64 PNG, GIF or JPEG, or None."""
+    """Width and height from the beginning of a base64 PNG, GIF, WebP or JPEG, or None."""
     try:
         width, height = _size(base64.b64decode(text[: min(len(text), HEADER_CHARS) // 4 * 4])) or (0, 0)
     except (ValueError, struct.error):
@@ -111,7 +111,21 @@ def _size(data: bytes) -> tuple[int, ...] | None:
         return struct.unpack_from(">II", data, 16)
     if data[:6] in (b"GIF87a", b"GIF89a"):
         return struct.unpack_from("<HH", data, 6)
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return _size_of_webp(data)
     return _size_of_jpeg(data) if data.startswith(b"\xff\xd8") else None
+
+
+def _size_of_webp(data: bytes) -> tuple[int, ...] | None:
+    match data[12:16]:
+        case b"VP8 ":
+            return tuple(side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
+        case b"VP8L":
+            (bits,) = struct.unpack_from("<I", data, 21)
+            return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+        case b"VP8X" if len(data) >= 30:
+            return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
+    return None
 
 
 def _size_of_jpeg(data: bytes) -> tuple[int, ...] | None:
