@@ -14,9 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from strategies.core.answer import ParsedAnswer
+from strategies.core.answer import read_json_answer
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks
-from strategies.core.cards import read_answer
 from strategies.core.errors import NothingToSummarize
 from strategies.core.options import Options, option
 from strategies.core.plan import Split
@@ -105,11 +104,5 @@ class Rolling(Strategy, Marking, Injecting):
         return next((cut for cut in cuts if split.tokens_after(cut) <= goal), cuts[-1])
 
 
-def _read_json_answer(answer: str) -> ParsedAnswer:
-    """Reads summary and cards out of JSON; any other text is the summary itself."""
-    parts = read_answer(answer)
-    return ParsedAnswer(parts.text, tuple(parts.cards), is_complete=parts.has_card_list)
-
-
-_ENGLISH = RecordForm("rolling", "Write the JSON object now.", read=_read_json_answer, extra_tokens=_QUOTING)
-_CHINESE = RecordForm("rolling-zh", "现在写 JSON 对象。", read=_read_json_answer, extra_tokens=_QUOTING)
+_ENGLISH = RecordForm("rolling", "Write the JSON object now.", read=read_json_answer, extra_tokens=_QUOTING)
+_CHINESE = RecordForm("rolling-zh", "现在写 JSON 对象。", read=read_json_answer, extra_tokens=_QUOTING)

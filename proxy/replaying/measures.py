@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from proxy.condensing.policy import RATIOS
 from proxy.reasons import Action
-from strategies.core.economics import Prices, Sent, cost_by_prefixes
+from strategies.core.economics import Prices
 
 
 class ForwardedMessage(NamedTuple):
@@ -96,11 +96,8 @@ class ReplayedConversation:
     def costs(self, prices: Prices) -> list[float]:
         """What each request costs, our own calls for it included."""
         return [
-            cost_by_prefixes(
-                [] if one.refused else [Sent(one.forwarded_tokens, one.repeated_tokens)],
-                prices,
-                own_calls=prices.of_call(prompt=one.own_tokens - one.own_replies, reply=one.own_replies),
-            )
+            prices.of_call(prompt=one.own_tokens - one.own_replies, reply=one.own_replies)
+            + (0.0 if one.refused else prices.of_prompt(one.forwarded_tokens, one.repeated_tokens))
             for one in self.requests
         ]
 
