@@ -20,7 +20,7 @@ from strategies.core.ledger import append_ledger
 from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.options import Options, option
 from strategies.core.paths import target
-from strategies.core.plan import Plan, Split, replace_before, task_piece
+from strategies.core.plan import Plan, Split, replace_before
 from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.replacement import frame_tokens, previous_text, replacement, stands_for, text_room
 from strategies.core.transcript import is_chinese
@@ -72,7 +72,7 @@ class Extract(Strategy):
         if not text:
             raise NothingToDo("nothing-to-extract")
         piece = replacement(text, stands_for(view, end), view.counter.dialect, chinese=is_chinese(view.transcript))
-        edit = replace_before(view, end, piece, task_piece(view, budget.task_cap))
+        edit = replace_before(view, end, piece, budget.task_cap)
         return Plan((edit,), {"extractedMessageCount": stands_for(view, end)})
 
 

@@ -166,7 +166,7 @@ def run(
     yield from _run_stages(stages, budget.goal, outcome, budget, session)
     yield from _run_stages(ladder, budget.trigger - 1, outcome, budget, session)
     if ladder and outcome.view.tokens > budget.usable and outcome.view.transcript.newest_turn:
-        outcome.view = replace(outcome.view, transcript=outcome.view.transcript.with_newest_turn(0))
+        outcome.view = replace(outcome.view, transcript=outcome.view.transcript.having(newest_turn=0))
         yield from _run_stages(ladder, budget.usable, outcome, budget, session)
     wider = with_wider_task(outcome.view, budget.task_ceiling, budget.goal)
     if wider.tokens < view.tokens:

@@ -224,7 +224,7 @@ class Measurer:
 
     def _read_message(self, element: Element, key: bytes, counter: Counter, count: CachedCount | int) -> Message:
         tokens, digest = (count, None) if isinstance(count, int) else (count.tokens, count.digest)
-        message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect, digest)
+        message = self._reader.read(element.data, element.value, tokens, element.endpoint.dialect, digest)
         self._counts.put(key, CachedCount(message.digest, message.tokens))
         element.set_message(counter.cache_key, message)
         return message
@@ -232,7 +232,7 @@ class Measurer:
     def _estimated(self, element: Element) -> Message:
         """The message of an element, its tokens estimated by its length."""
         tokens = len(element.data) // BYTES_PER_TOKEN + 1
-        message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect)
+        message = self._reader.read(element.data, element.value, tokens, element.endpoint.dialect)
         element.set_message(LENGTH_ESTIMATE, message)
         return message
 

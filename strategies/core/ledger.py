@@ -26,7 +26,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from itertools import accumulate, takewhile
+from itertools import accumulate, groupby, takewhile
 from typing import NamedTuple
 
 from strategies.core.messages import Message, Role, TokenCounter
@@ -102,17 +102,10 @@ def _written(fact: Fact) -> str:
 
 def _lines(facts: Sequence[Fact]) -> Iterator[str]:
     """Several facts to a line, which takes fewer tokens than a line for each; one with a comma has its own."""
-    waiting: list[str] = []
-    for fact in facts:
-        if _COMMA not in fact.text:
-            waiting.append(_written(fact))
-        if waiting and (_COMMA in fact.text or len(waiting) == _FACTS_A_LINE):
-            yield _FACTS + _COMMA.join(waiting)
-            waiting = []
-        if _COMMA in fact.text:
-            yield _FACT + _written(fact)
-    if waiting:
-        yield _FACTS + _COMMA.join(waiting)
+    for is_alone, group in groupby(facts, key=lambda fact: _COMMA in fact.text):
+        written, size = list(map(_written, group)), 1 if is_alone else _FACTS_A_LINE
+        for i in range(0, len(written), size):
+            yield (_FACT if is_alone else _FACTS) + _COMMA.join(written[i : i + size])
 
 
 # -- in a text -----------------------------------------------------------------------------------------------------
@@ -162,9 +155,9 @@ def ledger(
     rules = merge_rules(earlier.rules, (unit for text in texts for unit in units(text)))
     kept = _fitting_rules(rules, caps.rules, counter)
     gone = list(gone)
-    read = worth_reading([_length(message) for message in gone])
+    lengths = [len(message.text) + sum(len(call.arguments) for call in message.calls) for message in gone]
     texts_by_user: dict[bool, list[str]] = {True: [], False: []}
-    for place in read:
+    for place in worth_reading(lengths):
         texts_by_user[gone[place].role is Role.USER].append(_text_for_facts(gone[place], units))
     room = caps.together - _tokens(Ledger(tuple(kept)), counter)
     names = tuple(_fitting_facts(rank_facts(earlier.names, texts_by_user[True]), min(caps.names, room), counter))
@@ -176,10 +169,6 @@ def ledger(
 def _tokens(ledger: Ledger, counter: TokenCounter) -> int:
     """Tokens of a ledger, and of the empty line after it."""
     return counter.text(f"{ledger}\n\n") if ledger != Ledger() else 0
-
-
-def _length(message: Message) -> int:
-    return len(message.text) + sum(len(call.arguments) for call in message.calls)
 
 
 def _text_for_facts(message: Message, units: Callable[[str], Iterable[str]]) -> str:
@@ -229,26 +218,16 @@ def _fitting_facts(facts: Iterable[Fact], cap: int, counter: TokenCounter, known
 
 MAX_CHARACTERS = 8_000
 """Characters of one text that are read: its beginning and its end, where errors and totals are."""
-
-
 OLDEST, NEWEST = 100_000, 300_000
 """Characters that are read of the first and of the last of many texts; each counts at most `MAX_CHARACTERS`.
 
 An important fact is repeated or recent, and so a history of any length costs no more than one of this size.
 """
-
-
 MAX_OF_ONE = 3
 """How often one message may count for the same fact."""
-
-
 LONGEST = 160
-
-
 _LONGEST_WORD = 4 * LONGEST
 """Characters of a fact that are kept (`LONGEST`), and of a word that are read."""
-
-
 _HEAD = MAX_CHARACTERS * 6 // 10
 
 
@@ -263,21 +242,15 @@ _ERROR = re.compile(
     r"(?:\b\w*(?:Error|Exception)\b(?=\s*[:(\[])|\b(?:error|fatal|panic)(?:\[\w+\])?:|\bFAILED\b"
     r"|\bexit (?:code|status)\b|(?:错误|异常|失败)[:：]).*",
 )
-
-
 _SUFFIX = (
     r"(?:py|pyi|js|jsx|mjs|ts|tsx|java|go|rs|c|h|cc|cpp|hpp|cs|rb|php|swift|kt|scala|sh|ps1|sql|html?|css|scss|vue|md|rst"
     r"|txt|json|ya?ml|toml|ini|cfg|conf|env|lock|xml|csv|tsv|log|ipynb|pdf|docx?|xlsx?|png|jpe?g|svg|gz|zip|tar|proto|tf)"
 )
-
-
 _UNIT = (
     r"(?:(?:%|‰|°[CF]|ms|µs|us|ns|s|sec|seconds?|min|minutes?|h|hours?|days?|weeks?|months?|years?|[KMGT]i?B|bytes?|px|pt|mm"
     r"|cm|m|km|kg|g|mg|lb|ml|l|V|W|kW|kWh|[kMG]?Hz|rpm|fps|tokens?|lines?|rows?|USD|EUR|GBP|CNY|RMB|JPY)(?![\w-])"
     r"|(?:元|美元|块|万|亿|个|条|次|天|小时|分钟|秒|周|个月|年|米|公里|公斤|度))"
 )
-
-
 _EXACT = re.compile(
     r"https?://[^\s<>\"'`)\]，。；、]+"
     r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"
@@ -298,21 +271,16 @@ _EXACT = re.compile(
     r"|\b\d{5,}\b",
     re.ASCII,
 )
-
-
 # A number and its unit with a space between them.
 _APART = re.compile(rf"(?<![\w.])\d[\d,.]{{0,30}}+\s{_UNIT}")
-
-
 _MAY_FAIL = re.compile(r"rror|xcept|fatal|panic|FAIL|exit |[误常败]")
-
-
 _TRAILING = ".,;:!?、，。；：！？"
 
 
 def find_facts(text: str) -> Iterator[str]:
     """The facts in a text, each as often as it occurs; an error extends to the end of its line."""
-    for line in _both_ends(text).splitlines():
+    read = text if len(text) <= MAX_CHARACTERS else f"{text[:_HEAD]}\n{text[_HEAD - MAX_CHARACTERS :]}"
+    for line in read.splitlines():
         error = _MAY_FAIL.search(line) and _ERROR.search(line)
         if error:
             yield error.group().strip()[:LONGEST]
@@ -321,23 +289,12 @@ def find_facts(text: str) -> Iterator[str]:
         yield from (each.group() for each in _APART.finditer(line))
 
 
-def _both_ends(text: str) -> str:
-    if len(text) <= MAX_CHARACTERS:
-        return text
-    return f"{text[:_HEAD]}\n{text[_HEAD - MAX_CHARACTERS :]}"
-
-
-def _is_plain(word: str) -> bool:
-    """Whether a word is an ordinary word or a lone sign. Most are, and they need no closer look."""
-    bare = word.rstrip(_TRAILING)
-    return len(bare) < 2 or (bare.isalpha() and (bare[1:].islower() or bare.isupper()))
-
-
 @lru_cache(maxsize=8_192)
 def _in_word(word: str) -> tuple[str, ...]:
     """The facts in one word, as separated by spaces. Cached, because the same words come again and again."""
-    if _is_plain(word):
-        return ()
+    bare = word.rstrip(_TRAILING)
+    if len(bare) < 2 or (bare.isalpha() and (bare[1:].islower() or bare.isupper())):
+        return ()  # an ordinary word or a lone sign
     matches = (each.group().rstrip(_TRAILING) for each in _EXACT.finditer(word))
     return tuple(each for each in matches if 1 < len(each) <= LONGEST)
 

@@ -81,19 +81,13 @@ class RecordForm(NamedTuple):
     """The template that asks for memory cards, put after the record's; "" to ask for none."""
 
     def with_cards(self, template: str = "memory") -> RecordForm:
-        """The same form, asking for cards with a template."""
         return self._replace(cards=template)
-
-    def for_window(self, window: int) -> RecordForm:
-        """The form for a summarizer's window in tokens: without cards if the window is too small for them."""
-        return self if window >= MIN_WINDOW_FOR_CARDS else self.without_cards()
 
     def without_cards(self) -> RecordForm:
         return self._replace(cards="")
 
     @property
     def digest(self) -> str:
-        """The digest of the form's templates."""
         return prompt_digest(self.template, *filter(None, (self.cards,)))
 
     def instructions(self, cap: int, *, continued: bool = False) -> str:
@@ -162,14 +156,13 @@ class Record(NamedTuple):
     """A text that may stand for its span, and what it cost."""
 
     text: str
-    tokens: int
+    tokens: int = 0
     """Tokens of all calls that led to it, as the upstream counts them."""
-    calls: int
+    calls: int = 0
     cards: tuple[MemoryCard, ...] = ()
     """The memory cards of the answers; the driver adds their time and their condensation."""
 
 
-NO_RECORD = Record("", 0, 0)
 Recording = Generator[tuple[Effect, ...], tuple[Result, ...], Record]
 
 
@@ -186,7 +179,8 @@ def summarize(span: Span, cap: Cap, budget: Budget, session: SessionFacts, form:
     """Asks for the record of a span, and appends the ledger to it; raises `AnswerRefused` if an answer is refused."""
     ledger, room = span.ledger_and_room(cap, budget)
     smaller = replace(span, tokens=span.tokens - ledger_tokens(ledger, span.view.counter))
-    record = yield from _ask_record(smaller, room, budget, session, form.for_window(_prompt_window(budget)))
+    fitting = form if _prompt_window(budget) >= MIN_WINDOW_FOR_CARDS else form.without_cards()
+    record = yield from _ask_record(smaller, room, budget, session, fitting)
     return record._replace(text=append_ledger(record.text, ledger))
 
 
@@ -199,23 +193,17 @@ def _ask_record(span: Span, cap: int, budget: Budget, session: SessionFacts, for
     continued = _continuation(span, cap, budget, forms) if continues else None
     if continued is not None:
         ask, form = continued
-        return (yield from _ask_until_accepted(AskedRecord(ask, cap, span.tokens, counter, form.read), form, NO_RECORD))
-    layout = _layout(span, cap, budget, forms)
-    form, record = layout.form, Record(layout.earlier, 0, 0)
-    for part in layout.parts:
-        shown = _prompt_text(record.text, part, form.closing)
-        ask = Ask(layout.system, shown, form.answer_tokens(cap), SUMMARIZER, record=cap)
-        record = yield from _ask_until_accepted(AskedRecord(ask, cap, span.tokens, counter, form.read), form, record)
+        question = AskedRecord(ask, cap, span.tokens, counter, form.read)
+        return (yield from _ask_until_accepted(question, form, Record("")))
+    chosen, parts = _divided(span, cap, budget, forms)
+    form, record = chosen.form, Record(chosen.earlier)
+    for part in parts:
+        before = f"<earlier_record>\n{break_fences(record.text)}\n</earlier_record>\n\n" if record.text else ""
+        shown = f"{before}<history>\n{part}\n</history>\n\n{form.closing}"
+        ask = Ask(chosen.system, shown, form.answer_tokens(cap), SUMMARIZER, record=cap)
+        question = AskedRecord(ask, cap, span.tokens, counter, form.read)
+        record = yield from _ask_until_accepted(question, form, record)
     return record
-
-
-class _Layout(NamedTuple):
-    """How a span is shown: the form, its instructions (`system`), the earlier record, and the parts of the history."""
-
-    form: RecordForm
-    system: str
-    earlier: str
-    parts: list[str]
 
 
 class _Prompt(NamedTuple):
@@ -236,31 +224,25 @@ class _Prompt(NamedTuple):
         return cls(form, system, earlier, room, max(room - counter.text(earlier), _MIN_PART))
 
 
-def _layout(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> _Layout:
-    """The first form with which the span fits into one part, so that cards never cost a call; else the first form.
+def _divided(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> tuple[_Prompt, list[str]]:
+    """The prompt in the first form with which the span fits into one part, so that cards never cost a call.
 
-    With the first form the span is divided: each part leaves room for the record so far, of at most `cap` tokens.
+    Else in the first form, with which the span is divided into parts; each leaves room for the record so far, of at
+    most `cap` tokens.
     """
     counter, messages = span.view.counter, originals(span.view, span.items)
     prompts = [_Prompt.of(span, cap, budget, form) for form in forms]
     for candidate in prompts:
         text = in_one(messages, candidate.history, counter, candidate.form.limits)
         if text is not None:
-            return _Layout(candidate.form, candidate.system, candidate.earlier, [text])
+            return candidate, [text]
     first = prompts[0]
-    each = max(min(first.history, first.room - cap), _MIN_PART)
-    parts = in_parts(messages, each, MAX_PARTS, counter, first.form.limits)
-    return _Layout(first.form, first.system, first.earlier, parts)
+    room = max(min(first.history, first.room - cap), _MIN_PART)
+    return first, in_parts(messages, room, MAX_PARTS, counter, first.form.limits)
 
 
 def _prompt_window(budget: Budget) -> int:
     return budget.window if budget.prompt_window is None else budget.prompt_window
-
-
-def _prompt_text(record: str, part: str, closing: str) -> str:
-    """The prompt text: the earlier record and the history, each in a fence, and the closing line."""
-    before = f"<earlier_record>\n{break_fences(record)}\n</earlier_record>\n\n" if record else ""
-    return f"{before}<history>\n{part}\n</history>\n\n{closing}"
 
 
 def _continuation(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> tuple[Ask, RecordForm] | None:

@@ -24,6 +24,8 @@ from strategies.core.rounds import Structure, structure
 from strategies.core.shaping import Placed, shape
 from strategies.core.transcript import Transcript
 
+_WITHOUT_ROLE = (PieceKind.REPLACEMENT, PieceKind.LEAD_IN, PieceKind.MEMORY)
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -35,13 +37,7 @@ class Item:
     @property
     def role(self) -> Role | None:
         """The role of the message in the conversation; None for replacements, their lead-in, and memory blocks."""
-        if isinstance(self.piece, Literal) and self.piece.kind in (
-            PieceKind.REPLACEMENT,
-            PieceKind.LEAD_IN,
-            PieceKind.MEMORY,
-        ):
-            return None
-        return self.message.role
+        return None if isinstance(self.piece, Literal) and self.piece.kind in _WITHOUT_ROLE else self.message.role
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -49,12 +45,10 @@ class Item:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The ids of the calls that the message answers."""
         return self.message.answers
 
     @property
     def goes_on(self) -> bool:
-        """Whether an assistant message belongs to the reply of the one before it."""
         return self.message.goes_on
 
     @property
@@ -69,7 +63,6 @@ class Item:
 
     @property
     def is_replacement(self) -> bool:
-        """Whether the item is the replacement: frame, summary and ledger in the place of condensed history."""
         return isinstance(self.piece, Literal) and self.piece.kind is PieceKind.REPLACEMENT
 
 
@@ -85,9 +78,7 @@ class View:
     lead: tuple[Item, ...]
     """The first items; all items after them are messages of the transcript, unchanged and without a gap."""
     head_size: int
-    """How many items the head has."""
     covered_count: int
-    """How many chain messages the head stands for."""
     fixed_tokens: int
     """Tokens that no plan can change: tools, framing and system messages."""
     counter: TokenCounter
@@ -124,8 +115,7 @@ class View:
     @property
     def drops_reasoning(self) -> bool:
         """Whether a message is kept without what the model reasoned in it."""
-        chain = self.transcript.chain
-        return any(isinstance(item.piece, Keep) and item.message is not chain[item.piece.index] for item in self.lead)
+        return any(item.intact and not self._is_as_sent(item) for item in self.lead)
 
     @cached_property
     def item_messages(self) -> tuple[Message, ...]:
@@ -144,8 +134,7 @@ class View:
     @property
     def _form(self) -> Form | None:
         """The form that the upstream requires; None if nothing is to be adapted, as in a view without any change."""
-        is_bare = self.own_from == 0 and not self.lead
-        return None if is_bare else self.transcript.form
+        return None if self.own_from == 0 and not self.lead else self.transcript.form
 
     @property
     def _start(self) -> int:
@@ -185,17 +174,16 @@ class View:
 
     @cached_property
     def last_user(self) -> int | None:
-        """The item that is the last user message."""
         return self.item_of(self.transcript.last_user)
 
     @cached_property
     def question(self) -> tuple[int, ...]:
-        """The items that are the last user message, and what the client put in front of it in this request."""
+        """The items of `Transcript.question`."""
         return self._items_of(self.transcript.question)
 
     @cached_property
     def stays(self) -> tuple[int, ...]:
-        """The items that every condensation keeps whole: the question, and what is pinned."""
+        """The items of `Transcript.stays`."""
         return self._items_of(self.transcript.stays)
 
     def _items_of(self, indices: Iterable[int]) -> tuple[int, ...]:
@@ -216,14 +204,7 @@ class View:
         """
         newest = self.structure.newest_round
         before_round = newest.start if newest else self.size
-        if self.ends_with_user:
-            return min(before_round, *self.question)
-        return before_round
-
-    @property
-    def ends_with_user(self) -> bool:
-        """Whether the last item is a user message, so that the model is asked something and not shown results."""
-        return self.size > 0 and self.last_user == self.size - 1
+        return min(before_round, *self.question) if self.last_user == self.size - 1 else before_round
 
     @property
     def is_verbatim(self) -> bool:
@@ -258,7 +239,9 @@ class View:
         form = self._form
         if form is None:
             return self._in_order(self.covered_count)
-        placed, items = self._in_order(0 if form.systems_lead else self.covered_count), iter(self.items)
+        # An alternating list has no other place than its front for the systems inside the covered span.
+        systems_lead = form.alternate_roles or not form.middle_system
+        placed, items = self._in_order(0 if systems_lead else self.covered_count), iter(self.items)
         own = (Placed(each, None if each.role is Role.SYSTEM else next(items).piece) for each in placed)
         return list(shape(own, form, self.counter))
 
@@ -306,11 +289,8 @@ class View:
 
     def to_json(self) -> str:
         """The message list as JSON text; the client's messages keep the text they came in."""
-        return self.encoded().decode("utf-8", "surrogatepass")
-
-    def encoded(self) -> bytes:
-        """The message list as bytes of JSON text."""
-        return b"[" + b",".join([message.data for message in self.messages]) + b"]"
+        data = b",".join([message.data for message in self.messages])
+        return f"[{data.decode('utf-8', 'surrogatepass')}]"
 
 
 def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counter: TokenCounter) -> View:
@@ -324,11 +304,9 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     """
     if not (overlays or transcript.patches or transcript.unknown):
         return View(transcript, (), 0, 0, fixed + transcript.system_tokens, counter, 0)
-    head = max(overlays, key=lambda overlay: overlay.covered, default=None)
-    if head is not None and head.covered == 0:
-        head = None
+    head = max((overlay for overlay in overlays if overlay.covered), key=lambda overlay: overlay.covered, default=None)
     if head is None and transcript.bound_until:
-        transcript = transcript.with_bound_until(0)
+        transcript = transcript.having(bound_until=0)
     covered = head.covered if head else 0
     inserted: dict[int, list[Piece]] = defaultdict(list)
     for patch in transcript.patches:
@@ -359,7 +337,8 @@ def _resolve(
     bound_until = transcript.bound_until if bound_until is None else bound_until
     for piece in pieces:
         if isinstance(piece, Literal) and not _is_here(piece, transcript):
-            yield Item(_message(piece, transcript, counter), piece)
+            role = None if piece.origin is None else transcript.chain[piece.origin].role
+            yield Item(literal(loads(piece.raw), counter, role, piece.raw), piece)
             continue
         index = source(piece)
         if index is not None and transcript.chain[index].has_text:
@@ -387,11 +366,6 @@ def _is_here(piece: Literal, transcript: Transcript) -> bool:
     return message.has_text and (
         message.raw == piece.raw or message.digest == message_digest(loads(piece.raw), message.dialect)
     )
-
-
-def _message(piece: Literal, transcript: Transcript, counter: TokenCounter) -> Message:
-    role = transcript.chain[piece.origin].role if piece.origin is not None else None
-    return literal(loads(piece.raw), counter, role, piece.raw)
 
 
 def item_for(piece: Piece, transcript: Transcript, counter: TokenCounter) -> Item:

@@ -93,8 +93,6 @@ def _grams(run: str) -> Iterator[str]:
 
 
 _ENDINGS = ("ation", "ion", "ment", "ness", "ly", "er", "or")
-
-
 _LONGEST_WORD = 64
 """Letters of the longest word that is stemmed and cached; anything longer is no natural word."""
 
