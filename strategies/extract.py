@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 from strategies.core.budget import Budget
@@ -62,10 +63,12 @@ class Extract(Strategy):
         most = min(text_room(budget.replacement_cap, view.counter), self.options.max_tokens + budget.ledger.all)
         split = Split(view, frame_tokens(view.counter) + most, budget.task_cap)
         goal = min(budget.goal, int(budget.usable * self.options.depth))
-        end = split.first_at_round(goal) or split.first_at_round(budget.goal) or _after_oversized(view, budget)
+        end = split.first_at_round(goal)
+        start = 0 if view.replacement is None else view.replacement + 1
+        if end is None and start and view.items[start - 1].message.tokens > budget.replacement_cap:
+            end = start  # Nothing else can go, but the earlier record is too large for this window.
         if end is None:
             raise NothingToDo("nothing-to-extract")
-        start = 0 if view.replacement is None else view.replacement + 1
         kept = next_ledger(view, view.items[start:end], end, budget)
         record_room = min(most - ledger_tokens(kept, view.counter), self.options.max_tokens)
         text = append_ledger(record(view, end, record_room), kept)
@@ -74,14 +77,6 @@ class Extract(Strategy):
         piece = replacement(text, stands_for(view, end), view.counter.dialect, chinese=is_chinese(view.transcript))
         edit = replace_before(view, end, piece, budget.task_cap)
         return Plan((edit,), {"extractedMessageCount": stands_for(view, end)})
-
-
-def _after_oversized(view: View, budget: Budget) -> int | None:
-    """The item after an earlier record that is too large for this window: if nothing else can go, that one is cut."""
-    place = view.replacement
-    if place is None or view.items[place].message.tokens <= budget.replacement_cap:
-        return None
-    return place + 1
 
 
 def record(view: View, end: int, cap: int) -> str:
@@ -126,7 +121,9 @@ def _shorten_record(record: str, cap: int, counter: TokenCounter) -> str:
 def _sections(messages: Sequence[Message], titles: Sequence[str]) -> Iterator[tuple[str, Iterable[str]]]:
     """Yields the title and lines of each section, most important section first."""
     said = [f"- {_cut_line(line, _SAID)}" for line in user_lines(messages)]
-    yield from zip(titles, (said, _actions(messages), _errors(messages), _last_words(messages)), strict=True)
+    spoken = (message.text.strip() for message in reversed(messages) if message.role is Role.ASSISTANT)
+    last_words = [_cut_line(text, 2 * _LINE) for text in islice(filter(None, spoken), 1)]
+    yield from zip(titles, (said, _actions(messages), _errors(messages), last_words), strict=True)
 
 
 def _actions(messages: Iterable[Message]) -> Iterator[str]:
@@ -143,13 +140,6 @@ def _errors(messages: Iterable[Message]) -> list[str]:
     lines = (line for message in messages if message.role is Role.TOOL for line in message.text.splitlines())
     unique = dict.fromkeys(f"- {_cut_line(line)}" for line in lines if ERROR.search(line[:_LINE]))
     return list(unique)[-_ERRORS:]
-
-
-def _last_words(messages: Sequence[Message]) -> Iterator[str]:
-    for message in reversed(messages):
-        if message.role is Role.ASSISTANT and message.text.strip():
-            yield _cut_line(message.text.strip(), 2 * _LINE)
-            return
 
 
 def _cut_line(line: str, length: int = _LINE) -> str:

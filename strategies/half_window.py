@@ -99,11 +99,11 @@ class HalfWindow(Strategy):
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         cursors = collect_rounds(view)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
-        decision = reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
+        decision = _reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
         span = span_before(decision.cut, view, split, cap)
         form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
         record = yield from summarize(span, cap, budget, session, form)
-        metadata = {**telemetry(cursors, decision), "promptDigest": form.digest}
+        metadata = {**_telemetry(cursors, decision), "promptDigest": form.digest}
         return plan_record(record, span, budget, metadata)
 
 
@@ -123,10 +123,8 @@ def decide(view: View, cursors: list[RoundCursor], options: HalfWindowOptions) -
     """The split of the document: half of the rounds, at a turn boundary; or one of its fallbacks."""
     if len(cursors) < options.min_rounds:
         return _too_few(view, cursors)
-    keep = max(options.min_overlap + 1, ceil(len(cursors) / 2))
-    if len(cursors) - keep <= 0:
-        return _too_few(view, cursors)
-    return _to_turn_boundary(view, cursors, len(cursors) - keep, options.min_overlap)
+    index = len(cursors) - max(options.min_overlap + 1, ceil(len(cursors) / 2))
+    return _to_turn_boundary(view, cursors, index, options.min_overlap) if index > 0 else _too_few(view, cursors)
 
 
 def _too_few(view: View, cursors: list[RoundCursor]) -> SplitDecision:
@@ -172,7 +170,7 @@ def _labelled(cursors: list[RoundCursor], decision: SplitDecision) -> SplitDecis
     return decision._replace(strategy=decision.strategy if decision.level else place, boundary=boundary)
 
 
-def reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, goal: int) -> SplitDecision:
+def _reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, goal: int) -> SplitDecision:
     """`first` if it is legal and meets the goal; else the nearest later cut that does; else the last cut."""
     if split.is_legal(first.cut) and split.tokens_after(first.cut) <= goal:
         return first
@@ -184,7 +182,7 @@ def reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, g
     return _labelled(cursors, first._replace(first_kept=index, cut=cut, delta=delta))
 
 
-def telemetry(cursors: list[RoundCursor], decision: SplitDecision) -> dict[str, Any]:
+def _telemetry(cursors: list[RoundCursor], decision: SplitDecision) -> dict[str, Any]:
     """The document's telemetry fields, except `compressionDuration`, which the driver adds because it has a clock."""
     pivot = cursors[decision.first_kept] if decision.first_kept < len(cursors) else None
     kept = cursors[decision.first_kept :]

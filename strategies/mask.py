@@ -66,21 +66,23 @@ class Mask(Strategy):
             plan = replace(plan, after=after)
         else:
             fewer = range(min(self.options.keep, len(view.structure.rounds)) - 1, 0, -1)
-            place = bisect_left(fewer, True, key=lambda keep: self._meets_goal(view, budget, keep))
+            place = bisect_left(
+                fewer, True, key=lambda keep: apply(view, self._plan(view, budget, keep)).tokens <= budget.goal
+            )
             plan = self._plan(view, budget, fewer[place]) if place < len(fewer) else plan
         if not plan.edits:
             raise NothingToDo("nothing-to-mask")
         return plan
-
-    def _meets_goal(self, view: View, budget: Budget, keep: int) -> bool:
-        return apply(view, self._plan(view, budget, keep)).tokens <= budget.goal
 
     def _plan(self, view: View, budget: Budget, keep: int) -> Plan:
         files = _Files(int(budget.usable * self.options.paths), chinese=is_chinese(view.transcript))
         edits: list[Replace] = []
         for number, each in enumerate(reversed(view.structure.rounds)):
             is_old = number >= keep and each.end <= view.last_cut
-            edits.extend(self._round(view, each, files) if is_old else files.note(view, each))
+            if is_old:
+                edits.extend(self._round(view, each, files))
+            else:
+                files.note(view, each)
         edits.sort(key=lambda edit: edit.start)
         return Plan(tuple(edits), {"maskedMessageCount": len(edits), "keptFileCount": files.kept})
 
@@ -94,7 +96,10 @@ class Mask(Strategy):
                 answered = calls.get(i, [None] * max(len(item.answers), 1))
                 yield from self._results(i, item, answered, files, view.counter)
             elif any(len(call.arguments) > self.options.min_chars for call in item.calls):
-                yield from self._calls(i, item, files)
+                written = item.message.body  # once: a message from the cache is parsed again each time
+                body = item.message.dialect.with_arguments(written, lambda call: self._arguments(call, files))
+                if body is not written:
+                    yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
     def _results(
         self, i: int, item: Item, calls: Sequence[ToolCall | None], files: _Files, counter: TokenCounter
@@ -114,16 +119,10 @@ class Mask(Strategy):
         file = target(call) if call else None
         if files.keeps(file, tokens):
             return text
-        line = result_line(call, file, len(text), tokens, chinese=files.chinese)
+        line = _result_line(call, file, len(text), tokens, chinese=files.chinese)
         # A file can be read again.
-        excerpt = excerpt_of(text) if file is None and tokens > 2 * self.options.min_tokens else ""
+        excerpt = _excerpt(text) if file is None and tokens > 2 * self.options.min_tokens else ""
         return f"{line}\n{excerpt}" if excerpt else line
-
-    def _calls(self, i: int, item: Item, files: _Files) -> Iterator[Replace]:
-        written = item.message.body  # once: a message from the cache is parsed again each time
-        body = item.message.dialect.with_arguments(written, lambda call: self._arguments(call, files))
-        if body is not written:
-            yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
     def _arguments(self, call: ToolCall, files: _Files) -> Mapping[str, object] | None:
         """The arguments that are shown of a call; None if they stay as they are."""
@@ -138,11 +137,8 @@ class Mask(Strategy):
         if not isinstance(value, str) or len(value) <= self.options.min_chars:
             return value
         named = file if file and file.path != value else None
-        if chinese:
-            again = f"；如需内容请重新读取 {named.path}" if named else ""
-            return f"[已省略 {len(value):,} 个字符{again}]"
-        again = f"; read {named.path} again if you need it" if named else ""
-        return f"[{len(value):,} characters left out{again}]"
+        again = _read_again(named, chinese=chinese)
+        return f"[已省略 {len(value):,} 个字符{again}]" if chinese else f"[{len(value):,} characters left out{again}]"
 
 
 class _Files:
@@ -157,14 +153,10 @@ class _Files:
         self._seen: set[str] = set()
         self.kept = 0
 
-    def note(self, view: View, each: Round) -> Iterator[Replace]:
-        """Remembers the files of a round that is kept anyway. Yields nothing."""
-        for i in range(each.start, each.end):
-            for call in view.items[i].calls:
-                file = target(call)
-                if file and file.whole:
-                    self._seen.add(file.path)
-        yield from ()
+    def note(self, view: View, each: Round) -> None:
+        """Remembers the files of a round that is kept anyway."""
+        files = (target(call) for item in view.items[each.start : each.end] for call in item.calls)
+        self._seen.update(file.path for file in files if file and file.whole)
 
     def keeps(self, file: Target | None, tokens: int) -> bool:
         """Decides whether this content of `file` stays, as the newest of that file, and takes its tokens if so."""
@@ -190,7 +182,7 @@ def _by_result(view: View, each: Round) -> dict[int, list[ToolCall | None]]:
     }
 
 
-def excerpt_of(text: str) -> str:
+def _excerpt(text: str) -> str:
     """What is left of what a command said: the last line that tells of an error, else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = (line for line in reversed(lines) if ERROR.search(line[:EXCERPT]) and not _NO_ERROR.search(line[:EXCERPT]))
@@ -198,16 +190,17 @@ def excerpt_of(text: str) -> str:
     return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"
 
 
-def result_line(
-    call: ToolCall | None, file: Target | None, characters: int, tokens: int, *, chinese: bool = False
-) -> str:
+def _result_line(call: ToolCall | None, file: Target | None, characters: int, tokens: int, *, chinese: bool) -> str:
     """The line that stands for a result."""
+    again, tool = _read_again(file, chinese=chinese), call.name if call else ""
     if chinese:
-        name = f" {call.name} " if call and call.name else "工具"
-        where = f"（{file.path}）" if file else ""
-        again = f"；如需内容请重新读取 {file.path}" if file else ""
+        name, where = f" {tool} " if tool else "工具", f"（{file.path}）" if file else ""
         return f"[已省略{name}的结果{where}：{characters:,} 个字符，{tokens:,} 个 token{again}]"
-    tool = f"of {call.name}" if call and call.name else "of a tool"
     where = f" on {file.path}" if file else ""
-    again = f"; read {file.path} again if you need it" if file else ""
-    return f"[result {tool}{where} left out: {characters:,} characters, {tokens:,} tokens{again}]"
+    return f"[result of {tool or 'a tool'}{where} left out: {characters:,} characters, {tokens:,} tokens{again}]"
+
+
+def _read_again(file: Target | None, *, chinese: bool) -> str:
+    if file is None:
+        return ""
+    return f"；如需内容请重新读取 {file.path}" if chinese else f"; read {file.path} again if you need it"

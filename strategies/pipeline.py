@@ -27,7 +27,7 @@ from strategies.core.messages import Role, TokenCounter
 from strategies.core.pieces import Overlay
 from strategies.core.plan import Plan, apply, check, head_pieces, newest_is_shortened, with_wider_task
 from strategies.core.protocol import Judging, Marking, SessionFacts, Strategy, Triggering
-from strategies.core.requirement import RULES, Requirement, Rule, can_help, condensable, requirement_for
+from strategies.core.requirement import RULES, Requirement, can_help, condensable, requirement_for
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 
@@ -103,17 +103,15 @@ def attempt(
         # What is forced is tried by every stage, so no idle one's reason says why nothing goes.
         idle = "" if requirement is Requirement.FORCED else outcome.reason
         raise Declined(outcome.failure or idle or "nothing-to-condense")
-    asked = any(stage.asks and stage.name in outcome.stages for stage in allowed)
-    shrink = view.tokens - outcome.view.tokens
-    if shrink < rule.least_shrink * view.tokens or not (asked or _buys_room(rule, view, outcome.view, aim)):
+    has_asked = any(stage.asks and stage.name in outcome.stages for stage in allowed)
+    size, shrink = outcome.view.tokens, view.tokens - outcome.view.tokens
+    if rule.least_room and not has_asked and size > aim.goal:
+        buys_room = min(view.tokens, aim.trigger) - size >= rule.least_room * growth(view)
+    else:
+        buys_room = True
+    if shrink < rule.least_shrink * view.tokens or not buys_room:
         raise Declined("no-progress", f"{shrink} of {view.tokens} tokens")
     return outcome
-
-
-def _buys_room(rule: Rule, before: View, after: View, budget: Budget) -> bool:
-    """Whether a view meets its goal, or leaves as much room under the trigger as the rule wants."""
-    room = min(before.tokens, budget.trigger) - after.tokens
-    return after.tokens <= budget.goal or not rule.least_room or room >= rule.least_room * growth(before)
 
 
 def growth(view: View) -> int:
@@ -147,11 +145,6 @@ def is_due(stage: Strategy, view: View, budget: Budget) -> bool:
     return isinstance(stage, Triggering) and stage.is_due(view, budget)
 
 
-def _goes_on(stage: Strategy, view: View, budget: Budget, session: SessionFacts) -> bool:
-    """Whether a stage has work to do although the view meets its goal: its own trigger, or a verdict."""
-    return is_due(stage, view, budget) or (session.verdict is not None and isinstance(stage, Judging))
-
-
 def run(
     stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget, session: SessionFacts
 ) -> Run:
@@ -177,10 +170,14 @@ def run(
 def _run_stages(
     stages: Iterable[Strategy], enough: int, outcome: Outcome, budget: Budget, session: SessionFacts
 ) -> Step:
-    """Runs stages while the view has more than `enough` tokens, or none has changed it yet."""
+    """Runs stages while the view has more than `enough` tokens, or none has changed it yet.
+
+    A stage runs in any case that has reached its own trigger, or has a verdict to follow.
+    """
     for stage in stages:
         is_enough = outcome.stages and outcome.view.tokens <= enough
-        if not is_enough or _goes_on(stage, outcome.view, budget, session):
+        is_judged = session.verdict is not None and isinstance(stage, Judging)
+        if not is_enough or is_judged or is_due(stage, outcome.view, budget):
             yield from _run_stage(stage, outcome, budget, session)
 
 
@@ -223,21 +220,17 @@ def walk(
         requirement = requirement_for(sizes[end] + more, budget, since=since)
         if requirement is None:
             continue
-        view = fold(_prefix(transcript, end), head, fixed, counter)
-        after = _condense(requirement, allowed, ladder, view, budget)
-        if after is not None:
-            head = (
-                Overlay(
-                    transcript.digests[after.covered_count - 1],
-                    after.covered_count,
-                    after.covered_count,
-                    head_pieces(after),
-                ),
-            )
-            since, more = after.tokens, after.tokens - sizes[end]
-        else:
+        systems = tuple((place, message) for place, message in transcript.systems if place <= end)
+        view = fold(Transcript(transcript.chain[:end], systems), head, fixed, counter)
+        try:
+            after = finish_without_effects(attempt(requirement, allowed, ladder, view, budget, SessionFacts())).view
+        except StrategyError:
             # Do not retry until the view has grown by a step: until then it still cannot be condensed.
             since = sizes[end] + more
+        else:
+            covered = after.covered_count
+            head = (Overlay(transcript.digests[covered - 1], covered, covered, head_pieces(after)),)
+            since, more = after.tokens, after.tokens - sizes[end]
     return fold(transcript, head, fixed, counter)
 
 
@@ -251,26 +244,12 @@ def _request_ends(transcript: Transcript) -> Iterator[int]:
         yield len(chain)
 
 
-def _prefix(transcript: Transcript, end: int) -> Transcript:
-    systems = tuple((place, message) for place, message in transcript.systems if place <= end)
-    return Transcript(transcript.chain[:end], systems)
-
-
 def _sizes(transcript: Transcript) -> list[int]:
     """Tokens of every prefix with the system messages up to its end: later ones must not change an earlier cut."""
     own = [0, *(message.tokens for message in transcript.chain)]
     for place, message in transcript.systems:
         own[place] += message.tokens
     return list(accumulate(own))
-
-
-def _condense(
-    requirement: Requirement, stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget
-) -> View | None:
-    try:
-        return finish_without_effects(attempt(requirement, stages, ladder, view, budget, SessionFacts())).view
-    except StrategyError:
-        return None
 
 
 def finish_without_effects(running: Run) -> Outcome:

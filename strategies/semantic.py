@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused
@@ -81,7 +81,14 @@ class Semantic(Strategy, Triggering):
 
     def __init__(self, options: SemanticOptions) -> None:
         self.options = options
-        self._scorer = MessageImportanceScorer(_wording(options), options.max_event_length)
+        wording = Wording(
+            error=_listed(options.error_words, "error"),
+            instruction=_listed(options.instruction_words, "instruction"),
+            success=_listed(options.success_words, "success"),
+            operation=_listed(options.operation_words, "operation"),
+            editing_tool=_listed(options.editing_tools, "editing_tool"),
+        )
+        self._scorer = MessageImportanceScorer(wording, options.max_event_length)
 
     def is_due(self, view: View, budget: Budget) -> bool:
         """Whether there are more events than `max_size`, and enough of them may be forgotten to be worth it."""
@@ -110,7 +117,11 @@ class Semantic(Strategy, Triggering):
             "fallback_reason": failure or None,
             "summary_calls": record.calls,
             "prompt_digest": form.digest,
-            "compression_metrics": _metrics(view, selection, record),
+            "compression_metrics": {
+                "events_compressed": sum(i != view.replacement for i in selection.forgotten),
+                "compression_ratio": round(view.counter.text(record.text) / selection.tokens, 4),
+                "llm_tokens_used": record.tokens,
+            },
         }
         edit = Replace(0, selection.end, tuple(_pieces(view, budget, selection, record.text)))
         return Plan((edit,), metadata, failure, attribute_cards(record.cards, view, span.items))
@@ -128,7 +139,10 @@ class Semantic(Strategy, Triggering):
         newest = ceil(stays / 2) if self.options.enable_semantic_analysis else stays
         if excess <= 0:
             return Aim(events if view.size > events else share, self.options.keep_first, newest, 0)
-        wanted = excess + frame_tokens(view.counter) + cap - _task_saving(view, budget)
+        wanted = excess + frame_tokens(view.counter) + cap
+        if view.task is not None and task_piece(view, budget.task_cap) != (view.items[view.task].piece,):
+            # The first user message will be cut too.
+            wanted -= view.items[view.task].message.tokens - budget.task_cap
         return Aim(events, self.options.keep_first, newest, wanted)
 
     def _scoring(self, view: View, session: SessionFacts) -> Callable[[Unit], float]:
@@ -152,7 +166,9 @@ class Semantic(Strategy, Triggering):
             if place not in messages:
                 return None
             index, message = messages[place]
-            return self._scorer.score(message, calls.get(index), _age(session, index))
+            first_seen = session.first_seen(index)
+            age = None if first_seen is None else session.now - first_seen
+            return self._scorer.score(message, calls.get(index), age)
 
         return score
 
@@ -169,16 +185,6 @@ class Semantic(Strategy, Triggering):
         messages = [message for index, message in originals(view, span.items) if index != view.transcript.task]
         text = rule_record(messages, previous_text(view), record_room, names, self._scorer, view.counter)
         return Record(append_ledger(text, ledger), refused.tokens, refused.calls)
-
-
-def _wording(options: SemanticOptions) -> Wording:
-    return Wording(
-        error=_listed(options.error_words, "error"),
-        instruction=_listed(options.instruction_words, "instruction"),
-        success=_listed(options.success_words, "success"),
-        operation=_listed(options.operation_words, "operation"),
-        editing_tool=_listed(options.editing_tools, "editing_tool"),
-    )
 
 
 def _listed(text: str, name: str) -> tuple[str, ...]:
@@ -201,23 +207,11 @@ def _answered_calls(view: View) -> dict[int, ToolCall]:
     return answered
 
 
-def _age(session: SessionFacts, index: int) -> float | None:
-    first_seen = session.first_seen(index)
-    return None if first_seen is None else session.now - first_seen
-
-
 def _span(view: View, selection: Selection) -> Span:
     """The span that the record stands for. The task is shown too, so that the model knows what the work is about."""
     forgotten = [view.items[i] for i in selection.forgotten if i != view.replacement]
     shown = forgotten if view.task is None or view.task >= selection.end else [view.items[view.task], *forgotten]
     return Span(view, shown, selection.end, selection.tokens - frame_tokens(view.counter))
-
-
-def _task_saving(view: View, budget: Budget) -> int:
-    """The tokens that cutting the first user message to its cap will save; 0 if it will not be cut."""
-    if view.task is None or task_piece(view, budget.task_cap) == (view.items[view.task].piece,):
-        return 0
-    return view.items[view.task].message.tokens - budget.task_cap
 
 
 def _pieces(view: View, budget: Budget, selection: Selection, text: str) -> Iterator[Piece]:
@@ -233,12 +227,3 @@ def _pieces(view: View, budget: Budget, selection: Selection, text: str) -> Iter
             yield from (*task_piece(view, budget.task_cap), record)
         else:
             yield view.items[i].piece
-
-
-def _metrics(view: View, selection: Selection, record: Record) -> dict[str, Any]:
-    """The document's metrics, except the time, which the driver adds. The ratio is one of tokens."""
-    return {
-        "events_compressed": sum(i != view.replacement for i in selection.forgotten),
-        "compression_ratio": round(view.counter.text(record.text) / selection.tokens, 4),
-        "llm_tokens_used": record.tokens,
-    }

@@ -74,17 +74,17 @@ class DynaContext(Strategy, Judging):
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans a record in the place of the history that the judges voted on, or of all of it at the context limit."""
-        options = self.options
-        digests = view.transcript.digests
-        verdict = (
-            session.verdict if session.verdict and session.verdict.yes and session.verdict.stands_in(digests) else None
-        )
-        scope = self._scope(view, budget, verdict)
+        options, verdict = self.options, session.verdict
+        if verdict and not (verdict.yes and verdict.stands_in(view.transcript.digests)):
+            verdict = None
+        if verdict:
+            scope = after_vote(view, options, budget.task_cap, judged_end(view, verdict))
+        else:
+            scope = at_limit(view, options, budget.task_cap, 2 * MIN_RECORD + frame_tokens(view.counter))
         span = span_of(view, scope)
         if span.tokens <= MIN_RECORD:
             raise NothingToSummarize(f"{span.tokens} tokens")
-        most = options.summary_max_tokens
-        cap = cap_after_vote(span, budget, options) if verdict else record_cap(view, budget, most)
+        cap = cap_after_vote(span, budget, options) if verdict else record_cap(view, budget, options.summary_max_tokens)
         telemetry = self._telemetry(view, scope, verdict)
         try:
             record = yield from summarize(span, cap, budget, session, self._form)
@@ -94,8 +94,7 @@ class DynaContext(Strategy, Judging):
         count = stands_for(view, scope.end) - max(len(scope.first) - 1, 0)
         piece = replacement(record.text, count, view.counter.dialect, chinese=is_chinese(view.transcript))
         edit = Replace(0, scope.end, (*scope.first, *lead_in(view, options), piece, *scope.last))
-        cards = attribute_cards(record.cards, view, span.items)
-        return Plan((edit,), telemetry, cards=cards)
+        return Plan((edit,), telemetry, cards=attribute_cards(record.cards, view, span.items))
 
     @property
     def _form(self) -> RecordForm:
@@ -103,11 +102,6 @@ class DynaContext(Strategy, Judging):
         if not self.options.include_tool_content:
             form = form._replace(limits=form.limits._replace(results=0))
         return form.with_cards() if self.options.memory_cards else form
-
-    def _scope(self, view: View, budget: Budget, verdict: Verdict | None) -> Scope:
-        if verdict is None:
-            return at_limit(view, self.options, budget.task_cap, 2 * MIN_RECORD + frame_tokens(view.counter))
-        return after_vote(view, self.options, budget.task_cap, judged_end(view, verdict))
 
     def _telemetry(self, view: View, scope: Scope, verdict: Verdict | None) -> dict[str, Any]:
         """The telemetry fields of the source documents for one condensation."""

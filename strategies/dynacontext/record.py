@@ -23,7 +23,6 @@ from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.scope import Scope
 
 TRIES = 3
-
 _SECTIONS = ("history_detail", "history_summary", "future_direction")
 _OPENED = re.compile(rf"<({'|'.join(_SECTIONS)})>")
 

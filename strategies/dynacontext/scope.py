@@ -51,6 +51,9 @@ class Scope(NamedTuple):
     """Tokens of all items that are replaced and do not stay."""
 
 
+_NO_CANDIDATES = "nothing between the first messages and those that must stay"
+
+
 def judged_end(view: View, verdict: Verdict) -> int:
     """The item after the last one that a verdict judged; the view's end if it judged all of them."""
     later = range(view.head_size, len(view.items))
@@ -63,7 +66,10 @@ def after_vote(view: View, options: DynaContextOptions, task_cap: int, judged: i
     tail = _tail_cut(view, judged, options)
     recorded = min(tail, most)
     end = most if options.tail == "drop" else recorded
-    return _with_candidates(_scope(view, options, task_cap, (recorded, end), judged - tail))
+    scope = _scope(view, options, task_cap, (recorded, end), judged - tail)
+    if not scope.candidates:
+        raise NothingToSummarize(_NO_CANDIDATES)
+    return scope
 
 
 def at_limit(view: View, options: DynaContextOptions, task_cap: int, least: int) -> Scope:
@@ -78,7 +84,9 @@ def at_limit(view: View, options: DynaContextOptions, task_cap: int, least: int)
         scope = _scope(view, options, task_cap, (end, end), 0)
         if scope.candidates and scope.tokens >= least:
             break
-    return _with_candidates(scope)
+    if not scope.candidates:
+        raise NothingToSummarize(_NO_CANDIDATES)
+    return scope
 
 
 def _tail_cut(view: View, judged: int, options: DynaContextOptions) -> int:
@@ -125,29 +133,19 @@ def _scope(view: View, options: DynaContextOptions, task_cap: int, ends: tuple[i
     recorded, end = ends
     lead = min(_lead(view, options.keep_first), end)
     candidates = tuple(_candidates(view, lead, recorded))
-    first = _first(view, lead, end, task_cap)
+    first: tuple[Piece, ...] = ()
+    if view.task is not None and view.task < end:
+        first = (*task_piece(view, task_cap), *(item.piece for item in view.items[view.task + 1 : lead]))
     kept_last = tuple(view.items[i].piece for i in view.stays if lead <= i < end)
     stays = (item_for(piece, view.transcript, view.counter) for piece in (*first, *kept_last))
     goes = sum(item.message.tokens for item in view.items[:end]) - sum(item.message.tokens for item in stays)
     return Scope(recorded, end, first, kept_last, candidates, excluded, tuple(sources(view, recorded, end)), goes)
 
 
-def _with_candidates(scope: Scope) -> Scope:
-    if not scope.candidates:
-        raise NothingToSummarize("nothing between the first messages and those that must stay")
-    return scope
-
-
 def sources(view: View, start: int, end: int) -> Iterator[int]:
     """The chain indices of the items [start, end), but not those of messages that always stay."""
     found = (item.source for item in view.items[start:end])
     return (source for source in found if source is not None and source not in view.transcript.stays)
-
-
-def _first(view: View, lead: int, end: int, task_cap: int) -> tuple[Piece, ...]:
-    if view.task is None or view.task >= end:
-        return ()
-    return (*task_piece(view, task_cap), *(item.piece for item in view.items[view.task + 1 : lead]))
 
 
 JUDGED_COUNT, EXCLUDED = "judged_message_count", "tail_exclusion_count"
@@ -159,8 +157,8 @@ def leave_out(view: View, options: DynaContextOptions, telemetry: Mapping[str, A
     The head of the result also covers the dropped messages. None if there is nothing to drop, or if a round would
     break.
     """
-    judged = int(telemetry.get(JUDGED_COUNT, 0))
-    start, end = _span(view, options, judged, int(telemetry.get(EXCLUDED, 0)))
+    judged, excluded = int(telemetry.get(JUDGED_COUNT, 0)), int(telemetry.get(EXCLUDED, 0))
+    start, end = _span(view, options, judged, excluded)
     if end <= start:
         return None
     try:
@@ -169,8 +167,7 @@ def leave_out(view: View, options: DynaContextOptions, telemetry: Mapping[str, A
     except InvalidPlan:
         return None
     dropped = dropped_fields(sources(view, start, end), judged)
-    excluded = max(int(telemetry.get(EXCLUDED, 0)), dropped["dropped_judged_count"])
-    return Shortened(after, {**telemetry, EXCLUDED: excluded, **dropped})
+    return Shortened(after, {**telemetry, EXCLUDED: max(excluded, dropped["dropped_judged_count"]), **dropped})
 
 
 def dropped_fields(dropped: Iterable[int], judged: int) -> dict[str, Any]:

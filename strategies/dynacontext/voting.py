@@ -27,6 +27,7 @@ from strategies.prompts import prompt, prompt_digest
 
 ATTEMPTS = 3
 
+_ROUNDS_TO_COOL_DOWN = 2  # the one that was the newest when the record was made, and one that has come since
 _MIN_GROWTH = 2_000
 _REWRITTEN = 3  # messages at the end that a client may rewrite a turn later
 _GROWTH = 0.25
@@ -37,21 +38,23 @@ COMPACT = WIDEST._replace(results=0, arguments=300)
 
 def skip_reason(view: View, budget: Budget, session: SessionFacts, options: DynaContextOptions) -> str:
     """Why no vote is held on a view now, as a kebab-case word; "" if one is held."""
+    chain, digests = view.transcript.chain, view.transcript.digests
     if turns_since_reset(view) < options.early_turns + 1:
         return "early-turns"
-    if _is_cooling_down(view):
+    rounds_since = sum(message.role is Role.ASSISTANT for message in chain[view.covered_count :])
+    if view.replacement is not None and rounds_since <= _ROUNDS_TO_COOL_DOWN:
         return "cool-down"
-    if _branches(view, session) >= options.max_branches:
+    branches = sum(made.trigger == JUDGED for made in standing_in(session.condensations, digests))
+    if branches >= options.max_branches:
         return "max-branches"
     last = last_vote(view, session)
-    if (
-        last is not None
-        and last.message_count == len(view.transcript.chain)
-        and last.stands_in(view.transcript.digests)
-    ):
+    if last and last.message_count == len(chain) and last.stands_in(digests):
         return "judged-already"
-    if last is not None and _growth(view, last) < _least_growth(last, options):
-        return "min-growth"
+    if last:
+        least = max(_MIN_GROWTH, int(last.tokens * _GROWTH))
+        growth = sum(message.tokens for message in chain[known_of(last, view) :])
+        if growth < (least if options.min_growth == AUTOMATIC else options.min_growth):
+            return "min-growth"
     return "" if _can_shrink(view, budget, options) else "cannot-shrink"
 
 
@@ -71,20 +74,6 @@ def turns_since_reset(view: View) -> int:
     return users - 1 if was_waiting else users + 1
 
 
-def _is_cooling_down(view: View) -> bool:
-    """Whether no more than one round has come since the newest replacement was made."""
-    if view.replacement is None:
-        return False
-    rounds = sum(message.role is Role.ASSISTANT for message in view.transcript.chain[view.covered_count :])
-    return rounds <= 2
-
-
-def _branches(view: View, session: SessionFacts) -> int:
-    """How many condensations by vote stand in this chain."""
-    standing = standing_in(session.condensations, view.transcript.digests)
-    return sum(each.trigger == JUDGED for each in standing)
-
-
 def last_vote(view: View, session: SessionFacts) -> Verdict | None:
     """The newest verdict on a prefix of this chain, whose last few messages may have been rewritten since.
 
@@ -98,16 +87,6 @@ def known_of(verdict: Verdict, view: View) -> int:
     digests = view.transcript.digests
     places = ((verdict.message_count - i, each) for i, each in enumerate((verdict.digest, *verdict.earlier_digests)))
     return next((count for count, each in places if 0 < count <= len(digests) and digests[count - 1] == each), 0)
-
-
-def _growth(view: View, last: Verdict) -> int:
-    return sum(message.tokens for message in view.transcript.chain[known_of(last, view) :])
-
-
-def _least_growth(last: Verdict, options: DynaContextOptions) -> int:
-    if options.min_growth == AUTOMATIC:
-        return max(_MIN_GROWTH, int(last.tokens * _GROWTH))
-    return options.min_growth
 
 
 def _can_shrink(view: View, budget: Budget, options: DynaContextOptions) -> bool:
@@ -149,24 +128,22 @@ def verdict(view: View, session: SessionFacts, result: Result, options: DynaCont
             "threshold": outcome.threshold,
             "reasoning": [vote.reasoning for vote in votes if vote.yes is not None],
         },
-        "judge_votes": [_vote_fields(vote) for vote in votes],
+        "judge_votes": [
+            {
+                "decision": None if vote.yes is None else ("YES" if vote.yes else "NO"),
+                "parsed_ok": vote.yes is not None,
+                "reasoning_present": bool(vote.reasoning),
+                "error_type": vote.error or None,
+                "reasoning": vote.reasoning,
+            }
+            for vote in votes
+        ],
         "turns_since_reset": turns_since_reset(view),
         "promptDigest": prompt_digest("judge"),
     }
     digests = view.transcript.digests
     digest, *earlier = reversed(digests[-1 - _REWRITTEN :] or [b""])
     return Verdict(outcome.yes, digest, len(digests), view.tokens, session.now, metadata, tuple(earlier))
-
-
-def _vote_fields(vote: Vote) -> dict[str, Any]:
-    """A vote with the field names of the source documents."""
-    return {
-        "decision": None if vote.yes is None else ("YES" if vote.yes else "NO"),
-        "parsed_ok": vote.yes is not None,
-        "reasoning_present": bool(vote.reasoning),
-        "error_type": vote.error or None,
-        "reasoning": vote.reasoning,
-    }
 
 
 def state(view: View, session: SessionFacts, reason: str) -> Mapping[str, Any]:
