@@ -55,9 +55,7 @@ class Pipeline:
     names: tuple[str, ...]
     observe: bool = False
     is_off: bool = field(init=False, compare=False, repr=False)
-    """Whether the pipeline is `off` alone, which never changes anything."""
     text: str = field(init=False, compare=False, repr=False)
-    """The text that names it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_off", self.names == ("off",))

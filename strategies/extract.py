@@ -51,14 +51,11 @@ class ExtractOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class Extract(Strategy):
-    """Condenses until the goal is met; asks no model."""
-
     options: ExtractOptions
     name: ClassVar[str] = "extract"
     asks: ClassVar[bool] = False
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans a record in the place of the shortest prefix that meets the goal."""
         yield from ()
         most = min(text_room(budget.replacement_cap, view.counter), self.options.max_tokens + budget.ledger.all)
         split = Split(view, frame_tokens(view.counter) + most, budget.task_cap)

@@ -35,14 +35,12 @@ _INSIDE = "inside-turn"
 
 @dataclass(frozen=True, slots=True)
 class HalfWindowOptions(Options):
+    """docs/strategies.md describes each option, as it does for all strategies."""
+
     min_rounds: int = option(4, 2)
-    """Fewer rounds than this are not halved."""
     min_overlap: int = option(1, 0)
-    """Rounds that always stay; at least one more than this is kept."""
     summary_max_tokens: int = option(2_000, 100)
-    """The maximum number of tokens of the summary."""
     memory_cards: bool = option(True)
-    """Whether memory cards are asked for along with the summary."""
 
 
 class RoundCursor(NamedTuple):
@@ -51,14 +49,12 @@ class RoundCursor(NamedTuple):
     turn: int
     """The index of the turn; -1 for the turn that goes on."""
     round: int
-    """The index of the round in its turn."""
     span: Round
     start_of_turn: int | None
     """For the first round of a turn, the item with which the turn starts."""
 
     @property
     def is_active(self) -> bool:
-        """Whether its turn still goes on."""
         return self.turn < 0
 
     @property
@@ -71,7 +67,6 @@ class SplitDecision(NamedTuple):
     """Where the list is split, and how that came about."""
 
     level: int
-    """The fallback level."""
     first_kept: int
     """The index of the first cursor that is kept."""
     cut: int
@@ -81,21 +76,16 @@ class SplitDecision(NamedTuple):
     boundary: str = "exact"
     """The document's `boundaryAdjustmentType`; or `inside-turn`."""
     delta: int = 0
-    """By how many cursors the split was moved."""
     reason: str = ""
-    """Why a fallback was taken; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class HalfWindow(Strategy):
-    """Asks one model for one summary: in one call where the older half fits the model's window."""
-
     options: HalfWindowOptions
     name: ClassVar[str] = "half-window"
     asks: ClassVar[bool] = True
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans a summary in the place of the older half."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         cursors = collect_rounds(view)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)

@@ -40,19 +40,13 @@ _NO_ERROR = re.compile(r"\b(?:0|no|without)\s+(?:\w+\s+)?(?:error|fail|exception
 @dataclass(frozen=True, slots=True)
 class MaskOptions(Options):
     keep: int = option(3, 1)
-    """The newest rounds that stay if the goal permits."""
     min_tokens: int = option(60, 30)
-    """Only results of more tokens are masked."""
     min_chars: int = option(400, 100)
-    """Only string arguments of more characters are masked."""
     paths: float = option(0.4, 0, 1)
-    """The share of usable for whole contents of files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mask(Strategy):
-    """Masks results and arguments; asks no model."""
-
     options: MaskOptions
     name: ClassVar[str] = "mask"
     asks: ClassVar[bool] = False

@@ -34,12 +34,8 @@ from strategies.core.view import View, fold
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of a run of the pipeline."""
-
     view: View
-    """The view after the last stage that changed it."""
     stages: list[str] = field(default_factory=list)
-    """The names of the stages that changed the view, in order."""
     reasons: dict[str, str] = field(default_factory=dict)
     """By stage name, why a stage changed nothing or had to settle for less: one kebab-case word each."""
     idle: set[str] = field(default_factory=set)
@@ -47,7 +43,6 @@ class Outcome:
     metadata: dict[str, Any] = field(default_factory=dict)
     """By stage name, the metadata of its plan, or of an attempt that failed; `invalidPlan` where a plan was refused."""
     cards: list[MemoryCard] = field(default_factory=list)
-    """What summarizers thought worth remembering."""
     defects: list[Exception] = field(default_factory=list)
     """Exceptions that no strategy may raise. The caller should report them."""
 
@@ -67,7 +62,6 @@ class Outcome:
         (self.idle.add if is_idle else self.idle.discard)(stage.name)
 
     def accept(self, stage: Strategy, plan: Plan, after: View) -> None:
-        """Records that a stage changed the view to `after`."""
         self.view = after
         self.stages.append(stage.name)
         self.cards.extend(plan.cards)
@@ -182,7 +176,6 @@ def _run_stages(
 
 
 def _run_stage(stage: Strategy, outcome: Outcome, budget: Budget, session: SessionFacts) -> Step:
-    """Runs one stage, and records in `outcome` what came of it."""
     try:
         plan = yield from stage.condense(outcome.view, budget, session)
         after = apply(outcome.view, plan) if plan.after is None else plan.after

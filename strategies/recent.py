@@ -21,14 +21,11 @@ from strategies.core.view import View
 
 @dataclass(frozen=True, slots=True)
 class Recent(Strategy):
-    """Drops rounds; asks no model."""
-
     options: Options
     name: ClassVar[str] = "recent"
     asks: ClassVar[bool] = False
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans to drop as many of the oldest rounds as the goal requires."""
         yield from ()
         dropped = set(_to_drop(view, view.tokens - budget.goal))
         if not dropped:

@@ -33,30 +33,20 @@ _HEADROOM, _HEADROOM_SHARE, _MAX_HEADROOM_SHARE = 2_000, 0.1, 0.2
 
 @dataclass(frozen=True, slots=True)
 class RollingOptions(Options):
-    """The parameters of the source document."""
+    """The parameters of the source document; docs/strategies.md describes each."""
 
     compression_threshold: float = option(0.8, MIN_TRIGGER, 1)
-    """The share of usable at which the view is condensed."""
     retained_ratio: float = option(0.6, 0.05, 1)
-    """The share of usable that the condensed view may have."""
     min_messages_to_keep: int = option(4, 1)
-    """The newest messages that always stay."""
     summary_max_tokens: int = option(1_200, 100)
-    """The maximum number of tokens of the summary."""
     memory_cards: bool = option(True)
-    """Whether memory cards are asked for along with the summary."""
     enable_memory_injection: bool = option(True)
-    """Whether a memory block is put before each user message."""
     memory_top_k: int = option(5, 1)
-    """The maximum number of passages in a memory block."""
     memory_max_tokens: int = option(800, 64)
-    """The maximum number of tokens of a memory block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rolling(Strategy, Marking, Injecting):
-    """Asks one model for one summary and its cards: in several calls where the history is larger than its window."""
-
     options: RollingOptions
     name: ClassVar[str] = "rolling"
     asks: ClassVar[bool] = True
@@ -76,7 +66,6 @@ class Rolling(Strategy, Marking, Injecting):
         return Injection(options.enable_memory_injection, options.memory_top_k, options.memory_max_tokens)
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans a summary in the place of all but the newest rounds."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
         end = self._end(split, view, budget.goal)

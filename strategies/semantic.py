@@ -43,17 +43,11 @@ class SemanticOptions(Options):
     """
 
     max_size: int = option(100, 4)
-    """More events than this are condensed."""
     keep_first: int = option(1, 0)
-    """First events that stay, counted from the first user message."""
     max_compression_ratio: float = option(0.3, 0.01, 1)
-    """The share of events that is left."""
     max_event_length: int = option(8_000, 200)
-    """Characters of one event that the model is shown and the scorer reads."""
     enable_semantic_analysis: bool = option(True)
-    """Whether messages are scored; if not, the oldest are forgotten."""
     summary_max_tokens: int = option(2_000, 100)
-    """The maximum number of tokens of the record."""
     error_words: str = option("")
     instruction_words: str = option("")
     success_words: str = option("")
@@ -74,8 +68,6 @@ class SemanticOptions(Options):
 
 
 class Semantic(Strategy, Triggering):
-    """Asks one model for one record of the messages that are forgotten."""
-
     name: ClassVar[str] = "semantic"
     asks: ClassVar[bool] = True
 
@@ -97,7 +89,6 @@ class Semantic(Strategy, Triggering):
         return sum(len(unit.items) for unit in forgettable(view)) * _DUE_SHARE >= self.options.max_size
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans a record in the place of the least important messages."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         aim = self._aim(view, budget, cap.text)
         selection = select(view, aim, self._scoring(view, session))

@@ -25,9 +25,7 @@ from strategies.core.view import View
 @dataclass(frozen=True, slots=True)
 class ShortenOptions(Options):
     min_tokens: int = option(120, 40)
-    """The minimum number of tokens left of a result."""
     newest: bool = option(False)
-    """Whether results of the newest round may be cut too."""
 
 
 @dataclass(frozen=True, slots=True)

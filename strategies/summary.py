@@ -22,16 +22,12 @@ from strategies.summarizing import plan_record, span_before
 
 @dataclass(frozen=True, slots=True)
 class SummaryOptions(Options):
-    """The summary's own cap, and whether memory cards are asked for along with it."""
-
     summary_max_tokens: int = option(2_000, 100)
     memory_cards: bool = option(True)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary(Strategy):
-    """Asks one model for one summary."""
-
     options: SummaryOptions
     name: ClassVar[str] = "summary"
     asks: ClassVar[bool] = True

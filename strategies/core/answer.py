@@ -132,12 +132,10 @@ class AskedRecord(NamedTuple):
 
     ask: Ask
     cap: int
-    """The maximum number of tokens of the record."""
     span_tokens: int
     """Tokens of the history that the record stands for."""
     counter: TokenCounter
     read: AnswerReader = read_plain_answer
-    """Reads record and cards out of the answer."""
 
 
 def accept(result: Result, question: AskedRecord) -> ParsedAnswer:

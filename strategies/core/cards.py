@@ -28,19 +28,14 @@ _SPEAKERS = (Role.USER, Role.ASSISTANT, Role.TOOL)
 
 @dataclass(frozen=True, slots=True)
 class MemoryCard:
-    """One thing to remember."""
-
     content: str
     """A sentence of at most `LONGEST` characters."""
     type: str = "fact"
     """One of `TYPES`."""
     tags: tuple[str, ...] = ()
     created_at: str = ""
-    """An ISO 8601 time in UTC."""
     source: str = ""
-    """What made the card."""
     role: Role = Role.USER
-    """Whose words it was made from."""
     messages: tuple[str, ...] = ()
     """The chain digests, in hex, of the messages that it was made from; empty if none were found."""
     condensation: str = ""

@@ -21,29 +21,21 @@ from strategies.core.pieces import Keep, Overlay, Piece
 
 @dataclass(frozen=True, slots=True)
 class Condensation:
-    """The record of one condensation: a complete head and how it came to be."""
-
     id: str
     digest: bytes
     """The chain digest of the last covered message."""
     covered: int
-    """How many chain messages the head stands for."""
     depth: int
     """How many condensations this one contains, itself included."""
     pieces: tuple[Piece, ...]
-    """The pieces of the head."""
     window: int
     """The window that it was made for, in tokens of the upstream."""
     strategy: str
-    """The pipeline that made it, as its header value."""
     requirement: str
-    """The requirement that it was made for."""
     trigger: str
     """What caused it: a value of `X-Condenser-Trigger`."""
     tokens_before: int
-    """Tokens of the view before it."""
     tokens_after: int
-    """Tokens of the view after it."""
     created_at: float
     """When it was made, in seconds since the epoch."""
     own_tokens: int = 0
@@ -55,7 +47,6 @@ class Condensation:
     reverted: bool = False
     """Whether a person took it back, so that no view applies it any more; then it does not stand."""
     cards: tuple[MemoryCard, ...] = ()
-    """The memory cards that its summaries brought."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Telemetry of the strategies as JSON. Never content of the conversation, except for what a judge said."""
 
@@ -66,7 +57,6 @@ class Condensation:
 
     @property
     def overlay(self) -> Overlay:
-        """The overlay that puts its pieces into a view."""
         return Overlay(self.digest, self.covered, self.covered, self.pieces)
 
 

@@ -47,7 +47,6 @@ class Prices:
     cache_write: float
     """Tokens of a prompt that the upstream reads anew and writes to its cache."""
     output: float = 0.0
-    """Tokens of a reply."""
 
     def __post_init__(self) -> None:
         if min(self.input, self.cached_input, self.cache_write, self.output) < 0:
@@ -125,7 +124,6 @@ class Advice(NamedTuple):
     """What `auto` would do; sizes in tokens of our own count."""
 
     trigger: int
-    """The size of the view at which it condenses."""
     target: int
     """The size that it condenses to, before what the strategy cannot cut."""
     saves: float

@@ -29,16 +29,11 @@ JUDGE = "judge"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Asks a model for one text."""
-
     system: str
     """The system message; not sent with `view`."""
     user: str
-    """The user message."""
     max_tokens: int
-    """The maximum number of tokens of the answer."""
     role: str = SUMMARIZER
-    """Names the settings that choose the model."""
     view: str | None = None
     """A message list as JSON text, from which the model goes on: `user` is put after it as one more message.
 
@@ -59,9 +54,7 @@ class Ballot:
     max_attempts: int
     """The maximum number of calls in all, those that replace invalid votes included."""
     max_tokens: int
-    """The maximum number of tokens of one vote."""
     role: str = JUDGE
-    """Names the settings that choose the model."""
     at_once: bool = False
     """Whether the first `k` votes come from one call, for which the upstream bills the prompt once."""
 
@@ -136,13 +129,10 @@ def read_vote(text: str) -> Vote:
 
 
 class Tally(NamedTuple):
-    """The outcome of a ballot."""
-
     yes: bool
     threshold: int
     """How many of the valid votes had to say YES."""
     valid: int
-    """How many votes were valid."""
     yes_votes: int
     no_votes: int
 
@@ -179,7 +169,6 @@ class Polls:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the outcome is final."""
         yes = sum(vote.yes is True for vote in self.votes)
         return _is_certain(yes, self._valid - yes, self._k)
 
@@ -197,6 +186,5 @@ class Polls:
         return self._running
 
     def add_vote(self, vote: Vote) -> None:
-        """Adds the outcome of one call, valid or not."""
         self._running -= 1
         self.votes.append(vote)

@@ -60,7 +60,6 @@ class Ledger:
     rules: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
     names: tuple[Fact, ...] = ()
-    """Facts that the user gave."""
     chinese: bool = field(default=False, compare=False)
     """Whether its headings are Chinese. The marks in them, by which it is read back, are the same."""
 
@@ -119,7 +118,6 @@ def append_ledger(record: str, ledger: Ledger) -> str:
 
 
 def split_ledger(text: str) -> tuple[str, Ledger]:
-    """Splits a text into the record and the ledger after it."""
     match = _MARKED.search(text)
     if match is None:
         return text, Ledger()

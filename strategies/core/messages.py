@@ -50,34 +50,30 @@ class Reading(NamedTuple):
     written_role: str
     """What the wire calls the role, "" if nothing."""
     calls: tuple[ToolCall, ...] = ()
-    """The tool calls that the message makes."""
     answers: tuple[str, ...] = ()
-    """The ids of the calls that the message answers."""
     is_result: bool = False
     """Whether the wire says that the message is a tool's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What message lists an upstream accepts (`strategies.core.shaping`)."""
+    """What message lists an upstream accepts (`strategies.core.shaping`).
+
+    Whether user and assistant must alternate, whether an assistant message may have a name or an empty content, and
+    whether a system message may follow other messages.
+    """
 
     alternate_roles: bool = False
-    """Whether user and assistant messages must alternate."""
     assistant_name: bool = True
-    """Whether an assistant message may have a name."""
     empty_assistant: bool = True
-    """Whether an assistant message may have an empty content."""
     middle_system: bool = True
-    """Whether a system message may follow other messages."""
 
 
 class Dialect(Protocol):
     """Reads and writes the values of one wire protocol."""
 
     @property
-    def name(self) -> str:
-        """The name of the protocol. All digests but those of `chat` depend on it."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def system_roles(self) -> Sequence[str]:
@@ -120,9 +116,7 @@ class Dialect(Protocol):
         """What makes two values the same message, in a canonical form: no markers, and nothing that SDKs change."""
         ...
 
-    def user(self, text: str) -> Value:
-        """A message of the user's role."""
-        ...
+    def user(self, text: str) -> Value: ...
 
     def assistant(self, text: str, name: str = "") -> Value:
         """A message of the assistant's role; with a name, which dialects without names write as the user's."""
@@ -199,7 +193,6 @@ class Message:
     digest: bytes
     """The digest by which the chain knows the message (`strategies.core.digest`); empty for one of our own."""
     tokens: int
-    """Tokens of the message with its framing."""
     calls: tuple[ToolCall, ...] = ()
     answers: tuple[str, ...] = ()
     is_result: bool = False
@@ -268,7 +261,6 @@ class Reader:
 
 
 def message_digest(value: Value, dialect: Dialect) -> bytes:
-    """The digest by which the chain knows a message."""
     return digest_of(dialect.name, dialect.digest_fields(value))
 
 

@@ -45,9 +45,7 @@ class Plan:
     """What a strategy wants to change, and what it reports about that."""
 
     edits: tuple[Replace, ...]
-    """The edits, in the order of their spans."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Telemetry of the strategy, as JSON."""
     reason: str = ""
     """Why the strategy had to make do with less than it wanted, as a kebab-case word; "" if it did not."""
     cards: tuple[MemoryCard, ...] = ()

@@ -68,11 +68,8 @@ class RecordForm(NamedTuple):
     template: str = "summary"
     """The prompt template. NAME.md has a twin NAME-continue.md for a model that goes on from the view."""
     closing: str = "Write the record now."
-    """The line after the history."""
     limits: Limits = WIDEST
-    """How much of one message is shown at most."""
     read: AnswerReader = read_plain_answer
-    """Reads record and cards out of an answer."""
     tries: int = 1
     """How often the model may be asked, if its answers are refused."""
     extra_tokens: int = 0
@@ -160,7 +157,6 @@ class Record(NamedTuple):
     """Tokens of all calls that led to it, as the upstream counts them."""
     calls: int = 0
     cards: tuple[MemoryCard, ...] = ()
-    """The memory cards of the answers; the driver adds their time and their condensation."""
 
 
 Recording = Generator[tuple[Effect, ...], tuple[Result, ...], Record]

@@ -39,7 +39,6 @@ class Transcript:
     """The messages of one request, divided into chain and systems."""
 
     chain: tuple[Message, ...]
-    """All messages but system and developer messages, in order."""
     systems: tuple[tuple[int, Message], ...] = ()
     """The system and developer messages in order, each with the number of chain messages before it."""
     patches: tuple[Overlay, ...] = ()

@@ -38,13 +38,10 @@ class Scope(NamedTuple):
     end: int
     """The items before this one are replaced by `first`, the replacement, and `last`."""
     first: tuple[Piece, ...]
-    """The first messages, which stay."""
     last: tuple[Piece, ...]
-    """The question and what is pinned, as far as they lie before `end`."""
     candidates: tuple[int, ...]
     """The chain indices of the messages that the record adds to an earlier one."""
     excluded: int
-    """How many messages of the tail were excluded."""
     dropped: tuple[int, ...]
     """The chain indices of the messages that are in neither the record nor the view."""
     tokens: int

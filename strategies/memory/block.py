@@ -65,7 +65,6 @@ Shown = Callable[[Entry], bool]
 
 
 def notes_for(transcript: Transcript) -> Notes:
-    """The notes in the language of a conversation."""
     return CHINESE if is_chinese(transcript) else ENGLISH
 
 
@@ -77,7 +76,6 @@ def appears_in(texts: Iterable[str]) -> Shown:
 
 
 def block_room(window: int, memory_max_tokens: int = MAX_TOKENS) -> int:
-    """The maximum number of tokens of a block, for a window."""
     return min(memory_max_tokens, window // WINDOW_SHARE)
 
 

@@ -38,7 +38,6 @@ class _Reading(NamedTuple):
     """The features by which a card's sentence is compared."""
 
     text: str
-    """The normalized sentence."""
     grams: frozenset[str]
     """The n-grams of the sentence without its numbers, identifiers and negations."""
     numbers: frozenset[str]

@@ -74,9 +74,7 @@ class Entry:
     place: int = NOWHERE
     """The index of the message in the conversation; `NOWHERE` for a card, which has no neighbours."""
     part: int = 0
-    """The index of this part of the message."""
     parts: int = 1
-    """How many parts the message has."""
     card: str = ""
     """The type of the card; "" for a message."""
 
