@@ -25,7 +25,7 @@ from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, NothingToDo, StrategyError
 from strategies.core.messages import Role, TokenCounter
 from strategies.core.pieces import Overlay
-from strategies.core.plan import Plan, apply, check, head_pieces, newest_is_shortened, with_wider_task
+from strategies.core.plan import apply, check, head_pieces, newest_is_shortened, with_wider_task
 from strategies.core.protocol import Judging, Marking, SessionFacts, Strategy, Triggering
 from strategies.core.requirement import RULES, Requirement, can_help, condensable, requirement_for
 from strategies.core.transcript import Transcript
@@ -60,14 +60,6 @@ class Outcome:
         """Records the reason of a stage, in place of an earlier one of the same name."""
         self.reasons[stage.name] = reason
         (self.idle.add if is_idle else self.idle.discard)(stage.name)
-
-    def accept(self, stage: Strategy, plan: Plan, after: View) -> None:
-        self.view = after
-        self.stages.append(stage.name)
-        self.cards.extend(plan.cards)
-        self.metadata[stage.name] = dict(plan.metadata)
-        if plan.reason:
-            self.note(stage, plan.reason)
 
 
 Run = Generator[tuple[Effect, ...], tuple[Result, ...], Outcome]
@@ -190,10 +182,15 @@ def _run_stage(stage: Strategy, outcome: Outcome, budget: Budget, session: Sessi
         outcome.note(stage, "internal-error")
         outcome.defects.append(defect)
     else:
-        if after.tokens < outcome.view.tokens:
-            outcome.accept(stage, plan, after)
-        else:
+        if after.tokens >= outcome.view.tokens:
             outcome.note(stage, "no-progress", is_idle=True)
+            return
+        outcome.view = after
+        outcome.stages.append(stage.name)
+        outcome.cards.extend(plan.cards)
+        outcome.metadata[stage.name] = dict(plan.metadata)
+        if plan.reason:
+            outcome.note(stage, plan.reason)
 
 
 def walk(

@@ -148,7 +148,6 @@ class Budget:
 
     @property
     def unscaled(self) -> Budget:
-        """The budget in tokens of the upstream."""
         return self.nominal or self
 
     @property

@@ -138,7 +138,6 @@ class Tally(NamedTuple):
 
 
 def tally(votes: Sequence[Vote], k: int) -> Tally:
-    """The outcome of a ballot for `k` votes; see the rule at the top of the module."""
     yes = sum(vote.yes is True for vote in votes)
     no = sum(vote.yes is False for vote in votes)
     threshold = _majority(k if _is_certain(yes, no, k) else min(yes + no, k))

@@ -61,7 +61,6 @@ _NOTE_TOKENS = 16
 
 
 def _levels(limits: Limits) -> list[Limits]:
-    """The levels of abridging, each within the limits."""
     return [Limits(*map(min, level, limits)) for level in _LEVELS]
 
 

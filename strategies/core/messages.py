@@ -72,33 +72,17 @@ class Form:
 class Dialect(Protocol):
     """Reads and writes the values of one wire protocol."""
 
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def system_roles(self) -> Sequence[str]:
-        """What the wire calls the roles of messages outside the chain."""
-        ...
-
-    @property
-    def has_steps(self) -> bool:
-        """Whether neighbouring messages of the assistant's are parts of one reply."""
-        ...
-
-    @property
-    def systems_follow_users(self) -> bool:
-        """Whether a system message may only follow a user's message, or results."""
-        ...
-
-    @property
-    def binds_reasoning(self) -> bool:
-        """Whether reasoning is refused where something before it has changed (`unbound`)."""
-        ...
-
-    @property
-    def drops_reasoning(self) -> bool:
-        """Whether a server leaves reasoning out, without a word, where something before it has changed."""
-        ...
+    name: str
+    system_roles: Sequence[str]
+    """What the wire calls the roles of messages outside the chain."""
+    has_steps: bool
+    """Whether neighbouring messages of the assistant's are parts of one reply."""
+    systems_follow_users: bool
+    """Whether a system message may only follow a user's message, or results."""
+    binds_reasoning: bool
+    """Whether reasoning is refused where something before it has changed (`unbound`)."""
+    drops_reasoning: bool
+    """Whether a server leaves reasoning out, without a word, where something before it has changed."""
 
     def read(self, value: Value) -> Reading:
         """Reads a value, also one that breaks the rules of the protocol."""

@@ -25,7 +25,7 @@ from strategies.core.cards import MemoryCard
 from strategies.core.errors import InvalidPlan
 from strategies.core.excerpt import shorten_message
 from strategies.core.messages import Message, Role
-from strategies.core.pieces import Keep, Literal, Piece, PieceKind, with_kept
+from strategies.core.pieces import Keep, Literal, Piece, PieceKind, is_memory, with_kept
 from strategies.core.rounds import Turn, newest_round
 from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View, item_for
@@ -137,13 +137,10 @@ def _separates_results(view: View) -> bool:
 
 def _stands(view: View, index: int, may_be_cut: bool) -> bool:
     place = view.item_of(index)
-    if place is None:
-        return False
-    piece = view.item(place).piece
-    if isinstance(piece, Keep):
-        return True
-    is_result = view.transcript.chain[index].role is Role.TOOL
-    return may_be_cut and is_result and piece.kind is PieceKind.SHORTENED
+    piece = None if place is None else view.item(place).piece
+    if not isinstance(piece, Literal):
+        return piece is not None
+    return may_be_cut and piece.kind is PieceKind.SHORTENED and view.transcript.chain[index].role is Role.TOOL
 
 
 def newest_is_shortened(view: View) -> bool:
@@ -182,12 +179,10 @@ def violations(messages: Iterable[Message]) -> set[tuple[str, str]]:
 
 def head_pieces(view: View) -> tuple[Piece, ...]:
     """The pieces that a condensation records: those of the view's head, without memory blocks, which last one turn."""
-    pieces = (item.piece for item in view.lead[: view.head_size])
-    return tuple(each for each in pieces if not (isinstance(each, Literal) and each.kind is PieceKind.MEMORY))
+    return tuple(item.piece for item in view.lead[: view.head_size] if not is_memory(item.piece))
 
 
 def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, ...]:
-    """The pieces with the first user message, if they keep it, written out as a literal."""
     task = transcript.task
     return tuple(
         Literal(transcript.chain[piece.index].raw, PieceKind.TASK, piece.index)
@@ -256,7 +251,6 @@ class Split:
         self._stays = [(i, tokens[i]) for i in view.stays if i != view.task]
 
     def tokens_after(self, end: int) -> int:
-        """Tokens of the view if everything before `end` were condensed."""
         view = self._view
         task = 0 if view.task is None or view.task >= end else self._task
         stays = sum(tokens for i, tokens in self._stays if i < end)

@@ -29,8 +29,6 @@ Steps = Generator[tuple[Effect, ...], tuple[Result, ...], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one round of votes on a view."""
-
     yes: bool
     digest: bytes
     """The chain digest at the end of the transcript that was judged."""

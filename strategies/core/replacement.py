@@ -40,7 +40,6 @@ def replacement(text: str, stands_for: int, dialect: Dialect, *, chinese: bool =
 
 
 def context_summary(text: str, stands_for: int, dialect: Dialect, *, chinese: bool = False) -> Literal:
-    """The same message in the frame of `rolling`."""
     content = _framed(_CHINESE_SUMMARY_FRAME if chinese else _SUMMARY_FRAME, text, stands_for)
     return Literal(dump(dialect.assistant(content, SUMMARY_NAME)), PieceKind.REPLACEMENT)
 
@@ -70,7 +69,6 @@ def previous_record(view: View) -> tuple[str, Ledger]:
 
 
 def previous_text(view: View) -> str:
-    """The record in the view's replacement, without frame and ledger; "" if there is no replacement."""
     return previous_record(view)[0]
 
 

@@ -63,8 +63,6 @@ MIN_WINDOW_FOR_CARDS = 2_000
 
 
 class RecordForm(NamedTuple):
-    """How a record is asked for."""
-
     template: str = "summary"
     """The prompt template. NAME.md has a twin NAME-continue.md for a model that goes on from the view."""
     closing: str = "Write the record now."

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transcript:
-    """The messages of one request, divided into chain and systems."""
-
     chain: tuple[Message, ...]
     systems: tuple[tuple[int, Message], ...] = ()
     """The system and developer messages in order, each with the number of chain messages before it."""
@@ -99,12 +97,10 @@ class Transcript:
 
     @cached_property
     def digests(self) -> list[bytes]:
-        """The chain digest after each chain message."""
         return chain([message.digest for message in self.chain])
 
     @cached_property
     def unknown(self) -> list[int]:
-        """The chain indices of the messages of which only the digests are stored."""
         return [i for i, message in enumerate(self.chain) if not message.data]
 
     @cached_property
@@ -144,7 +140,6 @@ class Transcript:
 
     @cached_property
     def system_tokens(self) -> int:
-        """Tokens of all system and developer messages."""
         return sum([message.tokens for _, message in self.systems])
 
     @cached_property
@@ -154,7 +149,6 @@ class Transcript:
 
 
 def _sort(messages: Iterable[Message], chained: list[Message], systems: list[tuple[int, Message]]) -> None:
-    """Appends each message to `chained` or to `systems`."""
     system, tool = Role.SYSTEM, Role.TOOL
     for message in messages:
         role = message.role
@@ -214,12 +208,14 @@ def pinned_in(
     does one of which not all text is known.
     """
     chain, digests = transcript.chain, transcript.digests
+    places = [digests.index(node) for node in nodes if node in digests]
+    cuts = structure(chain).cuts if places else []
     pinned: set[int] = set()
     spent = 0
-    for node in nodes:
-        if node not in digests:
-            continue
-        more = set(_unit(chain, digests.index(node))) - pinned
+    for place in places:
+        start = next(i for i in range(place, -1, -1) if cuts[i])
+        end = next(i for i in range(place + 1, len(cuts)) if cuts[i])
+        more = set(range(start, end)) - pinned
         if not all(chain[i].has_text for i in more):
             continue
         size = sum(tokens(chain[i]) for i in more)
@@ -227,28 +223,3 @@ def pinned_in(
             pinned |= more
             spent += size
     return frozenset(pinned)
-
-
-def _unit(chain: Sequence[Message], index: int) -> range:
-    """The messages around `index` that no cut may part."""
-    start, end = index, index + 1
-    while start and _is_joined(chain, start):
-        start -= 1
-    while end < len(chain) and _is_joined(chain, end):
-        end += 1
-    calls = {call.id for each in chain[start:end] for call in each.calls}
-    if (
-        calls == {answered for each in chain[start:end] for answered in each.answers}
-        and chain[start].role is not Role.TOOL
-    ):
-        return range(start, end)
-    # A client has parted calls and results: only a look at the whole list tells which belong together.
-    cuts = structure(chain).cuts
-    end = next(i for i in range(index + 1, len(cuts)) if cuts[i])
-    return range(next(i for i in range(index, -1, -1) if cuts[i]), end)
-
-
-def _is_joined(chain: Sequence[Message], index: int) -> bool:
-    """Whether a message is a result, or goes on with the reply that the one before it is a part of."""
-    before, message = chain[index - 1], chain[index]
-    return message.role is Role.TOOL or (message.goes_on and before.role is message.role is Role.ASSISTANT)

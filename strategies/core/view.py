@@ -29,8 +29,6 @@ _WITHOUT_ROLE = (PieceKind.REPLACEMENT, PieceKind.LEAD_IN, PieceKind.MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A message of a view and the piece that it comes from."""
-
     message: Message
     piece: Piece
 
@@ -95,7 +93,6 @@ class View:
         return len(self.lead) + len(self.transcript.chain) - self._start
 
     def item(self, place: int) -> Item:
-        """The item at `place`, from 0."""
         if place < len(self.lead):
             return self.lead[place]
         index = self._start + place - len(self.lead)
@@ -169,7 +166,6 @@ class View:
 
     @cached_property
     def task(self) -> int | None:
-        """The item that is, or stands for, the first user message."""
         return self.item_of(self.transcript.task)
 
     @cached_property

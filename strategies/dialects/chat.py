@@ -36,7 +36,7 @@ class Chat:
     """Reads and writes chat messages."""
 
     name = "chat"
-    system_roles = SYSTEM_ROLES
+    system_roles: Sequence[str] = SYSTEM_ROLES
     has_steps = False
     systems_follow_users = False
     binds_reasoning = False

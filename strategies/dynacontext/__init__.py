@@ -43,15 +43,12 @@ __all__ = ["DynaContext", "DynaContextOptions"]
 
 @dataclass(frozen=True, slots=True)
 class DynaContext(Strategy, Judging):
-    """Asks several judges in one ballot, and a summarizer up to three times."""
-
     options: DynaContextOptions
     name: ClassVar[str] = "dynacontext"
     asks: ClassVar[bool] = True
 
     @property
     def inline(self) -> bool:
-        """Whether votes are held before forwarding instead of after the reply."""
         return self.options.judge == "inline"
 
     def shortened(self, view: View, metadata: Mapping[str, Any]) -> Shortened | None:
@@ -64,12 +61,10 @@ class DynaContext(Strategy, Judging):
         return voting.skip_reason(view, budget, session, self.options)
 
     def judge(self, view: View, budget: Budget, session: SessionFacts) -> Polling:
-        """Yields one ballot on the compact history, and returns its verdict."""
         (votes,) = yield (voting.ballot(view, budget, self.options),)
         return voting.verdict(view, session, votes, self.options)
 
     def state(self, view: View, session: SessionFacts, skipped: str) -> Mapping[str, Any]:
-        """`turns_since_reset`, `should_judge`, `last_skip_reason`, `last_judge_metadata`."""
         return voting.state(view, session, skipped)
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
@@ -104,7 +99,6 @@ class DynaContext(Strategy, Judging):
         return form.with_cards() if self.options.memory_cards else form
 
     def _telemetry(self, view: View, scope: Scope, verdict: Verdict | None) -> dict[str, Any]:
-        """The telemetry fields of the source documents for one condensation."""
         votes = verdict.metadata if verdict else {}
         return {
             "trigger": JUDGED if verdict else "condensation_request",

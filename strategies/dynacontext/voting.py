@@ -117,7 +117,6 @@ def ballot(view: View, budget: Budget, options: DynaContextOptions) -> Ballot:
 
 
 def verdict(view: View, session: SessionFacts, result: Result, options: DynaContextOptions) -> Verdict:
-    """The verdict of a round of votes. Judges that cannot be reached count as NO."""
     votes: Sequence[Vote] = result.votes if isinstance(result, Votes) else ()
     outcome = tally(votes, options.voting_k)
     metadata = {
