@@ -118,9 +118,11 @@ def _shorten_record(record: str, cap: int, counter: TokenCounter) -> str:
 def _sections(messages: Sequence[Message], titles: Sequence[str]) -> Iterator[tuple[str, Iterable[str]]]:
     """Yields the title and lines of each section, most important section first."""
     said = [f"- {_cut_line(line, _SAID)}" for line in user_lines(messages)]
+    printed = (line for message in messages if message.role is Role.TOOL for line in message.text.splitlines())
+    errors = list(dict.fromkeys(f"- {_cut_line(line)}" for line in printed if ERROR.search(line[:_LINE])))[-_ERRORS:]
     spoken = (message.text.strip() for message in reversed(messages) if message.role is Role.ASSISTANT)
     last_words = [_cut_line(text, 2 * _LINE) for text in islice(filter(None, spoken), 1)]
-    yield from zip(titles, (said, _actions(messages), _errors(messages), last_words), strict=True)
+    yield from zip(titles, (said, _actions(messages), errors, last_words), strict=True)
 
 
 def _actions(messages: Iterable[Message]) -> Iterator[str]:
@@ -131,12 +133,6 @@ def _actions(messages: Iterable[Message]) -> Iterator[str]:
             actions[f"{call.name} {file.path}" if file else f"{call.name} {_cut_line(call.arguments, 80)}"] += 1
     for action, times in list(actions.items())[-_ACTIONS:]:
         yield f"{_ACTION}{action}" + (f" ({times} times)" if times > 1 else "")
-
-
-def _errors(messages: Iterable[Message]) -> list[str]:
-    lines = (line for message in messages if message.role is Role.TOOL for line in message.text.splitlines())
-    unique = dict.fromkeys(f"- {_cut_line(line)}" for line in lines if ERROR.search(line[:_LINE]))
-    return list(unique)[-_ERRORS:]
 
 
 def _cut_line(line: str, length: int = _LINE) -> str:

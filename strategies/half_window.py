@@ -1,11 +1,8 @@
 """`half-window`: the older half of the rounds becomes one summary.
 
-The rounds after the newest replacement are listed as cursors, and half of them, at least two, stay verbatim. The split
-moves to the start of its turn, because finished turns are not split, or to the end of that turn if nothing would be
-left to summarize; only where too few rounds would stay after that end is the finished turn split. Rounds of the turn
-that still goes on may be separated anywhere. If the view is then still above its goal, the split moves on to later
-legal cuts, turn boundaries first, until the goal is met. docs/strategies.md lists where this departs from the
-source document of the algorithm.
+The split moves to the start of its turn, or to the end of that turn if nothing would be left to summarize. If the view
+is then still above its goal, it moves on to later legal cuts, turn boundaries first, until the goal is met.
+docs/strategies.md lists where this departs from the source document of the algorithm.
 
 Fallback levels: 0 half window; 1 too few rounds, so all but the last are summarized; 2 too few rounds after an
 earlier summary, so nothing is done; 3 nothing to summarize.

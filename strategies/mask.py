@@ -1,13 +1,6 @@
 """`mask`: old tool results, and large arguments of old calls, become one line each.
 
-The line names the tool, the file and the size, and says to read a file again. What a command said may not be had again,
-so it leaves an excerpt: the last line that tells of an error, else the last line. These stay:
-
-- the newest `keep` rounds; fewer, but always the newest, where only that meets the goal;
-- the newest whole content of every file that was read or written, newest first, while all of them together fit
-  into `paths` of usable: an edit that quotes a file needs its text word for word;
-- results and arguments so small that a line would save nothing.
-
+What a command said may not be had again, so its line is followed by an excerpt. docs/strategies.md says what stays.
 No model is asked, no message disappears, calls keep their results.
 """
 
@@ -28,7 +21,7 @@ from strategies.core.paths import Target, parsed, target, target_in
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply
 from strategies.core.protocol import SessionFacts, Steps, Strategy
-from strategies.core.rounds import Round
+from strategies.core.rounds import Round, answered_calls
 from strategies.core.transcript import is_chinese
 from strategies.core.view import Item, View
 
@@ -81,14 +74,13 @@ class Mask(Strategy):
         return Plan(tuple(edits), {"maskedMessageCount": len(edits), "keptFileCount": files.kept})
 
     def _round(self, view: View, each: Round, files: _Files) -> Iterator[Replace]:
-        calls = _by_result(view, each)
-        for i in range(each.end - 1, each.start - 1, -1):
-            item = view.items[i]
+        items = list(enumerate(view.items[each.start : each.end], each.start))
+        answered = answered_calls(item for _, item in items)
+        for (i, item), calls in zip(reversed(items), reversed(answered), strict=True):
             if not item.intact or item.source in view.transcript.pinned:
                 continue
             if item.role is Role.TOOL:
-                answered = calls.get(i, [None] * max(len(item.answers), 1))
-                yield from self._results(i, item, answered, files, view.counter)
+                yield from self._results(i, item, calls, files, view.counter)
             elif any(len(call.arguments) > self.options.min_chars for call in item.calls):
                 written = item.message.body  # once: a message from the cache is parsed again each time
                 body = item.message.dialect.with_arguments(written, lambda call: self._arguments(call, files))
@@ -136,10 +128,7 @@ class Mask(Strategy):
 
 
 class _Files:
-    """Decides which whole contents of files stay: the newest of each file, newest first, while they fit.
-
-    `chinese` says in which language the lines are that stand for the others.
-    """
+    """Decides which whole contents of files stay: the newest of each file, newest first, while they fit."""
 
     def __init__(self, room: int, *, chinese: bool) -> None:
         self._room = room
@@ -162,18 +151,6 @@ class _Files:
         self._room -= tokens
         self.kept += 1
         return True
-
-
-def _by_result(view: View, each: Round) -> dict[int, list[ToolCall | None]]:
-    """By item, the calls that a message of a round answers: the n-th result with an id answers its n-th call."""
-    waiting: dict[str, list[ToolCall]] = {}
-    for item in view.items[each.start : each.end]:
-        for call in item.calls:
-            waiting.setdefault(call.id, []).append(call)
-    return {
-        i: [calls.pop(0) if (calls := waiting.get(answered)) else None for answered in view.items[i].answers or ("",)]
-        for i in range(each.start + 1, each.end)
-    }
 
 
 def _excerpt(text: str) -> str:

@@ -75,10 +75,17 @@ def rule_record(
 
 
 def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> dict[str, list[str]]:
-    picked = [_pick_line(message, scorer) for message in messages if message.role is not Role.USER]
+    # Of each event the line that mentions an error, else the line that mentions a success.
+    errors, successes = [], []
+    for message in (message for message in messages if message.role is not Role.USER):
+        lines = [line.strip() for line in scorer.shown(body(message)).splitlines()]
+        if error := _first(lines, scorer.speaks_of_error):
+            errors.append(f"- {names.error}: {error}")
+        elif success := _first(lines, scorer.speaks_of_success):
+            successes.append(f"- {names.success}: {success}")
     return {
         names.context: [f"- {names.said}: {line[:_SAID]}" for line in user_lines(messages)],
-        names.progress: [f"- {names.success}: {line}" for is_error, line in picked if line and not is_error][::-1],
+        names.progress: successes[::-1],
         names.state: list(_state(messages, names, scorer)),
         # The newest first: rules cannot tell which of them are done.
         names.open: [
@@ -88,7 +95,7 @@ def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportan
             for unit in find_rules(message.text)
             if is_weak(unit)
         ],
-        names.findings: [f"- {names.error}: {line}" for is_error, line in picked if line and is_error][::-1],
+        names.findings: errors[::-1],
     }
 
 
@@ -97,13 +104,6 @@ def user_lines(messages: Iterable[Message]) -> Iterator[str]:
     for message in messages:
         if message.role is Role.USER:
             yield from (line.strip() for line in message.text.splitlines() if line.strip())
-
-
-def _pick_line(message: Message, scorer: MessageImportanceScorer) -> tuple[bool, str]:
-    """Whether a message mentions an error, and the line that does; else the line that mentions a success, or ""."""
-    lines = [line.strip() for line in scorer.shown(body(message)).splitlines()]
-    error = _first(lines, scorer.speaks_of_error)
-    return (True, error) if error else (False, _first(lines, scorer.speaks_of_success))
 
 
 def _first(lines: Sequence[str], matches: Callable[[str], bool]) -> str:

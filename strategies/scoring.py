@@ -1,15 +1,6 @@
 """The scorer and the selection of `semantic`: how important a message is, and which messages are forgotten.
 
-The score of a message:
-
-    score = base of its kind × length factor + bonuses, clamped to [0.15, 0.9]
-
-    base    0.4 user message          bonus   +0.4   the user asks for something
-            0.3 call that edits               +0.3   an error is mentioned
-            0.25 other call, plain text       +0.25  an important operation is mentioned
-            0.1 result of a tool              +0.2   a success is mentioned
-                                              +0.1   first seen within the hour, +0.05 within the day
-
+A score is the base of the message's kind × length factor + bonuses; docs/strategies.md has a table.
 The length factor is 0.8 for a long body and for one that looks like a log. A result of one line is the outcome of a
 command and has the base of its call. Of a long body only both ends are searched, because a summarizer is shown no more.
 

@@ -17,12 +17,12 @@ from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused
 from strategies.core.history import Limits, originals
 from strategies.core.ledger import append_ledger
-from strategies.core.messages import Role, ToolCall
 from strategies.core.options import Options, option
 from strategies.core.pieces import Piece
 from strategies.core.plan import Plan, Replace, task_piece
 from strategies.core.protocol import SessionFacts, Steps, Strategy, Triggering
 from strategies.core.replacement import frame_tokens, previous_text, replacement
+from strategies.core.rounds import answered_calls
 from strategies.core.summary import Cap, Record, RecordForm, Span, record_cap, summarize
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View
@@ -32,7 +32,6 @@ from strategies.rule_record import CHINESE, ENGLISH, rule_record
 from strategies.scoring import Aim, MessageImportanceScorer, Selection, Unit, Wording, forgettable, select
 
 _DUE_SHARE = 10
-_RESULTS, _ARGUMENTS = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +57,6 @@ class SemanticOptions(Options):
     def target_size(self, events: int) -> int:
         """How many events a view of `events` should have afterwards."""
         return max(int(events * self.max_compression_ratio), self.keep_first + 2)
-
-    @property
-    def limits(self) -> Limits:
-        """How much of an event a model is shown: `max_event_length` characters of words, half as many of results, and a
-        quarter as many of arguments."""
-        most = self.max_event_length
-        return Limits(most, most // _RESULTS, most // _ARGUMENTS)
 
 
 class Semantic(Strategy, Triggering):
@@ -149,22 +141,24 @@ class Semantic(Strategy, Triggering):
 
     def importance(self, view: View, session: SessionFacts) -> Callable[[int], float | None]:
         """The score of an item, by its place in the view; None for one that is no message of the client's."""
-        calls = _answered_calls(view)
-        sent = (i for i, item in enumerate(view.items) if item.source is not None)
-        messages = dict(zip(sent, originals(view, view.items), strict=True))
+        sent = [i for i, item in enumerate(view.items) if item.source is not None]
+        known = originals(view, view.items)
+        answered = answered_calls(message for _, message in known)
+        messages = dict(zip(sent, zip(known, answered, strict=True), strict=True))
 
         def score(place: int) -> float | None:
             if place not in messages:
                 return None
-            index, message = messages[place]
+            (index, message), calls = messages[place]
             first_seen = session.first_seen(index)
             age = None if first_seen is None else session.now - first_seen
-            return self._scorer.score(message, calls.get(index), age)
+            return self._scorer.score(message, next(filter(None, calls), None), age)
 
         return score
 
     def _form(self, view: View) -> RecordForm:
-        chinese, limits = is_chinese(view.transcript), self.options.limits
+        chinese, most = is_chinese(view.transcript), self.options.max_event_length
+        limits = Limits(most, results=most // 2, arguments=most // 4)
         form = RecordForm("semantic-zh", "现在写记录。", limits) if chinese else RecordForm("semantic", limits=limits)
         return form.with_cards("memory-zh" if chinese else "memory") if self.options.memory_cards else form
 
@@ -182,20 +176,6 @@ def _listed(text: str, name: str) -> tuple[str, ...]:
     """The words of an option, else those of the list `name`, in lower case."""
     words = [word.strip() for word in text.split(";")] if text else keywords(name)
     return tuple(word.lower() for word in words if word)
-
-
-def _answered_calls(view: View) -> dict[int, ToolCall]:
-    """The call that each result answers, by chain index: the n-th result with an id answers the n-th call with it."""
-    waiting: dict[str, list[ToolCall]] = {}
-    answered: dict[int, ToolCall] = {}
-    for index, message in originals(view, view.items):
-        if message.role is Role.ASSISTANT:
-            waiting |= {call.id: [each for each in message.calls if each.id == call.id] for call in message.calls}
-        elif message.role is Role.TOOL:
-            calls = [waiting[each].pop(0) for each in message.answers or ("",) if waiting.get(each)]
-            if calls:
-                answered[index] = calls[0]
-    return answered
 
 
 def _span(view: View, selection: Selection) -> Span:

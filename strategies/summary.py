@@ -1,7 +1,5 @@
 """`summary`: everything between the first user message and the newest turns becomes one plain summary.
-
-This is the baseline for strategies that ask a model: it keeps the newest turns that fit the goal, weighs nothing by
-importance, and lets the model write one record of everything before them.
+It is the baseline for strategies that ask a model: it weighs nothing by importance.
 """
 
 from __future__ import annotations

@@ -101,7 +101,8 @@ class Budget:
 
     @property
     def usable(self) -> int:
-        return _usable(self.window, self.reserve, self.max_input)
+        rest = self.window - self.reserve
+        return max(rest if self.max_input is None else min(rest, self.max_input), 0)
 
     @property
     def prepare(self) -> int:
@@ -179,13 +180,8 @@ class Budget:
             return self
         most = None if self.max_input is None else scale.own(self.max_input)
         window, reserve = scale.own(self.window), scale.share(self.reserve)
-        goal = int(_usable(window, reserve, most) * self.marks.target)
-        return Budget(window, reserve, self.marks, most, goal, self.prompt_window, self.ledger, self, scale)
-
-
-def _usable(window: int, reserve: int, most: int | None) -> int:
-    rest = window - reserve
-    return max(rest if most is None else min(rest, most), 0)
+        scaled = Budget(window, reserve, self.marks, most, 0, self.prompt_window, self.ledger, self, scale)
+        return scaled.with_goal(scaled.target)
 
 
 def reserve_for(window: int, reply_length: int | None, setting: int | None) -> int:

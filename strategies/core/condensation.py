@@ -92,10 +92,6 @@ def standing_in(condensations: Iterable[Condensation], digests: Sequence[bytes])
 
     The best one covers the longest prefix; of several, it has the greatest depth.
     """
-    standing = [each for each in condensations if each.standing and _stands(each, digests)]
-    return sorted(standing, key=lambda each: (each.covered, each.depth), reverse=True)
-
-
-def _stands(condensation: Condensation, digests: Sequence[bytes]) -> bool:
-    covered = condensation.covered
-    return 0 < covered <= len(digests) and digests[covered - 1] == condensation.digest
+    covering = [made for made in condensations if made.standing and 0 < made.covered <= len(digests)]
+    standing = [made for made in covering if digests[made.covered - 1] == made.digest]
+    return sorted(standing, key=lambda made: (made.covered, made.depth), reverse=True)

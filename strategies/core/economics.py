@@ -1,16 +1,9 @@
 """What conversations cost, and when condensing pays. Pure arithmetic: prompt lengths and prefixes in, money out.
 
-An example. An agent has 20,000 tokens that never change (tools, system message), grows by 1,000 tokens with each
-request, and is condensed to 40,000 tokens. Its model charges 1 for a fresh token and 0.1 for one from its cache. To
-condense costs (1 − 0.1) × (40,000 − 20,000) = 18,000, because the shortened part is read anew. Afterwards each request
-costs 0.1 less for each token that is gone. So the cheapest size at which to condense is
-40,000 + √(2 × 1,000 × 18,000 / 0.1) = 59,000 tokens: sooner, and the reading anew comes too often; later, and every
-request carries too much.
-
-The best trigger follows from one cycle, in which a view grows from its landing `L0` to the trigger `L` by `g` a
-request. Its (L − L0) / g requests read (L + L0) / 2 tokens each, and it is condensed once, for `C`. So a request costs
-p_read × (L + L0) / 2 + C × g / (L − L0), and what does not depend on `L`. That is least at L0 + √(2 × g × C / p_read),
-the rule of StaySwitch (HanyangWang0418-oss/stayswitch, CLIFF_ALIGNMENT.md).
+docs/economics.md has an example and the formulas. The best trigger follows from one cycle, in which a view grows from
+its landing `L0` to the trigger `L` by `g` a request. Its (L − L0) / g requests read (L + L0) / 2 tokens each, and it is
+condensed once, for `C`. So a request costs p_read × (L + L0) / 2 + C × g / (L − L0), and what does not depend on `L`.
+That is least at L0 + √(2 × g × C / p_read), the rule of StaySwitch.
 
 All sizes are in tokens as the upstream counts them; money is in the currency of the prices.
 """

@@ -4,9 +4,8 @@ The text is data that the model must not obey, so each message stands in a fence
 role, and fences inside a message are broken. The text is made to fit a number of tokens: first tool output is
 abridged, then every message, and what still does not fit is left out in the middle, whole messages at a time.
 
-A model with a small window is shown a long history in parts (`in_parts`), cut between messages. One part is tried
-first, with messages abridged only so far that a reader still knows what they were; then as many parts as are allowed;
-only then are messages abridged further, and at last the middle of the history is left out.
+A model with a small window is shown a long history in parts (`in_parts`), cut between messages; docs/strategies.md says
+what gives way in which order.
 
 A history may have a million tokens, and is never counted as one text. The count of a message bounds its tokens inside
 a fence, so only abridged messages are counted again, and those only where the bound does not decide.

@@ -6,9 +6,8 @@ It is made without a model and has three parts, each with its own cap in tokens:
     names   identifiers, paths, numbers with units (below) that the user gave
     facts   the same of all others, and errors; both most frequent first, then most recent first
 
-Rules come first: neither names and facts nor the summary may take their room. Where the rules do not all fit, the
-earliest stay, and wishes and tasks may take at most a quarter of the room from other rules. Only a user's words can
-become a rule or a name. What tools printed can only become a fact, and names and facts are quoted, as data.
+Only a user's words can become a rule or a name. What tools printed can only become a fact, and names and facts are
+quoted, as data. docs/strategies.md says which part gives way to which.
 
 A ledger is stored in the replacement's text only: `split_ledger` reads it back from there, and `ledger` makes the next
 one from it and from the messages that are condensed now. So it survives any number of condensations, even where the

@@ -238,9 +238,7 @@ class Reader:
         return Role.TOOL if role is Role.USER and self._is_tool_output(value, dialect) else role
 
     def _is_tool_output(self, value: Value, dialect: Dialect) -> bool:
-        if not self._tool_output:
-            return False
-        text = dialect.text(value)
+        text = dialect.text(value) if self._tool_output else ""
         return any(pattern.search(text) for pattern in self._tool_output)
 
 

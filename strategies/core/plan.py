@@ -116,8 +116,10 @@ def check(view: View, *, may_cut_newest_results: bool = False) -> None:
     added = violations(view.opening)
     if added and (added := added - violations(view.transcript.chain)):
         raise InvalidPlan(f"{len(added)} new violations, one is {min(added)}")
-    if _separates_results(view):
-        raise InvalidPlan("system messages that follow the head would separate a call from its results")
+    if 0 < view.head_size < view.size and view.item(view.head_size).message.is_result:
+        follows = any(0 < place <= view.covered_count for place, _ in view.transcript.systems)
+        if follows and not view.structure.cuts[view.head_size]:
+            raise InvalidPlan("system messages that follow the head would separate a call from its results")
     if sum(item.is_replacement for item in view.lead) > 1:
         raise InvalidPlan("two replacements in one view")
     task = view.transcript.task
@@ -126,13 +128,6 @@ def check(view: View, *, may_cut_newest_results: bool = False) -> None:
     for index in _protected(view.transcript):
         if not _stands(view, index, may_cut_newest_results):
             raise InvalidPlan(f"message {index}, of the newest round or the last of the user, was changed")
-
-
-def _separates_results(view: View) -> bool:
-    if not 0 < view.head_size < view.size or not view.item(view.head_size).message.is_result:
-        return False
-    follows = any(0 < place <= view.covered_count for place, _ in view.transcript.systems)
-    return follows and not view.structure.cuts[view.head_size]
 
 
 def _stands(view: View, index: int, may_be_cut: bool) -> bool:

@@ -11,7 +11,8 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple, Protocol
@@ -111,6 +112,18 @@ def _cuts(items: Sequence[Rounded]) -> list[bool]:
 def _is_continued(items: Sequence[Rounded], i: int) -> bool:
     """Whether an assistant's item goes on with the reply of the item before it."""
     return i > 0 and items[i].goes_on and items[i - 1].role is Role.ASSISTANT
+
+
+def answered_calls(items: Iterable[Rounded]) -> list[list[ToolCall | None]]:
+    """For each item, the calls that it answers: the n-th result with an id answers the n-th call with it."""
+    waiting: dict[str, list[ToolCall]] = defaultdict(list)
+    answered: list[list[ToolCall | None]] = []
+    for item in items:
+        for call in item.calls:
+            waiting[call.id].append(call)
+        ids = (item.answers or ("",)) if item.role is Role.TOOL else ()
+        answered.append([waiting[call_id].pop(0) if waiting[call_id] else None for call_id in ids])
+    return answered
 
 
 def newest_round(items: Sequence[Rounded]) -> Round | None:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from strategies.core.answer import AnswerReader, AskedRecord, accept, read_plain_answer
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
-from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Result
+from strategies.core.effects import Answer, Ask, Effect, Result
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
 from strategies.core.excerpt import cut_text
 from strategies.core.history import (
@@ -77,9 +77,6 @@ class RecordForm(NamedTuple):
 
     def with_cards(self, template: str = "memory") -> RecordForm:
         return self._replace(cards=template)
-
-    def without_cards(self) -> RecordForm:
-        return self._replace(cards="")
 
     @property
     def digest(self) -> str:
@@ -137,14 +134,15 @@ class Span:
         The user's rules come first, then a third of the text for the record, then names and facts. Raises `Declined`
         where there is no room for a record.
         """
-        kept, room = next_ledger(self.view, self.items, self.end, budget), 0
+        kept = next_ledger(self.view, self.items, self.end, budget)
+        ledger, room = kept, 0
         for ledger in (kept, replace(kept, facts=()), replace(kept, facts=(), names=())):
             room = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)
             if room >= max(MIN_RECORD, min(cap.text // 3, cap.record)):
-                return ledger, room
+                break
         if room < MIN_RECORD:
             raise Declined("no-room", f"{room} tokens for a summary after the ledger")
-        return replace(kept, facts=(), names=()), room
+        return ledger, room
 
 
 class Record(NamedTuple):
@@ -173,30 +171,28 @@ def summarize(span: Span, cap: Cap, budget: Budget, session: SessionFacts, form:
     """Asks for the record of a span, and appends the ledger to it; raises `AnswerRefused` if an answer is refused."""
     ledger, room = span.ledger_and_room(cap, budget)
     smaller = replace(span, tokens=span.tokens - ledger_tokens(ledger, span.view.counter))
-    fitting = form if _prompt_window(budget) >= MIN_WINDOW_FOR_CARDS else form.without_cards()
-    record = yield from _ask_record(smaller, room, budget, session, fitting)
+    fits_cards = _prompt_window(budget) >= MIN_WINDOW_FOR_CARDS
+    # Cards are left out where they do not fit: forms that are equal are tried once.
+    forms = list(dict.fromkeys((form if fits_cards else form.with_cards(""), form.with_cards(""))))
+    record = yield from _ask_record(smaller, room, budget, session, forms)
     return record._replace(text=append_ledger(record.text, ledger))
 
 
-def _ask_record(span: Span, cap: int, budget: Budget, session: SessionFacts, form: RecordForm) -> Recording:
+def _ask_record(span: Span, cap: int, budget: Budget, session: SessionFacts, forms: Sequence[RecordForm]) -> Recording:
     """The record without its ledger, in at most `cap` tokens."""
-    counter = span.view.counter
-    forms = dict.fromkeys((form, form.without_cards()))
     # The view itself has the bodies of tool results, so a form that leaves them out cannot go on from it.
-    continues = session.continue_view and form.limits.results > 0
+    continues = session.continue_view and forms[0].limits.results > 0
     continued = _continuation(span, cap, budget, forms) if continues else None
     if continued is not None:
         ask, form = continued
-        question = AskedRecord(ask, cap, span.tokens, counter, form.read)
-        return (yield from _ask_until_accepted(question, form, Record("")))
+        return (yield from _ask_until_accepted(ask, cap, span, form, Record("")))
     chosen, parts = _divided(span, cap, budget, forms)
     form, record = chosen.form, Record(chosen.earlier)
     for part in parts:
         before = f"<earlier_record>\n{break_fences(record.text)}\n</earlier_record>\n\n" if record.text else ""
         shown = f"{before}<history>\n{part}\n</history>\n\n{form.closing}"
-        ask = Ask(chosen.system, shown, form.answer_tokens(cap), SUMMARIZER, record=cap)
-        question = AskedRecord(ask, cap, span.tokens, counter, form.read)
-        record = yield from _ask_until_accepted(question, form, record)
+        ask = Ask(chosen.system, shown, form.answer_tokens(cap), record=cap)
+        record = yield from _ask_until_accepted(ask, cap, span, form, record)
     return record
 
 
@@ -246,8 +242,7 @@ def _continuation(span: Span, cap: int, budget: Budget, forms: Iterable[RecordFo
     for form in forms:
         instructions = form.instructions(cap, continued=True)
         if prefix + view.counter.text(instructions) + _FRAMES + form.answer_tokens(cap) <= _prompt_window(budget):
-            prefixed = _prefix(view, span.end)
-            return Ask("", instructions, form.answer_tokens(cap), SUMMARIZER, view=prefixed, record=cap), form
+            return Ask("", instructions, form.answer_tokens(cap), view=_prefix(view, span.end), record=cap), form
     return None
 
 
@@ -263,14 +258,15 @@ def _prefix(view: View, end: int) -> str:
     return View(transcript, view.items[:end], head, view.covered_count, view.fixed_tokens, view.counter).to_json()
 
 
-def _ask_until_accepted(question: AskedRecord, form: RecordForm, before: Record) -> Recording:
+def _ask_until_accepted(ask: Ask, cap: int, span: Span, form: RecordForm, before: Record) -> Recording:
     """The record of the first accepted answer; its cards, tokens and calls are added to those of `before`.
 
     A call that fails is not repeated: it would fail again, and a waiting client has no time for it.
     """
+    question = AskedRecord(ask, cap, span.tokens, span.view.counter, form.read)
     tokens, calls = before.tokens, before.calls
     while True:
-        (result,) = yield (question.ask,)
+        (result,) = yield (ask,)
         tokens, calls = tokens + (result.tokens if isinstance(result, Answer) else 0), calls + 1
         try:
             parsed = accept(result, question)

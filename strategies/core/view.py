@@ -250,16 +250,19 @@ class View:
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
             waiting[place if place == 0 or place > self.covered_count else behind].append(system)
-        placed, at = waiting.pop(0, []), self._end_of_turn_in_head
-        for i, item in enumerate(self.lead):
-            if i == at:
-                placed += waiting.pop(self.covered_count, ())
+        end = self._end_of_turn_in_head
+        placed = [*waiting.pop(0, ()), *[item.message for item in self.lead[:end]]]
+        placed += waiting.pop(self.covered_count, ())
+        for i, item in enumerate(self.lead[end:], end):
             placed.append(item.message)
             if i >= self.head_size and isinstance(item.piece, Keep):
                 placed += waiting.pop(item.piece.index + 1, ())
-        if len(self.lead) == at:
-            placed += waiting.pop(self.covered_count, ())
-        return [*placed, *self._woven(waiting)]
+        done, chain = self._start, self.transcript.chain
+        for place in sorted(waiting):
+            placed += chain[done:place]
+            done = max(done, place)
+            placed += waiting[place]
+        return [*placed, *chain[done:]]
 
     @property
     def _end_of_turn_in_head(self) -> int:
@@ -271,17 +274,6 @@ class View:
             return self.head_size
         ends = (i for i in range(self.head_size, 0, -1) if self.lead[i - 1].message.role is not Role.ASSISTANT)
         return next(ends, self.head_size)
-
-    def _woven(self, waiting: dict[int, list[Message]]) -> list[Message]:
-        """The messages after the lead, with the system messages in `waiting` at their places (chain indices)."""
-        placed: list[Message] = []
-        done = self._start
-        chain = self.transcript.chain
-        for place in sorted(waiting):
-            placed += chain[done:place]
-            done = max(done, place)
-            placed += waiting[place]
-        return [*placed, *chain[done:]]
 
     def to_json(self) -> str:
         """The message list as JSON text; the client's messages keep the text they came in."""

@@ -17,13 +17,12 @@ from typing import Any, ClassVar
 from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused, NothingToSummarize
 from strategies.core.plan import Plan, Replace
-from strategies.core.protocol import Judging, Polling, SessionFacts, Shortened, Steps, Strategy, Verdict
+from strategies.core.protocol import SessionFacts, Shortened, Steps, Strategy, Verdict
 from strategies.core.replacement import frame_tokens, replacement, stands_for
 from strategies.core.replay import JUDGED
 from strategies.core.summary import MIN_RECORD, RecordForm, record_cap, summarize
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View
-from strategies.dynacontext import voting
 from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.record import FORMS, cap_after_vote, lead_in, span_of
 from strategies.dynacontext.scope import (
@@ -36,36 +35,22 @@ from strategies.dynacontext.scope import (
     judged_end,
     leave_out,
 )
+from strategies.dynacontext.voting import Voting, turns_since_reset
 from strategies.memory.attribution import attribute_cards
 
 __all__ = ["DynaContext", "DynaContextOptions"]
 
 
 @dataclass(frozen=True, slots=True)
-class DynaContext(Strategy, Judging):
+class DynaContext(Strategy, Voting):
     options: DynaContextOptions
     name: ClassVar[str] = "dynacontext"
     asks: ClassVar[bool] = True
-
-    @property
-    def inline(self) -> bool:
-        return self.options.judge == "inline"
 
     def shortened(self, view: View, metadata: Mapping[str, Any]) -> Shortened | None:
         """`view` without what `on_drift=rollback` or `tail=drop` leaves out; None if that is nothing."""
         left = leave_out(view, self.options, metadata.get(self.name, {}))
         return left and Shortened(left.view, {self.name: left.metadata})
-
-    def skip_reason(self, view: View, budget: Budget, session: SessionFacts) -> str:
-        """`early-turns`, `cool-down`, `max-branches`, `judged-already`, `min-growth`, `cannot-shrink`, or ""."""
-        return voting.skip_reason(view, budget, session, self.options)
-
-    def judge(self, view: View, budget: Budget, session: SessionFacts) -> Polling:
-        (votes,) = yield (voting.ballot(view, budget, self.options),)
-        return voting.verdict(view, session, votes, self.options)
-
-    def state(self, view: View, session: SessionFacts, skipped: str) -> Mapping[str, Any]:
-        return voting.state(view, session, skipped)
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans a record in the place of the history that the judges voted on, or of all of it at the context limit."""
@@ -114,7 +99,7 @@ class DynaContext(Strategy, Judging):
             "keep_last": self.options.keep_last,
             "early_turns": self.options.early_turns,
             "voting_k": self.options.voting_k,
-            "turns_since_reset": voting.turns_since_reset(view),
+            "turns_since_reset": turns_since_reset(view),
             "mode": self.options.mode,
             "promptDigest": self._form.digest,
         }

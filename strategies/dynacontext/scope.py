@@ -4,9 +4,8 @@ The first messages stay, and everything after them is a candidate for the record
 messages is excluded from the record: up to `exclude_tail_max` messages of the assistant and its tools, back to a user
 message at most, because they may be half of something. Without a vote, at the context limit, there is no such tail.
 
-Messages that every strategy must leave alone are never candidates: the view's `limit` ends every scope. Rounds stay
-whole, so an end moves to a legal cut. A tail that is kept grows by the rest of its round; one that is dropped shrinks,
-because dropped messages are in no record.
+Rounds stay whole, so an end moves to a legal cut. A tail that is kept grows by the rest of its round; one that is
+dropped shrinks, because dropped messages are in no record.
 
 `leave_out` drops messages after the record when it is applied for the first time. With `on_drift=rollback` these are
 all messages between the record and those that the model must answer. The source document goes back to the last message
@@ -17,7 +16,7 @@ may touch, and is older now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -116,33 +115,27 @@ def _lead(view: View, keep_first: int) -> int:
     return next((i for i in range(wanted, end) if view.structure.cuts[i]), end)
 
 
-def _candidates(view: View, lead: int, end: int) -> Iterator[int]:
-    """Yields the chain indices that a record of the items before `end` adds to an earlier record."""
-    opening = range(min(view.task or 0, end))
-    recorded = -1 if view.replacement is None else view.replacement
-    for i in chain(opening, range(lead, end)):
-        source = view.items[i].source
-        if i > recorded and i not in view.stays and source is not None:
-            yield source
-
-
 def _scope(view: View, options: DynaContextOptions, task_cap: int, ends: tuple[int, int], excluded: int) -> Scope:
     recorded, end = ends
     lead = min(_lead(view, options.keep_first), end)
-    candidates = tuple(_candidates(view, lead, recorded))
+    # The chain indices that a record of the items before `recorded` adds to an earlier record.
+    opening, earlier = range(min(view.task or 0, recorded)), -1 if view.replacement is None else view.replacement
+    added = (i for i in chain(opening, range(lead, recorded)) if i > earlier)
+    candidates = tuple(_sources(view, added))
     first: tuple[Piece, ...] = ()
     if view.task is not None and view.task < end:
         first = (*task_piece(view, task_cap), *(item.piece for item in view.items[view.task + 1 : lead]))
     kept_last = tuple(view.items[i].piece for i in view.stays if lead <= i < end)
     stays = (item_for(piece, view.transcript, view.counter) for piece in (*first, *kept_last))
     goes = sum(item.message.tokens for item in view.items[:end]) - sum(item.message.tokens for item in stays)
-    return Scope(recorded, end, first, kept_last, candidates, excluded, tuple(sources(view, recorded, end)), goes)
+    dropped = tuple(_sources(view, range(recorded, end)))
+    return Scope(recorded, end, first, kept_last, candidates, excluded, dropped, goes)
 
 
-def sources(view: View, start: int, end: int) -> Iterator[int]:
-    """The chain indices of the items [start, end), but not those of messages that always stay."""
-    found = (item.source for item in view.items[start:end])
-    return (source for source in found if source is not None and source not in view.transcript.stays)
+def _sources(view: View, places: Iterable[int]) -> list[int]:
+    """The chain indices of these items, but not those of messages that always stay."""
+    found = (view.items[i].source for i in places if i not in view.stays)
+    return [source for source in found if source is not None]
 
 
 JUDGED_COUNT, EXCLUDED = "judged_message_count", "tail_exclusion_count"
@@ -163,18 +156,17 @@ def leave_out(view: View, options: DynaContextOptions, telemetry: Mapping[str, A
         check(after)
     except InvalidPlan:
         return None
-    dropped = dropped_fields(sources(view, start, end), judged)
+    dropped = dropped_fields(_sources(view, range(start, end)), judged)
     return Shortened(after, {**telemetry, EXCLUDED: max(excluded, dropped["dropped_judged_count"]), **dropped})
 
 
-def dropped_fields(dropped: Iterable[int], judged: int) -> dict[str, Any]:
+def dropped_fields(dropped: Sequence[int], judged: int) -> dict[str, Any]:
     """The telemetry fields of the messages that are in neither record nor view; the first `judged` were voted on."""
-    indices = list(dropped)
-    voted_on = [index for index in indices if index < judged]
+    voted_on = [index for index in dropped if index < judged]
     return {
         "dropped_judged_count": len(voted_on),
         "dropped_judged_event_ids": voted_on,
-        "dropped_drift_count": len(indices) - len(voted_on),
+        "dropped_drift_count": len(dropped) - len(voted_on),
     }
 
 

@@ -73,7 +73,9 @@ def _candidate(place: int, message: Message, wanted: Set[str]) -> _Candidate:
 def _attribute(
     card: MemoryCard, occurrences: Occurrences, candidates: Sequence[_Candidate], digests: Sequence[bytes]
 ) -> MemoryCard:
-    if _is_quoted(card, occurrences, candidates):
+    in_tools = _terms_said_by((Role.TOOL,), occurrences, candidates)
+    speakers = (Role.USER,) if card.type == RULE else (Role.USER, Role.ASSISTANT)
+    if in_tools >= QUOTED * len(occurrences) and in_tools > _terms_said_by(speakers, occurrences, candidates):
         card = replace(card, role=Role.TOOL, type=card.type if card.type in FROM_TOOLS else "fact")
     by_tool = card.role is Role.TOOL
     sources = _sources(
@@ -86,12 +88,6 @@ def _attribute(
     if sources and card.role is Role.USER and all(candidates[at].role is Role.ASSISTANT for at in sources):
         card = replace(card, role=Role.ASSISTANT)
     return replace(card, places=places, messages=tuple(digests[place].hex() for place in places))
-
-
-def _is_quoted(card: MemoryCard, occurrences: Occurrences, candidates: Sequence[_Candidate]) -> bool:
-    speakers = (Role.USER,) if card.type == RULE else (Role.USER, Role.ASSISTANT)
-    in_tools = _terms_said_by((Role.TOOL,), occurrences, candidates)
-    return in_tools >= QUOTED * len(occurrences) and in_tools > _terms_said_by(speakers, occurrences, candidates)
 
 
 def _terms_said_by(roles: Sequence[Role], occurrences: Occurrences, candidates: Sequence[_Candidate]) -> int:

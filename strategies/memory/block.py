@@ -15,9 +15,10 @@ it comes last.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from strategies.core.messages import Role, TokenCounter, Value, dump
+from strategies.core.messages import Role, TokenCounter, dump
 from strategies.core.transcript import Transcript, is_chinese
 from strategies.memory.ranking import Entry, Hit
 
@@ -93,10 +94,7 @@ def memory_block(
     `hits` are best first; those for which `shown` holds are left out. Role and name are those of the source document;
     a view is written with others where an upstream refuses them (`strategies.core.shaping`).
     """
-
-    def message(content: str) -> Value:
-        return counter.dialect.assistant(content, NAME)
-
+    message = partial(counter.dialect.assistant, name=NAME)
     best = next((hit.score for hit in hits if shown is None or not shown(hit.entry)), 0.0)
     relevant = [hit for hit in hits if hit.score >= MIN_SHARE * best]
     frame = f"{HEADING}\n{notes.block}"
