@@ -108,13 +108,9 @@ def collect_rounds(view: View) -> list[RoundCursor]:
 
 def decide(view: View, cursors: list[RoundCursor], options: HalfWindowOptions) -> SplitDecision:
     """The split of the document: half of the rounds, at a turn boundary; or one of its fallbacks."""
-    if len(cursors) < options.min_rounds:
-        return _too_few(view, cursors)
     index = len(cursors) - max(options.min_overlap + 1, ceil(len(cursors) / 2))
-    return _to_turn_boundary(view, cursors, index, options.min_overlap) if index > 0 else _too_few(view, cursors)
-
-
-def _too_few(view: View, cursors: list[RoundCursor]) -> SplitDecision:
+    if index > 0 and len(cursors) >= options.min_rounds:
+        return _to_turn_boundary(view, cursors, index, options.min_overlap)
     if view.replacement is not None:
         raise Declined("summary-boundary", "too few rounds after the earlier summary")
     if len(cursors) < 2:
@@ -149,12 +145,10 @@ def _place(cursors: list[RoundCursor], index: int) -> str:
 def _labelled(cursors: list[RoundCursor], decision: SplitDecision) -> SplitDecision:
     """The decision with the labels of the place where it splits; level 1 has no `splitStrategy`."""
     place = _place(cursors, decision.first_kept)
-    boundary = decision.boundary
-    if place == _INSIDE:
-        boundary = _INSIDE
-    elif boundary == _INSIDE:
-        boundary = "adjusted-to-turn-end"
-    return decision._replace(strategy=decision.strategy if decision.level else place, boundary=boundary)
+    boundary = "adjusted-to-turn-end" if decision.boundary == _INSIDE else decision.boundary
+    return decision._replace(
+        strategy=decision.strategy if decision.level else place, boundary=_INSIDE if place == _INSIDE else boundary
+    )
 
 
 def _reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, goal: int) -> SplitDecision:

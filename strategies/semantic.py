@@ -133,11 +133,7 @@ class Semantic(Strategy, Triggering):
         if not self.options.enable_semantic_analysis:
             return lambda _: 0.0
         importance = self.importance(view, session)
-
-        def score(unit: Unit) -> float:
-            return max(filter(None, map(importance, unit.items)), default=0.0)
-
-        return score
+        return lambda unit: max(filter(None, map(importance, unit.items)), default=0.0)
 
     def importance(self, view: View, session: SessionFacts) -> Callable[[int], float | None]:
         """The score of an item, by its place in the view; None for one that is no message of the client's."""

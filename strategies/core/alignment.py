@@ -1,10 +1,7 @@
 """Alignment: recognises a history whose client has dropped its oldest messages.
 
-Some clients send a window of their history: the newest N messages, or the first one and those. Such a transcript is
-not a prefix of the stored history, but it is one unbroken run of stored messages that reaches the stored head. The run
-must be found exactly once in all branches of the session, and have at least four messages with an assistant's among
-them, so that a short "continue" never brings in another history. If the first message was never stored, the client has
-compacted by itself: then there is no alignment, and nothing of the old history is put back.
+docs/sessions.md says which transcripts are matched, and why no others: a short "continue" must never bring in another
+history.
 
 The stored messages form a tree. A node is the chain digest up to and including its message, and each message names the
 node before it. So the next node of a run is computed and not searched; only the beginning of a run is looked up, by

@@ -106,12 +106,10 @@ class Budget:
 
     @property
     def prepare(self) -> int:
-        """Tokens of the view from which on a summary is prepared in the background."""
         return int(self.usable * self.marks.prepare)
 
     @property
     def trigger(self) -> int:
-        """Tokens of the view from which on it is condensed, if that costs no waiting."""
         return int(self.usable * self.marks.trigger)
 
     @property
@@ -120,7 +118,6 @@ class Budget:
 
     @property
     def step(self) -> int:
-        """Tokens by which a view must have grown before it is condensed again."""
         return int(self.usable * self.marks.step)
 
     @property

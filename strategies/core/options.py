@@ -35,16 +35,9 @@ class Options:
         return {}
 
 
-def option(
-    default: Value, at_least: float | None = None, at_most: float | None = None, one_of: str = "", source: str = ""
-) -> Any:
-    """Declares a field of an `Options` class.
-
-    `one_of` lists the allowed words of a text, separated by spaces; `source` is the name in a source document, if that
-    is another one.
-    """
-    metadata = {"low": at_least, "high": at_most, "words": one_of.split(), "source": source}
-    return field(default=default, metadata=metadata)
+def option(default: Value, at_least: float | None = None, at_most: float | None = None, one_of: str = "") -> Any:
+    """Declares a field of an `Options` class; `one_of` lists the allowed words of a text, separated by spaces."""
+    return field(default=default, metadata={"low": at_least, "high": at_most, "words": one_of.split()})
 
 
 def fill_options(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
@@ -63,13 +56,8 @@ def unknown_option(name: str, known: Mapping[str, Field[Any]]) -> OptionError:
     """The error for an unknown option: it names the nearest of the `known` ones, and all as a user may write them."""
     if not known:
         return OptionError(f"unknown option '{name}'; known: none")
-    nearest = max(known, key=lambda written: _likeness(name, known[written]))
+    nearest = max(known, key=lambda written: SequenceMatcher(None, known[written].name, name.lower()).ratio())
     return OptionError(f"unknown option '{name}'; did you mean '{nearest}'? Known: {', '.join(known)}")
-
-
-def _likeness(name: str, declared: Field[Any]) -> float:
-    names = (declared.name, declared.metadata["source"])
-    return max(SequenceMatcher(None, each.lower(), name.lower()).ratio() for each in names)
 
 
 def expand_mode(options: Options, values: Mapping[str, object]) -> dict[str, object]:

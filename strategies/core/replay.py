@@ -1,19 +1,11 @@
 """Replay: chooses which of a session's condensations the view of a transcript applies.
 
-The condensation that the last view of this branch applied is applied again, so that the view only grows at its end and
-upstream prompt caches keep hitting. If that one is unknown, or its view no longer fits under the trigger, the
-condensation with the longest covered prefix is chosen, and of several the one with the greatest depth. A condensation
-that would hide a protected message (the newest round, or the last user message; after a rewind they may lie inside an
-old head) is skipped, and so is one that what is pinned makes larger than the transcript. If the choice was made for a
-smaller window, the longest view under this window's trigger is used.
-
-Prepared condensations: chooses the one that a view may apply now.
+docs/sessions.md has the rule. A protected message (the newest round, or the last user message) may lie inside an old
+head after a rewind; such a head is skipped, and so is one that what is pinned makes larger than the transcript.
 
 A prepared condensation was made in the background for an earlier transcript of this chain, and no forwarded view has
-applied it yet. A view may apply it if it covers more than the condensation that the view already applies, was made for
-this window or a larger one, shows all protected messages of this transcript, and shrinks the view by the share that the
-requirement wants. One that a judge asked for need only make the view smaller: it was held to its share when it was
-made, and messages that have come since, which follow it word for word, must not waste what was paid for it.
+applied it yet. One that a judge asked for need only make the view smaller: it was held to its share when it was made,
+and messages that have come since, which follow it word for word, must not waste what was paid for it.
 """
 
 from __future__ import annotations

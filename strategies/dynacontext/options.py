@@ -23,7 +23,7 @@ class DynaContextOptions(Options):
 
     mode: str = option("chat", one_of="chat openhands refer")
     voting_k: int = option(5, 1, 25)
-    early_turns: int = option(1, 0, source="KEEP_EARLY_INTERACTION")
+    early_turns: int = option(1, 0)
     min_growth: int = option(AUTOMATIC, AUTOMATIC)
     max_branches: int = option(5, 0)
     judge: str = option("after", one_of="after inline")
