@@ -68,9 +68,13 @@ class Rolling(Strategy, Marking, Injecting):
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
-        end = self._end(split, view, budget.goal)
+        cuts = [cut for cut in split.round_cuts() if cut <= view.size - self.options.min_messages_to_keep]
+        if not cuts:
+            raise NothingToSummarize("nothing before the newest messages")
+        end = next((cut for cut in cuts if split.tokens_after(cut) <= budget.goal), cuts[-1])
         span = span_before(end, view, split, cap)
-        form = self._form(view)
+        form = _CHINESE if is_chinese(view.transcript) else _ENGLISH
+        form = form.with_cards(f"{form.template}-memory") if self.options.memory_cards else form
         record = yield from summarize(span, span.cap(cap), budget, session, form)
         metadata = {
             "summarizedMessageCount": stands_for(view, end),
@@ -80,17 +84,6 @@ class Rolling(Strategy, Marking, Injecting):
             "promptDigest": form.digest,
         }
         return plan_record(record, span, budget, metadata, context_summary)
-
-    def _form(self, view: View) -> RecordForm:
-        form = _CHINESE if is_chinese(view.transcript) else _ENGLISH
-        return form.with_cards(f"{form.template}-memory") if self.options.memory_cards else form
-
-    def _end(self, split: Split, view: View, goal: int) -> int:
-        """The first cut that meets the goal, or the last one that leaves as many messages as must stay."""
-        cuts = [cut for cut in split.round_cuts() if cut <= view.size - self.options.min_messages_to_keep]
-        if not cuts:
-            raise NothingToSummarize("nothing before the newest messages")
-        return next((cut for cut in cuts if split.tokens_after(cut) <= goal), cuts[-1])
 
 
 _ENGLISH = RecordForm("rolling", "Write the JSON object now.", read=read_json_answer, extra_tokens=_QUOTING)

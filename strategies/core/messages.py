@@ -86,67 +86,53 @@ class Dialect(Protocol):
 
     def read(self, value: Value) -> Reading:
         """Reads a value, also one that breaks the rules of the protocol."""
-        ...
 
     def text(self, value: Value) -> str:
         """All text of a value; what is no text appears as its type in brackets."""
-        ...
 
     def media(self, value: Value) -> int:
         """How many parts of a value are no text: pictures, sounds and files."""
-        ...
 
     def digest_fields(self, value: Value) -> Iterable[str]:
         """What makes two values the same message, in a canonical form: no markers, and nothing that SDKs change."""
-        ...
 
     def user(self, text: str) -> Value: ...
 
     def assistant(self, text: str, name: str = "") -> Value:
         """A message of the assistant's role; with a name, which dialects without names write as the user's."""
-        ...
 
     def empty(self, written: str) -> Value:
         """A value without content, of a role as the wire calls it; its tokens are those of the framing."""
-        ...
 
     def texts(self, value: Value) -> Sequence[str]:
         """The texts that may be cut: one for each call that the value answers, else all its text as one."""
-        ...
 
     def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
         """The value with other texts, as many as `texts` gives and in its order."""
-        ...
 
     def is_plain(self, value: Value) -> bool:
         """Whether the value is nothing but framing and one text, so that its tokens give those of the text."""
-        ...
 
     def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
         """The value with the arguments that `rewrite` gives for a call, which keeps its own where that is None.
 
         The same object if no call changes. Only calls whose arguments are a JSON object are rewritten.
         """
-        ...
 
     def unbound(self, value: Value) -> Value:
         """The value without reasoning that is refused where something before it has changed.
 
         The same object if it has none, or none that is refused.
         """
-        ...
 
     def fitted(self, value: Value, form: Form) -> Value | None:
         """What the proxy wrote, as the form wants it: the same object if that is accepted, None to leave it out."""
-        ...
 
     def as_user(self, value: Value) -> Value:
         """A value that the proxy wrote, as the user's."""
-        ...
 
     def merged(self, first: Value, second: Value) -> Value:
         """Two neighbours of one role as one value."""
-        ...
 
 
 class TokenCounter(Protocol):
@@ -155,13 +141,11 @@ class TokenCounter(Protocol):
     @property
     def dialect(self) -> Dialect:
         """The dialect of the values that it counts."""
-        ...
 
     def text(self, text: str) -> int: ...
 
     def message(self, value: Value) -> int:
         """Tokens of a value with its framing."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

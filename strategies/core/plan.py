@@ -74,8 +74,8 @@ def apply(view: View, plan: Plan) -> View:
         end_of_head = _next_cut(view, end_of_head)
     tail = len(view.items) - end_of_head
     items.extend(view.items[done:])
-    covered = _covered(view, end_of_head)
-    return View(view.transcript, tuple(items), len(items) - tail, covered, view.fixed_tokens, view.counter)
+    covered, none = _covered(view, end_of_head), len(view.transcript.chain)
+    return View(view.transcript, tuple(items), len(items) - tail, covered, view.fixed_tokens, view.counter, none)
 
 
 def _check_span(edit: Replace, done: int, view: View) -> None:

@@ -79,7 +79,6 @@ class Strategy(Protocol):
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Yields effects, is sent their results, and returns a plan; raises `StrategyError` where it has none."""
-        ...
 
 
 class Triggering(ABC):

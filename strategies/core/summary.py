@@ -254,8 +254,13 @@ def _prefix(view: View, end: int) -> str:
     reach = view.messages_before(end) if end >= view.head_size else 0
     systems = tuple((place, message) for place, message in view.transcript.systems if place <= reach)
     transcript = Transcript(view.transcript.chain, systems, form=view.transcript.form)
-    head = min(view.head_size, end)
-    return View(transcript, view.items[:end], head, view.covered_count, view.fixed_tokens, view.counter).to_json()
+    return replace(
+        view,
+        transcript=transcript,
+        lead=view.items[:end],
+        head_size=min(view.head_size, end),
+        own_from=len(transcript.chain),
+    ).to_json()
 
 
 def _ask_until_accepted(ask: Ask, cap: int, span: Span, form: RecordForm, before: Record) -> Recording:

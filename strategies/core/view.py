@@ -80,22 +80,22 @@ class View:
     fixed_tokens: int
     """Tokens that no plan can change: tools, framing and system messages."""
     counter: TokenCounter
-    own_from: int | None = None
-    """The chain index from which on the transcript's own messages follow `lead`; None if none do."""
+    own_from: int
+    """The chain index from which on the transcript's own messages follow `lead`; the chain's length if none do."""
 
     @cached_property
     def items(self) -> tuple[Item, ...]:
-        kept = (Item(message, Keep(i)) for i, message in enumerate(self._own, self._start))
+        kept = (Item(message, Keep(i)) for i, message in enumerate(self._own, self.own_from))
         return (*self.lead, *kept)
 
     @property
     def size(self) -> int:
-        return len(self.lead) + len(self.transcript.chain) - self._start
+        return len(self.lead) + len(self.transcript.chain) - self.own_from
 
     def item(self, place: int) -> Item:
         if place < len(self.lead):
             return self.lead[place]
-        index = self._start + place - len(self.lead)
+        index = self.own_from + place - len(self.lead)
         return Item(self.transcript.chain[index], Keep(index))
 
     def messages_before(self, place: int) -> int:
@@ -125,8 +125,8 @@ class View:
         All later messages stand together as in the transcript, so only these can have lost a call or a result.
         """
         chain = self.transcript.chain
-        end = next((i for i in range(self._start, len(chain)) if not chain[i].is_result), len(chain))
-        return (*[item.message for item in self.lead], *chain[self._start : end + 1])
+        end = next((i for i in range(self.own_from, len(chain)) if not chain[i].is_result), len(chain))
+        return (*[item.message for item in self.lead], *chain[self.own_from : end + 1])
 
     @property
     def _form(self) -> Form | None:
@@ -134,12 +134,8 @@ class View:
         return None if self.own_from == 0 and not self.lead else self.transcript.form
 
     @property
-    def _start(self) -> int:
-        return len(self.transcript.chain) if self.own_from is None else self.own_from
-
-    @property
     def _own(self) -> tuple[Message, ...]:
-        return self.transcript.chain[self._start :]
+        return self.transcript.chain[self.own_from :]
 
     @property
     def _own_tokens(self) -> int:
@@ -147,7 +143,7 @@ class View:
 
         Summed directly where they are few, else as all tokens less those of the messages before them.
         """
-        transcript, start = self.transcript, self._start
+        transcript, start = self.transcript, self.own_from
         if start > len(transcript.chain) // 2:
             return sum([message.tokens for message in self._own])
         before = sum([message.tokens for message in transcript.chain[:start]])
@@ -174,12 +170,10 @@ class View:
 
     @cached_property
     def question(self) -> tuple[int, ...]:
-        """The items of `Transcript.question`."""
         return self._items_of(self.transcript.question)
 
     @cached_property
     def stays(self) -> tuple[int, ...]:
-        """The items of `Transcript.stays`."""
         return self._items_of(self.transcript.stays)
 
     def _items_of(self, indices: Iterable[int]) -> tuple[int, ...]:
@@ -221,8 +215,8 @@ class View:
         """The item that is, or stands for, the chain message `index`."""
         if index is None:
             return None
-        if index >= self._start:
-            return len(self.lead) + index - self._start
+        if index >= self.own_from:
+            return len(self.lead) + index - self.own_from
         return self._places.get(index)
 
     @cached_property
@@ -257,7 +251,7 @@ class View:
             placed.append(item.message)
             if i >= self.head_size and isinstance(item.piece, Keep):
                 placed += waiting.pop(item.piece.index + 1, ())
-        done, chain = self._start, self.transcript.chain
+        done, chain = self.own_from, self.transcript.chain
         for place in sorted(waiting):
             placed += chain[done:place]
             done = max(done, place)

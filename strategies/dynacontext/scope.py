@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from strategies.core.errors import InvalidPlan, NothingToSummarize
+from strategies.core.errors import InvalidPlan
 from strategies.core.messages import Role
 from strategies.core.pieces import Piece
 from strategies.core.plan import Plan, Replace, apply, check, task_piece
@@ -47,9 +47,6 @@ class Scope(NamedTuple):
     """Tokens of all items that are replaced and do not stay."""
 
 
-_NO_CANDIDATES = "nothing between the first messages and those that must stay"
-
-
 def judged_end(view: View, verdict: Verdict) -> int:
     """The item after the last one that a verdict judged; the view's end if it judged all of them."""
     later = range(view.head_size, len(view.items))
@@ -57,15 +54,12 @@ def judged_end(view: View, verdict: Verdict) -> int:
 
 
 def after_vote(view: View, options: DynaContextOptions, task_cap: int, judged: int) -> Scope:
-    """The scope after a YES on the items before `judged`; raises `NothingToSummarize`."""
+    """The scope after a YES on the items before `judged`."""
     most = _cut_before(view, min(judged - options.keep_last, view.last_cut))
     tail = _tail_cut(view, judged, options)
     recorded = min(tail, most)
     end = most if options.tail == "drop" else recorded
-    scope = _scope(view, options, task_cap, (recorded, end), judged - tail)
-    if not scope.candidates:
-        raise NothingToSummarize(_NO_CANDIDATES)
-    return scope
+    return _scope(view, options, task_cap, (recorded, end), judged - tail)
 
 
 def at_limit(view: View, options: DynaContextOptions, task_cap: int, least: int) -> Scope:
@@ -80,8 +74,6 @@ def at_limit(view: View, options: DynaContextOptions, task_cap: int, least: int)
         scope = _scope(view, options, task_cap, (end, end), 0)
         if scope.candidates and scope.tokens >= least:
             break
-    if not scope.candidates:
-        raise NothingToSummarize(_NO_CANDIDATES)
     return scope
 
 

@@ -62,7 +62,7 @@ def merge_cards(old: Sequence[MemoryCard], new: Iterable[MemoryCard]) -> list[Me
     for card in new:
         reading = _read(card.content)
         near = board.near(reading)
-        if any(_same(_read(cards[at].content), reading) and _may_replace(cards[at], card) for at in near):
+        if any(_says_the_same(_read(cards[at].content), reading) and _may_replace(cards[at], card) for at in near):
             continue
         for at in near | board.about(reading):
             earlier = cards[at]
@@ -153,7 +153,7 @@ def _read(text: str) -> _Reading:
     )
 
 
-def _same(one: _Reading, other: _Reading) -> bool:
+def _says_the_same(one: _Reading, other: _Reading) -> bool:
     return one.text == other.text or (one[2:5] == other[2:5] and _similar(one, other) >= SAME)
 
 
