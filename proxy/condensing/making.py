@@ -215,9 +215,8 @@ class Maker:
         if attempted.late is not None and not context.may_store:
             attempted.late.cancel()
         elif attempted.late is not None:
-            self._tasks.add(
-                self._record_late(attempted.late, base, context.with_fresh_patience(), started), context.work_key
-            )
+            late = self._record_late(attempted.late, base, context.with_fresh_patience(), started)
+            self._tasks.start(late, context.work_key, always=True)
         return self._result_of(requirement, attempted, base, context.policy, started)
 
     async def _record_late(

@@ -1,4 +1,4 @@
-"""The paths of the endpoints, whose histories are condensed: `/v1/chat/completions`."""
+"""Serves requests to the condensed endpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passes on everything else under `/v1/` unchanged, and chat completions that are not to be read."""
+"""Passes on everything else under `/v1/` unchanged, and requests to the condensed endpoints that are not to be read."""
 
 from __future__ import annotations
 
