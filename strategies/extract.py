@@ -53,7 +53,6 @@ class ExtractOptions(Options):
 class Extract(Strategy):
     options: ExtractOptions
     name: ClassVar[str] = "extract"
-    asks: ClassVar[bool] = False
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         yield from ()

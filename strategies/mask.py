@@ -42,7 +42,6 @@ class MaskOptions(Options):
 class Mask(Strategy):
     options: MaskOptions
     name: ClassVar[str] = "mask"
-    asks: ClassVar[bool] = False
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans to mask everything old at once: after one big step the prefix stays the same for long."""
@@ -74,13 +73,13 @@ class Mask(Strategy):
         return Plan(tuple(edits), {"maskedMessageCount": len(edits), "keptFileCount": files.kept})
 
     def _round(self, view: View, each: Round, files: _Files) -> Iterator[Replace]:
-        items = list(enumerate(view.items[each.start : each.end], each.start))
-        answered = answered_calls(item for _, item in items)
-        for (i, item), calls in zip(reversed(items), reversed(answered), strict=True):
+        answered = answered_calls(view.items[each.start : each.end])
+        for i in range(each.end - 1, each.start - 1, -1):
+            item = view.items[i]
             if not item.intact or item.source in view.transcript.pinned:
                 continue
             if item.role is Role.TOOL:
-                yield from self._results(i, item, calls, files, view.counter)
+                yield from self._results(i, item, answered[i - each.start], files, view.counter)
             elif any(len(call.arguments) > self.options.min_chars for call in item.calls):
                 written = item.message.body  # once: a message from the cache is parsed again each time
                 body = item.message.dialect.with_arguments(written, lambda call: self._arguments(call, files))

@@ -23,7 +23,6 @@ from strategies.core.view import View
 class Recent(Strategy):
     options: Options
     name: ClassVar[str] = "recent"
-    asks: ClassVar[bool] = False
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         yield from ()

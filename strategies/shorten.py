@@ -34,7 +34,6 @@ class Shorten(Strategy):
 
     options: ShortenOptions
     name: ClassVar[str] = "shorten"
-    asks: ClassVar[bool] = False
     may_cut_newest_results: ClassVar[bool] = True
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:

@@ -70,12 +70,12 @@ def restoration(reverted: Condensation, known: Iterable[Condensation], now: floa
     head to say that what was reasoned under another one is left out.
     """
     known = list(known)
-    parent = next((each for each in known if each.id == reverted.parent and not each.reverted), None)
+    parent = next((made for made in known if made.id == reverted.parent and not made.reverted), None)
     before, reached = (parent.pieces, parent.covered) if parent else ((), 0)
     return replace(
         reverted,
         id=f"r{reverted.id}",
-        depth=max(each.depth for each in (reverted, *known) if each.digest == reverted.digest) + 1,
+        depth=max(made.depth for made in (reverted, *known) if made.digest == reverted.digest) + 1,
         pieces=(*before, *map(Keep, range(reached, reverted.covered))),
         tokens_after=reverted.tokens_before,
         created_at=now,

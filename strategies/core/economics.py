@@ -134,14 +134,13 @@ def condensing_of(
     It lands where those that the session has `seen` have landed, and costs calls as they did. Before the first it lands
     at the target, and costs a call if its first stage `asks` a model.
     """
+    landing, record = budget.target, _record(budget)
+    own = max(budget.trigger - landing, 0) + record if asks else 0
     if seen:
         landing = sum([made.tokens_after for made in seen]) // len(seen)
         own = sum([made.own_tokens for made in seen]) // len(seen)
-    else:
-        landing = budget.target
-        own = max(budget.trigger - landing, 0) + _record(budget) if asks else 0
-    reply = min(_record(budget), own) if own else 0
-    calls = prices.of_call(prompt=own - reply, reply=reply) if own else 0.0
+    reply = min(record, own)
+    calls = prices.of_call(prompt=own - reply, reply=reply)
     return Condensing(max(landing, int(head + 2 * growth)), head, calls)
 
 

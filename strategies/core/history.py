@@ -95,9 +95,6 @@ def in_parts(
 ) -> list[str]:
     """Fenced text of messages in at most `most` parts of at most `cap` tokens each, every message within `limits`."""
     fences, levels = _Fences(counter), _levels(limits)
-    text = _all_as_text(messages, cap, fences, levels[:_MILD])
-    if text is not None:
-        return [text]
     for level in levels:
         sized = ((entry.text, entry.tokens(counter)) for entry in _entries(messages, level, fences))
         parts = list(islice(_pack(sized, cap, counter), most + 1))

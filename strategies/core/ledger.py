@@ -53,8 +53,6 @@ _TIMES = re.compile(r" ×(\d+)$")
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The user's standing rules and the exact facts, in the order in which they are shown."""
-
     rules: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
     names: tuple[Fact, ...] = ()

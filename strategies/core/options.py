@@ -31,7 +31,6 @@ class Options:
         return ""
 
     def preset(self, mode: str) -> Mapping[str, Value]:
-        """The values that a mode stands for; empty for a word that is no mode."""
         return {}
 
 

@@ -41,7 +41,6 @@ class Verdict:
     """The chain digests just before `digest`, newest first: one for each message that a client may rewrite later."""
 
     def stands_in(self, digests: Sequence[bytes]) -> bool:
-        """Whether the chain with these digests begins with exactly the messages that were judged."""
         return 0 < self.message_count <= len(digests) and digests[self.message_count - 1] == self.digest
 
 
@@ -72,7 +71,7 @@ class Strategy(Protocol):
     """Plans what to do with a view. Pure: the same arguments and results give the same plan."""
 
     name: ClassVar[str]
-    asks: ClassVar[bool]
+    asks: ClassVar[bool] = False
     """Whether `condense` may yield effects. A strategy that never does may run while a client waits."""
     may_cut_newest_results: ClassVar[bool] = False
     """Whether its plans may shorten the tool results of the newest round, which all other plans must leave alone."""

@@ -12,9 +12,9 @@ it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
 from strategies.core.messages import Role, ToolCall
@@ -64,54 +64,56 @@ class Structure(NamedTuple):
         return next((turn.rounds[-1] for turn in reversed(self.turns) if turn.rounds), None)
 
 
+# Looked up once for each message of a list.
+_USER, _ASSISTANT, _TOOL = Role.USER, Role.ASSISTANT, Role.TOOL
+
+
 def structure(items: Sequence[Rounded]) -> Structure:
     """The turns with their rounds, and the cuts; also of a list that a client has broken."""
-    return Structure(_turns(items), _cuts(items))
+    roles = [item.role for item in items]
+    # The assistant's items that go on with the reply of the item before them.
+    pairs = enumerate(pairwise(roles), 1)
+    continued = {i for i, (before, role) in pairs if before is role is _ASSISTANT and items[i].goes_on}
+    return Structure(_turns(roles, continued), _cuts(items, roles, continued))
 
 
-def _turns(items: Sequence[Rounded]) -> list[Turn]:
+def _turns(roles: Sequence[Role | None], continued: Set[int]) -> list[Turn]:
     turns: list[Turn] = []
-    for i, item in enumerate(items):
-        role = item.role
-        if role is Role.USER or (role is not None and not turns):
+    for i, role in enumerate(roles):
+        if role is _USER or (role is not None and not turns):
             if turns:
                 turns[-1].end = i
-            turns.append(Turn(i, i + 1, i if role is Role.USER else None))
-        if role is Role.USER or role is None:
+            turns.append(Turn(i, i + 1, i if role is _USER else None))
+        if role is _USER or role is None:
             continue
         rounds = turns[-1].rounds
-        if rounds and (role is Role.TOOL or _is_continued(items, i)):
+        if rounds and (role is _TOOL or i in continued):
             rounds[-1] = Round(rounds[-1].start, i + 1)
         else:
             rounds.append(Round(i, i + 1))
     if turns:
-        turns[-1].end = len(items)
+        turns[-1].end = len(roles)
     return turns
 
 
-def _cuts(items: Sequence[Rounded]) -> list[bool]:
+def _cuts(items: Sequence[Rounded], roles: Sequence[Role | None], continued: Set[int]) -> list[bool]:
     """For each index 0..n, whether no tie between two items crosses it."""
     steps = [0] * (len(items) + 1)
     callers: dict[str, int] = {}
-    last: int | None = None
-    for i, item in enumerate(items):
-        tied: list[int | None] = []
-        if item.role is Role.ASSISTANT:
-            tied = [i - 1] if _is_continued(items, i) else []
-            callers.update((call.id, i) for call in item.calls)
+    last = -1
+    for i, role in enumerate(roles):
+        tied = [i - 1] if i in continued else []
+        if role is _ASSISTANT:
+            for call in items[i].calls:
+                callers[call.id] = i
             last = i
-        elif item.role is Role.TOOL:
-            tied = [callers.get(answered, last) if answered else last for answered in item.answers or ("",)]
+        elif role is _TOOL:
+            tied = [callers.get(answered, last) if answered else last for answered in items[i].answers or ("",)]
         for start in tied:
-            if start is not None:
+            if start >= 0:
                 steps[start + 1] += 1
                 steps[i + 1] -= 1
     return [open_ties == 0 for open_ties in accumulate(steps)]
-
-
-def _is_continued(items: Sequence[Rounded], i: int) -> bool:
-    """Whether an assistant's item goes on with the reply of the item before it."""
-    return i > 0 and items[i].goes_on and items[i - 1].role is Role.ASSISTANT
 
 
 def answered_calls(items: Iterable[Rounded]) -> list[list[ToolCall | None]]:

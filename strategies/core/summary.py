@@ -146,8 +146,6 @@ class Span:
 
 
 class Record(NamedTuple):
-    """A text that may stand for its span, and what it cost."""
-
     text: str
     tokens: int = 0
     """Tokens of all calls that led to it, as the upstream counts them."""

@@ -83,8 +83,8 @@ class Transcript:
             return self
         led = replace(self, systems=(*((0, system) for system in systems), *self.systems))
         more = sum([system.tokens for system in systems])
-        vars(led).update(digests=self.digests, unknown=self.unknown)
-        vars(led).update(system_tokens=self.system_tokens + more, tokens=self.tokens + more)
+        known = {"system_tokens": self.system_tokens + more, "tokens": self.tokens + more}
+        vars(led).update(known, digests=self.digests, unknown=self.unknown)
         return led
 
     def having(self, **fields: Any) -> Transcript:

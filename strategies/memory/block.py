@@ -41,8 +41,6 @@ _MIN_ROOM = 8
 
 
 class Notes(NamedTuple):
-    """The notes that explain a text to the model, in one language."""
-
     block: str
     found: str
     tools: str

@@ -64,8 +64,6 @@ _IDENTIFIER = re.compile(r"(?<![A-Za-z])[A-Za-z]*+\d[\w.]*|(?<!\w)\w+(?:[._/:@\\
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry that a search can find."""
-
     key: str
     """Decides who may see the entry."""
     role: Role
@@ -228,7 +226,6 @@ class Index:
         return [Hit(self._entries[line.numbers[at]], at, score) for score, at in best]
 
     def visible(self, allowed: AbstractSet[str]) -> list[Hit]:
-        """All entries with these keys as hits without a score, in order and with the positions that `search` gives."""
         return [Hit(self._entries[number], at, 0.0) for at, number in self._line(allowed).numbers.items()]
 
     def _line(self, allowed: AbstractSet[str] | None) -> _Line:
