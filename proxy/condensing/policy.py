@@ -20,11 +20,12 @@ from proxy.controls import MEMORY, Controls, Memory
 from proxy.errors import BadRequest
 from proxy.knowledge.learned_windows import LearnedWindow, Origin
 from proxy.knowledge.profiles import ANY, Profile, Scope
+from proxy.pipeline_names import pipeline_named
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import Economy, JudgeRole, Mode, ModelRole, SummarizerRole
 from proxy.tokens.windows import ModelTable, WindowLookup, no_stated_window
-from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, parse, stages
+from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, stages
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks, Scale
 from strategies.core.economics import Prices, is_cheaper_continued
 from strategies.core.effects import JUDGE, SUMMARIZER
@@ -344,12 +345,12 @@ class Policies:
 
     def _read_facts(self, model: str) -> _ModelFacts:
         own, entry = partial(self._settings.own, model=model), self._settings.for_model(model)
-        limit, tokens = own("max_input"), own("window")
+        limit, tokens = entry.max_input if entry else None, own("window")
         source = f"{SETTINGS} for '{entry.match}'" if entry and entry.window else SETTINGS
         found = self._table.find(model)
         prices = entry.prices.to_prices() if entry and entry.prices else None
         return _ModelFacts(
-            strategy=_parsed(own("strategy")),
+            strategy=pipeline_named(own("strategy")),
             summarizer=own("summarizer"),
             judge=own("judge"),
             background=own("background"),
@@ -372,13 +373,6 @@ class Policies:
         return min(
             budget.prepare, budget.usable - budget.least_headroom, budget.target, int(budget.usable * MIN_TRIGGER)
         )
-
-
-def _parsed(strategy: str) -> Pipeline:
-    pipeline = parse(strategy)
-    if pipeline is None:
-        raise ValueError(f"settings were not checked: {strategy}")
-    return pipeline
 
 
 def option_tables(settings: Settings) -> dict[str, dict[str, object]]:

@@ -53,7 +53,6 @@ class ReplayResults(NamedTuple):
         return "\n".join([NOTE.format(prices=self.prices), *real, *([] if "summarizer" in self.asked else [_SCRIPTED])])
 
     def all_warnings(self) -> list[str]:
-        """What went wrong, in sentences."""
         degraded = [
             f"{each.strategy}: {each.degraded:,} requests were degraded; their figures are not the strategy's."
             for each in self.summaries
@@ -124,24 +123,14 @@ def document(replayed: ReplayResults) -> dict[str, Any]:
 def each_conversation(replayed: ReplayResults) -> str:
     """A line for each conversation: its growth, its cheapest trigger, and when a condensation at the mark pays back."""
     head = ("conversation", "requests", "constant", "a request", "cheapest at", "cut to", "saves", "pays back after")
-    rows = [
-        (
-            economy.id,
-            f"{economy.requests:,}",
-            f"{economy.head:,}",
-            f"{economy.growth:,.0f}",
-            f"{economy.trigger:,}",
-            f"{economy.target:,}",
-            f"{economy.saves:.1%}",
-            "never" if economy.break_even == inf else f"{economy.break_even:.0f} requests",
-        )
-        for economy in replayed.economies
-    ]
+    rows = []
+    for id, *sizes, saves, break_even in replayed.economies:
+        paid = "never" if break_even == inf else f"{break_even:.0f} requests"
+        rows.append((id, *(f"{size:,.0f}" for size in sizes), f"{saves:.1%}", paid))
     return "\n".join(grid(head, rows))
 
 
 def title(replayed: ReplayResults) -> str:
-    """What was replayed, and under which window."""
     count = replayed.conversations
     conversations = f"{count:,} conversation{'s' if count != 1 else ''}"
     model = replayed.model or "no model named"

@@ -60,7 +60,7 @@ async def pass_unread(arrival: Arrival, unread: Unread) -> ASGIApp:
 
 def _note_bypass(scope: Scope, services: Services, reason: Reason) -> Pairs:
     """Counts a request that asks a model and is not condensed; returns the headers that say so."""
-    services.telemetry.record_bypass()
+    services.telemetry.count("requests_total", Action.BYPASSED)
     scope[LINE].outcome = Action.BYPASSED, reason
     return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
 

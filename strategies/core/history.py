@@ -153,7 +153,7 @@ class _Fences:
         key, counter = (message.written_role, message.role), self.counter
         if key not in self._more:
             fence = counter.text(_open(0, message.role)) + counter.text("\n</message>\n")
-            self._more[key] = fence + 1 - counter.message(counter.dialect.empty(message.written_role))
+            self._more[key] = fence + 1 - counter.message({"role": message.written_role, "content": ""})
         digits = len(str(index)) // 2
         parts = _PER_CALL * len(message.calls) + _PER_BROKEN_FENCE * broken
         return max(message.tokens + self._more[key], 0) + digits + parts
