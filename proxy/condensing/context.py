@@ -105,7 +105,7 @@ class RequestContext(NamedTuple):
             return transcript
         head = condensation.id, self.shown_under(condensation)
         known = branch.applied_at if branch is not None and (branch.applied, branch.shown) == head else 0
-        return transcript.with_bound_until(known or len(transcript.chain))
+        return transcript.having(bound_until=known or len(transcript.chain))
 
     def shown_under(self, condensation: Condensation | None) -> str:
         """Names the pinned messages that a condensation's head shows though it was made without them; "" for none.
@@ -193,16 +193,18 @@ class RequestContext(NamedTuple):
         context = self if is_same else self._replace(policy=self.policy._replace(profile=profile))
         if profile.form == self.measured.transcript.form:
             return context
-        return context.with_transcripts(lambda transcript: transcript.with_form(profile.form))
+        return context.with_transcripts(lambda transcript: transcript.having(form=profile.form))
 
     def with_session_facts(self) -> RequestContext:
         """The context whose transcripts know what the session shows of them: where the newest turn begins, and pins."""
         length, pins = self.recognised.newest_turn, [pin.node for pin in self.recognised.pins if pin.is_live]
-        context = self.with_transcripts(lambda transcript: transcript.with_newest_turn(length)) if length else self
+        context = self.with_transcripts(lambda transcript: transcript.having(newest_turn=length)) if length else self
         if not pins:
             return context
         window = self.policy.budget.nominal_window if self.policy.budget else None
-        return context.with_transcripts(lambda transcript: transcript.with_pinned(pinned_in(pins, transcript, window)))
+        return context.with_transcripts(
+            lambda transcript: transcript.having(pinned=pinned_in(pins, transcript, window))
+        )
 
     def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> RequestContext:
         """The context with its transcripts changed by `change`, which leaves their messages alone."""

@@ -277,7 +277,7 @@ def view_without_store(context: RequestContext, budget: Budget) -> View:
     """The view without a store; what it condenses is in no record."""
     policy, measured, transcript = context.policy, context.measured, context.measured.transcript
     if context.loses_reasoning:
-        transcript = transcript.with_bound_until(len(transcript.chain))
+        transcript = transcript.having(bound_until=len(transcript.chain))
     return walk(transcript, policy.stages, policy.ladder, budget, measured.overhead, context.counter)
 
 

@@ -236,7 +236,7 @@ class Exchange:
 
     def _rewrite_for(self, profile: Profile) -> None:
         decision, context = self.decision, self._case.for_profile(profile)
-        view = replace(decision.view, transcript=decision.view.transcript.with_form(profile.form))
+        view = replace(decision.view, transcript=decision.view.transcript.having(form=profile.form))
         decision = decision._replace(policy=context.policy, view=view, tokens_after=view.tokens)
         self._now = self._parts.attempt(decision, context)._replace(is_last=self._now.is_last)
 

@@ -89,7 +89,7 @@ class Injector:
             return decision
         patch = overlay_of(block, context)
         heads = (decision.applied.overlay,) if decision.applied else ()
-        view = fold(transcript.with_patches((*transcript.patches, patch)), heads, context.framing, context.counter)
+        view = fold(transcript.having(patches=(*transcript.patches, patch)), heads, context.framing, context.counter)
         return decision._replace(view=view, tokens_after=view.tokens, memory_patch=patch)
 
     def follow(self, context: RequestContext) -> None:

@@ -183,7 +183,7 @@ def _with_patches(context: RequestContext, *, blocks_only: bool) -> RequestConte
         patches = tuple(each for each in patches if all(map(is_memory, each.pieces)))
     if not patches:
         return context
-    patched = transcript.with_patches(patches)
+    patched = transcript.having(patches=patches)
     whole = patched if context.is_aligned else context.full_transcript
     return context._replace(measured=context.measured._replace(transcript=patched), full_transcript=whole)
 
