@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from proxy.sessions.cards import combined_cards, forgotten_cards
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import MAIN, Branch, MemoryBlock, Wish, has_node
 from proxy.tokens.counter import Counter
+from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.economics import Advice
@@ -68,6 +69,13 @@ class RequestContext(NamedTuple):
     """Where condensing is cheapest for this session; None if that is not known or not wanted."""
     offer: Offer = NO_OFFER
     """The memory tool as it is offered to the model."""
+
+    @property
+    def budget(self) -> Budget:
+        """The budget of a request whose window is known; for one without nothing is condensed."""
+        if self.policy.budget is None:
+            raise ValueError("the window is unknown")
+        return self.policy.budget
 
     @property
     def overhead(self) -> int:
@@ -167,13 +175,12 @@ class RequestContext(NamedTuple):
         """Whether the message list differs from what the client sent even if nothing is condensed."""
         return self.append is not None or self.measured.restored > 0
 
-    def with_recorded(self, recorded: Sequence[Condensation]) -> RequestContext:
-        """The context with condensations that were recorded after its session was read."""
-        if not recorded:
+    def with_recorded(self, recorded: Condensation | None) -> RequestContext:
+        """The context with a condensation that was recorded after its session was read, if one was."""
+        if recorded is None:
             return self
-        newer = {each.id for each in recorded}
-        known = (*(each for each in self.recognised.condensations if each.id not in newer), *recorded)
-        return self._replace(recognised=self.recognised._replace(condensations=known))
+        others = (known for known in self.recognised.condensations if known.id != recorded.id)
+        return self._replace(recognised=self.recognised._replace(condensations=(*others, recorded)))
 
     @property
     def wish(self) -> Wish | None:

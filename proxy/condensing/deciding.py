@@ -167,8 +167,7 @@ class Decider:
 
     async def smaller(self, refused: Decision, context: RequestContext, aim: Budget, seconds: float) -> Decision | None:
         """The decision for a view smaller than a refused one, None if there is none; models get `seconds`."""
-        if refused.applied is not None:
-            context = context.with_recorded([refused.applied])
+        context = context.with_recorded(refused.applied)
         shrunk = await self._shrunk(refused._replace(policy=context.policy), context, aim, seconds)
         decision = _with_floor(await self.injector.inject(shrunk, context))
         return decision if decision.tokens_after < refused.tokens_after else None

@@ -16,12 +16,10 @@ from typing import Any, NamedTuple
 from proxy.asking import Caller
 from proxy.condensing.context import ON_EMBEDDINGS, RequestContext
 from proxy.condensing.leases import Leases
-from proxy.condensing.running import EffectDriver, PipelineRunner, Urgency
-from proxy.runtime.owned_tasks import message_load
+from proxy.condensing.running import PipelineRunner
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import Session
-from strategies.core.budget import Budget
-from strategies.core.protocol import Judging, Polling, Verdict
+from strategies.core.protocol import Judging, Verdict
 from strategies.core.replay import Replayed
 from strategies.core.view import View
 
@@ -58,56 +56,41 @@ class Judges:
         """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
         if context.allowance_after_votes(self.allowance) <= context.spent(ON_EMBEDDINGS):
             return VoteRound(None, NO_ALLOWANCE)
-        view, facts, now = base.view, context.session_facts(self.clock()), asyncio.get_running_loop().time()
+        view, now = base.view, asyncio.get_running_loop().time()
         work = context.work_name("vote", view.transcript.digests[-1], base.applied_id)
         request, patience = context.request, context.recognised.patience
         async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
             if not turn.held:
                 return VoteRound(None, HELD_ELSEWHERE)
-            polling = stage.judge(view, _budget(context), facts)
-            vote_round = await self._hold(
-                polling, message_load(len(view.transcript.chain), view.tokens), context, caller
-            )
-        await self._store(stage, vote_round, view, context)
+            vote_round = await self._hold(stage, view, context, caller)
+        if vote_round.verdict is not None:
+            await self.note(stage, vote_round, view, context)
         return vote_round
 
-    async def note(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
-        """Stores in the session why there is no verdict on a view; a session that is not stored yet stays so."""
-        state = self._state_after(stage, vote_round, view, context)
-        await self.keeper.amend(
-            context.recognised, lambda session: session._replace(judging=state(session)), creates=False
-        )
-
-    async def _hold(self, polling: Polling, messages: int, context: RequestContext, caller: Caller) -> VoteRound:
+    async def _hold(self, stage: Judging, view: View, context: RequestContext, caller: Caller) -> VoteRound:
+        polling = stage.judge(view, context.budget, context.session_facts(self.clock()))
         try:
-            driver = EffectDriver(self.runner.resolver_for(context.policy, Urgency(caller)), messages)
-            verdict = await driver.drive(polling)
+            verdict, tokens = await self.runner.ask_judges(polling, view, context.policy, caller)
         except Exception:  # noqa: BLE001
             # A defect in a judge costs its verdict, nothing else.
             _log.exception("a judge failed")
             return VoteRound(None, "internal-error")
         kept = verdict if self.keeps_text else replace(verdict, metadata=_without_reasoning(verdict.metadata))
-        return VoteRound(kept, tokens=driver.tokens)
+        return VoteRound(kept, tokens=tokens)
 
-    async def _store(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
-        verdict, state = vote_round.verdict, self._state_after(stage, vote_round, view, context)
-        if verdict is None or not context.may_store:
-            return
+    async def note(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
+        """Stores in the session a verdict on a view, or why there is none; the latter creates no session."""
+        verdict, skip_reason, tokens = vote_round
+        facts = context.session_facts(self.clock())
 
         def change(session: Session) -> Session:
-            counted = session.with_totals(own_tokens=vote_round.tokens, judge_tokens=vote_round.tokens, votes=1)
-            return counted.with_verdict(verdict, state(session))
+            verdicts = session.verdicts if verdict is None else (*session.verdicts, verdict)
+            state = stage.state(view, replace(facts, verdicts=verdicts), skip_reason)
+            if verdict is None:
+                return session._replace(judging=state)
+            return session.with_totals(own_tokens=tokens, judge_tokens=tokens, votes=1).with_verdict(verdict, state)
 
-        await self.keeper.amend(context.recognised, change)
-
-    def _state_after(
-        self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext
-    ) -> Callable[[Session], Mapping[str, Any]]:
-        """A function from a session, with its verdicts, to the state of judgement after a round."""
-        facts, new = context.session_facts(self.clock()), (vote_round.verdict,) if vote_round.verdict else ()
-        return lambda session: stage.state(
-            view, replace(facts, verdicts=(*session.verdicts, *new)), vote_round.skip_reason
-        )
+        await self.keeper.amend(context.recognised, change, creates=verdict is not None)
 
 
 def _without_reasoning(metadata: Any) -> Any:
@@ -115,10 +98,3 @@ def _without_reasoning(metadata: Any) -> Any:
     if isinstance(metadata, Mapping):
         return {name: _without_reasoning(value) for name, value in metadata.items() if name != "reasoning"}
     return [_without_reasoning(each) for each in metadata] if isinstance(metadata, list) else metadata
-
-
-def _budget(context: RequestContext) -> Budget:
-    budget = context.policy.budget
-    if budget is None:
-        raise ValueError("no vote is held without a window")
-    return budget
