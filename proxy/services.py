@@ -13,7 +13,6 @@ import anyio.lowlevel
 from proxy.asking import Asking, Resolver
 from proxy.condensing.deciding import Decider
 from proxy.condensing.exchange import Condenser
-from proxy.condensing.inject import Injector
 from proxy.condensing.intake import Intake
 from proxy.condensing.judging import Judges
 from proxy.condensing.knowledge import Knowledge
@@ -21,7 +20,7 @@ from proxy.condensing.leases import Leases
 from proxy.condensing.making import Maker
 from proxy.condensing.policy import Policies
 from proxy.condensing.preparing import Preparer
-from proxy.condensing.recall import Recall
+from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.restoring import Restorer
 from proxy.condensing.running import PipelineRunner
 from proxy.condensing.searching import Searcher

@@ -18,17 +18,17 @@ from dataclasses import dataclass
 
 from proxy.condensing.account import refuse_if_hopeless, refuse_over_budget
 from proxy.condensing.context import RequestContext, fold_view, undecided
-from proxy.condensing.decision import Decision, trigger_of
-from proxy.condensing.inject import Injector
-from proxy.condensing.making import TRIGGERS, Maker
+from proxy.condensing.decision import Decision
+from proxy.condensing.making import TRIGGERS, Maker, MakeResult
 from proxy.condensing.preparing import Preparer
+from proxy.condensing.recall import Injector
 from proxy.condensing.requiring import (
     assess_need,
     find_prepared,
-    floor_under,
     still_required,
     waits_to_pay_back,
     why_not_prepared,
+    with_floor,
 )
 from proxy.errors import ProxyError
 from proxy.knowledge.learned_windows import Origin
@@ -84,7 +84,7 @@ class Decider:
         if context.recognised.failure:
             return _walked(decision, context)
         condensed = await self._condensed(_replayed(decision, context), context)
-        decision = _with_floor(await self.injector.inject(condensed, context))
+        decision = with_floor(await self.injector.inject(condensed, context))
         if is_first_of_a_truncated_window(decision, context):
             return decision._replace(reason=Reason.SILENT_TRUNCATION)
         says_little = decision.action is Action.CONDENSED and decision.reason in NO_MORE_CONDENSED
@@ -106,7 +106,7 @@ class Decider:
             return decision._replace(reason=Reason.AWAITING_PAYBACK)
         ready = await self._with_prepared(requirement, decision, context, deadline)
         if ready is not None:
-            decision, requirement = ready, still_required(ready)
+            decision, requirement = ready, still_required(ready, context)
         elif requirement is Requirement.SOFT and all(stage.asks for stage in context.policy.stages):
             return decision._replace(reason=why_not_prepared(decision, context))
         return decision if requirement is None else await self._with_new(requirement, decision, context, deadline)
@@ -119,17 +119,14 @@ class Decider:
             result = await self.maker.project(requirement, decision, context)
         else:
             result = await self.maker.make(requirement, decision, context, deadline)
-        if result.condensation is None and requirement is Requirement.SOFT and decision.action is Action.CONDENSED:
-            return decision  # A prepared condensation has just been applied, and that is enough.
-        decision = decision._replace(own_tokens=result.own_tokens, reason=result.reason)
-        if result.condensation is not None:
-            decision = _applied(decision, result.condensation, context)
-        elif requirement is Requirement.SOFT and context.policy.asks_models:
-            decision = decision._replace(reason=why_not_prepared(decision, context))
-        if result.failure:
-            decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
-        refuse_if_hopeless(decision, context)
-        return decision
+        made = _made(decision, result, context)
+        if result.condensation is None and requirement is Requirement.SOFT:
+            if decision.action is Action.CONDENSED:
+                return decision  # A prepared condensation has just been applied, and that is enough.
+            if context.policy.asks_models:
+                made = made._replace(reason=why_not_prepared(decision, context))
+        refuse_if_hopeless(made, context)
+        return made
 
     async def _with_prepared(
         self, requirement: Requirement, decision: Decision, context: RequestContext, deadline: float
@@ -169,26 +166,20 @@ class Decider:
         """The decision for a view smaller than a refused one, None if there is none; models get `seconds`."""
         context = context.with_recorded(refused.applied)
         shrunk = await self._shrunk(refused._replace(policy=context.policy), context, aim, seconds)
-        decision = _with_floor(await self.injector.inject(shrunk, context))
+        decision = with_floor(await self.injector.inject(shrunk, context))
         return decision if decision.tokens_after < refused.tokens_after else None
 
     async def _shrunk(self, decision: Decision, context: RequestContext, budget: Budget, seconds: float) -> Decision:
         context = context._replace(policy=context.policy._replace(budget=budget))
         if context.recognised.failure:
-            view = view_without_store(context, budget)
-            return decision._replace(view=view, tokens_after=view.tokens, trigger=Trigger.OVERFLOW)
+            return decision.with_view(_view_without_store(context, budget))._replace(trigger=Trigger.OVERFLOW)
         deadline = asyncio.get_running_loop().time() + seconds
         ready = await self._with_prepared(Requirement.OVERFLOW, decision, context, deadline)
         if ready is not None and ready.tokens_after < budget.trigger:
             return ready
         decision = ready or decision
         result = await self.maker.make(Requirement.OVERFLOW, decision, context, deadline)
-        decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
-        if result.condensation is not None:
-            decision = _applied(decision, result.condensation, context, Trigger.OVERFLOW)
-        if result.failure:
-            decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
-        return decision
+        return _made(decision, result, context, Trigger.OVERFLOW)
 
     async def _observed(self, decision: Decision, context: RequestContext) -> Decision:
         """What would be done under `observe:`; nothing is changed."""
@@ -210,6 +201,16 @@ class Decider:
         return decision._replace(reason=why_not_prepared(decision, context) if waits else result.reason)
 
 
+def _made(decision: Decision, result: MakeResult, context: RequestContext, trigger: Trigger | None = None) -> Decision:
+    """The decision with what came of making a condensation."""
+    decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
+    if result.condensation is not None:
+        decision = _applied(decision, result.condensation, context, trigger)
+    if result.failure:
+        decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
+    return decision
+
+
 def _applied(
     decision: Decision,
     condensation: Condensation,
@@ -222,23 +223,22 @@ def _applied(
 
     `trigger` is the requirement's; for a judged condensation, or without one, the record's own trigger is reported.
     """
-    view, judged = fold_view(context, condensation), condensation.trigger == JUDGED
-    return decision._replace(
+    if trigger is None or condensation.trigger == JUDGED:
+        # One that only a newer version knows counts as THRESHOLD.
+        trigger = Trigger(condensation.trigger) if condensation.trigger in set(Trigger) else Trigger.THRESHOLD
+    return decision.with_view(fold_view(context, condensation))._replace(
         action=Action.CONDENSED,
-        trigger=trigger_of(condensation) if judged or trigger is None else trigger,
+        trigger=trigger,
         applied=condensation,
         metadata=condensation.metadata,
         was_prepared=ready,
-        view=view,
-        tokens_after=view.tokens,
     )
 
 
 def _replayed(decision: Decision, context: RequestContext) -> Decision:
     """The decision with the condensation that stands."""
-    decision = decision._replace(tokens_after=decision.view.tokens)
     if not context.recognised.condensations:
-        return decision
+        return decision.with_view(decision.view)
     view, applied = replay(
         context.measured.transcript,
         context.recognised.condensations,
@@ -247,10 +247,11 @@ def _replayed(decision: Decision, context: RequestContext) -> Decision:
         context.policy.budget,
         context.recognised.last_applied(context.branch),
     )
-    if applied is not None and context.loses_reasoning:
+    if applied is None:
+        return decision.with_view(view)
+    if context.loses_reasoning:
         view = fold_view(context, applied)
-    decision = decision._replace(view=view, applied=applied, tokens_after=view.tokens)
-    return decision if applied is None else decision._replace(action=Action.REPLAYED, metadata=applied.metadata)
+    return decision.with_view(view)._replace(applied=applied, action=Action.REPLAYED, metadata=applied.metadata)
 
 
 def _walked(decision: Decision, context: RequestContext) -> Decision:
@@ -259,20 +260,14 @@ def _walked(decision: Decision, context: RequestContext) -> Decision:
         return decision
     budget = context.policy.budget.coarse
     requirement = requirement_for(decision.view.tokens, budget, since=None)
-    view = view_without_store(context, budget)
-    decision = decision._replace(view=view, tokens_after=view.tokens)
-    if requirement is not None and view.is_changed:
+    decision = decision.with_view(_view_without_store(context, budget))
+    if requirement is not None and decision.view.is_changed:
         decision = decision._replace(trigger=TRIGGERS[requirement])
     refuse_if_hopeless(decision, context)
     return decision
 
 
-def _with_floor(decision: Decision) -> Decision:
-    floor = floor_under(decision)
-    return decision if floor is None else decision._replace(reason=floor.reason, floor=floor.tokens)
-
-
-def view_without_store(context: RequestContext, budget: Budget) -> View:
+def _view_without_store(context: RequestContext, budget: Budget) -> View:
     """The view without a store; what it condenses is in no record."""
     policy, measured, transcript = context.policy, context.measured, context.measured.transcript
     if context.loses_reasoning:

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
-from proxy.controls import MEMORY, Controls
+from proxy.condensing.policy import UNKNOWN, Policy
+from proxy.controls import Controls
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import UNCALIBRATED, Calibration
 from proxy.reasons import Action, Reason, Trigger
 from proxy.request.client_request import ClientRequest
 from proxy.sessions.session import MAIN, NO_MEMORY_BLOCK, OWN_HEADER, MemoryBlock, printable_id
-from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.economics import Advice
@@ -26,13 +25,6 @@ from strategies.core.pieces import Overlay
 from strategies.core.replay import Replayed
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-
-
-def trigger_of(condensation: Condensation) -> Trigger:
-    """The trigger that a condensation was made for; one that only a newer version knows counts as THRESHOLD."""
-    known = condensation.trigger in set(Trigger)
-    return Trigger(condensation.trigger) if known else Trigger.THRESHOLD
-
 
 MIN_SAVING = 0.01
 """The share of what prompts cost that is worth saying."""
@@ -105,6 +97,10 @@ class Decision(NamedTuple):
 
     probed: bool = False
     """Whether the body asks for the usage of a stream that the client did not ask for."""
+
+    def with_view(self, view: View) -> Decision:
+        """The decision to forward another view."""
+        return self._replace(view=view, tokens_after=view.tokens)
 
     @property
     def forwarded_tokens(self) -> int:
@@ -182,7 +178,7 @@ def as_it_came(request: ClientRequest) -> Decision:
         session=printable_id(session) if session else UNKNOWN,
         session_source=OWN_HEADER if session else UNKNOWN,
         branch=MAIN,
-        policy=_idle_policy(),
+        policy=Policy(),
         view=fold(Transcript(()), (), 0, _Uncounted(request.body.endpoint.dialect)),
         tokens_before=0,
         tokens_after=0,
@@ -192,22 +188,6 @@ def as_it_came(request: ClientRequest) -> Decision:
         action=Action.DEGRADED,
         reason=Reason.INTERNAL_ERROR,
         warnings=request.controls.warnings,
-    )
-
-
-def _idle_policy() -> Policy:
-    """A policy that does nothing."""
-    return Policy(
-        pipeline=OFF,
-        stages=[],
-        ladder=[],
-        window=Window(None, UNKNOWN),
-        budget=None,
-        summarizer=SummarizerRole(),
-        judge=JudgeRole(),
-        session_settings={},
-        memory=MEMORY["off"],
-        background="off",
     )
 
 

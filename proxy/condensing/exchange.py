@@ -27,21 +27,31 @@ from http import HTTPStatus
 from time import perf_counter
 
 from proxy.condensing import account
-from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, trial_of, with_appended, written
+from proxy.condensing.attempt import (
+    Attempt,
+    RefusedRequest,
+    Send,
+    attempt_of,
+    degraded,
+    original_of,
+    replace_refused,
+    retry_budget,
+    send_once,
+    trial_of,
+    written,
+)
 from proxy.condensing.context import RequestContext, idle_decision
 from proxy.condensing.deciding import Decider
 from proxy.condensing.decision import Decision, as_it_came
-from proxy.condensing.inject import with_standing_block
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Policies
-from proxy.condensing.retrying import RefusedRequest, Send, is_unexplained, replace_refused, retry_budget, send_once
-from proxy.condensing.searching import Searcher
+from proxy.condensing.recall import with_standing_block
+from proxy.condensing.searching import Searcher, is_about_tools
 from proxy.endpoints.replies import Items, Usage
-from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
+from proxy.errors import HistoryUnavailable, ProxyError
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import Origin
-from proxy.knowledge.profiles import Profile
 from proxy.overflow import Refusal, RefusedPart
 from proxy.quoting import label
 from proxy.reasons import Reason
@@ -52,6 +62,9 @@ from proxy.sessions.append import Append, reply_block
 from proxy.sessions.session import DERIVED
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
+
+UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""The statuses with which servers refuse a request that they find wrong in some way."""
 
 OwnWork = Callable[[Awaitable[bool]], Awaitable[bool]]
 _log = logging.getLogger(__name__)
@@ -185,17 +198,12 @@ class Exchange:
         if answer.refusal.kind is RefusedPart.OUTPUT:
             return answer.reply
         refused = self._now
-        try:
-            is_smaller = await own_work(self._make_smaller_or_not(answer, answer.refusal))
-            second_reply = await self._send_smaller(send) if is_smaller else None
-        except BaseException:
-            await answer.reply.close()
-            raise
+        smaller = self._send_smaller(answer, answer.refusal, send, own_work)
+        second_reply = await replace_refused(answer.reply, smaller)
         if second_reply is None:
             self._now = refused
             self._parts.report(self.decision, "passed")
             return answer.reply
-        await answer.reply.close()
         is_accepted = second_reply.status < HTTPStatus.BAD_REQUEST
         self._parts.report(self.decision, "retried" if is_accepted else "refused-again")
         return second_reply
@@ -217,34 +225,25 @@ class Exchange:
             self._wants_unencoded = True
             return await send(body)
 
-        again = send_unencoded if now.may_be_rewritten else None
+        again = send_unencoded if now.rewritable else None
         answer = await send_once(self.request.body.endpoint, now.decision, send, again, is_ours=now.rounds is not None)
         self.timing.upstream += (perf_counter() - started) * 1000
         return answer
 
     def _rewrite_by_error(self, refused: OpenedReply) -> bool:
         """Rewrites the view in a form that an error has taught, and returns whether its bytes have changed."""
-        profile = self._parts.knowledge.form_from(refused, self.decision, self.request)
-        if profile is None or not self._now.may_be_rewritten:
+        profile, context = self._parts.knowledge.form_from(refused, self.decision, self.request), self._now.rewritable
+        if profile is None or context is None:
             return False
-        before = self.decision.body
+        before = self.decision
         try:
-            self._rewrite_for(profile)
+            context = context.for_profile(profile)
+            view = replace(before.view, transcript=before.view.transcript.with_form(profile.form))
+            decision = before.with_view(view)._replace(policy=context.policy)
+            self._now = self._parts.attempt(decision, context)._replace(is_last=self._now.is_last)
         except Exception:  # noqa: BLE001
             _log.exception("a refused request was not written in another form")
-        return self.decision.body != before
-
-    def _rewrite_for(self, profile: Profile) -> None:
-        decision, context = self.decision, self._case.for_profile(profile)
-        view = replace(decision.view, transcript=decision.view.transcript.with_form(profile.form))
-        decision = decision._replace(policy=context.policy, view=view, tokens_after=view.tokens)
-        self._now = self._parts.attempt(decision, context)._replace(is_last=self._now.is_last)
-
-    @property
-    def _case(self) -> RequestContext:
-        if self._now.context is None:
-            raise ValueError("the request was not taken in")
-        return self._now.context
+        return self.decision.body != before.body
 
     async def _send_original(self, refused: OpenedReply, send: Send) -> UpstreamReply:
         """The answer to the request as it came, if that is sent for a refusal that nothing explains."""
@@ -266,15 +265,28 @@ class Exchange:
 
     def _original_or_none(self, refused: OpenedReply) -> Attempt | None:
         """The attempt to send the request as it came; None if nothing speaks for it, or it would not fit."""
-        now, parts = self._now, self._parts
-        if now.is_last or not (now.may_be_rewritten and is_unexplained(refused, offers_tool=now.rounds is not None)):
+        now, context = self._now, self._now.rewritable
+        if now.is_last or context is None or refused.reply.status not in UNEXPLAINED:
+            return None
+        if now.rounds is not None and is_about_tools(refused.error):
             return None
         try:
-            return original_of(now.decision, self._case, parts.decider.keeper)
+            return original_of(now.decision, context, self._parts.decider.keeper)
         except Exception:  # noqa: BLE001
             # After an internal error the client gets the upstream's own error.
             _log.exception("a refused request was not sent as it came")
             return None
+
+    async def _send_smaller(
+        self, refused: OpenedReply, refusal: Refusal, send: Send, own_work: OwnWork
+    ) -> UpstreamReply | None:
+        """The reply to a smaller view, None if there is none; a refusal of this view teaches too, and is passed on."""
+        if not await own_work(self._make_smaller_or_not(refused, refusal)):
+            return None
+        answer = await self._send_in_accepted_form(send)
+        if answer.refusal is not None and answer.refusal.kind is RefusedPart.INPUT:
+            self._parts.knowledge.window_from(answer, answer.refusal, self.decision, self.request)
+        return answer.reply
 
     async def _make_smaller_or_not(self, refused: OpenedReply, refusal: Refusal) -> bool:
         """Learns from a refusal for length, and makes a smaller attempt; returns whether there is one."""
@@ -287,19 +299,19 @@ class Exchange:
             return False
 
     async def _make_smaller(self, refused: OpenedReply, refusal: Refusal) -> bool:
-        now, request, parts = self._now, self.request, self._parts
+        now, request, parts, reply_limit = self._now, self.request, self._parts, self.request.body.envelope.reply_limit
         learned = parts.knowledge.window_from(refused, refusal, now.decision, request)
-        policy = parts.policies.lowered(now.decision.policy, learned, request.scope, request.body.envelope.reply_limit)
+        policy = parts.policies.lowered(now.decision.policy, learned, request.scope, reply_limit)
         if policy.budget is None:
             return False
         if now.untried is not None:
             self._now = await self._decided(now.untried)
             return True
-        if now.is_last or not now.may_be_rewritten:
+        context, started = now.rewritable, perf_counter()
+        if now.is_last or context is None:
             return False
-        context, started = self._case, perf_counter()
-        reply_tokens = refusal.reply_tokens or request.body.envelope.reply_limit or 0
         passed = parts.knowledge.learned.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
+        reply_tokens = refusal.reply_tokens or reply_limit or 0
         sent = RefusedRequest(now.decision.tokens_after, now.decision.expected_tokens, reply_tokens)
         context = context._replace(policy=policy.scaled(context.calibrated.scale))
         left = max(parts.decider.timeout - self.timing.condense / 1000, 0.0)
@@ -308,21 +320,8 @@ class Exchange:
         self.timing.condense += (perf_counter() - started) * 1000
         if smaller is None:
             return False
-        self._now = self._parts.attempt(smaller, context)._replace(is_last=True)
+        self._now = parts.attempt(smaller, context)._replace(is_last=True)
         return True
-
-    async def _send_smaller(self, send: Send) -> UpstreamReply | None:
-        """Sends the smaller view, and returns the reply; None if the upstream cannot be reached.
-
-        A refusal of this view teaches too, but is not retried.
-        """
-        try:
-            answer = await self._send_in_accepted_form(send)
-        except UpstreamUnavailable:
-            return None
-        if answer.refusal is not None and answer.refusal.kind is RefusedPart.INPUT:
-            self._parts.knowledge.window_from(answer, answer.refusal, self.decision, self.request)
-        return answer.reply
 
     # -- settle --------------------------------------------------------------------------------------
 
@@ -374,12 +373,14 @@ class Exchange:
 
     async def _store_append(self, context: RequestContext, update: SessionUpdate, append: Append, items: Items) -> None:
         """Stores an append with its reply; raises `HistoryUnavailable` if they are not stored."""
-        if not items:
-            why = "its reply has no message that can be stored, or is too large"
-        elif why := await self._parts.decider.keeper.settle(context.recognised, with_appended(update, append, items)):
+        why = "its reply has no message that can be stored, or is too large"
+        if items:
+            tip, block = append.block(items)
+            update = update._replace(tip=tip, tip_before=append.base, blocks={tip.block: block})
+            why = await self._parts.decider.keeper.settle(context.recognised, update)
+            if not why:
+                return
             self._now = self._now._replace(decision=degraded(self.decision, why))
-        else:
-            return
         error = HistoryUnavailable(f"This turn was not stored ({why}); the history ends where it ended before.")
         error.headers = self.headers(accepted=False)
         raise error
