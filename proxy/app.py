@@ -43,6 +43,8 @@ from proxy.store.base import Store
 _JSON = "application/json"
 _ADMIN = "/_condenser/"
 _MAX_ADDRESS = 255
+_COLLECT_AFTER = 20_000
+"""New objects after which cycles are looked for: requests leave none, and Python's own 700 come with every request."""
 _CONDENSED = {path: Condensed(endpoint) for path, endpoint in PATHS.items()}
 
 
@@ -186,6 +188,7 @@ def worker_app(settings: Settings, drain: Drain) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with serving(app):
             gc.freeze()  # what exists by now stays, and no collection need look at it
+            gc.set_threshold(_COLLECT_AFTER)
             yield
 
     app.router.lifespan_context = lifespan

@@ -19,7 +19,10 @@ class Lru(OrderedDict[K, V]):
 
     def first(self, keys: Iterable[K]) -> V | None:
         """The value of the first of the keys that has one; None if none has."""
-        return next((self[key] for key in keys if key in self), None)
+        for key in keys:
+            if key in self:
+                return self[key]
+        return None
 
     def use(self, key: K, make: Callable[[], V]) -> V:
         """The value of a key, made if there is none."""

@@ -265,11 +265,12 @@ class Recogniser:
         nodes = transcript.digests[::-1]
         if len(nodes) > _MANY:
             await asyncio.sleep(0)
-        likely = self._recent_paths.first((tenant, node) for node in nodes[:_NEWEST]) or ()
+        newest, older = nodes[:_NEWEST], nodes[_NEWEST:]
+        likely = self._recent_paths.first([(tenant, node) for node in newest]) or ()
         lookup = SessionLookup(self._stored, tenant, likely)
-        found = await self._match(lookup, blank, transcript, nodes[:_NEWEST]) or await self._match(
-            lookup, blank, transcript, nodes[_NEWEST:]
-        )
+        found = await self._match(lookup, blank, transcript, newest) if newest else None
+        if found is None and older:
+            found = await self._match(lookup, blank, transcript, older)
         if found is None:
             return blank
         path = (found.key.name, *lookup.path(found.session.parent if found.session else found.parent))
@@ -283,7 +284,7 @@ class Recogniser:
     ) -> Recognised | None:
         """The session by some nodes of the chain, newest first; None where none of them leads to a derived session."""
         digests = [digest.hex() for digest in nodes]
-        indexed = await lookup.names(digests) if digests else {}
+        indexed = await lookup.names(digests)
         nearest: tuple[str, Session] | None = None
         for name in list(dict.fromkeys(indexed[each] for each in digests if each in indexed))[:_CANDIDATES]:
             session = await lookup.session(name)

@@ -264,7 +264,8 @@ class Reader:
     """Builds messages. `tool_output` are patterns that recognise a tool's output in a user message."""
 
     def __init__(self, tool_output: Sequence[re.Pattern[str]] = ()) -> None:
-        self._tool_output = tuple(tool_output)
+        # One search for all patterns: a user message that matches none is the usual case.
+        self._tool_output = re.compile("|".join(f"(?:{pattern.pattern})" for pattern in tool_output) or r"(?!)")
 
     def read(self, raw: str, value: Value, tokens: int, dialect: Dialect, digest: bytes | None = None) -> Message:
         """A message from its JSON text, the parsed JSON, its tokens, and its digest if already computed."""
@@ -286,10 +287,7 @@ class Reader:
         return Role.TOOL if role is Role.USER and self._is_tool_output(value, dialect) else role
 
     def _is_tool_output(self, value: Value, dialect: Dialect) -> bool:
-        if not self._tool_output:
-            return False
-        text = dialect.text(value)
-        return any(pattern.search(text) for pattern in self._tool_output)
+        return self._tool_output.search(dialect.text(value)) is not None
 
 
 def message_digest(value: Value, dialect: Dialect) -> bytes:
