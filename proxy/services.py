@@ -14,12 +14,11 @@ from proxy.asking import Asking, Resolver
 from proxy.condensing.deciding import Decider
 from proxy.condensing.exchange import Condenser
 from proxy.condensing.intake import Intake
-from proxy.condensing.judging import Judges
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import Maker
 from proxy.condensing.policy import Policies
-from proxy.condensing.preparing import Preparer
+from proxy.condensing.preparing import Judges, Preparer
 from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.restoring import Restorer
 from proxy.condensing.running import PipelineRunner

@@ -1,26 +1,21 @@
 """An attempt: the body that is sent for a request, and what its success stores. An attempt never changes.
 
 If the upstream refuses one, another may follow. A refusal for length teaches a window: the view is condensed for that,
-smaller than the refused one (`retry_budget`), in what is left of the time that the client waits. A refusal with a
-content encoding that we cannot read is asked for once more without one (`send_once`).
+smaller than the refused one (`retry_budget`), in what is left of the time that the client waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
 from proxy.condensing.context import RequestContext, undecided
 from proxy.condensing.decision import Decision
-from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import HistoryUnavailable, UpstreamUnavailable
 from proxy.knowledge.profiles import Scope
 from proxy.overflow import Refusal
-from proxy.overflow.wording import MIN_WINDOW
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
-from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
 from proxy.request.wire import Body
 from proxy.searching.rounds import HiddenRounds, ToolState, offer_members
 from proxy.sessions import keeping
@@ -39,8 +34,6 @@ UNKNOWN_SHARE = 0.25
 GOAL_SHARE = 0.8
 """The goal is at most this share of the maximum that may be sent."""
 
-Send = Callable[[bytes], Awaitable[UpstreamReply]]
-"""Sends a body to the upstream."""
 T = TypeVar("T")
 
 
@@ -263,25 +256,6 @@ def _ratio(refusal: Refusal, refused: RefusedRequest) -> float:
     """
     counted = refusal.prompt_tokens or max(refused.expected_tokens, (refusal.window or 0) - refused.reply_tokens)
     return min(max(counted / max(refused.tokens, 1), 1.0), MAX_RATIO)
-
-
-async def send_once(
-    endpoint: Endpoint, decision: Decision, send: Send, again: Send | None, *, is_ours: bool
-) -> OpenedReply:
-    """Sends a decision, and opens the reply where it may refuse it; raises `UpstreamUnavailable`.
-
-    An error that cannot be read is asked for once more by `again`. That costs a round trip; refusing encodings
-    beforehand would cost normal replies theirs. `is_ours` says that the request has members that we added.
-    """
-    reply = await send(decision.body)
-    if again is not None and reply.status >= HTTPStatus.BAD_REQUEST and is_unreadable_refusal(reply):
-        reply = await replace_refused(reply, again(decision.body)) or reply
-    # No window is so small that a shorter prompt is refused for its length.
-    is_long = decision.forwarded_tokens >= MIN_WINDOW
-    is_ours = is_ours or decision.view.is_changed or decision.probed
-    if is_long or (is_ours and reply.status >= HTTPStatus.BAD_REQUEST):
-        return await open_reply(endpoint, reply)
-    return OpenedReply(reply)
 
 
 async def replace_refused(refused: UpstreamReply, sending: Awaitable[T | None]) -> T | None:

@@ -237,16 +237,18 @@ class RequestContext(NamedTuple):
         request, policy, body = self.request, self.policy, self.request.body
         offered = offer_members(body, self.offer)
         texts = {name: offered.get(name) or body.raw_value(name) for name in body.endpoint.prompt_members}
-        members = {name: text for name, text in texts.items() if text}
-        whom = request.model, request.headers, members, request.received_at, request.trust
         return Caller(
-            *whom,
+            request.model,
+            request.headers,
+            {name: text for name, text in texts.items() if text},
+            request.received_at,
+            request.trust,
             background,
             policy.profile,
             policy.background,
-            waiters=tasks.waiters(self.work_key) if tasks else NOBODY,
-            endpoint=body.endpoint,
-            path=request.target.decode("utf-8", "replace"),
+            tasks.waiters(self.work_key) if tasks else NOBODY,
+            body.endpoint,
+            request.target.decode("utf-8", "replace"),
         )
 
     @property
@@ -266,18 +268,11 @@ class RequestContext(NamedTuple):
         A digest of its `kind`, its owner, the chain that ends with `head`, the condensation `applied` that its view
         starts from, and the pipeline and budget that it aims at.
         """
-        policy = self.policy
-        parts = (
-            self.request.tenant,
-            self.recognised.identity,
-            self.request.model,
-            head,
-            applied,
-            kind,
-            policy.pipeline.text,
-            [str(getattr(stage, "options", "")) for stage in policy.stages],
-            policy.budget and policy.budget.unscaled,
-        )
+        request, policy = self.request, self.policy
+        owner = request.tenant, self.recognised.identity, request.model
+        options = [str(getattr(stage, "options", "")) for stage in policy.stages]
+        budget = policy.budget and policy.budget.unscaled
+        parts = *owner, head, applied, kind, policy.pipeline.text, options, budget
         return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def spent(self, total: str) -> int:
@@ -316,7 +311,6 @@ class RequestContext(NamedTuple):
 
     @property
     def may_store(self) -> bool:
-        """Whether anything about this request may be stored."""
         controls = self.request.controls
         return not (controls.no_store or controls.dry_run or self.recognised.failure)
 
@@ -361,7 +355,6 @@ def _warnings(context: RequestContext) -> tuple[str, ...]:
 
 
 def fold_view(context: RequestContext, condensation: Condensation | None) -> View:
-    """The view of a request with a condensation, or with none."""
     if condensation is None:
         return fold(context.measured.transcript, (), context.overhead, context.counter)
     return fold(context.transcript_under(condensation), (condensation.overlay,), context.overhead, context.counter)

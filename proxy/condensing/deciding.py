@@ -47,8 +47,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Decides on requests; one per app."""
-
     maker: Maker
     preparer: Preparer
     keeper: Keeper
@@ -114,7 +112,6 @@ class Decider:
     async def _with_new(
         self, requirement: Requirement, decision: Decision, context: RequestContext, deadline: float
     ) -> Decision:
-        """The decision with a condensation that is made now."""
         if context.request.controls.dry_run:
             result = await self.maker.project(requirement, decision, context)
         else:
@@ -143,7 +140,7 @@ class Decider:
             prepared = find_prepared(requirement, decision, context)
         if prepared is None or prepared.applied is None:
             return None
-        extended = self._extended(prepared.view, prepared.applied, context)
+        extended = self.maker.extended(prepared, context.policy.judging)
         decision = _applied(decision, extended or prepared.applied, context, TRIGGERS[requirement], ready=True)
         if not context.may_store:
             return decision
@@ -155,12 +152,6 @@ class Decider:
             return _applied(decision, kept, context, ready=True)
         except StoreError as error:
             return decision._replace(action=Action.DEGRADED, reason=error.reason)
-
-    def _extended(self, view: View, judged: Condensation, context: RequestContext) -> Condensation | None:
-        """A judged record, extended over later messages that its strategy drops; None if it stands as it is."""
-        stage = context.policy.judging
-        shortened = stage.shortened(view, judged.metadata) if stage is not None and judged.trigger == JUDGED else None
-        return None if shortened is None else self.maker.extended_over(judged, shortened)
 
     async def smaller(self, refused: Decision, context: RequestContext, aim: Budget, seconds: float) -> Decision | None:
         """The decision for a view smaller than a refused one, None if there is none; models get `seconds`."""
@@ -202,7 +193,6 @@ class Decider:
 
 
 def _made(decision: Decision, result: MakeResult, context: RequestContext, trigger: Trigger | None = None) -> Decision:
-    """The decision with what came of making a condensation."""
     decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
     if result.condensation is not None:
         decision = _applied(decision, result.condensation, context, trigger)

@@ -36,8 +36,6 @@ class Decision(NamedTuple):
     Fields without a default are known when deciding begins.
     """
 
-    # -- the session and the policy
-
     session: str
     """The session's id, as the response header shows it."""
     session_source: str
@@ -45,9 +43,6 @@ class Decision(NamedTuple):
     branch: str
     """The name of the branch, without the suffix for its depth."""
     policy: Policy
-
-    # -- the view
-
     view: View
     tokens_before: int
     """Tokens of the transcript, by the tokenizer's own count."""
@@ -71,9 +66,6 @@ class Decision(NamedTuple):
     """Where condensing is cheapest for this session."""
     memory_patch: Overlay | None = None
     """A memory block that this view is the first to have, and that stays at its place."""
-
-    # -- what was done
-
     action: Action = Action.PASSED
     reason: str = ""
     trigger: Trigger = Trigger.NONE
@@ -85,21 +77,14 @@ class Decision(NamedTuple):
     """What the client should know of its own headers and values."""
     own_tokens: int = 0
     """Tokens of our own model calls for this request."""
-
-    # -- append mode
-
     head: str = ""
-    """The head of the stored history once the upstream has accepted the request."""
+    """In append mode, the head of the stored history once the upstream has accepted the request."""
     head_before: str = ""
     """The head of the stored history until then."""
-
-    # -- how it is sent
-
     probed: bool = False
     """Whether the body asks for the usage of a stream that the client did not ask for."""
 
     def with_view(self, view: View) -> Decision:
-        """The decision to forward another view."""
         return self._replace(view=view, tokens_after=view.tokens)
 
     @property
@@ -152,17 +137,13 @@ class Decision(NamedTuple):
 
 
 class _Uncounted:
-    """Counts nothing."""
-
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
 
     def text(self, text: str) -> int:
-        """No tokens."""
         return 0
 
     def message(self, body: Mapping[str, object]) -> int:
-        """No tokens."""
         return 0
 
 

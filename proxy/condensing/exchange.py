@@ -30,13 +30,11 @@ from proxy.condensing import account
 from proxy.condensing.attempt import (
     Attempt,
     RefusedRequest,
-    Send,
     attempt_of,
     degraded,
     original_of,
     replace_refused,
     retry_budget,
-    send_once,
     trial_of,
     written,
 )
@@ -53,11 +51,13 @@ from proxy.errors import HistoryUnavailable, ProxyError
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import Origin
 from proxy.overflow import Refusal, RefusedPart
+from proxy.overflow.wording import MIN_WINDOW
 from proxy.quoting import label
 from proxy.reasons import Reason
-from proxy.reply.opening import OpenedReply
+from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
 from proxy.reply.watching import WatchedReply
 from proxy.request.client_request import ClientRequest
+from proxy.searching.joining import Send
 from proxy.sessions.append import Append, reply_block
 from proxy.sessions.session import DERIVED
 from proxy.sessions.turn import SessionUpdate
@@ -66,7 +66,7 @@ from proxy.upstream import UpstreamReply
 UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 """The statuses with which servers refuse a request that they find wrong in some way."""
 
-OwnWork = Callable[[Awaitable[bool]], Awaitable[bool]]
+OwnWork = Callable[[Awaitable[Attempt | None]], Awaitable[Attempt | None]]
 _log = logging.getLogger(__name__)
 
 
@@ -166,7 +166,6 @@ class Exchange:
 
     @property
     def stores(self) -> bool:
-        """Whether the request stores anything."""
         return self._now.update is not None
 
     def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
@@ -192,124 +191,103 @@ class Exchange:
         return searched.reply
 
     async def _send_until_accepted(self, send: Send, own_work: OwnWork) -> UpstreamReply:
-        answer = await self._send_in_accepted_form(send)
-        if answer.refusal is None:
-            return await self._send_original(answer, send)
-        if answer.refusal.kind is RefusedPart.OUTPUT:
-            return answer.reply
-        refused = self._now
-        smaller = self._send_smaller(answer, answer.refusal, send, own_work)
-        second_reply = await replace_refused(answer.reply, smaller)
-        if second_reply is None:
-            self._now = refused
-            self._parts.report(self.decision, "passed")
-            return answer.reply
-        is_accepted = second_reply.status < HTTPStatus.BAD_REQUEST
-        self._parts.report(self.decision, "retried" if is_accepted else "refused-again")
-        return second_reply
-
-    async def _send_in_accepted_form(self, send: Send) -> OpenedReply:
-        """Sends the view, in other forms as long as the upstream's errors teach one."""
+        """Sends one attempt after the other until none follows, and returns the last reply."""
         answer = await self._send_once(send)
-        while answer.error and self._rewrite_by_error(answer):
+        while (following := await self._attempt_after(answer, own_work)) is not None:
+            refused, self._now = self._now, following
             next_answer = await replace_refused(answer.reply, self._send_once(send))
             if next_answer is None:
+                self._now = refused
                 break
+            if following.decision.reason == Reason.REWRITE_REFUSED:
+                self._log_original(answer.reply.status, next_answer.reply.status)
             answer = next_answer
-        return answer
+        if self._now.is_last:
+            is_accepted = answer.reply.status < HTTPStatus.BAD_REQUEST
+            self._parts.report(self.decision, "retried" if is_accepted else "refused-again")
+        elif answer.refusal is not None and answer.refusal.kind is not RefusedPart.OUTPUT:
+            self._parts.report(self.decision, "passed")
+        return answer.reply
 
     async def _send_once(self, send: Send) -> OpenedReply:
-        now, started = self._now, perf_counter()
+        """Sends the attempt, and opens the reply where it may be a refusal; raises `UpstreamUnavailable`.
 
-        async def send_unencoded(body: bytes) -> UpstreamReply:
+        An error that cannot be read is asked for once more without a content encoding. That costs a round trip;
+        refusing encodings beforehand would cost normal replies theirs.
+        """
+        now, decision, started = self._now, self._now.decision, perf_counter()
+        reply = await send(decision.body)
+        is_error = reply.status >= HTTPStatus.BAD_REQUEST
+        if is_error and now.rewritable and is_unreadable_refusal(reply):
             self._wants_unencoded = True
-            return await send(body)
-
-        again = send_unencoded if now.rewritable else None
-        answer = await send_once(self.request.body.endpoint, now.decision, send, again, is_ours=now.rounds is not None)
+            reply = await replace_refused(reply, send(decision.body)) or reply
+        # No window is so small that a shorter prompt is refused for its length.
+        is_long = decision.forwarded_tokens >= MIN_WINDOW
+        is_ours = now.rounds is not None or decision.view.is_changed or decision.probed
+        answer = OpenedReply(reply)
+        if is_long or (is_ours and is_error):
+            answer = await open_reply(self.request.body.endpoint, reply)
         self.timing.upstream += (perf_counter() - started) * 1000
         return answer
 
-    def _rewrite_by_error(self, refused: OpenedReply) -> bool:
-        """Rewrites the view in a form that an error has taught, and returns whether its bytes have changed."""
-        profile, context = self._parts.knowledge.form_from(refused, self.decision, self.request), self._now.rewritable
-        if profile is None or context is None:
-            return False
-        before = self.decision
+    async def _attempt_after(self, refused: OpenedReply, own_work: OwnWork) -> Attempt | None:
+        """The attempt that follows an answer; None if the client gets that, as it does after an internal error."""
         try:
-            context = context.for_profile(profile)
-            view = replace(before.view, transcript=before.view.transcript.with_form(profile.form))
-            decision = before.with_view(view)._replace(policy=context.policy)
-            self._now = self._parts.attempt(decision, context)._replace(is_last=self._now.is_last)
+            attempt = self._in_another_form(refused) if refused.error else None
+            if attempt is not None or refused.refusal is None:
+                return attempt or self._as_it_came(refused)
+            is_output = refused.refusal.kind is RefusedPart.OUTPUT
+            return None if is_output else await own_work(self._smaller(refused, refused.refusal))
+        except ProxyError:
+            return None  # nothing fits
         except Exception:  # noqa: BLE001
-            _log.exception("a refused request was not written in another form")
-        return self.decision.body != before.body
+            _log.exception("nothing else was sent for a refused request")
+            return None
+        except BaseException:
+            await refused.reply.close()
+            raise
 
-    async def _send_original(self, refused: OpenedReply, send: Send) -> UpstreamReply:
-        """The answer to the request as it came, if that is sent for a refusal that nothing explains."""
-        attempt, original = self._now, self._original_or_none(refused)
-        if original is None:
-            return refused.reply
-        status, self._now = refused.reply.status, original
-        second_reply = await replace_refused(refused.reply, send(original.decision.body))
-        if second_reply is None:
-            self._now = attempt
-            return refused.reply
-        text = "the upstream refused a rewritten request for %s with %s and no known reason; %s"
-        model, session = label(self.request.model), original.decision.session
-        if second_reply.status < HTTPStatus.BAD_REQUEST:
-            _log.warning(text, model, status, f"session {session} is not rewritten any more")
-        else:
-            _log.info(text, model, status, f"it refused the original with {second_reply.status}")
-        return second_reply
+    def _in_another_form(self, refused: OpenedReply) -> Attempt | None:
+        """The same view in a form that an error has taught; None if that changes nothing."""
+        now, decision = self._now, self._now.decision
+        profile = self._parts.knowledge.form_from(refused, decision, self.request)
+        if profile is None or now.rewritable is None:
+            return None
+        context = now.rewritable.for_profile(profile)
+        view = replace(decision.view, transcript=decision.view.transcript.with_form(profile.form))
+        attempt = self._parts.attempt(decision.with_view(view)._replace(policy=context.policy), context)
+        return attempt._replace(is_last=now.is_last) if attempt.decision.body != decision.body else None
 
-    def _original_or_none(self, refused: OpenedReply) -> Attempt | None:
-        """The attempt to send the request as it came; None if nothing speaks for it, or it would not fit."""
+    def _as_it_came(self, refused: OpenedReply) -> Attempt | None:
+        """The request as it came, if nothing explains a refusal; None too if it would not fit."""
         now, context = self._now, self._now.rewritable
         if now.is_last or context is None or refused.reply.status not in UNEXPLAINED:
             return None
         if now.rounds is not None and is_about_tools(refused.error):
             return None
-        try:
-            return original_of(now.decision, context, self._parts.decider.keeper)
-        except Exception:  # noqa: BLE001
-            # After an internal error the client gets the upstream's own error.
-            _log.exception("a refused request was not sent as it came")
-            return None
+        return original_of(now.decision, context, self._parts.decider.keeper)
 
-    async def _send_smaller(
-        self, refused: OpenedReply, refusal: Refusal, send: Send, own_work: OwnWork
-    ) -> UpstreamReply | None:
-        """The reply to a smaller view, None if there is none; a refusal of this view teaches too, and is passed on."""
-        if not await own_work(self._make_smaller_or_not(refused, refusal)):
-            return None
-        answer = await self._send_in_accepted_form(send)
-        if answer.refusal is not None and answer.refusal.kind is RefusedPart.INPUT:
-            self._parts.knowledge.window_from(answer, answer.refusal, self.decision, self.request)
-        return answer.reply
+    def _log_original(self, rewritten: int, original: int) -> None:
+        """Logs with which status the upstream has answered a rewritten request, and then the original."""
+        text = "the upstream refused a rewritten request for %s with %s and no known reason; %s"
+        model, session = label(self.request.model), self.decision.session
+        if original < HTTPStatus.BAD_REQUEST:
+            _log.warning(text, model, rewritten, f"session {session} is not rewritten any more")
+        else:
+            _log.info(text, model, rewritten, f"it refused the original with {original}")
 
-    async def _make_smaller_or_not(self, refused: OpenedReply, refusal: Refusal) -> bool:
-        """Learns from a refusal for length, and makes a smaller attempt; returns whether there is one."""
-        try:
-            return await self._make_smaller(refused, refusal)
-        except ProxyError:
-            return False  # nothing fits, so the client gets the upstream's own error
-        except Exception:  # noqa: BLE001
-            _log.exception("a refused request was not condensed")
-            return False
-
-    async def _make_smaller(self, refused: OpenedReply, refusal: Refusal) -> bool:
+    async def _smaller(self, refused: OpenedReply, refusal: Refusal) -> Attempt | None:
+        """Learns from a refusal for length, and makes a smaller view once; for a trial, decides anew instead."""
         now, request, parts, reply_limit = self._now, self.request, self._parts, self.request.body.envelope.reply_limit
         learned = parts.knowledge.window_from(refused, refusal, now.decision, request)
         policy = parts.policies.lowered(now.decision.policy, learned, request.scope, reply_limit)
         if policy.budget is None:
-            return False
+            return None
         if now.untried is not None:
-            self._now = await self._decided(now.untried)
-            return True
+            return (await self._decided(now.untried))._replace(is_last=True)
         context, started = now.rewritable, perf_counter()
         if now.is_last or context is None:
-            return False
+            return None
         passed = parts.knowledge.learned.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
         reply_tokens = refusal.reply_tokens or reply_limit or 0
         sent = RefusedRequest(now.decision.tokens_after, now.decision.expected_tokens, reply_tokens)
@@ -318,10 +296,7 @@ class Exchange:
         aim = retry_budget(policy.budget, refusal, sent, passed)
         smaller = await parts.decider.smaller(now.decision, context, aim, left)
         self.timing.condense += (perf_counter() - started) * 1000
-        if smaller is None:
-            return False
-        self._now = parts.attempt(smaller, context)._replace(is_last=True)
-        return True
+        return None if smaller is None else parts.attempt(smaller, context)._replace(is_last=True)
 
     # -- settle --------------------------------------------------------------------------------------
 
@@ -388,7 +363,6 @@ class Exchange:
     # -- follow up -----------------------------------------------------------------------------------
 
     def follow_up(self) -> None:
-        """Starts the work that is due once the reply has been sent."""
         context = self._now.context
         if context is None or not self.stores or context.has_nothing_due:
             return

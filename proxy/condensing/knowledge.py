@@ -75,23 +75,20 @@ class Knowledge:
         # Our count of a picture is only a bound, so it does not tell which of two prompts is longer.
         if not request.body.is_text:
             return
-        reply = CountedReply(decision.view.tokens, usage.prompt, decision.exact)
+        reply, model = CountedReply(decision.view.tokens, usage.prompt, decision.exact), request.model
         shares = not request.controls.no_store
         kept = self.learned.learn_from_usage(request.scope, decision.expected_tokens, reply, shares=shares)
-        if kept is not None:
-            self.report()
-            self._log_truncation(request.model, kept, watched)
-
-    def _log_truncation(self, model: str, kept: int, watched: WatchedReply) -> None:
-        if self._logged.get(model) == kept:
+        if kept is None:
             return
-        self._logged.put(model, kept)
-        server = first(watched.headers, b"server") or ""
-        _log.warning(
-            "%s silently reads only the newest %s tokens of a longer prompt. They are taken for its window, unless the"
-            " settings give one. A longer one is set by %s.",
-            *(label(model), kept, setting_of(f"{self.upstream} {server} {watched.head}")),
-        )
+        self.report()
+        if self._logged.get(model) != kept:
+            self._logged.put(model, kept)
+            server = first(watched.headers, b"server") or ""
+            _log.warning(
+                "%s silently reads only the newest %s tokens of a longer prompt. They are taken for its window, unless"
+                " the settings give one. A longer one is set by %s.",
+                *(label(model), kept, setting_of(f"{self.upstream} {server} {watched.head}")),
+            )
 
     def window_from(
         self, refused: OpenedReply, refusal: Refusal, decision: Decision, request: ClientRequest

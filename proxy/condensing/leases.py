@@ -62,9 +62,9 @@ class Leases:
         if not trust.accepted:
             yield LeaseTurn(held=True, received=b"")
             return
-        holder = uuid4().hex
+        holder, store = uuid4().hex, self._stored.store
         lease = await self._poll(
-            lambda: self._acquire(tenant, work, holder, patience),
+            lambda: self._stored.write(store.lease(tenant, work, holder, TTL), patience),
             lambda lease: lease.held or bool(lease.handover),
             until,
             patience,
@@ -92,11 +92,7 @@ class Leases:
         return lease.handover
 
     async def _poll(
-        self,
-        ask: Callable[[], Awaitable[Lease]],
-        is_answer: Callable[[Lease], bool],
-        until: float,
-        patience: Patience,
+        self, ask: Callable[[], Awaitable[Lease]], is_answer: Callable[[Lease], bool], until: float, patience: Patience
     ) -> Lease:
         """Asks until `is_answer` accepts the lease or the time is over; a free lease if the store fails."""
         now = asyncio.get_running_loop().time
@@ -115,31 +111,14 @@ class Leases:
             pause = min(pause * GROWTH, LONGEST_PAUSE)
         return Lease(held=False)
 
-    async def _acquire(self, tenant: str, work: str, holder: str, patience: Patience) -> Lease:
-        """Tries to take the lease.
-
-        A lease that arrives after its caller has stopped waiting is given back; otherwise the others would
-        wait for nothing.
-        """
-        store, abandoned = self._stored.store, asyncio.Event()
-
-        async def acquire() -> Lease:
-            lease = await store.lease(tenant, work, holder, TTL)
-            if lease.held and abandoned.is_set():
-                await store.release(tenant, work, holder, b"", LINGER)
-            return lease
-
-        try:
-            return await self._stored.write(acquire(), patience)
-        except (StoreError, asyncio.CancelledError):
-            abandoned.set()
-            raise
-
     async def _renew_until_done(self, tenant: str, work: str, holder: str, turn: LeaseTurn) -> None:
         """Renews the lease, then releases it; one task does both, so no renewal follows the release."""
         store = self._stored.store
-        while not await _happens_within(turn.done, RENEWAL):
-            await self._best_effort(store.lease(tenant, work, holder, TTL))
+        while not turn.done.is_set():
+            try:
+                await asyncio.wait_for(turn.done.wait(), RENEWAL)
+            except TimeoutError:
+                await self._best_effort(store.lease(tenant, work, holder, TTL))
         await self._best_effort(store.release(tenant, work, holder, turn.handover, LINGER))
 
     async def _best_effort(self, call: Coroutine[Any, Any, object]) -> None:
@@ -148,13 +127,3 @@ class Leases:
             await self._stored.in_time(call)
         except StoreError as error:
             self._stored.outage.failed("a lease was not renewed or ended", error)
-
-
-async def _happens_within(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event is set within `seconds`."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

@@ -34,7 +34,7 @@ from proxy.sessions.keeping import Keeper
 from proxy.store.access import compress, decompress
 from proxy.store.base import StoreError
 from strategies.core.condensation import Condensation
-from strategies.core.protocol import Shortened, Verdict
+from strategies.core.protocol import Judging, Verdict
 from strategies.core.replay import JUDGED, Replayed, shows_protected_messages
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import fold
@@ -86,8 +86,6 @@ class Job(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Maker:
-    """Makes condensations; one per app."""
-
     _runner: PipelineRunner
     _keeper: Keeper
     _leases: Leases
@@ -212,18 +210,23 @@ class Maker:
             return result._replace(failure=error.reason)
         return result._replace(condensation=kept)
 
-    def extended_over(self, condensation: Condensation, shortened: Shortened) -> Condensation:
-        """The record of a view that begins with the head of `condensation`, and drops messages after it."""
+    def extended(self, prepared: Replayed, judging: Judging | None) -> Condensation | None:
+        """A judged record, extended over later messages that its strategy drops; None if it stands as it is."""
+        judged = prepared.applied
+        if judging is None or judged is None or judged.trigger != JUDGED:
+            return None
+        shortened = judging.shortened(prepared.view, judged.metadata)
+        if shortened is None:
+            return None
         view = shortened.view
-        digest = view.transcript.digests[view.covered_count - 1]
         return replace(
-            condensation,
+            judged,
             id=_new_id(),
-            digest=digest,
+            digest=view.transcript.digests[view.covered_count - 1],
             covered=view.covered_count,
             pieces=self._keeper.pieces_to_record(view),
             tokens_after=view.tokens,
-            metadata={**condensation.metadata, **shortened.metadata},
+            metadata={**judged.metadata, **shortened.metadata},
         )
 
     def _run_for(

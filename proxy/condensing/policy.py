@@ -124,7 +124,6 @@ class Policy(NamedTuple):
 
     @property
     def asks_models(self) -> bool:
-        """Whether a stage may ask a model."""
         return any(stage.asks for stage in self.stages)
 
     @property

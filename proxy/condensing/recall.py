@@ -73,7 +73,6 @@ class Searchable:
         return cls(context.recognised.key, context.history, context.cards, asker)
 
     def nodes(self) -> list[str]:
-        """The chain nodes of the history."""
         return [digest.hex() for digest in self.history.digests]
 
 

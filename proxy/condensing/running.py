@@ -79,8 +79,6 @@ class Models:
 
 
 class PipelineRunner:
-    """Runs pipelines; one per app."""
-
     def __init__(self, resolver: Resolver, tasks: OwnedTasks) -> None:
         self._resolver = resolver
         self._tasks = tasks
@@ -154,7 +152,6 @@ class _Driver:
         self.has_asked = False
 
     async def drive(self, running: Generator[tuple[Effect, ...], tuple[Result, ...], T]) -> T:
-        """Runs a generator of effects to its end, and returns its value."""
         ended: list[T] = []
 
         def advance(results: tuple[Result, ...] | None) -> tuple[Effect, ...]:

@@ -34,18 +34,6 @@ _FIRST = 2048
 """Bytes at the beginning of a reply in one piece that tell whether it is an error."""
 
 
-class _Beginning(NamedTuple):
-    """What is held of a reply.
-
-    `body` is decoded and without the greeting; None if it cannot be decoded. `is_enough` says that no more is needed to
-    tell whether the reply is a refusal.
-    """
-
-    body: bytes | None
-    has_greeting: bool
-    is_enough: bool
-
-
 class BufferedReply:
     """A reply whose beginning can be read in advance; `chunks` give all of it nevertheless."""
 
@@ -72,7 +60,6 @@ class BufferedReply:
             yield chunk
 
     async def close(self) -> None:
-        """Ends the call."""
         if self._next is not None:
             self._next.cancel()
             await asyncio.gather(self._next, return_exceptions=True)
@@ -86,14 +73,15 @@ class BufferedReply:
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + MAX_SECONDS
-        beginning = self._beginning()
-        while not beginning.is_enough and sum(map(len, self._held)) < MAX_HELD:
-            if beginning.has_greeting:
+        while (body := decoded(b"".join(self._held), self.headers)) is not None:
+            greeted = self._greeting(body) if self._is_stream else 0
+            rest = body[greeted:]
+            if greeted:
                 deadline = min(deadline, clock() + GREETING_HELD)
-            if not await self._hold_one_more(deadline):
-                break
-            beginning = self._beginning()
-        return beginning.body
+            is_enough = self._is_enough(rest) or sum(map(len, self._held)) >= MAX_HELD
+            if is_enough or not await self._hold_one_more(deadline):
+                return rest
+        return None
 
     async def _hold_one_more(self, deadline: float) -> bool:
         """Reads one more chunk until `deadline`, a time of the loop's clock; returns whether there was one."""
@@ -110,14 +98,6 @@ class BufferedReply:
         self._next = None
         self._held.append(chunk)
         return True
-
-    def _beginning(self) -> _Beginning:
-        body = decoded(b"".join(self._held), self.headers)
-        if body is None:
-            return _Beginning(None, has_greeting=False, is_enough=True)
-        greeted = self._greeting(body) if self._is_stream else 0
-        rest = body[greeted:]
-        return _Beginning(rest, greeted > 0, self._is_enough(rest))
 
     def _greeting(self, body: bytes) -> int:
         """The bytes at the beginning of a stream that are greetings."""

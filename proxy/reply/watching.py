@@ -17,7 +17,7 @@ import re
 import zlib
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import Capture, Items, Usage, ending_in, usage_in, with_prompt_tokens
@@ -82,7 +82,6 @@ class WatchedReply:
 
     @property
     def reply_id(self) -> str:
-        """The id of a captured reply; "" for none."""
         return self._capture.reply_id if self._capture is not None else ""
 
     @property
@@ -116,22 +115,10 @@ def _counts_at(text: str, at: int) -> dict[str, Any]:
         value = _DECODER.raw_decode(text, found.end())[0] if found else {}
     except (ValueError, RecursionError):
         return {}
-    return {key: each for key, each in value.items() if each}
+    return {key: count for key, count in value.items() if count}
 
 
 # -- editing ---------------------------------------------------------------------------------------------------
-
-
-class Editor(Protocol):
-    """Changes a reply on its way to the client."""
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Takes in the next chunk of the reply and returns what can be sent now."""
-        ...
-
-    def end(self) -> bytes:
-        """Returns what is left to send at the end of the reply."""
-        ...
 
 
 @dataclass(slots=True)
@@ -147,7 +134,6 @@ class WholeEditor:
         return b""
 
     def end(self) -> bytes:
-        """Returns the whole reply."""
         body = b"".join(self._chunks)
         self._chunks.clear()
         return add_prompt_tokens(body, self._extra_tokens)
@@ -171,23 +157,22 @@ class StreamEditor:
         return b"".join([self._edit_line(line) for line in self._lines.feed(chunk)])
 
     def _edit_line(self, line: bytes) -> bytes:
-        if self._usage_event or (line.startswith(b"data:") and _KEY in line):
-            self._usage_event.append(line)
-            return self._end_event() if not line.strip() else b""
-        return line
-
-    def _end_event(self) -> bytes:
+        if not (self._usage_event or (line.startswith(b"data:") and _KEY in line)):
+            return line
+        self._usage_event.append(line)
+        if line.strip():
+            return b""
         event, self._usage_event = b"".join(self._usage_event), []
-        is_removed = self._removes_usage and self._is_usage_alone(event)
-        return b"" if is_removed else add_prompt_tokens(event, self._extra_tokens)
-
-    def _is_usage_alone(self, event: bytes) -> bool:
-        return any(self._endpoint.is_usage_alone(json_or_none(data)) for data in EventReader().feed(event))
+        is_alone = any(self._endpoint.is_usage_alone(json_or_none(data)) for data in EventReader().feed(event))
+        return b"" if self._removes_usage and is_alone else add_prompt_tokens(event, self._extra_tokens)
 
     def end(self) -> bytes:
-        """Returns the incomplete event and line at the end, unedited."""
         rest, self._usage_event = b"".join([*self._usage_event, self._lines.take_rest()]), []
         return rest
+
+
+Editor = WholeEditor | StreamEditor
+"""Changes a reply on its way to the client."""
 
 
 def editor_for(endpoint: Endpoint, headers: Headers, extra_tokens: int, *, removes_usage: bool) -> Editor | None:

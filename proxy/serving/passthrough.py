@@ -10,11 +10,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import ProxyError, UpgradeRefused
 from proxy.http.headers import ENCODING, encode_headers, first, to_upstream
-from proxy.log import LINE, RequestLine
+from proxy.log import LINE
 from proxy.reasons import Action, Reason
-from proxy.services import Services
-from proxy.serving.reading import Arrival, Placed
-from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay, Unread
+from proxy.serving.reading import Arrival, Placed, Unread
+from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 GENERATING = frozenset(
@@ -38,72 +37,65 @@ class PassThrough(Placed):
         await super().__call__(scope, receive, send)
 
     async def serve(self, arrival: Arrival) -> None:
-        """Forwards the request as it comes in."""
-        scope, services = arrival.scope, arrival.services
+        scope = arrival.scope
         segment = scope["path"].removeprefix("/v1/").partition("/")[0]
         is_bypassed = scope["method"] == "POST" and segment in GENERATING
-        own_headers = _note_bypass(scope, services, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
-        forwarded = _upstream_request(scope, arrival.incoming, services)
-        await arrival.answer(await _relay(scope, services, arrival.incoming, forwarded, own_headers))
+        own_headers = _note_bypass(arrival, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
+        await arrival.answer(await _forward(arrival, _upstream_request(arrival), own_headers))
 
 
 async def pass_unread(arrival: Arrival, unread: Unread) -> ASGIApp:
     """Forwards a request that would be condensed but is not read; returns what relays the reply."""
-    scope, services, incoming = arrival.scope, arrival.services, arrival.incoming
-    own_headers = _note_bypass(scope, services, unread.reason)
-    forwarded = _upstream_request(scope, incoming, services, unread.body)
+    own_headers = _note_bypass(arrival, unread.reason)
+    forwarded = _upstream_request(arrival, unread.body)
     if unread.is_unpacked:
         headers = [(name, value) for name, value in forwarded.headers if name != ENCODING]
         forwarded = forwarded._replace(headers=headers)
-    return await _relay(scope, services, incoming, forwarded, own_headers)
+    return await _forward(arrival, forwarded, own_headers)
 
 
-def _note_bypass(scope: Scope, services: Services, reason: Reason) -> Pairs:
+def _note_bypass(arrival: Arrival, reason: Reason) -> Pairs:
     """Counts a request that asks a model and is not condensed; returns the headers that say so."""
-    services.telemetry.record_bypass()
-    scope[LINE].outcome = Action.BYPASSED, reason
+    arrival.services.telemetry.record_bypass()
+    arrival.scope[LINE].outcome = Action.BYPASSED, reason
     return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
 
 
-async def _relay(
-    scope: Scope, services: Services, incoming: Incoming, forwarded: UpstreamRequest, own_headers: Pairs
-) -> ASGIApp:
-    line: RequestLine = scope[LINE]
-    started = perf_counter()
+async def _forward(arrival: Arrival, forwarded: UpstreamRequest, own_headers: Pairs) -> ASGIApp:
+    scope, incoming, started = arrival.scope, arrival.incoming, perf_counter()
+
+    async def send() -> UpstreamReply:
+        if isinstance(forwarded.body, bytes):
+            # A disconnect is noticed only after the client's body has been read to its end.
+            async for _ in incoming.body():
+                pass
+        return await arrival.services.upstream.send(forwarded)
+
     try:
-        reply = await incoming.unless_gone(_send(services, incoming, forwarded))
+        reply = await incoming.unless_gone(send())
     except ClientGone:
         return Response(status_code=CLIENT_CLOSED_REQUEST)
     except ProxyError as error:
         error.headers = own_headers
         raise
     finally:
-        line.upstream_ms = (perf_counter() - started) * 1000
+        scope[LINE].upstream_ms = (perf_counter() - started) * 1000
     return Relay(endpoint_at(scope["path"]), incoming, reply, encode_headers(own_headers))
 
 
-async def _send(services: Services, incoming: Incoming, forwarded: UpstreamRequest) -> UpstreamReply:
-    if isinstance(forwarded.body, bytes):
-        # A disconnect is noticed only after the client's body has been read to its end.
-        async for _ in incoming.body():
-            pass
-    return await services.upstream.send(forwarded)
-
-
-def _upstream_request(
-    scope: Scope, incoming: Incoming, services: Services, body: bytes | None = None
-) -> UpstreamRequest:
+def _upstream_request(arrival: Arrival, body: bytes | None = None) -> UpstreamRequest:
     """The request to forward. A body that was not read is streamed, with its content length if the client sent one."""
-    received = scope["headers"]
-    headers = to_upstream(received, services.own_key, endpoint_at(scope["path"]).key_header)
+    scope, received = arrival.scope, arrival.scope["headers"]
+    headers = to_upstream(received, arrival.services.own_key, endpoint_at(scope["path"]).key_header)
     length = first(received, b"content-length")
     has_body = length not in (None, "0") or first(received, b"transfer-encoding") is not None
     if has_body and length is not None and body is None:
         headers.append((b"content-length", length.encode()))
+    streamed = arrival.incoming.body() if has_body else b""
     return UpstreamRequest(
-        method=scope["method"],
-        path=scope["raw_path"],
-        query=scope["query_string"],
-        headers=headers,
-        body=body if body is not None else incoming.body() if has_body else b"",
+        scope["method"],
+        scope["raw_path"],
+        scope["query_string"],
+        headers,
+        streamed if body is None else body,
     )

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
-from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.http.admission import Place
@@ -26,7 +25,7 @@ from proxy.request import wire
 from proxy.request.callers import Owner
 from proxy.request.client_request import ClientRequest, GoesOn
 from proxy.request.scanning import EXTENSION
-from proxy.serving.relay import Incoming, Unread
+from proxy.serving.relay import Incoming
 
 if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them
@@ -49,8 +48,20 @@ class Arrival(NamedTuple):
     incoming: Incoming
 
     async def answer(self, app: ASGIApp) -> None:
-        """Sends the response that an app makes."""
         await app(self.scope, self.receive, self.send)
+
+
+class Unread(Exception):
+    """The request is to be forwarded without being read; `body` is its body if that was received already.
+
+    If the body `is_unpacked`, its encoding was undone.
+    """
+
+    def __init__(self, reason: Reason, body: bytes | None = None, *, is_unpacked: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.body = body
+        self.is_unpacked = is_unpacked
 
 
 class Placed(ABC):
@@ -87,7 +98,9 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
     encoding = encoding_of(headers) if ENCODING in named else ""
     decoder = decoder_for(encoding) if encoding else None
     if encoding and decoder is None:
-        _check_may_go_unread(controls.read(headers, None, None, services.permit), encoding)
+        if controls.read(headers, None, None, services.permit).needs_reading:
+            message = f"A dry run, and append mode, need a body that can be read, and not one in {encoding}."
+            raise BadRequest(message, param="Content-Encoding")
         raise Unread(Reason.ENCODED_BODY)
     length = named.get(b"content-length", b"")
     if length.isdigit() and int(length[:_MAX_DIGITS]) > limit:
@@ -101,8 +114,9 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
         body = await wire.read_in_turns(plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant)
         controls.check_model(body.values.get("model"))
     except (BadRequest, BodyTooLarge):
-        from_headers = controls.read(headers, None, None, services.permit)
-        if from_headers.needs_reading or not _is_off(from_headers, services):
+        asked = controls.read(headers, None, None, services.permit)
+        is_off = asked.strategy.is_off if asked.strategy is not None else services.settings.strategy == "off"
+        if asked.needs_reading or not is_off:
             raise
         stripped = await asyncio.to_thread(wire.without_extension, plain)
         if stripped == plain:
@@ -113,10 +127,10 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
         body, goes_on = await services.kept_replies.supplied(owner.tenant, body)
         values = body.values if goes_on is None else {**body.values, endpoint.previous_reply: None}
     state = endpoint.server_state(values, () if body.is_text else (element.role for element in body.elements))
-    request = _client_request(scope, services, body, owner, goes_on)
+    request = _client_request(arrival, body, goes_on, data if encoding else b"")
     if state is not None:
         raise _held_by_server(request, state, data if encoding else body.data, is_unpacked=bool(encoding))
-    return _with_encoded_body(request, data) if encoding else request
+    return request
 
 
 def _held_by_server(request: ClientRequest, state: Reason, data: bytes, *, is_unpacked: bool) -> Exception:
@@ -142,51 +156,31 @@ async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
     return b"".join(parts)
 
 
-def _client_request(
-    scope: Scope, services: Services, body: wire.Body, owner: Owner, goes_on: GoesOn | None
-) -> ClientRequest:
-    headers, endpoint = scope["headers"], body.endpoint
+def _client_request(arrival: Arrival, body: wire.Body, goes_on: GoesOn | None, encoded_body: bytes) -> ClientRequest:
+    scope, services, owner, endpoint = arrival.scope, arrival.services, arrival.owner, body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
-    asked = controls.read(headers, body.values.get(EXTENSION), suffix, services.permit)
-    if services.settings.report_usage == "original" and endpoint.compacts_by_usage(headers):
+    asked = controls.read(scope["headers"], body.values.get(EXTENSION), suffix, services.permit)
+    if services.settings.report_usage == "original" and endpoint.compacts_by_usage(scope["headers"]):
         asked = replace(asked, warnings=(*asked.warnings, _USAGE_AS_FORWARDED))
+    headers, encoding_headers = to_upstream(scope["headers"], services.own_key, endpoint.key_header), []
+    if encoded_body:
+        # The headers of the encoding are kept apart, for other bodies are not encoded.
+        encoding_headers = [pair for pair in headers if pair[0] == ENCODING]
+        headers = [pair for pair in headers if pair[0] != ENCODING]
+    # What came to a provider's prefix is forwarded to the same path.
+    is_prefixed = bool(scope.get("path_params", {}).get("prefix"))
     return ClientRequest(
         tenant=owner.tenant,
-        headers=to_upstream(headers, services.own_key, endpoint.key_header),
+        headers=headers,
         body=body,
         model=model or "",
         has_suffix=suffix is not None,
-        path=_prefixed_path(scope),
+        path=scope["raw_path"].removeprefix(scope.get("root_path", "").encode()) if is_prefixed else b"",
         query=scope["query_string"],
         controls=asked,
         received_at=services.clock(),
+        encoded_body=encoded_body,
+        encoding_headers=encoding_headers,
         trust=services.callers.trust_in(owner.credential),
         goes_on=goes_on,
     )
-
-
-def _prefixed_path(scope: Scope) -> bytes:
-    """The path of a request that came to a provider's prefix, to be forwarded as it is; empty for `/v1`."""
-    if not scope.get("path_params", {}).get("prefix"):
-        return b""
-    path: bytes = scope["raw_path"]
-    return path.removeprefix(scope.get("root_path", "").encode())
-
-
-def _with_encoded_body(request: ClientRequest, data: bytes) -> ClientRequest:
-    """A request whose body came encoded; the headers that say so are kept apart, for other bodies are not encoded."""
-    encoding_headers = [pair for pair in request.headers if pair[0] == ENCODING]
-    headers = [pair for pair in request.headers if pair[0] != ENCODING]
-    return request._replace(headers=headers, encoded_body=data, encoding_headers=encoding_headers)
-
-
-def _is_off(from_headers: Controls, services: Services) -> bool:
-    """Whether the headers of a request, or else the settings, choose the strategy `off`."""
-    return from_headers.strategy.is_off if from_headers.strategy is not None else services.settings.strategy == "off"
-
-
-def _check_may_go_unread(from_headers: Controls, encoding: str) -> None:
-    """Raises `BadRequest` if the headers ask for something that takes a body that can be read."""
-    if from_headers.needs_reading:
-        message = f"A dry run, and append mode, need a body that can be read, and not one in {encoding}."
-        raise BadRequest(message, param="Content-Encoding")

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.asking import Caller, Roles
 from proxy.condensing.account import Timing
-from proxy.condensing.judging import NO_ALLOWANCE, Judges, VoteRound
+from proxy.condensing.preparing import NO_ALLOWANCE, Judges, VoteRound
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.services import Services, open_services
 from proxy.settings import Settings
