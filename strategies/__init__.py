@@ -1,6 +1,6 @@
 """The table of strategies, and pipelines of them.
 
-A new strategy is one file, one row in `TABLE`, one heading in `docs/strategies.md` and one golden case.
+A new strategy is one file and one row in `TABLE`; `CONTRIBUTING.md` lists its tests and documents.
 """
 
 from __future__ import annotations

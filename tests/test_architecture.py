@@ -7,17 +7,19 @@
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from statistics import median
+from typing import get_args
 
 import pytest
+from pydantic import BaseModel
 
+from proxy.settings import Settings
 from strategies import TABLE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -287,12 +289,24 @@ def test_a_strategy_is_one_file_or_package_with_its_class(strategy: str) -> None
 
 
 @pytest.mark.parametrize("strategy", TABLE)
-def test_a_strategy_has_a_heading_in_the_docs(strategy: str) -> None:
-    document = (ROOT / "docs" / "strategies.md").read_text("utf-8")
-    headings = re.findall(r"^#+ .*$", document, re.MULTILINE)
-    assert any(re.search(rf"(?<![\w-])`?{strategy}`?(?![\w-])", heading) for heading in headings)
-
-
-@pytest.mark.parametrize("strategy", TABLE)
 def test_a_strategy_has_its_tests(strategy: str) -> None:
     assert (ROOT / "tests" / "strategies" / f"test_{strategy.replace('-', '_')}.py").exists()
+
+
+# --- the settings -----------------------------------------------------------------------------------------------
+
+
+def fields_of(model: type[BaseModel]) -> Iterator[str]:
+    """The names of a table's fields, and of those of the tables in it."""
+    for field_name, field in model.model_fields.items():
+        yield field_name
+        kinds = [field.annotation, *get_args(field.annotation)]
+        for kind in kinds:
+            if isinstance(kind, type) and issubclass(kind, BaseModel):
+                yield from fields_of(kind)
+
+
+def test_every_setting_is_read_somewhere() -> None:
+    readers = [path for path in MODULES if name(path).startswith("proxy/")]
+    read = {node.attr for path in readers for node in nodes(path) if isinstance(node, ast.Attribute)}
+    assert set(fields_of(Settings)) - read == set()

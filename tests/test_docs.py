@@ -8,6 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import Field, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -76,15 +77,21 @@ def section(text: str, title: str, level: int = 2) -> str:
 def rows(text: str) -> Iterator[Row]:
     """The rows of all tables, by their column's titles."""
     titles: list[str] = []
-    for line in without_code(text).splitlines():
+    for line, after in pairwise([*without_code(text).splitlines(), ""]):
         if not line.startswith("|"):
             titles = []
             continue
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not titles:
             titles = cells
-        elif not set("".join(cells)) <= {"-", " "}:
+            assert is_rule(after), f"these rows have no titles: {line}"
+        elif not is_rule(line):
             yield dict(zip(titles, cells, strict=True))
+
+
+def is_rule(line: str) -> bool:
+    """Whether a line parts the titles of a table from its rows."""
+    return "-" in line and set(line) <= set("|-: ")
 
 
 def names(cells: str) -> list[str]:

@@ -87,7 +87,12 @@ class Strategy(Protocol):
     """Whether its plans may shorten the tool results of the newest round, which all other plans must leave alone."""
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Yields effects, is sent their results, and returns a plan; raises `StrategyError` where it has none."""
+        """Yields effects, is sent their results, and returns a plan; raises `StrategyError` if it has none.
+
+        A plan may replace or drop `view.items[:view.last_cut]`, but not the items `view.task`, `view.replacement` and
+        `view.stays`. Its spans begin and end at `view.structure.cuts`. Raise `NothingToDo` if nothing is left to drop.
+        A strategy that asks nothing is a generator too: `yield from ()`.
+        """
         ...
 
 

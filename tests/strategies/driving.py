@@ -77,7 +77,7 @@ def condensed(name: str, view: View, budget: Budget, reply: Reply = good, **opti
     """The checked view after one strategy."""
     (strategy,) = staged(name, **{name.replace("-", "_"): options})
     after = apply(view, plan_of(strategy, view, budget, reply))
-    check(after, may_cut_newest_results=name == "shorten")
+    check(after, may_cut_newest_results=strategy.may_cut_newest_results)
     return after
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -47,13 +45,18 @@ def judged(requirement: Requirement, pipeline: str, view: View, window: int, rep
     """Runs a pipeline twice, the second time on messages from the cache: both outcomes are the same and sound."""
     budget = Budget.of(window)
     outcome: Outcome | None = None
-    with suppress(StrategyError):
+    failures: set[str] = set()
+    try:
         outcome = attempted(requirement, pipeline, view, budget, reply)
+    except StrategyError as error:
+        failures.add(error.reason)
     if outcome is not None:
+        failures |= set(outcome.reasons.values())
         again = attempted(requirement, pipeline, from_cache(view), budget, reply)
         assert head_pieces(again.view) == head_pieces(outcome.view)
         assert outcome.view.tokens < view.tokens
         assert faults(outcome.view, budget, shortened=newest_is_shortened(outcome.view)) == []
+    assert "invalid-plan" not in failures
     if requirement in (Requirement.HARD, Requirement.FORCED):
         check_usable(outcome.view if outcome else view, budget)
     return outcome
