@@ -149,7 +149,9 @@ class RequestContext(NamedTuple):
         goes_on, body = self.request.goes_on, self.request.body
         if goes_on is None or self.append is not None or not body.endpoint.is_kept(body.values):
             return False
-        return bool(goes_on.name) or all(each.role is not Role.ASSISTANT for each in self.as_sent.transcript.chain)
+        return bool(goes_on.name) or all(
+            message.role is not Role.ASSISTANT for message in self.as_sent.transcript.chain
+        )
 
     @property
     def is_estimated(self) -> bool:
@@ -188,7 +190,7 @@ class RequestContext(NamedTuple):
         session, branch = self.recognised.session, self.branch
         if session is None or branch is None or not (session.wishes and self.may_store):
             return None
-        return next((each for each in session.wishes if each.is_live and each.what == branch.name), None)
+        return next((wish for wish in session.wishes if wish.is_live and wish.what == branch.name), None)
 
     def is_held_back(self, applied: Condensation | None) -> bool:
         """Whether nothing is condensed until it must be, since a person took back what reached beyond `applied`."""
@@ -299,7 +301,7 @@ class RequestContext(NamedTuple):
     def cards(self) -> list[MemoryCard]:
         """The memory cards that this history may see, without those that a later card contradicts."""
         session, digests = self.recognised.session, self.history.digests
-        standing = [each for each in self.recognised.condensations if has_node(digests, each.covered, each.digest)]
+        standing = [known for known in self.recognised.condensations if has_node(digests, known.covered, known.digest)]
         own, unwanted = (session.cards(standing), forgotten_cards(session)) if session else ([], [])
         return combined_cards(own, self.recognised.scope.cards if self.recognised.scope else (), unwanted)
 

@@ -270,5 +270,5 @@ def is_first_of_a_truncated_window(decision: Decision, context: RequestContext) 
     window, applied = context.policy.window, decision.applied
     if window.learned_by is not Origin.TRUNCATION or decision.action is not Action.CONDENSED or applied is None:
         return False
-    others = (each for each in context.recognised.condensations if each.id != applied.id)
-    return applied.window == window.tokens and all(each.window > applied.window for each in others)
+    others = (record for record in context.recognised.condensations if record.id != applied.id)
+    return applied.window == window.tokens and all(other.window > applied.window for other in others)

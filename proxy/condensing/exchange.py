@@ -119,24 +119,22 @@ class Exchange:
 
         A dry run forwards nothing, so there an internal error propagates too.
         """
+        parts = self._parts
         try:
-            await self._take_in_and_decide()
+            context = await parts.intake.build_context(self.request, self.timing)
+            if context.branch is not None and context.branch.block.node and context.policy.memory.inject:
+                context = with_standing_block(context)
+            is_learned = context.policy.window.learned_by is not None
+            trial = trial_of(context, parts.knowledge.learned.takes_trial) if is_learned else None
+            if trial is None:
+                self._now = await self._decided(context)
+            else:
+                self._now = parts.attempt(*trial)._replace(untried=context)
         except Exception as error:
             if isinstance(error, ProxyError) or self.request.controls.dry_run:
                 raise
             _log.exception("a request was not taken in")
             self._now = Attempt(as_it_came(self.request))
-
-    async def _take_in_and_decide(self) -> None:
-        parts = self._parts
-        context = await parts.intake.build_context(self.request, self.timing)
-        if context.branch is not None and context.branch.block.node and context.policy.memory.inject:
-            context = with_standing_block(context)
-        trial = trial_of(context, parts.knowledge.learned.takes_trial) if context.policy.window.learned_by else None
-        if trial is None:
-            self._now = await self._decided(context)
-        else:
-            self._now = parts.attempt(*trial)._replace(untried=context)
 
     async def _decided(self, context: RequestContext) -> Attempt:
         started = perf_counter()

@@ -183,7 +183,7 @@ def with_economy(context: RequestContext) -> RequestContext:
     if transcript.task is not None:
         head += min(transcript.chain[transcript.task].tokens, budget.task_cap)
     growth = sum([message.tokens for message in newest]) / requests
-    made = (each for each in context.recognised.condensations if not (each.reverted or each.restores))
+    made = (record for record in context.recognised.condensations if not (record.reverted or record.restores))
     seen = sorted(made, key=attrgetter("created_at"))[-MAX_SEEN:]
     condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first, seen=seen)
     advice = advise(budget, policy.costs, condensing, growth)
@@ -231,4 +231,4 @@ def _needs_counts(context: RequestContext) -> bool:
     if stage is None or stage.inline:
         return stage is not None
     in_use = next(iter(standing_in(known, digests)), None)
-    return any(each.trigger == JUDGED for each in prepared_in(known, digests, in_use))
+    return any(record.trigger == JUDGED for record in prepared_in(known, digests, in_use))

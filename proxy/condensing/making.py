@@ -127,7 +127,9 @@ class Maker:
             return await self._run_and_record(job)
         clock = asyncio.get_running_loop().time
         began = clock()
-        result, is_leader = await self._tasks.share(job.name, self._single_flight(job), _is_useful)
+        result, is_leader = await self._tasks.share(
+            job.name, self._single_flight(job), lambda made: made.condensation is not None and not made.failure
+        )
         if is_leader:
             return result
         context.recognised.patience.spend(min(result.store_seconds, clock() - began))
@@ -276,18 +278,13 @@ def _new_id() -> str:
 def _deeper(condensation: Condensation) -> Condensation:
     """The same record one step deeper, under a name of its own."""
     name = _new_id()
-    cards = tuple(replace(each, condensation=name) for each in condensation.cards)
+    cards = tuple(replace(card, condensation=name) for card in condensation.cards)
     return replace(condensation, depth=condensation.depth + 1, id=name, cards=cards)
 
 
 def _shows_required(condensation: Condensation, context: RequestContext) -> bool:
     """Whether a condensation leaves in this request's view what must be there."""
     return shows_protected_messages(fold(context.history, (condensation.overlay,), context.overhead, context.counter))
-
-
-def _is_useful(result: MakeResult) -> bool:
-    """Whether a result is still given out to requests that ask for it a moment later."""
-    return result.condensation is not None and not result.failure
 
 
 def handed_over(made: Condensation | None) -> bytes:

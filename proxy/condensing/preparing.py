@@ -335,4 +335,4 @@ def _without_reasoning(metadata: Any) -> Any:
     """The metadata of votes without the judges' reasoning."""
     if isinstance(metadata, Mapping):
         return {name: _without_reasoning(value) for name, value in metadata.items() if name != "reasoning"}
-    return [_without_reasoning(each) for each in metadata] if isinstance(metadata, list) else metadata
+    return [_without_reasoning(value) for value in metadata] if isinstance(metadata, list) else metadata

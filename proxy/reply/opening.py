@@ -111,7 +111,9 @@ class BufferedReply:
         if self.status >= HTTPStatus.BAD_REQUEST or not self._held:
             return False
         if self._is_stream:
-            return _has_event(body)
+            # A complete event with data; comments that keep a connection alive do not count.
+            complete = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rpartition(b"\n\n")[0]
+            return any(line.startswith(b"data:") for line in complete.split(b"\n"))
         return _ERROR not in body[:_FIRST] or self._endpoint.answer.search(body, 0, _FIRST) is not None
 
 
@@ -147,9 +149,3 @@ def is_unreadable_refusal(reply: UpstreamReply) -> bool:
 
 async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
     return await anext(chunks, None)
-
-
-def _has_event(body: bytes) -> bool:
-    """Whether a complete event with data is there; comments that keep a connection alive do not count."""
-    complete = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rpartition(b"\n\n")[0]
-    return any(line.startswith(b"data:") for line in complete.split(b"\n"))

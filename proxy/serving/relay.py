@@ -91,13 +91,14 @@ class Incoming:
             return await work
         except BaseException as error:
             self.close()
-            if isinstance(error, asyncio.CancelledError) and watch.is_only_canceller():
+            is_only_canceller = watch.has_cancelled and task.cancelling() == watch.cancelling_before + 1
+            if isinstance(error, asyncio.CancelledError) and is_only_canceller:
                 raise ClientGone from None
             raise
         finally:
             self._watch, watch.is_over = None, True
             if watch.has_cancelled:
-                watch.task.uncancel()  # the caller has dealt with it
+                task.uncancel()  # the caller has dealt with it
 
     def close(self) -> None:
         if self._watching is not None:
@@ -129,10 +130,6 @@ class _Watch:
         if not self.is_over:
             self.has_cancelled = True
             self.task.cancel()
-
-    def is_only_canceller(self) -> bool:
-        """Whether this watch has cancelled the task and nobody else has."""
-        return self.has_cancelled and self.task.cancelling() == self.cancelling_before + 1
 
 
 @dataclass(slots=True)
@@ -207,7 +204,8 @@ class Relay:
 
     async def _pass_all(self, send: Send, held: _Held | None, *, in_events: bool) -> None:
         """Passes on the whole reply; raises `UpstreamUnavailable`, and what keeps the reply from being settled."""
-        bytes_left = _content_length(self.reply.headers)
+        length = first(self.reply.headers, _LENGTH)
+        bytes_left = int(length) if length and length.isdigit() else -1  # -1 if the length is not known
         async for chunk in self.reply.chunks():
             bytes_left -= len(chunk)
             if self.watched is not None:
@@ -325,9 +323,3 @@ class _Held:
 
 def body_message(chunk: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": chunk, "more_body": more}
-
-
-def _content_length(headers: Headers) -> int:
-    """The length of the body in bytes as its header says; -1 without a valid one."""
-    value = first(headers, b"content-length")
-    return int(value) if value and value.isdigit() else -1
