@@ -218,7 +218,7 @@ def _knowledge(ground: _Ground, discovered: Discovered) -> Knowledge:
         report=telemetry.record_calibration,
         truncated_at=learned.truncated_at,
     )
-    return Knowledge(learned, calibrator, Profiles(settings.profile_of), tasks, telemetry.record_truncation, base_url)
+    return Knowledge(learned, calibrator, Profiles(settings.profile_of), tasks, telemetry.record_truncation)
 
 
 def _condenser(

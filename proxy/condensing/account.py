@@ -243,7 +243,6 @@ def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
 def refuse_over_budget(decision: Decision, context: RequestContext) -> None:
     """Raises `ContextLengthExceeded` under `strict` for a view that leaves the reply less than is reserved for it."""
     policy, tokens = decision.policy, decision.view.tokens
-    is_idle = policy.pipeline.is_off or policy.pipeline.observe
-    if policy.strict and policy.budget is not None and not is_idle and tokens > policy.budget.usable:
+    if policy.strict and policy.rewrites and policy.budget is not None and tokens > policy.budget.usable:
         message = f"{where_tokens_are(decision)} As strict is set, at most {policy.budget.usable:,} tokens are sent."
         raise ContextLengthExceeded(message, param=context.request.body.endpoint.list_member)

@@ -57,8 +57,7 @@ class Attempt(NamedTuple):
     @property
     def rewritable(self) -> RequestContext | None:
         """The context, if the view may be written in another form; else None."""
-        pipeline = self.decision.policy.pipeline
-        return None if pipeline.is_off or pipeline.observe else self.context
+        return self.context if self.decision.policy.rewrites else None
 
 
 def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, rounds: HiddenRounds | None) -> Attempt:
@@ -122,8 +121,7 @@ def _last_applied(decision: Decision, context: RequestContext) -> str:
 
     A request under `observe:`, or one that was `off`, leaves it as it was.
     """
-    pipeline = context.policy.pipeline
-    if decision.applied is None and (pipeline.is_off or pipeline.observe):
+    if decision.applied is None and not context.policy.rewrites:
         return context.recognised.last_applied(context.branch) or ""
     return decision.applied.id if decision.applied else ""
 
@@ -208,7 +206,7 @@ def trial_of(context: RequestContext, takes_trial: Callable[[Scope], bool]) -> t
     policy, window = context.policy, context.policy.window
     if window.learned_by is None or window.tokens is None or not context.may_store:
         return None
-    if policy.pipeline.is_off or policy.pipeline.observe or policy.strict:
+    if not policy.rewrites or policy.strict:
         return None
     whole = context.as_it_came()
     trial = undecided(whole)

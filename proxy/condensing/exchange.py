@@ -172,10 +172,10 @@ class Exchange:
 
     # -- send ----------------------------------------------------------------------------------------
 
-    async def send(self, send: Send, own_work: OwnWork) -> UpstreamReply:
+    async def send(self, send: Send, own_work: OwnWork | None = None) -> UpstreamReply:
         """Sends the request, and returns the reply for the client; raises `UpstreamUnavailable`.
 
-        `send` sends a body. `own_work` wraps the wait for our own models.
+        `send` sends a body. `own_work` wraps the wait for our own models, if anything is to be done meanwhile.
         """
         reply = await self._send_until_accepted(send, own_work)
         now = self._now
@@ -188,7 +188,7 @@ class Exchange:
             self._now = now._replace(decision=decision, rounds=None)
         return searched.reply
 
-    async def _send_until_accepted(self, send: Send, own_work: OwnWork) -> UpstreamReply:
+    async def _send_until_accepted(self, send: Send, own_work: OwnWork | None) -> UpstreamReply:
         """Sends one attempt after the other until none follows, and returns the last reply."""
         answer = await self._send_once(send)
         while (following := await self._attempt_after(answer, own_work)) is not None:
@@ -228,14 +228,16 @@ class Exchange:
         self.timing.upstream += (perf_counter() - started) * 1000
         return answer
 
-    async def _attempt_after(self, refused: OpenedReply, own_work: OwnWork) -> Attempt | None:
+    async def _attempt_after(self, refused: OpenedReply, own_work: OwnWork | None) -> Attempt | None:
         """The attempt that follows an answer; None if the client gets that, as it does after an internal error."""
         try:
             attempt = self._in_another_form(refused) if refused.error else None
             if attempt is not None or refused.refusal is None:
                 return attempt or self._as_it_came(refused)
-            is_output = refused.refusal.kind is RefusedPart.OUTPUT
-            return None if is_output else await own_work(self._smaller(refused, refused.refusal))
+            if refused.refusal.kind is RefusedPart.OUTPUT:
+                return None
+            making = self._smaller(refused, refused.refusal)
+            return await (own_work(making) if own_work else making)
         except ProxyError:
             return None  # nothing fits
         except Exception:  # noqa: BLE001
@@ -319,7 +321,7 @@ class Exchange:
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
         if usage is not None and context is not None:
             self.usage = usage
-            self._anchor = self._parts.knowledge.after(decision, context, usage, watched)
+            self._anchor = self._parts.knowledge.after(decision, context, usage)
 
     async def store(self, items: Items = (), reply_id: str = "") -> None:
         """Stores what later requests need, in a task of the app: a client that leaves meanwhile does not stop it."""

@@ -136,7 +136,7 @@ class Intake:
             return context
         session = context.recognised.session
         context = context._replace(branch=session.find_branch(restored.transcript) if session else None)
-        if context.policy.pipeline.is_off or context.policy.pipeline.observe:
+        if not context.policy.rewrites:
             return context._replace(full_transcript=restored.transcript)
         policy = context.policy.with_dropping() if restored.restored else context.policy
         return context._replace(full_transcript=restored.transcript, measured=restored, policy=policy)

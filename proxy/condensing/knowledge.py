@@ -16,34 +16,36 @@ from dataclasses import dataclass, field
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.endpoints.replies import Usage
-from proxy.http.headers import first
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.calibrator import Calibrator
-from proxy.knowledge.learned_windows import CountedReply, LearnedWindow, LearnedWindows, setting_of
+from proxy.knowledge.learned_windows import CountedReply, LearnedWindow, LearnedWindows
 from proxy.knowledge.profiles import MAX_MODELS, CallersText, Profile, Profiles, Scope, sends_options
 from proxy.overflow import Refusal, recognise
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply
-from proxy.reply.watching import WatchedReply
 from proxy.request.client_request import ClientRequest
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Patience
 
 FIRST_LOOK = 0.25  # seconds
+SERVER_SETTINGS = (
+    "num_ctx or OLLAMA_CONTEXT_LENGTH (Ollama), --ctx-size divided by --parallel (llama.cpp), the loaded context length"
+    " (LM Studio), --max-model-len (vLLM), --context-length (SGLang)"
+)
+"""What sets the window of a server."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class Knowledge:
-    """What is known of one upstream; one per app. `report` is called for each truncation, `upstream` is an address."""
+    """What is known of one upstream; one per app. `report` is called for each truncation."""
 
     learned: LearnedWindows
     calibrator: Calibrator
     profiles: Profiles
     tasks: OwnedTasks
     report: Callable[[], None]
-    upstream: str
     _logged: Lru[str, int] = field(default_factory=lambda: Lru(MAX_MODELS))
 
     async def before(self, scope: Scope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> int:
@@ -60,17 +62,15 @@ class Knowledge:
             patience.spend(clock() - began)
         return self.calibrator.hidden(scope.model, *counters)
 
-    def after(self, decision: Decision, context: RequestContext, usage: Usage, watched: WatchedReply) -> Anchor | None:
+    def after(self, decision: Decision, context: RequestContext, usage: Usage) -> Anchor | None:
         """Learns from the usage of a complete reply; returns the anchor for the next request of its branch."""
-        self._look_for_truncation(decision, context.request, usage, watched)
+        self._look_for_truncation(decision, context.request, usage)
         if context.request.controls.no_store:
             return None
         applied = decision.applied.id if decision.applied else ""
         return self.calibrator.learn(context.prompt, context.calibrated, decision.view, applied, usage.prompt)
 
-    def _look_for_truncation(
-        self, decision: Decision, request: ClientRequest, usage: Usage, watched: WatchedReply
-    ) -> None:
+    def _look_for_truncation(self, decision: Decision, request: ClientRequest, usage: Usage) -> None:
         """Learns, counts and logs it if the usage proves that the upstream truncates prompts."""
         # Our count of a picture is only a bound, so it does not tell which of two prompts is longer.
         if not request.body.is_text:
@@ -83,11 +83,10 @@ class Knowledge:
         self.report()
         if self._logged.get(model) != kept:
             self._logged.put(model, kept)
-            server = first(watched.headers, b"server") or ""
             _log.warning(
                 "%s silently reads only the newest %s tokens of a longer prompt. They are taken for its window, unless"
                 " the settings give one. A longer one is set by %s.",
-                *(label(model), kept, setting_of(f"{self.upstream} {server} {watched.head}")),
+                *(label(model), kept, SERVER_SETTINGS),
             )
 
     def window_from(

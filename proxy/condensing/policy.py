@@ -113,6 +113,11 @@ class Policy(NamedTuple):
     ledger: LedgerCaps = LEDGER
 
     @property
+    def rewrites(self) -> bool:
+        """Whether requests may be changed: not if they are `off`, or only observed."""
+        return not (self.pipeline.is_off or self.pipeline.observe)
+
+    @property
     def roles(self) -> Mapping[str, ModelRole]:
         """The models that effects may name by their role."""
         return {SUMMARIZER: self.summarizer, JUDGE: self.judge}

@@ -294,9 +294,8 @@ class Preparer:
 
 
 def _may_prepare(context: RequestContext) -> bool:
-    pipeline = context.policy.pipeline
-    changes = not (pipeline.is_off or pipeline.observe)
-    return changes and context.may_store and context.policy.asks_models and context.policy.budget is not None
+    policy = context.policy
+    return policy.rewrites and context.may_store and policy.asks_models and policy.budget is not None
 
 
 def _may_be_due(view: View, context: RequestContext) -> bool:

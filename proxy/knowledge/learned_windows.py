@@ -317,21 +317,3 @@ def _clearly_different(lengths: Sequence[int]) -> int:
         if length >= CLEARLY * longest:
             number, longest = number + 1, length
     return number
-
-
-_SETTINGS = (
-    (("fp_ollama", ":11434", "ollama"), "num_ctx of the model, or OLLAMA_CONTEXT_LENGTH of the server (Ollama)"),
-    ((":1234", "lm studio", "lmstudio"), "the context length that the model is loaded with (LM Studio)"),
-    (("llama.cpp", "llama-server"), "--ctx-size divided by --parallel (llama.cpp)"),
-    (("vllm",), "--max-model-len (vLLM)"),
-    (("sglang",), "--context-length (SGLang)"),
-)
-
-
-_ANY_SETTING = "num_ctx (Ollama), --ctx-size (llama.cpp), the loaded context length (LM Studio), --max-model-len (vLLM)"
-
-
-def setting_of(traces: str) -> str:
-    """The setting that raises a server's window, chosen by traces of the server: its address, headers, reply."""
-    lowered = traces.lower()
-    return next((setting for marks, setting in _SETTINGS if any(mark in lowered for mark in marks)), _ANY_SETTING)

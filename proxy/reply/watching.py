@@ -41,7 +41,6 @@ class WatchedReply:
     """
 
     def __init__(self, endpoint: Endpoint, headers: Headers, capture: Capture | None = None) -> None:
-        self.headers = headers
         encoding = encoding_of(headers)
         self._endpoint = endpoint
         self._decoder = decoder_for(encoding) if encoding else None
@@ -83,11 +82,6 @@ class WatchedReply:
     @property
     def reply_id(self) -> str:
         return self._capture.reply_id if self._capture is not None else ""
-
-    @property
-    def head(self) -> str:
-        """The beginning of the reply, at most `HEAD` bytes of it."""
-        return self._head.decode("utf-8", "replace")
 
     def ending(self) -> str:
         """The digest of the end of the reply's text; "" if its last bytes do not show it."""

@@ -13,7 +13,6 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
-from typing import TypeVar
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Send
@@ -40,7 +39,6 @@ from proxy.upstream import UpstreamReply, UpstreamRequest
 REFUSED = (429, 503)
 """Statuses after which the proxy's own background calls pause."""
 _CANNOT_COUNT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -81,8 +79,6 @@ class _Serving:
         services.telemetry.in_flight += 1
         try:
             self.request = await read_request(self.endpoint, arrival)
-        except ClientGone:
-            rest = Response(status_code=CLIENT_CLOSED_REQUEST)
         except Unread as unread:
             rest = await pass_unread(arrival, unread)
         else:
@@ -176,7 +172,7 @@ class _Serving:
         """Forwards the request; while the upstream is to give the head of the reply, none is sent to keep it alive."""
         keep_alive, send = self.keep_alive, partial(self._send, exchange)
         if keep_alive is None:
-            return await exchange.send(send, _uninterrupted)
+            return await exchange.send(send)
         keep_alive.waits_for_upstream = True
         try:
             return await exchange.send(send, keep_alive.own_work)
@@ -228,11 +224,6 @@ class _Serving:
         return storing
 
 
-def _uninterrupted(work: Awaitable[T]) -> Awaitable[T]:
-    """Work of the proxy's own while nothing is sent to keep the client's connection alive."""
-    return work
-
-
 def _own_reply(data: bytes | str, exchange: Exchange) -> Response:
     """A reply of the proxy's own to a request that was decided on and not sent."""
     response = Response(data, media_type="application/json")
@@ -257,8 +248,6 @@ class Counting(Placed):
             asked = await read_request(self.endpoint, arrival)
             arrival.scope[LINE].model = asked.model
             return await arrival.incoming.unless_gone(_counted(asked, arrival.services, arrival.incoming))
-        except ClientGone:
-            return Response(status_code=CLIENT_CLOSED_REQUEST)
         except Unread as unread:
             return await pass_unread(arrival, unread)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.endpoints.table import endpoint_at
@@ -13,7 +12,7 @@ from proxy.http.headers import ENCODING, encode_headers, first, to_upstream
 from proxy.log import LINE
 from proxy.reasons import Action, Reason
 from proxy.serving.reading import Arrival, Placed, Unread
-from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Relay
+from proxy.serving.relay import Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 GENERATING = frozenset(
@@ -73,8 +72,6 @@ async def _forward(arrival: Arrival, forwarded: UpstreamRequest, own_headers: Pa
 
     try:
         reply = await incoming.unless_gone(send())
-    except ClientGone:
-        return Response(status_code=CLIENT_CLOSED_REQUEST)
     except ProxyError as error:
         error.headers = own_headers
         raise

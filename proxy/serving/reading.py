@@ -13,6 +13,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
@@ -25,7 +26,7 @@ from proxy.request import wire
 from proxy.request.callers import Owner
 from proxy.request.client_request import ClientRequest, GoesOn
 from proxy.request.scanning import EXTENSION
-from proxy.serving.relay import Incoming
+from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming
 
 if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them
@@ -70,13 +71,15 @@ class Placed(ABC):
     __slots__ = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves one request; raises `ProxyError` where it is refused before it was read."""
+        """Serves one request; raises `ProxyError` if it is refused before it was read."""
         services: Services = scope["app"].state.services
         client = scope.get("client")
         owner = services.tenants.owner(scope["headers"], client[0] if client else None)
         place = await services.admission.enter(owner.tenant)
         try:
             await self.serve(Arrival(scope, receive, send, services, owner, place, Incoming(receive)))
+        except ClientGone:
+            await Response(status_code=CLIENT_CLOSED_REQUEST)(scope, receive, send)
         finally:
             place.leave()
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from proxy.condensing.account import Timing
 from proxy.condensing.context import undecided
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage
-from proxy.reply.watching import WatchedReply
 from proxy.services import Services
 from tests.support.driver import driver, request, talk
 
@@ -26,9 +22,7 @@ async def learn(services: Services, turns: int, counted: int, **control: str) ->
     context = await parts.intake.with_counts(
         await parts.intake.build_context(request(talk(turns), **control), Timing())
     )
-    watched = WatchedReply(CHAT_ENDPOINT, [(b"content-type", b"application/json")], None)
-    watched.feed(json.dumps({"choices": [], "usage": {"prompt_tokens": counted}}).encode())
-    parts.knowledge.after(undecided(context), context, Usage(counted), watched)
+    parts.knowledge.after(undecided(context), context, Usage(counted))
 
 
 async def test_one_count_for_prompts_of_three_lengths_teaches_the_window() -> None:

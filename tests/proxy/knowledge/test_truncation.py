@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from proxy.knowledge.learned_windows import CountedReply, kept_by, setting_of
+from proxy.knowledge.learned_windows import CountedReply, kept_by
 
 
 def kept(*replies: tuple[int, int], loaded: int | None = None) -> int | None:
@@ -50,17 +50,3 @@ def test_counts_and_estimates_by_length_are_not_compared() -> None:
     replies = [CountedReply(5_000, 4_096, False), CountedReply(6_000, 4_096, True), CountedReply(7_000, 4_096, True)]
     assert kept_by(replies) is None
     assert kept_by([*replies, CountedReply(8_000, 4_096, True)]) == 4_096
-
-
-@pytest.mark.parametrize(
-    ("traces", "setting"),
-    [
-        ("http://localhost:11434/v1", "num_ctx"),
-        ('http://models/v1 {"system_fingerprint":"fp_ollama"', "num_ctx"),
-        ("http://localhost:1234/v1", "LM Studio"),
-        ("http://models/v1 llama.cpp", "--ctx-size"),
-        ("http://models/v1 uvicorn", "--max-model-len"),
-    ],
-)
-def test_the_setting_that_raises_the_window_is_named_for_the_server_at_hand(traces: str, setting: str) -> None:
-    assert setting in setting_of(traces)
