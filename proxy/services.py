@@ -18,7 +18,7 @@ from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import Maker
 from proxy.condensing.policy import Policies
-from proxy.condensing.preparing import Judges, Preparer
+from proxy.condensing.preparing import Preparer
 from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.restoring import Restorer
 from proxy.condensing.running import PipelineRunner
@@ -250,12 +250,14 @@ def _condenser(
     maker = Maker(runner, keeper, leases, tasks, clock)
     preparer = Preparer(
         maker=maker,
-        judges=Judges(runner, keeper, leases, allowance, clock, keeps_text=keeps_text),
+        runner=runner,
         keeper=keeper,
         leases=leases,
         tasks=tasks,
         counted=intake.with_counts,
         clock=clock,
+        allowance=allowance,
+        keeps_text=keeps_text,
     )
     injector = Injector(recall, memory, tasks)
     decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout, settings.cost.cache_lifetime)

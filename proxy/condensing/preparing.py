@@ -61,76 +61,24 @@ class VoteRound(NamedTuple):
     tokens: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Judges:
-    """Holds rounds of votes; one per app.
-
-    `allowance` is a share of the session's forwarded prompt tokens. Without `keeps_text` the judges' reasoning is not
-    kept, because it may quote the conversation.
-    """
-
-    runner: PipelineRunner
-    keeper: Keeper
-    leases: Leases
-    allowance: float
-    clock: Callable[[], float]
-    keeps_text: bool = True
-
-    async def vote(self, stage: Judging, base: Replayed, context: RequestContext, caller: Caller) -> VoteRound:
-        """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
-        if context.allowance_after_votes(self.allowance) <= context.spent(ON_EMBEDDINGS):
-            return VoteRound(None, NO_ALLOWANCE)
-        view, now = base.view, asyncio.get_running_loop().time()
-        work = context.work_name("vote", view.transcript.digests[-1], base.applied_id)
-        request, patience = context.request, context.recognised.patience
-        async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
-            if not turn.held:
-                return VoteRound(None, HELD_ELSEWHERE)
-            vote_round = await self._hold(stage, view, context, caller)
-        if vote_round.verdict is not None:
-            await self.note(stage, vote_round, view, context)
-        return vote_round
-
-    async def _hold(self, stage: Judging, view: View, context: RequestContext, caller: Caller) -> VoteRound:
-        polling = stage.judge(view, context.budget, context.session_facts(self.clock()))
-        try:
-            verdict, tokens = await self.runner.ask_judges(polling, view, context.policy, caller)
-        except Exception:  # noqa: BLE001
-            # A defect in a judge costs its verdict, nothing else.
-            _log.exception("a judge failed")
-            return VoteRound(None, "internal-error")
-        kept = verdict if self.keeps_text else replace(verdict, metadata=_without_reasoning(verdict.metadata))
-        return VoteRound(kept, tokens=tokens)
-
-    async def note(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
-        """Stores in the session a verdict on a view, or why there is none; the latter creates no session."""
-        verdict, skip_reason, tokens = vote_round
-        facts = context.session_facts(self.clock())
-
-        def change(session: Session) -> Session:
-            verdicts = session.verdicts if verdict is None else (*session.verdicts, verdict)
-            state = stage.state(view, replace(facts, verdicts=verdicts), skip_reason)
-            if verdict is None:
-                return session._replace(judging=state)
-            return session.with_totals(own_tokens=tokens, judge_tokens=tokens, votes=1).with_verdict(verdict, state)
-
-        await self.keeper.amend(context.recognised, change, creates=verdict is not None)
-
-
 @dataclass(slots=True, eq=False, kw_only=True)
 class Preparer:
-    """Prepares condensations; one per app.
+    """Holds votes and prepares condensations; one per app.
 
-    `counted` counts the tokens of a request whose sizes were estimated from lengths.
+    `counted` counts the tokens of a request whose sizes were estimated from lengths. `allowance` is a share of the
+    session's forwarded prompt tokens. Without `keeps_text` the judges' reasoning is not kept, because it may quote the
+    conversation.
     """
 
     maker: Maker
-    judges: Judges
+    runner: PipelineRunner
     keeper: Keeper
     leases: Leases
     tasks: OwnedTasks
     counted: Callable[[RequestContext], Awaitable[RequestContext]]
     clock: Callable[[], float]
+    allowance: float
+    keeps_text: bool = True
     _failed_tries: Lru[Hashable, FailedTry] = field(default_factory=lambda: Lru(_REMEMBERED), init=False)
     _held: int = field(default=0, init=False)
 
@@ -219,10 +167,50 @@ class Preparer:
         holds = stage.inline is not background and (context.policy.prepares or not background)
         if holds and not vote_round.skip_reason:
             caller = context.caller(self.tasks, background=background)
-            vote_round = await self.judges.vote(stage, decision.base, context, caller)
+            vote_round = await self.vote(stage, decision.base, context, caller)
         if vote_round.verdict is None and background:
-            await self.judges.note(stage, vote_round, decision.view, context)
+            await self._note_round(stage, vote_round, decision.view, context)
         return vote_round.verdict
+
+    async def vote(self, stage: Judging, base: Replayed, context: RequestContext, caller: Caller) -> VoteRound:
+        """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
+        if context.allowance_after_votes(self.allowance) <= context.spent(ON_EMBEDDINGS):
+            return VoteRound(None, NO_ALLOWANCE)
+        view, now = base.view, asyncio.get_running_loop().time()
+        work = context.work_name("vote", view.transcript.digests[-1], base.applied_id)
+        request, patience = context.request, context.recognised.patience
+        async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
+            if not turn.held:
+                return VoteRound(None, HELD_ELSEWHERE)
+            vote_round = await self._hold(stage, view, context, caller)
+        if vote_round.verdict is not None:
+            await self._note_round(stage, vote_round, view, context)
+        return vote_round
+
+    async def _hold(self, stage: Judging, view: View, context: RequestContext, caller: Caller) -> VoteRound:
+        polling = stage.judge(view, context.budget, context.session_facts(self.clock()))
+        try:
+            verdict, tokens = await self.runner.ask_judges(polling, view, context.policy, caller)
+        except Exception:  # noqa: BLE001
+            # A defect in a judge costs its verdict, nothing else.
+            _log.exception("a judge failed")
+            return VoteRound(None, "internal-error")
+        kept = verdict if self.keeps_text else replace(verdict, metadata=_without_reasoning(verdict.metadata))
+        return VoteRound(kept, tokens=tokens)
+
+    async def _note_round(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
+        """Stores in the session a verdict on a view, or why there is none; the latter creates no session."""
+        verdict, skip_reason, tokens = vote_round
+        facts = context.session_facts(self.clock())
+
+        def change(session: Session) -> Session:
+            verdicts = session.verdicts if verdict is None else (*session.verdicts, verdict)
+            state = stage.state(view, replace(facts, verdicts=verdicts), skip_reason)
+            if verdict is None:
+                return session._replace(judging=state)
+            return session.with_totals(own_tokens=tokens, judge_tokens=tokens, votes=1).with_verdict(verdict, state)
+
+        await self.keeper.amend(context.recognised, change, creates=verdict is not None)
 
     def _failures(self, context: RequestContext) -> list[FailedTry]:
         """The last failed tries of this branch: what this process knows, and what the session had stored."""

@@ -51,7 +51,7 @@ class Searchable:
     """What a request may search: its history, and the cards that it may see.
 
     `key` names the session whose index is used; with None the index is dropped after the request, and no other request
-    sees it. `asker` is the request on whose behalf vectors are made; None where none may be made.
+    sees it. `asker` is the request on whose behalf vectors are made; None if none may be made.
     """
 
     key: StoreKey | None
@@ -228,7 +228,7 @@ class Injector:
             self._tasks.start(self._recall.learn(Searchable.of(context)), ("learn", context.recognised.key))
 
     async def _choose_block(self, view: View, context: RequestContext) -> MemoryBlock | None:
-        """The block for a new user message; None where nothing is found, or there is no room."""
+        """The block for a new user message; None if nothing is found, or there is no room."""
         last, budget = context.history.last_user, context.budget
         free = budget.headroom(view.tokens) - budget.least_headroom
         hides = view.covered_count > 0 or bool(view.transcript.unknown)

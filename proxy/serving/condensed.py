@@ -31,8 +31,7 @@ from proxy.request.client_request import ClientRequest
 from proxy.services import Services
 from proxy.serving.keepalive import COMMENT, KeepAlive
 from proxy.serving.layer import error_response
-from proxy.serving.passthrough import pass_unread
-from proxy.serving.reading import Arrival, Placed, Unread, read_request, shows_original_usage
+from proxy.serving.reading import Arrival, Placed, Unread, pass_unread, read_request, shows_original_usage
 from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
@@ -67,7 +66,7 @@ class _Serving:
     request: ClientRequest = field(init=False)
     """The request, once it was read."""
     keep_alive: KeepAlive | None = None
-    """Sends signs of life; None where none are wanted."""
+    """Sends signs of life; None if none are wanted."""
     is_in_foreground: bool = False
     asks_after_reply: bool = False
     is_replying: bool = False
@@ -102,7 +101,8 @@ class _Serving:
                 await self.arrival.incoming.unless_gone(self._answer(send))
             except ClientGone:
                 if not self.is_replying:
-                    await self._send_response(Response(status_code=CLIENT_CLOSED_REQUEST), send)
+                    gone = Response(status_code=CLIENT_CLOSED_REQUEST)
+                    await gone(self.arrival.scope, self.arrival.receive, send)
             if keep_alive is not None:
                 await keep_alive.close()
         except BaseException:
@@ -135,13 +135,10 @@ class _Serving:
         if isinstance(response, Relay):
             await response.pass_on(send)
         else:
-            await self._send_response(response, send)
-
-    async def _send_response(self, response: Response, send: Send) -> None:
-        await response(self.arrival.scope, self.arrival.receive, send)
+            await response(self.arrival.scope, self.arrival.receive, send)
 
     async def _response(self) -> Relay | Response:
-        """Has the condenser decide, forwards the request, and returns the response that relays the reply."""
+        """Decides on the request, forwards it, and returns the response that relays the reply."""
         services, keep_alive, lane = self.services, self.keep_alive, self.services.asking.lane
         lane.note_arrival()
         exchange = self.line.decided = await services.condenser.exchange(self.request)
@@ -238,7 +235,7 @@ class Counting(Placed):
     endpoint: Endpoint
 
     async def serve(self, arrival: Arrival) -> None:
-        """Has the upstream count the view of a request, or the request itself if clients are shown what that costs."""
+        """Lets the upstream count the view of a request, or the request itself if clients are shown what that costs."""
         await arrival.answer(await self._count(arrival))
 
     async def _count(self, arrival: Arrival) -> ASGIApp:

@@ -1,4 +1,4 @@
-"""A request that arrives: it gets a place, and one of an endpoint is read.
+"""A request that arrives: it gets a place, and one of an endpoint is read; all others are passed on unchanged.
 
 A request waits for its place (`proxy/http/admission.py`) before anything is read of it, and has it until its reply has
 ended. A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode,
@@ -11,6 +11,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.responses import Response
@@ -18,15 +19,27 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
 from proxy.endpoints.endpoint import Endpoint
-from proxy.errors import BadRequest, BodyTooLarge
+from proxy.endpoints.table import endpoint_at
+from proxy.errors import BadRequest, BodyTooLarge, ProxyError, UpgradeRefused
 from proxy.http.admission import Place
-from proxy.http.headers import ENCODING, Headers, decode_body, decoder_for, encoding_of, to_upstream
-from proxy.reasons import Reason
+from proxy.http.headers import (
+    ENCODING,
+    Headers,
+    decode_body,
+    decoder_for,
+    encode_headers,
+    encoding_of,
+    first,
+    to_upstream,
+)
+from proxy.log import LINE
+from proxy.reasons import Action, Reason
 from proxy.request import wire
 from proxy.request.callers import Owner
 from proxy.request.client_request import ClientRequest, GoesOn
 from proxy.request.scanning import EXTENSION
-from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming
+from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
+from proxy.upstream import UpstreamReply, UpstreamRequest
 
 if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them
@@ -187,3 +200,78 @@ def _client_request(arrival: Arrival, body: wire.Body, goes_on: GoesOn | None, e
         trust=services.callers.trust_in(owner.credential),
         goes_on=goes_on,
     )
+
+
+# -- passing on ------------------------------------------------------------------------------------------------
+
+GENERATING = frozenset(
+    (
+        *("completions", "responses", "conversations", "messages", "threads", "embeddings", "moderations"),
+        *("images", "audio", "videos", "realtime"),
+    )
+)
+"""The first path segments under `/v1/` of endpoints that ask a model, or hold what one is asked."""
+
+Pairs = list[tuple[str, str]]
+
+
+class PassThrough(Placed):
+    """Forwards requests under `/v1/` without reading them and relays the replies, as an ASGI app."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if first(scope["headers"], b"upgrade"):
+            raise UpgradeRefused
+        await super().__call__(scope, receive, send)
+
+    async def serve(self, arrival: Arrival) -> None:
+        scope = arrival.scope
+        segment = scope["path"].removeprefix("/v1/").partition("/")[0]
+        is_bypassed = scope["method"] == "POST" and segment in GENERATING
+        own_headers = _note_bypass(arrival, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
+        await arrival.answer(await _forward(arrival, own_headers))
+
+
+async def pass_unread(arrival: Arrival, unread: Unread) -> ASGIApp:
+    """Forwards a request that would be condensed but is not read; returns what relays the reply."""
+    own_headers = _note_bypass(arrival, unread.reason)
+    return await _forward(arrival, own_headers, unread.body, is_unpacked=unread.is_unpacked)
+
+
+def _note_bypass(arrival: Arrival, reason: Reason) -> Pairs:
+    """Counts a request that asks a model and is not condensed; returns the headers that say so."""
+    arrival.services.telemetry.record_bypass()
+    arrival.scope[LINE].outcome = Action.BYPASSED, reason
+    return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
+
+
+async def _forward(
+    arrival: Arrival, own_headers: Pairs, body: bytes | None = None, *, is_unpacked: bool = False
+) -> ASGIApp:
+    """What relays the reply. A body that was not read is streamed, with its content length if the client sent one."""
+    scope, incoming, received, started = arrival.scope, arrival.incoming, arrival.scope["headers"], perf_counter()
+    endpoint = endpoint_at(scope["path"])
+    headers = to_upstream(received, arrival.services.own_key, endpoint.key_header)
+    if is_unpacked:
+        headers = [pair for pair in headers if pair[0] != ENCODING]
+    length = first(received, b"content-length")
+    has_body = length not in (None, "0") or first(received, b"transfer-encoding") is not None
+    if has_body and length is not None and body is None:
+        headers.append((b"content-length", length.encode()))
+    content = body if body is not None else incoming.body() if has_body else b""
+
+    async def send() -> UpstreamReply:
+        if isinstance(content, bytes):
+            # A disconnect is noticed only after the client's body has been read to its end.
+            async for _ in incoming.body():
+                pass
+        target = scope["method"], scope["raw_path"], scope["query_string"]
+        return await arrival.services.upstream.send(UpstreamRequest(*target, headers, content))
+
+    try:
+        reply = await incoming.unless_gone(send())
+    except ProxyError as error:
+        error.headers = own_headers
+        raise
+    finally:
+        scope[LINE].upstream_ms = (perf_counter() - started) * 1000
+    return Relay(endpoint, incoming, reply, encode_headers(own_headers))
