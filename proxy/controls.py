@@ -197,7 +197,7 @@ class Controls:
     economy: str | None = control(
         "economy",
         _economy,
-        "`auto`: condense where that is [cheapest](economics.md); `advise`: say in the reply where that is; `off`",
+        "`auto`: condense at the [cheapest](economics.md) size; `advise`: give that size in the reply; `off`",
         sticks="yes",
         settings="`models[].economy`, `economy`",
     )

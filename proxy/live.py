@@ -51,7 +51,8 @@ class Live:
 
     def record(self, tenant: str, model: str, decision: Decision, usage: Usage | None) -> None:
         """Records a request that the upstream has answered; without a `usage` its prompt counts as read anew."""
-        row = self._rows.use((tenant, decision.session), lambda: _Row(tenant, decision.session))
+        key = tenant, decision.session
+        row = self._rows.use(key) or self._rows.put(key, _Row(*key))
         counted = usage or Usage(decision.expected_tokens)
         row.model, row.strategy = model, decision.policy.pipeline.text
         row.action, row.reason, row.window = decision.action, decision.reason, decision.policy.window.tokens

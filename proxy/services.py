@@ -233,7 +233,7 @@ def _condenser(
     memory, allowance, keeps_text = settings.memory, settings.background.allowance, settings.store.keeps_text
     keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text)
     model = memory.embeddings_model
-    recall = Recall(Meanings(asking, keeper, model, allowance, clock) if model else None)
+    recall = Recall(Meanings(asking.embed, keeper, model, allowance, clock) if model else None)
     searcher = Searcher(recall, memory, knowledge.learned, settings.upstream.learned_ttl, clock)
     reader = Reader(tool_output_patterns())
     intake = Intake(

@@ -1,6 +1,6 @@
 """Calls to models, for text and for embeddings, through the dispatcher (`dispatch`); failures are results.
 
-`question_for` and `vote_question` say what is asked; neither sends sampling parameters unless the settings have them.
+`question_for` says what is asked; it sends no sampling parameters unless the settings have them.
 `Asking` puts each question to its server. A server that refuses the name of the bound on the answer's length gets the
 older name from then on. `read_completion` reads the answer; it assumes no member to be present or to have the right
 type.
@@ -15,19 +15,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
-from proxy.asking.dispatch import (
-    EXPIRED,
-    NOT_ACCEPTED,
-    Caller,
-    Dispatcher,
-    FinishedCall,
-    endpoint_for,
-    is_down,
-)
+from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, FinishedCall, endpoint_for, is_down
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint, Question
@@ -40,9 +33,7 @@ from proxy.values import count_at, json_or_none
 from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Polls, Result, Vote, Votes, read_vote
 
 LIMIT_REFUSED = "limit-refused"
-
 BYTES_PER_TOKEN = 4  # roughly, for calls whose server never says what they cost
-
 MAX_LIMITS = 256  # servers and models whose limit is remembered: clients name models as they like
 
 _COUNTED_FAILURES = ("timeout", "unreadable")
@@ -51,10 +42,8 @@ EMBEDDINGS = "embeddings"
 """The name under which the cost of embeddings is reported."""
 EMBEDDINGS_PATH = "/v1/embeddings"
 _MAX_NUMBER = 1e30  # of a number in a vector
-
-# If a call cannot be begun for one of these reasons, neither can the next.
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
-
+"""If a call cannot be begun for one of these reasons, neither can the next."""
 
 Roles = Mapping[str, ModelRole]
 
@@ -70,32 +59,18 @@ class ModelCall:
     endpoint: Endpoint
     question: Question
 
-    def body(self, limit: str) -> bytes:
-        """The request's body, with the bound on the answer's length under the name `limit`."""
-        return self.endpoint.question(self.question, limit)
 
-
-def question_for(ask: Ask, roles: Roles, caller: Caller) -> ModelCall:
-    role = roles[ask.role]
-    if ask.view is not None:
+def question_for(effect: Ask | Ballot, roles: Roles, caller: Caller, n: int = 1) -> ModelCall:
+    """The call that an effect makes; `n` is the number of answers that a ballot asks for."""
+    role, view = roles[effect.role], effect.view if isinstance(effect, Ask) else None
+    if view is not None:
         # The upstream has cached the view for the model and the account of the request only.
         role = role.model_copy(update={"base_url": None, "api_key": None, "model": None})
-    call = _call(ask, role, caller)
-    if ask.view is None:
-        return call
-    members, alternates = caller.members, caller.profile.alternate_roles
-    return replace(call, question=replace(call.question, view=ask.view, members=members, alternates=alternates))
-
-
-def vote_question(ballot: Ballot, roles: Roles, caller: Caller, n: int = 1) -> ModelCall:
-    call = _call(ballot, roles[ballot.role], caller)
-    return replace(call, question=replace(call.question, n=n))
-
-
-def _call(effect: Ask | Ballot, role: ModelRole, caller: Caller) -> ModelCall:
     most = min(effect.max_tokens, role.max_tokens or effect.max_tokens)
     model, temperature = role.model or caller.model, role.temperature
-    question = Question(model, effect.system, effect.user, most, temperature=temperature)
+    question = Question(model, effect.system, effect.user, most, temperature=temperature, n=n)
+    if view is not None:
+        question = replace(question, view=view, members=caller.members, alternates=caller.profile.alternate_roles)
     return ModelCall(effect.role, role, endpoint_for(role, caller), question)
 
 
@@ -131,7 +106,6 @@ class Resolver(Protocol):
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect; failures are results too."""
-        ...
 
 
 class Asking:
@@ -205,24 +179,20 @@ class Asking:
 
         async def call(lane: Lane) -> Completion | Failure:
             limit = self._limit(question, caller)
-            data = question.body(limit)
+            data = question.endpoint.question(question.question, limit)
             expected = len(data) // BYTES_PER_TOKEN
             account.begin(expected)
-            result = await self._sent(question, caller, lane, data, limit)
+            # The request's own path, or that of chat at an address of the settings.
+            path = caller.path if question.model.base_url is None else CHAT_ENDPOINT.path
+            reply = await self._dispatcher.send(question.model, caller, path, data, lane)
+            result = reply if isinstance(reply, Failure) else self._read(reply, question, limit)
             account.end(expected, result)
             return result
 
         return await self._dispatcher.dispatch(question.role, question.model, caller, call, deadline)
 
-    async def _sent(
-        self, question: ModelCall, caller: Caller, lane: Lane, data: bytes, limit: str
-    ) -> Completion | Failure:
-        model = question.model
-        # The request's own path, or that of chat at an address of the settings.
-        path = caller.path if model.base_url is None else CHAT_ENDPOINT.path
-        reply = await self._dispatcher.send(model, caller, path, data, lane)
-        if isinstance(reply, Failure):
-            return reply
+    def _read(self, reply: JsonReply, question: ModelCall, limit: str) -> Completion | Failure:
+        """The result in a reply; a server that knows only the older name of the limit is remembered."""
         newest, *older = question.endpoint.reply_limits
         if reply.status == 400 and older and limit == newest and newest.encode() in reply.body:
             self._limits.put(self._limit_key(question), older[0])
@@ -248,12 +218,16 @@ class Completion(NamedTuple):
     tokens: int
 
 
+def _refusal(status: int) -> Failure | None:
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return Failure("rate-limited")
+    return None if is_success(status) else Failure("http-error")
+
+
 def read_completion(reply: JsonReply, endpoint: Endpoint) -> Completion | Failure:
     """The completion in a reply, or the failure that it amounts to."""
-    if reply.status == 429:
-        return Failure("rate-limited")
-    if not is_success(reply.status):
-        return Failure("http-error")
+    if failure := _refusal(reply.status):
+        return failure
     document = json_or_none(reply.body)
     if not isinstance(document, dict):
         return Failure("unreadable")
@@ -264,43 +238,28 @@ def read_completion(reply: JsonReply, endpoint: Endpoint) -> Completion | Failur
     return Completion(tuple(answers), tokens)
 
 
-Cast = Callable[[int], Awaitable[list[Vote]]]
-
-
 async def poll(ballot: Ballot, roles: Roles, caller: Caller, asking: Asking) -> Votes:
     """The votes that came before the outcome was decided, or before the attempts were used up."""
     account = Account()
 
     async def cast(n: int) -> list[Vote]:
-        return _votes_in(await asking.ask_once(vote_question(ballot, roles, caller, n), caller, account), n)
+        return _votes_in(await asking.ask_once(question_for(ballot, roles, caller, n), caller, account), n)
 
     polls = Polls(ballot.k, ballot.max_attempts)
     at_once = ballot.at_once and endpoint_for(roles[ballot.role], caller).gives_several_answers
     while (wanted := polls.start_calls()) and not any(vote.error in _HOPELESS for vote in polls.votes):
-        if at_once:
-            for vote in await cast(wanted):
-                polls.add_vote(vote)
-        else:
-            await _one_round(wanted, cast, polls)
+        calls = [asyncio.ensure_future(cast(n)) for n in ([wanted] if at_once else [1] * wanted)]
+        try:
+            for ended in asyncio.as_completed(calls):
+                for vote in await ended:
+                    polls.add_vote(vote)
+                if polls.is_decided:
+                    break
+        finally:
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
     return Votes(tuple(polls.votes), account.calls, account.tokens)
-
-
-async def _one_round(wanted: int, cast: Cast, polls: Polls) -> None:
-    """Takes votes in the order in which they come, until the outcome is decided."""
-    ended: asyncio.Queue[asyncio.Task[list[Vote]]] = asyncio.Queue()
-    tasks = [asyncio.ensure_future(cast(1)) for _ in range(wanted)]
-    for task in tasks:
-        task.add_done_callback(ended.put_nowait)
-    try:
-        for _ in tasks:
-            for vote in (await ended.get()).result():
-                polls.add_vote(vote)
-            if polls.is_decided:
-                break
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _votes_in(reply: Completion | Failure, n: int) -> list[Vote]:
@@ -326,34 +285,21 @@ class Embedded(NamedTuple):
 
 def read_embeddings(reply: JsonReply, texts: int) -> Embedded | Failure:
     """The vectors in a reply for this number of texts, or the failure that it amounts to."""
-    if reply.status == 429:
-        return Failure("rate-limited")
     if is_down(reply.status):
         return Failure("server-error")
-    if not is_success(reply.status):
-        return Failure("http-error")
+    if failure := _refusal(reply.status):
+        return failure
     body = json_or_none(reply.body)
     data = body.get("data") if isinstance(body, dict) else None
-    found = _vectors(data) if isinstance(data, list) else []
-    if len(found) != texts or len({len(each) for each in found}) != 1:
+    rows = [row for row in data if isinstance(row, dict)] if isinstance(data, list) else []
+    by_place = {row.get("index"): row.get("embedding") for row in rows if isinstance(row.get("index"), int)}
+    vectors = [by_place.get(place) for place in range(texts)]
+    found = tuple(vector for vector in vectors if isinstance(vector, list) and _is_vector(vector))
+    if len(found) != texts or len(rows) != texts or len(set(map(len, found))) != 1:
         return Failure("unreadable")
-    return Embedded(tuple(found), count_at(body.get("usage"), "total_tokens"))
+    return Embedded(found, count_at(body.get("usage"), "total_tokens"))
 
 
-def _vectors(data: list[Any]) -> list[Sequence[float]]:
-    """The vectors in the order of their texts; an empty list where any of them is missing or is no vector."""
-    members = [each for each in data if isinstance(each, dict) and isinstance(each.get("index"), int)]
-    ordered = sorted(members, key=lambda each: int(each["index"]))
-    found = [each.get("embedding") for each in ordered]
-    if [each["index"] for each in ordered] != list(range(len(data))) or not all(map(_is_vector, found)):
-        return []
-    return [each for each in found if isinstance(each, list)]
-
-
-def _is_vector(value: object) -> bool:
-    """Whether this is a list of numbers that are neither too large nor infinite, at least one."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(number, int | float) and -_MAX_NUMBER < number < _MAX_NUMBER for number in value)
-    )
+def _is_vector(numbers: list[Any]) -> bool:
+    """Whether these are numbers that are neither too large nor infinite, at least one."""
+    return bool(numbers) and all(isinstance(n, int | float) and -_MAX_NUMBER < n < _MAX_NUMBER for n in numbers)

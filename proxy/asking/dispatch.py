@@ -13,8 +13,8 @@ is used for `CREDENTIAL_LIFE` seconds after that request and no longer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
@@ -92,12 +92,10 @@ class FinishedCall(NamedTuple):
 
 
 class Billed(Protocol):
-    """The result of a call that succeeded, with the tokens that it cost."""
+    """The result of a call that succeeded; `tokens` are all that it cost, 0 if the server does not report them."""
 
     @property
-    def tokens(self) -> int:
-        """All tokens of the call; 0 if the server does not report them."""
-        ...
+    def tokens(self) -> int: ...
 
 
 B = TypeVar("B", bound=Billed)
@@ -145,22 +143,22 @@ class Dispatcher:
         deadline = self.deadline(model, caller) if deadline is None else deadline
         try:
             self._check_credential(model, caller)
-            async with _turn(lane, caller, deadline):
+            async with AsyncExitStack() as turn:
+                if caller.background:
+                    await turn.enter_async_context(lane.background(deadline, caller.mode, caller.waiters))
+                else:
+                    turn.enter_context(lane.foreground())
                 self._check_credential(model, caller)
-                return await self._reported(role, caller, call(lane))
+                failure, tokens = "cancelled", 0
+                try:
+                    result = await call(lane)
+                    failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
+                    return result
+                finally:
+                    if self.on_call is not None:
+                        self.on_call(FinishedCall(role, caller.background, failure, tokens))
         except CallBlocked as blocked:
             return Failure(blocked.reason)
-
-    async def _reported(self, role: str, caller: Caller, call: Awaitable[B | Failure]) -> B | Failure:
-        """The result of a call, reported to `on_call`; one that was cancelled is reported too."""
-        failure, tokens = "cancelled", 0
-        try:
-            result = await call
-            failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
-            return result
-        finally:
-            if self.on_call is not None:
-                self.on_call(FinishedCall(role, caller.background, failure, tokens))
 
     def _is_lent(self, model: ModelRole, caller: Caller) -> bool:
         """Whether a call authenticates with the caller's credential."""
@@ -194,13 +192,3 @@ class Dispatcher:
 def is_down(status: int) -> bool:
     """Whether the server could not answer this time, as while it loads a model; 501 says that it never can."""
     return status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED
-
-
-@asynccontextmanager
-async def _turn(lane: Lane, caller: Caller, deadline: float) -> AsyncIterator[None]:
-    if caller.background:
-        async with lane.background(deadline, caller.mode, caller.waiters):
-            yield
-    else:
-        with lane.foreground():
-            yield

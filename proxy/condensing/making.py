@@ -177,7 +177,7 @@ class Maker:
             attempted.late.cancel()
         elif attempted.late is not None:
             late = self._record_late(attempted.late, run, context.with_fresh_patience())
-            self._tasks.add(late, context.work_key)
+            self._tasks.start(late, context.work_key, always=True)
         return await self._record(self._result_of(run, attempted), context)
 
     async def _record_late(

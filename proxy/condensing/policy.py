@@ -233,7 +233,9 @@ class Policies:
         basis = known or self.known(controls.window, scope)
         # The session's settings may hold any JSON value; as text they can be part of a key.
         key = (scope.model, basis, reply_limit, controls.treatment, repr(session))
-        return self._policies.use(key, lambda: self._policy(controls, session, scope.model, reply_limit, basis))
+        return self._policies.use(key) or self._policies.put(
+            key, self._policy(controls, session, scope.model, reply_limit, basis)
+        )
 
     def _policy(
         self, controls: Controls, session: Mapping[str, Any], model: str, reply_limit: int | None, basis: Known

@@ -193,7 +193,7 @@ _ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] 
     "condense": lambda services, key, form: services.admin.condense(key, {"branch": form.get("branch", "")}),
     "forget": lambda services, key, form: services.memory_admin.forget(key, form.get("id") or "-"),
     "remember": lambda services, key, form: services.memory_admin.add(key, _card_in(form)),
-    "edit": lambda services, key, form: services.memory_admin.replace(key, form.get("id", ""), _card_in(form)),
+    "edit": lambda services, key, form: services.memory_admin.add(key, _card_in(form), replaces=form.get("id", "")),
     "delete": _delete,
 }
 

@@ -99,7 +99,7 @@ class Discovered:
         try:
             async with asyncio.timeout(MAX_SECONDS):
                 # The page on which the server stated its windows before, if there is one.
-                known = await self._read_pages([self._page]) if self._page else None
+                known = await self._read_pages([self._page], self.kind) if self._page else None
                 reading = known or await self._recognise()
         except (UpstreamUnavailable, TimeoutError):
             self._due = self.clock() + FAILURE_KEPT
@@ -116,15 +116,17 @@ class Discovered:
         if status in _REFUSED:
             return None
         kind = kind_of(listed)
-        found = windows_in(listed) or await self._read_pages(page for page in PAGES if kind in (None, page.kind))
+        found = windows_in(listed) or await self._read_pages(
+            (page for page in PAGES if kind in (None, page.kind)), kind
+        )
         return found or (Reading(kind) if kind else None)
 
-    async def _read_pages(self, pages: Iterable[Page]) -> Reading | None:
-        """The first page that states a window, else the first that could be read."""
+    async def _read_pages(self, pages: Iterable[Page], kind: ServerKind | None) -> Reading | None:
+        """The first page that states a window, else the first of a server of this kind."""
         silent: Reading | None = None
         for page in pages:
             _, data = await self._fetch(page.path, beside_v1=True)
-            reading = page.read(data)
+            reading = page.read(data, kind)
             if reading is not None and (silent is None or not reading.is_silent):
                 self._page, silent = page, reading
             if reading is not None and not reading.is_silent:

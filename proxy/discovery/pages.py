@@ -19,7 +19,7 @@ On other servers `max_context_length` is a model's ceiling, and `context_length`
 that does not look like a host's.
 
 The other pages (`PAGES`) are relative to the address that `/v1` is at. Several servers answer 200 to every path, so
-each reader checks the form of a page: it returns `Stated` values, or None if the page is not its server's.
+each reader takes windows from the members of its own server only, and states nothing of any other page.
 """
 
 from __future__ import annotations
@@ -134,10 +134,10 @@ def _rows(page: object, key: str) -> list[Row]:
     return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
 
 
-def _object(page: object, key: str) -> Row | None:
-    """The object at a key of an object; None if the page has another form."""
+def _object(page: object, key: str) -> Row:
+    """The object at a key of an object; empty if the page has another form."""
     found = page.get(key) if isinstance(page, Mapping) else None
-    return found if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 # -- the model list --------------------------------------------------------------------------------------
@@ -177,92 +177,75 @@ def _window(row: Row, rows: Sequence[Row], kind: ServerKind) -> object:
         of_parent = (each.get("max_model_len") for each in rows if each.get("id") == row.get("parent"))
         return row["max_model_len"] or next(of_parent, None)
     if kind is ServerKind.LLAMA_CPP:
-        return (_object(row, "meta") or {}).get("n_ctx")
+        return _object(row, "meta").get("n_ctx")
     if kind is ServerKind.OPENROUTER:
-        stated = row.get("context_length"), (_object(row, "top_provider") or {}).get("context_length")
+        stated = row.get("context_length"), _object(row, "top_provider").get("context_length")
         return min(filter(None, map(_as_window, stated)), default=None)
-    return _host_window(row) if kind is ServerKind.HOST else None
-
-
-def _host_window(row: Row) -> object:
-    if "active" in row:
+    if kind is ServerKind.HOST and "active" in row:
         return row.get("context_window")
-    if isinstance(row.get("capabilities"), Mapping):
+    if kind is ServerKind.HOST and isinstance(row.get("capabilities"), Mapping):
         return row.get("max_context_length")
-    return row.get("max_input_tokens") if row.get("type") == "model" else None
+    return row.get("max_input_tokens") if kind is ServerKind.HOST and row.get("type") == "model" else None
 
 
 # -- the pages of servers whose model list says too little -----------------------------------------------
 
 
-def _llama_cpp_properties(page: object) -> list[Stated] | None:
+def _llama_cpp_properties(page: object) -> list[Stated]:
     """llama.cpp's `/props`: `n_ctx` is that of one slot there, not that of all slots together."""
-    settings = _object(page, "default_generation_settings")
-    return None if settings is None else [Stated(ANY_NAME, settings.get("n_ctx"))]
+    return [Stated(ANY_NAME, _object(page, "default_generation_settings").get("n_ctx"))]
 
 
-def _llama_cpp_slots(page: object) -> list[Stated] | None:
+def _llama_cpp_slots(page: object) -> list[Stated]:
     """llama.cpp's `/slots`: a request may get any slot, so the smallest window counts."""
-    if not isinstance(page, list) or not all(isinstance(slot, Mapping) and "n_ctx" in slot for slot in page):
-        return None
-    return [Stated(ANY_NAME, slot["n_ctx"]) for slot in page]
+    return [Stated(ANY_NAME, slot.get("n_ctx")) for slot in _rows({"slots": page}, "slots")]
 
 
-def _ollama_running(page: object) -> list[Stated] | None:
+def _ollama_running(page: object) -> list[Stated]:
     """Ollama's `/api/ps`: the models that are loaded now, each with the window it was loaded with.
 
     Requests may write a name with the tag `latest` or without. `/api/show` states a model's ceiling, and is not asked.
     """
-    if not isinstance(page, Mapping) or not isinstance(page.get("models"), list):
-        return None
     stated: list[Stated] = []
     for row in _rows(page, "models"):
-        for name in (row.get("name"), row.get("model")):
-            names = (name, name.removesuffix(":latest")) if isinstance(name, str) else ()
+        for name in filter(None, (row.get("name"), row.get("model"))):
+            names = {str(name), str(name).removesuffix(":latest")}
             stated += [Stated(each, row.get("context_length")) for each in names]
     return stated
 
 
-def _lm_studio_models(page: object) -> list[Stated] | None:
+def _lm_studio_models(page: object) -> list[Stated]:
     """LM Studio's `/api/v0/models`: `loaded_context_length` of loaded models; `max_context_length` is the ceiling."""
-    rows = _rows(page, "data")
-    if not any("max_context_length" in row or "compatibility_type" in row for row in rows):
-        return None
-    return [Stated(row.get("id"), row.get("loaded_context_length")) for row in rows]
+    return [Stated(row.get("id"), row.get("loaded_context_length")) for row in _rows(page, "data")]
 
 
-def _lm_studio_instances(page: object) -> list[Stated] | None:
+def _lm_studio_instances(page: object) -> list[Stated]:
     """LM Studio's newer `/api/v1/models`: each loaded instance has a name and a window of its own."""
-    rows = _rows(page, "models")
-    if not any("loaded_instances" in row for row in rows):
-        return None
     stated: list[Stated] = []
-    for row in rows:
+    for row in _rows(page, "models"):
         for instance in _rows(row, "loaded_instances"):
-            window = (_object(instance, "config") or {}).get("context_length")
+            window = _object(instance, "config").get("context_length")
             stated += [Stated(instance.get("id"), window), Stated(row.get("key"), window)]
     return stated
 
 
-def _tgi_info(page: object) -> list[Stated] | None:
+def _tgi_info(page: object) -> list[Stated]:
     """TGI's `/info`: the window, and the maximum input; older versions give the latter another name."""
-    if not isinstance(page, Mapping) or "max_total_tokens" not in page:
-        return None
-    return [Stated(ANY_NAME, page["max_total_tokens"], page.get("max_input_tokens", page.get("max_input_length")))]
+    info = _object({"info": page}, "info")
+    return [Stated(ANY_NAME, info.get("max_total_tokens"), info.get("max_input_tokens", info.get("max_input_length")))]
 
 
-def _litellm_deployments(page: object) -> list[Stated] | None:
+def _litellm_deployments(page: object) -> list[Stated]:
     """LiteLLM's `/model/info`: of several deployments of one name the smallest window counts.
 
     What it calls the maximum input is, for nearly all models, the window that input and output share. It does not know
     how a server behind it has loaded a model.
     """
-    rows = [row for row in _rows(page, "data") if _object(row, "model_info") is not None]
-    if not rows or not all("model_name" in row for row in rows):
-        return None
-    targets = [str((_object(row, "litellm_params") or {}).get("model", "")) for row in rows]
-    known = [row for row, target in zip(rows, targets, strict=True) if not target.startswith(CEILINGS)]
-    return [Stated(row["model_name"], row["model_info"].get("max_input_tokens")) for row in known]
+    return [
+        Stated(row.get("model_name"), _object(row, "model_info").get("max_input_tokens"))
+        for row in _rows(page, "data")
+        if not str(_object(row, "litellm_params").get("model")).startswith(CEILINGS)
+    ]
 
 
 class Page(NamedTuple):
@@ -270,12 +253,12 @@ class Page(NamedTuple):
 
     kind: ServerKind
     path: str
-    stated_in: Callable[[object], list[Stated] | None]
+    stated_in: Callable[[object], list[Stated]]
 
-    def read(self, page: object) -> Reading | None:
-        """What the decoded page states, which may be no window yet; None if the page is not of this server."""
-        stated = self.stated_in(page)
-        return None if stated is None else _reading(self.kind, stated)
+    def read(self, page: object, kind: ServerKind | None = None) -> Reading | None:
+        """What the decoded page states; None if it states no window, and is not known to be of a server of its kind."""
+        reading = _reading(self.kind, self.stated_in(page))
+        return None if reading.is_silent and (page is None or kind is not self.kind) else reading
 
 
 PAGES = (

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 from proxy.endpoints.replies import Items
-from proxy.http.sse import Events
+from proxy.http.sse import Events, data_of
 from proxy.overflow import is_error_body
 from strategies.core.messages import dump
 
@@ -174,8 +174,7 @@ class Splicer(ABC, Generic[S]):
             self.failed_event = event
         if self.failed_event:
             return b""
-        data = b"\n".join(line[5:].strip(b"\r\n").removeprefix(b" ") for line in lines if line.startswith(b"data:"))
-        return self._passed(lines, data)
+        return self._passed(lines, data_of(lines))
 
     @abstractmethod
     def _passed(self, lines: list[bytes], data: bytes) -> bytes:

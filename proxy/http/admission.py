@@ -54,7 +54,6 @@ class Spell:
     _last: float = 0.0
 
     def refuse(self, why: str) -> None:
-        """Notes a refusal."""
         if not self.count:
             _log.warning("%s are refused: %s", self.what, why)
         self.count += 1
@@ -69,20 +68,19 @@ class Spell:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """The place of one admitted request; `leave` gives it back."""
+    """The place of one admitted request, until it leaves."""
 
     _admission: Admission
-    _tenant: str
-    _bytes: int = field(default=0, init=False)
+    tenant: str
+    bytes: int = 0
 
     def hold(self, count: int) -> None:
         """Accounts for more bytes of the body; raises `Overloaded` if all bodies together have too many."""
-        self._bytes += count
+        self.bytes += count
         self._admission.hold(count)
 
     def leave(self) -> None:
-        """Ends the request."""
-        self._admission.leave(self._tenant, self._bytes)
+        self._admission.leave(self)
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +101,6 @@ class Admission:
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue."""
         return len(self._waiting)
 
     async def enter(self, tenant: str) -> Place:
@@ -128,21 +125,20 @@ class Admission:
             self._waiting.pop(place, None)
 
     def hold(self, count: int) -> None:
-        """Accounts for bytes of bodies; raises `Overloaded` if there are too many."""
         self._bytes += count
         if self._bytes > self.limits.bodies:
             raise self._refused(Refusal.BODIES)
 
-    def leave(self, tenant: str, count: int) -> None:
+    def leave(self, place: Place) -> None:
         """Gives a place back, to the first in the queue that may have it."""
-        self._bytes -= count
+        self._bytes -= place.bytes
         self._served -= 1
-        self._tenants[tenant] -= 1
-        if not self._tenants[tenant]:
-            del self._tenants[tenant]
-        for place, waiting in self._waiting.items():
-            if self._is_free(waiting) and not place.done():
-                place.set_result(self._take(waiting))
+        self._tenants[place.tenant] -= 1
+        if not self._tenants[place.tenant]:
+            del self._tenants[place.tenant]
+        for next_place, tenant in self._waiting.items():
+            if self._is_free(tenant) and not next_place.done():
+                next_place.set_result(self._take(tenant))
                 return
 
     def _is_free(self, tenant: str) -> bool:

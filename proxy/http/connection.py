@@ -32,8 +32,6 @@ from proxy.settings import LimitSettings
 OTHER_DESCRIPTORS = 40
 """Files and sockets that are open for other things than clients and their upstreams."""
 
-_CHUNKED = b"chunked"
-
 _HEAD_START = b"HTTP/1."
 
 
@@ -91,7 +89,6 @@ class JoiningTransport:
             self._transport.write(data)
 
     def close(self) -> None:
-        """Closes the connection after what was written."""
         self.flush()
         self._transport.close()
 
@@ -129,7 +126,6 @@ class Connection(HttpToolsProtocol):
             self._set_deadline(self._limits.header_timeout, self._end_head)
 
     def eof_received(self) -> None:
-        """Called when the client sends nothing more, which closes the connection."""
         self._joining.flush()
         super().eof_received()
 
@@ -138,7 +134,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Called with the next bytes; those of a head are counted before they are parsed."""
+        """The bytes of a head are counted before they are parsed."""
         if self.transport.is_closing():
             return
         if self._is_in_head:
@@ -157,11 +153,11 @@ class Connection(HttpToolsProtocol):
             self._await_rest()
 
     def on_headers_complete(self) -> None:
-        """Called when a head is complete; raises for a transfer encoding that HTTP/1.1 servers must refuse."""
+        """Refuses a transfer encoding that HTTP/1.1 servers must refuse."""
         self._is_in_head, self._head_bytes, self._body_bytes = False, 0, 0
         self._cancel_deadline()
         for name, value in self.headers:
-            if name == b"transfer-encoding" and value.strip().lower() != _CHUNKED:
+            if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 self._refuse(BadHttp("Only the transfer encoding 'chunked' is known.", HTTPStatus.NOT_IMPLEMENTED))
                 return
         super().on_headers_complete()
@@ -191,16 +187,14 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     def _close_an_idle_one(self) -> bool:
-        """Closes another connection that has no request, if there is one."""
-        for other in self.connections:
-            if other is not self and isinstance(other, Connection) and other.is_idle:
-                other.transport.close()
-                return True
-        return False
+        """Closes another connection that has no request; returns whether there was one."""
+        others = (each for each in self.connections if each is not self and isinstance(each, Connection))
+        if idle := next((other for other in others if other.is_idle), None):
+            idle.transport.close()
+        return idle is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether it waits for the head of a request."""
         cycle: RequestResponseCycle | None = self.cycle
         has_request = cycle is not None and not cycle.response_complete
         return self._is_in_head and not has_request and not self.transport.is_closing()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
 from proxy.errors import BadRequest, BodyTooLarge
@@ -23,17 +22,8 @@ ENCODING = b"content-encoding"
 _OWN_FORMS = (b"x-condenser-", b"x_condenser_", b"x-condenser_", b"x_condenser-")
 """Many servers take `_` in a header's name for `-`."""
 _HOP_BY_HOP = frozenset(
-    (
-        b"connection",
-        b"keep-alive",
-        b"proxy-authenticate",
-        b"proxy-authorization",
-        b"proxy-connection",
-        b"te",
-        b"trailer",
-        b"transfer-encoding",
-        b"upgrade",
-    )
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"
+    b" upgrade".split()
 )
 _NOT_UPSTREAM = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
@@ -48,18 +38,10 @@ ALWAYS_DECODED = 4 * 1024 * 1024
 """Bytes up to which a body is decoded however small it was packed."""
 MAX_CHUNK_EXPANSION = 100
 """A chunk of a reply may unpack to this many times its size, or to `ALWAYS_DECODED` bytes."""
-MAX_MEMBERS = 1_000
-"""The maximum number of concatenated members of a body in gzip."""
 
-_PIECE = 4 * 1024  # bytes; small, because zlib copies with each piece what follows a member in it
-_GZIP = b"\x1f\x8b"  # the first bytes of each member
-_WINDOW_BITS = {
-    "": None,
-    "identity": None,
-    "gzip": zlib.MAX_WBITS | 16,
-    "x-gzip": zlib.MAX_WBITS | 16,
-    "deflate": zlib.MAX_WBITS,
-}
+_GZIP = b"\x1f\x8b"  # the first bytes of a member
+_GZIP_BITS = zlib.MAX_WBITS | 16
+_WINDOW_BITS = {"": None, "identity": None, "gzip": _GZIP_BITS, "x-gzip": _GZIP_BITS, "deflate": zlib.MAX_WBITS}
 _PARAM = "Content-Encoding"
 
 
@@ -94,7 +76,6 @@ def _filtered(headers: Iterable[tuple[bytes, bytes]], blocked: frozenset[bytes])
 
 
 def is_success(status: int) -> bool:
-    """Whether a status says that the request was accepted."""
     return 200 <= status < 300
 
 
@@ -134,13 +115,7 @@ def values_once(headers: Iterable[tuple[bytes, bytes]], names: Mapping[bytes, st
 
 def encode_headers(pairs: Iterable[tuple[str, str]]) -> Headers:
     """The proxy's own headers as bytes; characters outside of Latin-1 become `?`."""
-    return [(_encoded_name(name), value.encode("latin-1", "replace")) for name, value in pairs]
-
-
-@cache
-def _encoded_name(name: str) -> bytes:
-    """The bytes of one of the proxy's own header names; cached, since they are few."""
-    return name.lower().encode()
+    return [(name.lower().encode(), value.encode("latin-1", "replace")) for name, value in pairs]
 
 
 def lowered_names(names: Iterable[str]) -> dict[bytes, str]:
@@ -151,16 +126,12 @@ def lowered_names(names: Iterable[str]) -> dict[bytes, str]:
 # -- content encodings -----------------------------------------------------------------------------------
 
 
-class TooManyMembers(zlib.error):
-    """A body in gzip of more than `MAX_MEMBERS` members."""
-
-
 class TooMuchData(zlib.error):
     """A chunk unpacks to more than is allowed."""
 
 
 class Decoder:
-    """Decodes a content encoding piece by piece: in gzip several members, and nothing after the last one.
+    """Decodes a content encoding piece by piece, up to its end; a second member of gzip is an error.
 
     `bits` is zlib's `wbits` argument, or None if there is no encoding.
     """
@@ -168,8 +139,6 @@ class Decoder:
     def __init__(self, bits: int | None) -> None:
         self._bits = bits
         self._inflating: Any = None
-        self._members = 0
-        self._is_over = False
 
     @property
     def encoding(self) -> str:
@@ -178,7 +147,6 @@ class Decoder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the body is complete if it ends here."""
         return self._bits is None or (self._inflating is not None and self._inflating.eof)
 
     def feed(self, chunk: bytes, most: int | None = None) -> bytes:
@@ -186,34 +154,19 @@ class Decoder:
 
         Raises `TooMuchData` or another `zlib.error`, after which the decoder is of no use.
         """
-        if self._bits is None:
+        if self._bits is None or not chunk:
             return chunk
-        if self._is_over or not chunk:
-            return b""
         if self._inflating is None:
-            self._begin(_actual_bits(self._bits, chunk))
-        if most is None:
-            most = max(MAX_CHUNK_EXPANSION * len(chunk), ALWAYS_DECODED)
-        data = [self._inflate(chunk, most)]
-        # zlib keeps what follows a member, so the first bytes of the next one are found even if chunks divide them.
-        while (rest := self._inflating.unused_data).startswith(_GZIP):
-            self._begin(self._bits)
-            most -= len(data[-1])
-            data.append(self._inflate(rest, most))
-        self._is_over = len(rest) >= len(_GZIP)
-        return b"".join(data)
-
-    def _inflate(self, chunk: bytes, most: int) -> bytes:
-        data: bytes = self._inflating.decompress(chunk, most) if most > 0 else b""
-        if most <= 0 or self._inflating.unconsumed_tail:
+            self._inflating = zlib.decompressobj(_actual_bits(self._bits, chunk))
+        data, rest = b"", chunk
+        if not self._inflating.eof:
+            data = self._inflating.decompress(chunk, most or max(MAX_CHUNK_EXPANSION * len(chunk), ALWAYS_DECODED))
+            rest = self._inflating.unused_data
+        if self._inflating.unconsumed_tail:
             raise TooMuchData("more data than is allowed")
+        if self._inflating.eof and rest.startswith(_GZIP):
+            raise zlib.error("more than one member")
         return data
-
-    def _begin(self, bits: int) -> None:
-        self._members += 1
-        if self._members > MAX_MEMBERS:
-            raise TooManyMembers(f"more than {MAX_MEMBERS:,} members")
-        self._inflating = zlib.decompressobj(bits)
 
 
 def decoder_for(encoding: str) -> Decoder | None:
@@ -240,25 +193,18 @@ async def decode_body(data: bytes, decoder: Decoder, limit: int) -> bytes:
 
 def _decode(data: bytes, decoder: Decoder, limit: int) -> bytes:
     limit = min(limit, max(MAX_EXPANSION * len(data), ALWAYS_DECODED))
-    parts: list[bytes] = []
-    size = 0
-    for at in range(0, len(data), _PIECE):
-        try:
-            parts.append(decoder.feed(data[at : at + _PIECE], limit + 1 - size))
-        except TooManyMembers as error:
-            raise BadRequest(f"The request body cannot be unpacked: {error}.", param=_PARAM) from None
-        except TooMuchData:
-            size = limit + 1
-        except zlib.error:
-            raise BadRequest(f"The request body is not valid {decoder.encoding}.", param=_PARAM) from None
-        else:
-            size += len(parts[-1])
-        if size > limit:
-            message = f"The request body of {len(data):,} bytes is larger than {limit:,} bytes when it is unpacked."
-            raise BodyTooLarge(message, param=_PARAM)
+    too_large = f"The request body of {len(data):,} bytes is larger than {limit:,} bytes when it is unpacked."
+    try:
+        plain = decoder.feed(data, limit + 1)
+    except TooMuchData:
+        raise BodyTooLarge(too_large, param=_PARAM) from None
+    except zlib.error:
+        raise BadRequest(f"The request body is not valid {decoder.encoding}.", param=_PARAM) from None
+    if len(plain) > limit:
+        raise BodyTooLarge(too_large, param=_PARAM)
     if not decoder.is_complete:
         raise BadRequest("The request body ends before all of it is unpacked.", param=_PARAM)
-    return b"".join(parts)
+    return plain
 
 
 def _actual_bits(bits: int, beginning: bytes) -> int:

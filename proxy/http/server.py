@@ -84,7 +84,6 @@ class Server(uvicorn.Server):
         self.should_exit = self._drain.has_begun = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drains, and closes the app."""
         began, state, limits = monotonic(), self.server_state, self._limits
         _log.info("shutting down; running replies: %d, seconds for them to end: %g", len(state.tasks), limits.timeout)
         await self._wait(limits.delay, lambda: False)
@@ -107,7 +106,7 @@ class Server(uvicorn.Server):
             connection.shutdown()
 
     async def _cut_replies(self) -> int:
-        """Has the replies that still run ended, and returns how many they were."""
+        """Ends the replies that still run, and returns how many they were."""
         self._drain.is_over = True
         tasks = set(self.server_state.tasks)
         for task in tasks:
@@ -149,7 +148,6 @@ class _Worker(multiprocess.Process):
 
     @property
     def server(self) -> Server:
-        """The server, made in the worker."""
         if self._server is None:
             self._server = Server(self.config, is_worker=True)
         assert isinstance(self._server, Server)
@@ -177,6 +175,5 @@ class Supervisor(Multiprocess):
                 os.kill(worker.pid, ending)
 
     def keep_subprocess_alive(self) -> None:
-        """Replaces workers that have died, unless they were to end."""
         if not self._is_ending:
             super().keep_subprocess_alive()

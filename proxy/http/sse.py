@@ -64,23 +64,21 @@ class Events:
 
 
 class EventReader:
-    """Reads the events of one stream."""
+    """Reads the data of one stream's events."""
 
     def __init__(self) -> None:
-        self._lines = LineSplitter()
-        self._data: list[bytes] = []
+        self._events = Events()
 
     def feed(self, chunk: bytes) -> Iterator[str]:
-        """Yields the data of each event that ends in this chunk."""
-        for line in self._lines.feed(chunk):
-            yield from self._read_line(line.rstrip(b"\r\n"))
+        """Yields the data of each event that ends in this chunk; an event without data is skipped."""
+        for lines in self._events.feed(chunk):
+            if data := data_of(lines):
+                yield data.decode("utf-8", "replace")
 
-    def _read_line(self, line: bytes) -> Iterator[str]:
-        if line.startswith(b"data:"):
-            self._data.append(line[5:].removeprefix(b" "))
-        elif not line and self._data:
-            data, self._data = b"\n".join(self._data), []
-            yield data.decode("utf-8", "replace")
+
+def data_of(lines: list[bytes]) -> bytes:
+    """The data of an event, given its lines."""
+    return b"\n".join(line[5:].strip(b"\r\n").removeprefix(b" ") for line in lines if line.startswith(b"data:"))
 
 
 def event(data: bytes) -> bytes:

@@ -131,7 +131,7 @@ def longest_anchor(
     """
     known = stored if stored is not None and stands_in(stored, digests) else None
     newer = digests[max(len(digests) - MAX_GROWTH, known.length if known else 0) :]
-    found = anchors.first([(scope, digest) for digest in reversed(newer)])
+    found = next((anchors[scope, digest] for digest in reversed(newer) if (scope, digest) in anchors), None)
     return found if found is not None and stands_in(found, digests) else known
 
 

@@ -214,7 +214,7 @@ class Profiles:
     def for_model(self, scope: Scope) -> Profile:
         """The profile of a model's server, as far as it is known in a scope."""
         learned = self._learned.get(scope) or self._learned.get(scope.everyone)
-        return learned or self._set.use(scope.model, lambda: self._set_for(scope.model))
+        return learned or self._set.use(scope.model) or self._set.put(scope.model, self._set_for(scope.model))
 
     def learn_from_refusal(
         self, scope: Scope, status: int, body: bytes, sent: Profile, *, options: bool, request: bytes

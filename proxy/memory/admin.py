@@ -53,8 +53,7 @@ class MemoryAdmin:
         if session is None:
             return None
         cards = await asyncio.to_thread(session.cards)
-        covered = _covered(session)
-        return {"object": "list", "data": [card_document(card, covered) for card in cards]}
+        return {"object": "list", "data": [card_document(card, session) for card in cards]}
 
     async def export_cards(self, key: StoreKey) -> list[Document] | None:
         """The cards that hold, oldest first, in the export format of the reference document and with no other members.
@@ -64,8 +63,8 @@ class MemoryAdmin:
         session = await self.stored.in_time(self.stored.load(key))
         if session is None:
             return None
-        told = to_json(card for card in await asyncio.to_thread(session.cards) if card.holds)
-        return [{name: card[name] for name in EXPORTED if name in card} for card in told]
+        cards = to_json(card for card in await asyncio.to_thread(session.cards) if card.holds)
+        return [{name: card[name] for name in EXPORTED if name in card} for card in cards]
 
     async def search(self, key: StoreKey, query: str, name: str = MAIN, top_k: int = TOP_K) -> Document | None:
         """The messages and cards of a branch that match a query, best first; None also if there is no such branch."""
@@ -92,25 +91,22 @@ class MemoryAdmin:
             index.add(message_entries(digests[place].hex(), message, place))
         return index.search(query, MAX_HITS)
 
-    async def add(self, key: StoreKey, written: object) -> Document | None:
-        """Adds a card that a person wrote; returns the card that holds then. Raises `BadRequest`."""
-        self._check_keeps_text()
-        card = parse_card(written, self.clock())
-        session = await self._change(key, lambda session: session and with_card(session, card))
-        return card_document(standing_for(session, card) or card, _covered(session)) if session else None
+    async def add(self, key: StoreKey, written: object, *, replaces: str | None = None) -> Document | None:
+        """Adds a card that a person wrote, in the place of the one with the id `replaces`. Raises `BadRequest`.
 
-    async def replace(self, key: StoreKey, card_id: str, written: object) -> Document | None:
-        """Puts a card that a person wrote in the place of another; None if that is not there. Raises `BadRequest`."""
+        Returns the card that holds then; None also if there is no card to replace.
+        """
         self._check_keeps_text()
         card = parse_card(written, self.clock())
 
         def changed(session: Session | None) -> Session | None:
-            if session is None or all(each.id != card_id for each in session.cards()):
-                return None
-            return with_card(without_cards(session, {card_id}), card)
+            if session and replaces is not None:
+                has_card = any(each.id == replaces for each in session.cards())
+                session = without_cards(session, {replaces}) if has_card else None
+            return session and with_card(session, card)
 
         session = await self._change(key, changed)
-        return card_document(standing_for(session, card) or card, _covered(session)) if session else None
+        return card_document(standing_for(session, card) or card, session) if session else None
 
     async def import_cards(self, key: StoreKey, written: object) -> Document | None:
         """Adds the cards of an export in the format of the reference document; those that are there already stay.
@@ -182,12 +178,11 @@ def parse_export(written: object, now: float) -> list[MemoryCard]:
     if not isinstance(written, list) or len(written) > MAX_IMPORTED:
         raise BadRequest(f"Memory is imported as a JSON array of at most {MAX_IMPORTED} cards.")
     cards = []
-    for place, each in enumerate(written):
+    for place, document in enumerate(written):
         try:
-            cards.append(_exported_card(each, now))
+            cards.append(_exported_card(document, now))
         except BadRequest as error:
-            param = f"[{place}].{error.param}" if error.param else f"[{place}]"
-            raise BadRequest(f"Card {place}: {error}", param=param) from None
+            raise BadRequest(f"Card {place}: {error}", param=f"[{place}].{error.param or ''}".rstrip(".")) from None
     return cards
 
 
@@ -211,16 +206,12 @@ def _are_tags(tags: object) -> bool:
     return all(isinstance(tag, str) and 0 < len(tag) <= LONGEST for tag in tags)
 
 
-def _covered(session: Session) -> dict[str, int]:
-    """How many messages each condensation covers, by its id."""
-    return {each.id: each.covered for each in session.condensations}
-
-
-def card_document(card: MemoryCard, covered: Mapping[str, int]) -> Document:
+def card_document(card: MemoryCard, session: Session) -> Document:
     """A card with all its members, its id, whether it holds, and how many messages its condensation covers."""
+    covered = next((made.covered for made in session.condensations if made.id == card.condensation), None)
     (told,) = to_json((card,))
     empty: Document = {"source": "", "condensation": "", "superseded_by": "", "messages": [], "places": []}
-    return {"id": card.id, "holds": card.holds, "covered": covered.get(card.condensation), **empty, **told}
+    return {"id": card.id, "holds": card.holds, "covered": covered, **empty, **told}
 
 
 def _hit(hit: Hit) -> Document:

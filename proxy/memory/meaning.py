@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from math import sqrt
@@ -33,24 +33,15 @@ from strategies.core.effects import Failure
 from strategies.memory.ranking import Hit, fuse, outstanding
 
 BATCH = 64
-
 MAX_BATCHES = 4
 """The maximum number of batches after one reply; the remaining texts follow after the next reply."""
-
 TIMEOUT = 60.0  # seconds of a call in the background
-
 QUERY_CHARS = 2_000
-
 PAUSE = 600.0  # seconds without calls after an unusable answer: the endpoint or the model does not exist
-
 MAX_TENANTS = 10_000
-
 MAX_BYTES = 64 * 1024 * 1024
-
-MAX_SESSIONS = 1_000
-
+MIN_BYTES = 64 * 1024  # that a session counts as, so that those without vectors are bounded too
 FLOAT_BYTES = 4
-
 COMPARED = 200
 """How many vectors are compared in full; it takes about ten milliseconds in a thread."""
 
@@ -76,11 +67,12 @@ class SessionVectors:
 
     tokens: int = 0
     unreported: int = 0
-    size: int = 0
+    size: int = MIN_BYTES
     _known: dict[bytes, Vector] = field(default_factory=dict)
 
-    def __len__(self) -> int:
-        return len(self._known)
+    @property
+    def is_empty(self) -> bool:
+        return not self._known
 
     def get(self, text: str) -> Vector | None:
         return self._known.get(_digest(text))
@@ -88,11 +80,6 @@ class SessionVectors:
     def unknown(self, texts: Iterable[str]) -> list[str]:
         """The texts that have no vector yet, each once."""
         return [text for text in dict.fromkeys(texts) if _digest(text) not in self._known]
-
-    def spend(self, tokens: int) -> None:
-        """Adds the cost of a call."""
-        self.tokens += tokens
-        self.unreported += tokens
 
     def put(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> None:
         """Keeps the vectors of texts that have none. May run in a thread."""
@@ -109,27 +96,6 @@ class SessionVectors:
         return [(hit, sum(map(mul, vector.values, query.values))) for hit, vector in same[:COMPARED]]
 
 
-class Vectors:
-    """The vectors of the sessions that were used last; one per app."""
-
-    def __init__(self, most_bytes: int = MAX_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._sessions: Lru[StoreKey, SessionVectors] = Lru(MAX_SESSIONS)
-
-    def of(self, key: StoreKey) -> SessionVectors:
-        """The vectors of a session; counts as a use of them."""
-        return self._sessions.use(key, SessionVectors)
-
-    def make_room(self) -> bool:
-        """Drops the least recently used sessions beyond the bound. Returns whether more vectors may be kept."""
-        while len(self._sessions) > 1 and self._size() > self._most_bytes:
-            self._sessions.popitem(last=False)
-        return self._size() <= self._most_bytes
-
-    def _size(self) -> int:
-        return sum(each.size for each in self._sessions.values())
-
-
 def vector_of(values: Sequence[float]) -> Vector:
     """The vector of these numbers, scaled to length one; one of zeros stays as it is."""
     length = sqrt(sum(each * each for each in values)) or 1.0
@@ -141,18 +107,11 @@ def _digest(text: str) -> bytes:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-class Embedder(Protocol):
-    """Makes vectors of texts; failures are results."""
-
-    async def embed(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure: ...
-
-
 class SessionTotals(Protocol):
     """Keeps the totals of sessions."""
 
     async def amend(self, recognised: Recognised, change: Callable[[Session], Session], *, creates: bool) -> None:
         """Changes a session; one that is not stored yet only with `creates`."""
-        ...
 
 
 class Asker(NamedTuple):
@@ -173,26 +132,39 @@ class Asker(NamedTuple):
 
 @dataclass(slots=True)
 class Meanings:
-    """Makes and compares the vectors of passages; one per app. `model` names the embedding model.
+    """Makes and compares the vectors of passages; one per app. `model` names the embedding model that `embed` asks.
 
     `totals` gets the tokens that a session has spent; `allowance` is the share of its forwarded tokens that it may
     spend.
     """
 
-    embedder: Embedder
+    embed: Callable[[Sequence[str], ModelRole, Caller], Awaitable[Embedded | Failure]]
     totals: SessionTotals
     model: str
     allowance: float
     clock: Callable[[], float]
-    _vectors: Vectors = field(default_factory=Vectors)
+    _sessions: Lru[StoreKey, SessionVectors] = field(default_factory=lambda: Lru(MAX_BYTES))
     _paused_until: Lru[str, float] = field(default_factory=lambda: Lru(MAX_TENANTS))
+
+    def vectors(self, key: StoreKey) -> SessionVectors:
+        """The vectors of a session; counts as a use of them."""
+        return self._sessions.use(key) or self._sessions.put(key, SessionVectors(), MIN_BYTES)
 
     async def learn(self, asker: Asker, texts: Sequence[str]) -> None:
         """Makes the vectors of texts that have none yet, the last texts first; raises nothing."""
-        known = self._vectors.of(asker.key)
+        known, most = self.vectors(asker.key), asker.allowed(self.allowance)
         # The larger of two counts: the store has what other processes spent, this one what is not stored yet.
         known.tokens = max(known.tokens, asker.spent)
-        await self._learn(known, asker, texts)
+        unknown = known.unknown(reversed(texts))
+        for start in range(0, min(len(unknown), BATCH * MAX_BATCHES), BATCH):
+            if known.tokens >= most or known.size > MAX_BYTES:
+                break
+            batch = unknown[start : start + BATCH]
+            found = await self._embed(known, batch, asker, TIMEOUT, background=True)
+            if found is None:
+                break
+            await asyncio.to_thread(known.put, batch, found.vectors)
+            self._sessions.put(asker.key, known, known.size)
         tokens, known.unreported = known.unreported, 0
         if tokens:
             await self.totals.amend(
@@ -201,44 +173,31 @@ class Meanings:
                 creates=False,
             )
 
-    async def _learn(self, known: SessionVectors, asker: Asker, texts: Sequence[str]) -> None:
-        most = asker.allowed(self.allowance)
-        unknown = known.unknown(reversed(texts))
-        for start in range(0, min(len(unknown), BATCH * MAX_BATCHES), BATCH):
-            if known.tokens >= most or not self._vectors.make_room():
-                return
-            batch = unknown[start : start + BATCH]
-            found = await self._embed(batch, asker, TIMEOUT, background=True)
-            if found is None:
-                return
-            known.spend(found.tokens)
-            await asyncio.to_thread(known.put, batch, found.vectors)
-
     async def query(self, asker: Asker, text: str, wait: float) -> Vector | None:
         """The vector of a query; None if it takes more than `wait` seconds, or there is nothing to compare it with."""
-        known = self._vectors.of(asker.key)
+        known = self.vectors(asker.key)
         if (ready := known.get(text)) is not None:
             return ready
-        if wait <= 0 or not len(known):
+        if wait <= 0 or known.is_empty:
             return None
-        found = await self._embed([text[:QUERY_CHARS]], asker, wait, background=False)
-        if found is None:
-            return None
-        known.spend(found.tokens)
-        return vector_of(found.vectors[0])
+        found = await self._embed(known, [text[:QUERY_CHARS]], asker, wait, background=False)
+        return None if found is None else vector_of(found.vectors[0])
 
     async def rank(self, key: StoreKey, query: Vector, hits: Sequence[Hit], visible: Sequence[Hit]) -> list[Hit]:
         """The hits by words fused with those of the `visible` passages that are close to the query in meaning."""
-        known = self._vectors.of(key)
+        known = self.vectors(key)
         return await asyncio.to_thread(lambda: fuse(hits, outstanding(known.closeness(query, visible))))
 
-    async def _embed(self, texts: Sequence[str], asker: Asker, timeout: float, *, background: bool) -> Embedded | None:
+    async def _embed(
+        self, known: SessionVectors, texts: Sequence[str], asker: Asker, timeout: float, *, background: bool
+    ) -> Embedded | None:
         tenant = asker.key.tenant
-        if self.clock() < (self._paused_until.get(tenant) or 0.0):
+        if self.clock() < self._paused_until.get(tenant, 0.0):
             return None
-        role = ModelRole(model=self.model, timeout=timeout)
-        found = await self.embedder.embed(texts, role, asker.caller(background))
+        found = await self.embed(texts, ModelRole(model=self.model, timeout=timeout), asker.caller(background))
         if isinstance(found, Embedded):
+            known.tokens += found.tokens
+            known.unreported += found.tokens
             return found
         if found.reason in _UNUSABLE:
             self._paused_until.put(tenant, self.clock() + PAUSE)

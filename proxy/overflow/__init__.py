@@ -19,25 +19,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from proxy.overflow.wording import Meaning, Numbers, meaning_of, numbers_in
+from proxy.overflow.wording import RefusedPart, numbers_in, refused_part
 from proxy.values import json_or_none
+
+__all__ = ["Refusal", "RefusedPart", "is_error_body", "recognise"]
 
 # These statuses are about the credential, the rate or the model; whatever else they say, the prompt is not to blame.
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
 
 _ERROR = re.compile(rb'error(?!"\s*:\s*null)')  # normal replies of the Responses API say "error": null
-_MEMBER = re.compile(rb'"error"(?!\s*:\s*null)')
-
-
-class RefusedPart(StrEnum):
-    """The part of a request that does not fit."""
-
-    INPUT = "input"
-    OUTPUT = "output"
 
 
 class Refusal(NamedTuple):
@@ -64,27 +57,24 @@ def recognise(
         return None
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
         return Refusal(RefusedPart.INPUT)
-    if status < HTTPStatus.MULTIPLE_CHOICES and not _ERROR.search(body) and answer.search(body):
-        return None  # a normal reply, as nearly all are: there is nothing to read
-    content = read_body(body)
-    if status < HTTPStatus.BAD_REQUEST and not is_error(content, has_answer=answer.search(body) is not None):
+    if status < HTTPStatus.BAD_REQUEST and not is_error_body(body, answer=answer):
         return None
+    content = read_body(body)
     content = content.cleaned(clean) if clean else content
-    meaning = meaning_of(content.codes, content.texts)
-    return None if meaning is None else _classify(meaning, numbers_in(content.numbers, content.texts))
-
-
-def _classify(meaning: Meaning, numbers: Numbers) -> Refusal:
-    """Classifies a refusal of prompt and reply together: it is one of the reply if the prompt is a small part."""
-    window, prompt, reply = numbers
-    is_all_reply = (
-        window
-        and reply
-        and (reply >= window or (prompt is not None and reply > window * 3 // 4 and prompt <= window // 4))
-    )
-    if meaning is Meaning.OUTPUT or is_all_reply:
+    part = refused_part(content.codes, content.texts)
+    if part is None:
+        return None
+    window, prompt, reply = numbers_in(content.numbers, content.texts)
+    # A refusal of prompt and reply together is one of the reply if the prompt is a small part.
+    if part is RefusedPart.OUTPUT or _is_mostly_reply(window, prompt, reply):
         return Refusal(RefusedPart.OUTPUT, reply_tokens=reply)
     return Refusal(RefusedPart.INPUT, window, prompt, reply)
+
+
+def _is_mostly_reply(window: int | None, prompt: int | None, reply: int | None) -> bool:
+    if not window or not reply:
+        return False
+    return reply >= window or (prompt is not None and reply > window * 3 // 4 and prompt <= window // 4)
 
 
 # -- what a body says ------------------------------------------------------------------------------------
@@ -102,7 +92,6 @@ _QUOTED = frozenset(
 _CODES = frozenset(("code", "type", "error_type", "error_code", "status", "reason", "name", "errorcode", "__type"))
 _EVENT = re.compile(r"^data:[ ]?(.*)$", re.MULTILINE)
 _MARKS = re.compile(r"[`'\"*\\“”‘’]+")
-_SPACE = re.compile(r"\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,12 +144,9 @@ def is_error_body(body: bytes, *, answer: re.Pattern[bytes]) -> bool:
     `answer` matches what has an answer in it (`Endpoint.answer`).
     """
     has_answer = answer.search(body) is not None
-    # Nearly all bodies are pieces of a normal reply: there is nothing to read.
-    return (_MEMBER.search(body) is not None or not has_answer) and is_error(read_body(body), has_answer=has_answer)
-
-
-def is_error(content: BodyContent, *, has_answer: bool) -> bool:
-    """Whether a body that came with a status of success is an error all the same."""
+    if has_answer and not _ERROR.search(body):
+        return False  # a piece of a normal reply, as nearly all are: there is nothing to read
+    content = read_body(body)
     document = content.document
     if content.event == "error":
         return True
@@ -168,17 +154,14 @@ def is_error(content: BodyContent, *, has_answer: bool) -> bool:
         return False
     if document.get("error") or document.get("errors") or "error" in (document.get("type"), document.get("object")):
         return True
-    if has_answer:
-        return False
     envelope = document.get("base_resp")
-    if isinstance(envelope, Mapping) and envelope.get("status_code"):
-        return True
-    return any(key in document for key in ("detail", "message", "error_msg"))
+    has_failed = isinstance(envelope, Mapping) and bool(envelope.get("status_code"))
+    return not has_answer and (has_failed or any(key in document for key in ("detail", "message", "error_msg")))
 
 
 def plain(text: str) -> str:
     """A text in the form that the patterns expect."""
-    return _SPACE.sub(" ", _MARKS.sub("", text[:MAX_TEXT])).strip().lower()
+    return " ".join(_MARKS.sub("", text[:MAX_TEXT]).split()).lower()
 
 
 def _document(text: str) -> tuple[Any, str]:

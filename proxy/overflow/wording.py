@@ -15,16 +15,15 @@ Every repetition that something follows is bounded, so that the cost grows in pr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from enum import Enum, auto
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 
 
-class Meaning(Enum):
+class RefusedPart(StrEnum):
     """The part that does not fit: the prompt (perhaps with the reply that is asked for), or the reply alone."""
 
-    INPUT = auto()
-    OUTPUT = auto()
+    INPUT = "input"
+    OUTPUT = "output"
 
 
 _INPUT_CODES = frozenset(
@@ -173,25 +172,25 @@ _PROMPT = re.compile(r"\btokens?\b|context[ _-]?(?:length|window|size|limit)|n_c
 _ANY_OUTPUT, _ANY_TOGETHER, _ANY_INPUT = (re.compile("|".join(each)) for each in (_OUTPUT, _TOGETHER, _INPUT))
 
 
-def meaning_of(codes: frozenset[str], texts: Iterable[str]) -> Meaning | None:
+def refused_part(codes: frozenset[str], texts: Iterable[str]) -> RefusedPart | None:
     """The part that does not fit by this error; None if the error says something else."""
     if codes & _INPUT_CODES:
-        return Meaning.INPUT
+        return RefusedPart.INPUT
     if codes & _OTHER_CODES or any(_RATE.search(text) for text in texts):
         return None
     found = {_meaning(text) for text in texts}
     by_code = any(_VALUE_CODES.fullmatch(code) for code in codes)
     if by_code or any(_VALUE_WORDS.search(text) for text in texts):
-        return Meaning.OUTPUT if Meaning.OUTPUT in found else None
-    return Meaning.INPUT if Meaning.INPUT in found else next(filter(None, found), None)
+        return RefusedPart.OUTPUT if RefusedPart.OUTPUT in found else None
+    return RefusedPart.INPUT if RefusedPart.INPUT in found else next(filter(None, found), None)
 
 
-def _meaning(text: str) -> Meaning | None:
+def _meaning(text: str) -> RefusedPart | None:
     if _OTHER_SIZES.search(text) and not _PROMPT.search(text):
         return None
     if _ANY_OUTPUT.search(text) and not _ANY_TOGETHER.search(text):
-        return Meaning.OUTPUT
-    return Meaning.INPUT if _ANY_INPUT.search(text) else None
+        return RefusedPart.OUTPUT
+    return RefusedPart.INPUT if _ANY_INPUT.search(text) else None
 
 
 # -- the numbers -----------------------------------------------------------------------------------------
@@ -209,7 +208,7 @@ _COUNTED_KEYS = ("n_prompt_tokens", "prompt_tokens", "input_tokens", "num_prompt
 _NO_REPLY = r"(?!_?(?:tokens|new|completion|output|gen)\b)"
 _CONTEXT = r"(?:context[ _-]?(?:length|window|size|limit|len)|\bn_ctx)"
 _WINDOWS = (
-    rf"{_N} \+ {_N} >=? {_N}",  # the last group counts
+    rf"\d[\d,]{{0,20}} \+ \d[\d,]{{0,20}} >=? {_N}",
     rf"\d[^.;]{{0,20}}? >=? (?:n_ctx:? ?)?\(?{_N}",
     rf"{_CONTEXT}(?: limit)? ?\(?[=:]?(?: is| of)?(?: only)? ?\(?{_N}",
     rf"{_N} (?:tokens )?(?:maximum|max) context",
@@ -242,7 +241,7 @@ _COUNTS = (
         rf"(?:[,;] {_N} (?:in|of) (?:the )?(?:functions?|tools?|tool input))?"
     ),
     rf"(?:has|have|contains?|passed|with|sent) {_N} (?:input|prompt) tokens",
-    rf"{_N} \+ {_N} >=? \d+",  # the first group counts
+    rf"{_N} \+ \d[\d,]{{0,20}} >=? \d+",
     (
         rf"(?:resulted in|contains?|has|have|received|given:?|requested:?|current length is|take"
         rf"|total of|got|requested about"
@@ -270,47 +269,27 @@ _WINDOW_PATTERNS, _COUNT_PATTERNS, _ASKED_PATTERNS = (
 )
 
 
-class Numbers(NamedTuple):
-    """Tokens; None if the error does not say."""
-
-    window: int | None
-    prompt_tokens: int | None
-    reply_tokens: int | None
-
-
-def numbers_in(numbers: Mapping[str, int], texts: Iterable[str]) -> Numbers:
-    """The numbers in an error that is known to be one of overflow."""
-    windows = [*_values_of(numbers, _WINDOW_KEYS), *_matches(texts, _WINDOW_PATTERNS, group=-1)]
+def numbers_in(numbers: Mapping[str, int], texts: Iterable[str]) -> tuple[int | None, int | None, int | None]:
+    """The window and the tokens of prompt and reply, as an error that is one of overflow gives them."""
+    windows = [*_values_of(numbers, _WINDOW_KEYS), *_matches(texts, _WINDOW_PATTERNS)]
     plausible = (each for each in windows if MIN_WINDOW <= each <= MAX_WINDOW and each not in _YEARS_AND_CODES)
     window = next(plausible, None)
-    counts = _positive([*_values_of(numbers, _COUNTED_KEYS), *_counts(texts)])
+    counts = _positive([*_values_of(numbers, _COUNTED_KEYS), *_matches(texts, _COUNT_PATTERNS)])
     counted = next((each for each in counts if each != window), None)
-    return Numbers(window, counted, next(_positive(_matches(texts, _ASKED_PATTERNS)), None))
+    return window, counted, next(_positive(_matches(texts, _ASKED_PATTERNS)), None)
 
 
 def _values_of(numbers: Mapping[str, int], keys: Iterable[str]) -> Iterator[int]:
     return (numbers[key] for key in keys if key in numbers)
 
 
-def _counts(texts: Iterable[str]) -> Iterator[int]:
-    """Lengths of the prompt; parts of it that are counted separately are added."""
-    for text in texts:
-        for n, pattern in enumerate(_COUNT_PATTERNS):
-            for found in pattern.finditer(text):
-                parts = found.groups() if n == 0 else found.groups()[:1]
-                yield sum(_number(part) for part in parts if part)
-
-
-def _matches(texts: Iterable[str], patterns: Iterable[re.Pattern[str]], group: int = 0) -> Iterator[int]:
-    """The numbers in one group of each match, counted from 0."""
+def _matches(texts: Iterable[str], patterns: Sequence[re.Pattern[str]]) -> Iterator[int]:
+    """The number in each match; the parts of a prompt that are counted separately are added."""
     for text in texts:
         for pattern in patterns:
-            yield from (_number(found.groups()[group]) for found in pattern.finditer(text))
+            for found in pattern.finditer(text):
+                yield sum(int(part.replace(",", "")) for part in found.groups() if part)
 
 
 def _positive(numbers: Iterable[int]) -> Iterator[int]:
     return (number for number in numbers if 0 < number <= MAX_WINDOW * 10)
-
-
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))

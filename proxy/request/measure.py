@@ -23,7 +23,7 @@ from typing import NamedTuple
 from proxy.knowledge.prices import Features, of_messages
 from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
 from proxy.request.wire import Body
-from proxy.runtime.lru import Lru, SizedLru
+from proxy.runtime.lru import Lru
 from proxy.tokens.counter import Counter, CountingPool
 from strategies.core.messages import Message, Reader
 from strategies.core.transcript import Transcript
@@ -108,7 +108,7 @@ class Prefixes:
     """
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
-        self._kept: SizedLru[tuple[Element, str], CachedPrefix] = SizedLru(max_bytes)
+        self._kept: Lru[tuple[Element, str], CachedPrefix] = Lru(max_bytes)
 
     def __len__(self) -> int:
         return len(self._kept)

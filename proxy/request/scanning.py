@@ -23,7 +23,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import BadRequest, BodyTooLarge
-from proxy.runtime.lru import SizedLru
+from proxy.runtime.lru import Lru
 from proxy.values import count_at
 from strategies.core.parsing import decode
 
@@ -180,7 +180,7 @@ class Envelopes:
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._kept: SizedLru[tuple[str, bytes, bytes], Envelope] = SizedLru(max_bytes)
+        self._kept: Lru[tuple[str, bytes, bytes], Envelope] = Lru(max_bytes)
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -21,9 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSING = 5.0  # seconds that a closing app waits for tasks that must run to their end
-
 LINGER = 5.0  # seconds for which a shared result is still given out
-
 LARGE = 120
 """From this many messages on, planning may take more than some milliseconds."""
 MESSAGE_TOKENS = 250
@@ -41,7 +39,6 @@ class Waiters:
 
     @property
     def any(self) -> bool:
-        """Whether anybody waits."""
         return self._count > 0
 
     @contextmanager
@@ -78,17 +75,17 @@ class OwnedTasks:
         self._keyed: dict[Hashable, asyncio.Task[Any]] = {}
         self._waiters: WeakValueDictionary[Hashable, Waiters] = WeakValueDictionary()
 
-    def start(self, work: Coroutine[Any, Any, object], key: Hashable | None = None) -> None:
-        """Runs `work` in a task; does nothing if work with that key is under way."""
-        if key is not None and key in self._keyed:
+    def start(self, work: Coroutine[Any, Any, object], key: Hashable | None = None, *, always: bool = False) -> None:
+        """Runs `work` in a task, which can be awaited by its key.
+
+        If work with that key is under way, nothing is done; with `always` the new work then runs without its key.
+        """
+        is_under_way = key is not None and key in self._keyed
+        if is_under_way and not always:
             work.close()
             return
-        self.add(work, key)
-
-    def add(self, work: Coroutine[Any, Any, object], key: Hashable | None) -> None:
-        """Runs `work` in a task, which can be awaited by its key unless other work with that key is under way."""
         task = self.own(work)
-        if key is not None and key not in self._keyed:
+        if key is not None and not is_under_way:
             self._keyed[key] = task
             task.add_done_callback(lambda _: self._keyed.pop(key, None))
 

@@ -1,4 +1,4 @@
-"""The paths of the endpoints: where histories are condensed, `/v1/chat/completions`, and where they are counted.
+"""Serves requests to the condensed endpoints, and to those where such requests are counted.
 
 What a request would cost is counted by the upstream, on the view that would be sent. Nothing is stored, and no model
 asked. Clients compact their history by this count, so it must agree with the usage that they are shown. An upstream

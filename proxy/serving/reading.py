@@ -1,4 +1,4 @@
-"""A request that arrives: it gets a place, and one of an endpoint is read; all others are passed on unchanged.
+"""A request that arrives: it gets a place. One to a condensed endpoint is read, all others are passed on unchanged.
 
 A request waits for its place (`proxy/http/admission.py`) before anything is read of it, and has it until its reply has
 ended. A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode,

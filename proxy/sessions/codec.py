@@ -18,7 +18,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.knowledge import anchor as anchors
-from proxy.runtime.lru import SizedLru
+from proxy.runtime.lru import Lru
 from proxy.sessions.session import CHAT, CONDENSE, PIN, Branch, FailedTry, MemoryBlock, Opening, Session, Tip, wishes_in
 from proxy.store.access import decompress
 from proxy.store.base import Snapshot, StoreError
@@ -294,8 +294,8 @@ class Records:
     """Reads sessions and records; one per app. Raises `StoreError` for bytes that cannot be decoded."""
 
     def __init__(self, max_bytes: int = MAX_BYTES, max_documents: int = MAX_DOCUMENTS) -> None:
-        self._records: SizedLru[bytes, tuple[Condensation | None]] = SizedLru(max_bytes)
-        self._documents: SizedLru[bytes, Session] = SizedLru(max_documents)
+        self._records: Lru[bytes, tuple[Condensation | None]] = Lru(max_bytes)
+        self._documents: Lru[bytes, Session] = Lru(max_documents)
 
     def session(self, snapshot: Snapshot | None) -> Session | None:
         """The session in a snapshot, None where there is none or a newer version wrote it."""

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.table import endpoint_named
 from proxy.request.message_cache import Element
-from proxy.runtime.lru import SizedLru
+from proxy.runtime.lru import Lru
 from proxy.sessions.codec import StoredMessage, block_document, messages_of
 from proxy.sessions.session import CHAT, NO_TIP, Branch, Session, Tip
 from proxy.sessions.stored import StoredSessions
@@ -189,7 +189,7 @@ class Histories:
     def __init__(self, stored: StoredSessions, max_bytes: int = MAX_BYTES) -> None:
         self._stored = stored
         self._max_bytes = max_bytes
-        self._cached: SizedLru[StoreKey, _Cached] = SizedLru(max_bytes)
+        self._cached: Lru[StoreKey, _Cached] = Lru(max_bytes)
 
     async def history(self, key: StoreKey, session: Session, ends: Collection[str]) -> StoredHistory:
         """The history of a session with its paths to `ends`, as far as they are stored; raises `StoreError`.

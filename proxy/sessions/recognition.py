@@ -266,7 +266,8 @@ class Recogniser:
         if len(nodes) > _MANY:
             await asyncio.sleep(0)
         newest, older = nodes[:_NEWEST], nodes[_NEWEST:]
-        likely = self._recent_paths.first([(tenant, node) for node in newest]) or ()
+        paths = [path for node in newest if (path := self._recent_paths.get((tenant, node)))]
+        likely = paths[0] if paths else ()
         lookup = SessionLookup(self._stored, tenant, likely)
         found = await self._match(lookup, blank, transcript, newest) if newest else None
         if found is None and older:

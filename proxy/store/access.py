@@ -205,18 +205,13 @@ def decompress(stored: bytes) -> bytes:
     """The value in stored form, decompressed; raises `store-corrupt`."""
     if stored[:1] != bytes((VERSION,)):
         return stored
-    match stored[1:2]:
-        case b"\x00":
-            return stored[2:]
-        case b"\x01":
-            return _decompress_zstd(stored[2:])
-    return NEWER
-
-
-def _decompress_zstd(packed: bytes) -> bytes:
+    if stored[1:2] == bytes((PLAIN,)):
+        return stored[2:]
+    if stored[1:2] != bytes((ZSTD,)):
+        return NEWER
     decompressor = zstd.ZstdDecompressor()
     try:
-        data = decompressor.decompress(packed, MAX_BYTES)
+        data = decompressor.decompress(stored[2:], MAX_BYTES)
     except zstd.ZstdError as error:
         raise StoreError("store-corrupt", f"a compressed value is broken: {error}") from None
     if not decompressor.eof:

@@ -110,30 +110,24 @@ class Store(Protocol):
 
     async def load(self, key: StoreKey) -> Snapshot | None:
         """The entry; None where it is unknown or has expired."""
-        ...
 
     async def save(self, key: StoreKey, write: Write) -> bool:
         """Writes if the stored revision is `write.revision`; else writes nothing and returns False."""
-        ...
 
     async def put_record(self, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:
         """Stores `record` unless one of that name exists. Returns the bytes that are stored."""
-        ...
 
     async def mark(self, key: StoreKey, name: str) -> None:
         """Marks a record. May be repeated."""
-        ...
 
     async def blocks(self, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         """The blocks of an entry by name: all of them, or those of `names` that exist."""
-        ...
 
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         """Looks digests up in the index; those that it does not have are left out.
 
         The entries with the `likely` names are read in the same round trip, each as `load` does.
         """
-        ...
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         """Takes a lease for `ttl` seconds, unless another holder has it or has handed a result over.
@@ -141,42 +135,33 @@ class Store(Protocol):
         The holder renews its lease by the same call. `name` and `holder` consist of the same characters as a key;
         each attempt at a piece of work has a holder of its own.
         """
-        ...
 
     async def read_lease(self, tenant: str, name: str) -> Lease:
         """The state of a lease; changes nothing."""
-        ...
 
     async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
         """Ends a lease if the holder still has it. A `handover` that is not empty can be read for `ttl` seconds."""
-        ...
 
     async def get_fact(self, name: str) -> bytes | None:
         """The fact of that name; None where there is none, or it has expired. Names are as in `lease`."""
-        ...
 
     async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         """Stores a fact for `ttl` seconds, in place of the one with its name."""
-        ...
 
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
         """All keys of one tenant or of all tenants that have data, in order; also those that were never saved.
 
         Scans the whole store, so it is for operators and never for a request.
         """
-        ...
 
     async def delete(self, key: StoreKey) -> bool:
         """Deletes an entry with all that it has. Returns whether it was ever saved."""
-        ...
 
     async def ping(self) -> None:
         """Returns once the store has answered."""
-        ...
 
     async def close(self) -> None:
         """Ends all operations, and closes all connections."""
-        ...
 
 
 UNBOUNDED = -1  # a room without a bound, as the stores are given it

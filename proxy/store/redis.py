@@ -55,7 +55,6 @@ _REASONS: tuple[tuple[tuple[type[Exception], ...], str], ...] = (
     ((exceptions.ConnectionError, exceptions.ClusterError, exceptions.RedisClusterException), "store-unavailable"),
     ((exceptions.AskError, OSError), "store-unavailable"),
 )
-_CONNECTING = re.compile(r"^Error -\d+ connecting to [^ ]+ ")
 _SYSTEM = re.compile(r"\bErr(?:or|no) (\d+)\b")
 CLIENT_ERRORS = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
 """Errors of a server, a connection or a time-out, which is an OSError; any other exception is a defect."""
@@ -95,10 +94,6 @@ class Command:
 
 
 PING = Command(("PING",))
-
-
-class CrossSlot(StoreError):
-    """The server refuses a command with keys in several slots; nothing was executed."""
 
 
 class Server:
@@ -292,20 +287,16 @@ def store_error(error: Exception, shown: str) -> StoreError:
         reason = "store-corrupt"
     # A server's message about credentials or permissions quotes them.
     detail = "" if reason == "store-refused" else _in_words(error)
-    kind = CrossSlot if isinstance(error, exceptions.ClusterCrossSlotError) else StoreError
-    return kind(reason, f"{shown} {detail}".rstrip())
+    return StoreError(reason, f"{shown} {detail}".rstrip())
 
 
 def _in_words(error: Exception) -> str:
-    """What the system or the server said, without the client's and asyncio's words around it."""
-    if isinstance(error, exceptions.AskError):
+    if isinstance(error, exceptions.AskError | exceptions.ClusterCrossSlotError):
         return "is part of a cluster: redis+cluster://"
     if isinstance(error, MasterNotFoundError):
         return "has no master that a Sentinel names"
-    told = str(error)
-    if number := _SYSTEM.search(told):
-        return os.strerror(int(number[1]))
-    return _CONNECTING.sub("", told).rstrip(".") or type(error).__name__
+    number = _SYSTEM.search(str(error))
+    return os.strerror(int(number[1])) if number else str(error).rstrip(".") or type(error).__name__
 
 
 class _MasterPool(SentinelConnectionPool, BlockingConnectionPool):

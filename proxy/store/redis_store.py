@@ -14,7 +14,7 @@ Keys of one entry share the hash tag in braces, so they are in one slot of a clu
 
 Each operation is one script or one command, so it is atomic, and it renews the time to live in the same step. Scripts
 get their keys as arguments and build none. The keys of the index are in other slots: a single server writes them in the
-entry's script, but in a cluster (also one behind a single address) they are written after it. The hash tag with one
+entry's script, but in a cluster they are written after it. The hash tag with one
 character of the digest keeps a tenant's index in sixteen slots: a single server looks a transcript up with one command,
 and a cluster with at most sixteen.
 
@@ -31,7 +31,6 @@ of its own that is never cancelled: a caller that is cancelled, or out of time, 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from hashlib import sha1
@@ -40,7 +39,7 @@ from typing import Any, TypeVar
 
 from proxy.store.base import FindResult, Lease, Quotas, Snapshot, StoreError, StoreKey, Write
 from proxy.store.breaker import Breaker
-from proxy.store.redis import Client, Command, CrossSlot, Limits, Word, open_client, store_errors
+from proxy.store.redis import Client, Command, Limits, Word, open_client, store_errors
 
 T = TypeVar("T")
 
@@ -68,12 +67,11 @@ class RedisStore:
         self._shown = shown
         self._breaker = breaker
         self._client: Client = open_client(url, shown, self._limits)
-        self._may_cross_slots = self._client.is_one_server
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
     async def load(self, key: StoreKey) -> Snapshot | None:
-        return _snapshot(await self._call(self._ask_one(_load_command(key))))
+        return _snapshot(await self._call(self._ask_one(_script("load", _keys(key)[:3]))))
 
     async def save(self, key: StoreKey, write: Write) -> bool:
         return await self._call(self._save(key, write))
@@ -121,10 +119,12 @@ class RedisStore:
         await self._call(self._ask_one(Command(("SET", key, fact, "PX", _ms(ttl)), key)))
 
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
-        pattern = _META.format(tenant="*" if tenant is None else _escaped(tenant), session="*")
+        pattern = _META.format(tenant=tenant or "*", session="*")
         until = asyncio.get_running_loop().time() + LISTING
         found = await self._call(self._client.keys(pattern, until), LISTING)
-        return sorted(StoreKey(*_session_in(name)) for name in found)
+        keys = sorted(StoreKey(*_session_in(name)) for name in found)
+        # The tenant may hold characters that are special in a pattern.
+        return [key for key in keys if tenant in (None, key.tenant)]
 
     async def delete(self, key: StoreKey) -> bool:
         return await self._call(self._delete(key))
@@ -144,23 +144,17 @@ class RedisStore:
         blocks = (part for block in write.blocks.items() for part in block)
         values = (write.revision, _ms(write.ttl), room, key.name, write.meta, *blocks)
         items = [_chain(key.tenant, digest) for digest in write.index]
-        size, entered = await self._run_save(key, items, values)
+        # A script may have keys of one slot only, except on a single server.
+        within = items if self._client.is_one_server else []
+        size = await self._ask_one(_script("save", [*_keys(key), *within], *values))
         if size == _STALE:
             return False
         if size == _REFUSED:
             raise StoreError("store-quota", f"blocks that would make the session larger than {room} bytes")
-        pointers = [] if entered else _pointers(key, write)
+        after = [] if self._client.is_one_server else items
+        pointers = [Command(("SET", item, key.name, "PX", _ms(write.ttl)), item) for item in after]
         await self._ask_all([*pointers, *self._usage_notes(key, size, write.ttl)])
         return True
-
-    async def _run_save(self, key: StoreKey, items: Sequence[str], values: Sequence[Word]) -> tuple[int, bool]:
-        """The result of save.lua, and whether the script wrote the items of the index too."""
-        if items and self._may_cross_slots:
-            try:
-                return await self._ask_one(_script("save", [*_keys(key), *items], *values)), True
-            except CrossSlot:
-                self._may_cross_slots = False
-        return await self._ask_one(_script("save", _keys(key), *values)), not items
 
     async def _put_record(self, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:
         room = self._quotas.for_records(await self._bytes_of_others(key))
@@ -172,21 +166,15 @@ class RedisStore:
         return bytes(kept)
 
     async def _find(self, tenant: str, digests: Sequence[str], likely: Sequence[str]) -> FindResult:
-        groups = _groups(digests, together=self._may_cross_slots)
-        try:
-            return await self._found_in(groups, tenant, likely)
-        except CrossSlot:
-            self._may_cross_slots = False
-            return await self._found_in(_groups(digests, together=False), tenant, likely)
-
-    async def _found_in(self, groups: Sequence[Sequence[str]], tenant: str, likely: Sequence[str]) -> FindResult:
-        """Asks for each group of digests with one command."""
-        keys = [[_chain(tenant, digest) for digest in group] for group in groups]
-        questions = [Command(("MGET", *group), group[0]) for group in keys]
-        loading = [_load_command(StoreKey(tenant, name)) for name in likely]
-        answers = await self._ask_all([*questions, *loading])
+        # Each group of digests is looked up by one command: all of them, or those whose items share a slot.
+        groups: dict[str, list[str]] = {}
+        for digest in dict.fromkeys(digests):
+            groups.setdefault("" if self._client.is_one_server else digest[:1], []).append(digest)
+        keys = [[_chain(tenant, digest) for digest in group] for group in groups.values()]
+        loading = [_script("load", _keys(StoreKey(tenant, name))[:3]) for name in likely]
+        answers = await self._ask_all([*(Command(("MGET", *group), group[0]) for group in keys), *loading])
         names = (session for answer in answers[: len(groups)] for session in answer)
-        found = zip((digest for group in groups for digest in group), names, strict=True)
+        found = zip((digest for group in groups.values() for digest in group), names, strict=True)
         read = zip(likely, map(_snapshot, answers[len(groups) :]), strict=True)
         return FindResult(
             {digest: _text(session) for digest, session in found if session is not None},
@@ -242,18 +230,6 @@ class RedisStore:
             work.close()
 
 
-def _groups(digests: Sequence[str], *, together: bool) -> list[list[str]]:
-    """Digests grouped by the command that looks them up: all in one, or those whose items share a slot."""
-    groups: dict[str, list[str]] = {}
-    for digest in dict.fromkeys(digests):
-        groups.setdefault("" if together else digest[:1], []).append(digest)
-    return list(groups.values())
-
-
-def _load_command(key: StoreKey) -> Command:
-    return _script("load", _keys(key)[:3])
-
-
 def _snapshot(answer: Any) -> Snapshot | None:
     if answer is None:
         return None
@@ -290,11 +266,6 @@ def _session_in(name: bytes) -> list[str]:
     return name.decode().partition("{")[2].rpartition("}")[0].split(":")
 
 
-def _escaped(text: str) -> str:
-    """`text` escaped for a glob pattern of Redis."""
-    return re.sub(r"([*?\[\]^\\])", r"\\\1", text)
-
-
 def _chain(tenant: str, digest: str) -> str:
     return f"condenser:{{{tenant}:{digest[:1]}}}:chain:{digest}"
 
@@ -305,12 +276,6 @@ def _lease(tenant: str, name: str) -> str:
 
 def _fact(name: str) -> str:
     return f"condenser:{{{name}}}:fact"
-
-
-def _pointers(key: StoreKey, write: Write) -> list[Command]:
-    """The commands that make the items of the index lead to an entry."""
-    items = [_chain(key.tenant, digest) for digest in write.index]
-    return [Command(("SET", item, key.name, "PX", _ms(write.ttl)), item) for item in items]
 
 
 def _usage(key: StoreKey, size: int, ttl: int) -> Command:

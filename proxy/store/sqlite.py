@@ -21,7 +21,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import wraps
@@ -53,18 +53,6 @@ _REASONS = {
 }
 
 
-class _InlineExecutor(Executor):
-    """Runs each job at once, in the calling thread."""
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future: Future[T] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - like any executor, it stores the exception in the future
-            future.set_exception(error)
-        return future
-
-
 def _job(
     method: Callable[Concatenate[SqliteStore, float, P], T],
 ) -> Callable[Concatenate[SqliteStore, P], Coroutine[Any, Any, T]]:
@@ -83,9 +71,9 @@ def _job(
 
     @wraps(method)
     async def call(self: SqliteStore, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._closing is not None:
+        if self._is_closed:
             raise StoreError("store-closed")
-        if isinstance(self._executor, _InlineExecutor):
+        if self._executor is None:
             # This path runs twice in each request, so it does without a future.
             return perform(self, *args, **kwargs)
         return await asyncio.wrap_future(self._executor.submit(perform, self, *args, **kwargs))
@@ -99,9 +87,11 @@ class SqliteStore:
 
     _clock: Callable[[], float]
     _quotas: Quotas
-    _executor: Executor
+    _executor: ThreadPoolExecutor | None
+    """None where jobs run at once, on the event loop."""
     _connection: sqlite3.Connection = field(init=False)
-    _closing: Future[None] | None = field(default=None, init=False)
+    _is_closed: bool = field(default=False, init=False)
+    _closing: Future[None] = field(default_factory=Future, init=False)
     _writes: int = field(default=0, init=False)
 
     @classmethod
@@ -110,7 +100,7 @@ class SqliteStore:
     ) -> SqliteStore:
         """Opens the file; creates it and its tables where they are missing."""
         own_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="condenser-sqlite")
-        store = cls(clock, quotas or Quotas(), own_thread if path is not None else _InlineExecutor())
+        store = cls(clock, quotas or Quotas(), own_thread if path is not None else None)
         try:
             await store._connect(path)
         except BaseException:
@@ -125,7 +115,11 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Lets the jobs that are queued end, then closes. May be repeated."""
-        if self._closing is None:
+        was_closed, self._is_closed = self._is_closed, True
+        if self._executor is None:
+            self._disconnect()
+            return
+        if not was_closed:
             self._closing = self._executor.submit(self._disconnect)
             self._executor.shutdown(wait=False)
         await asyncio.shield(asyncio.wrap_future(self._closing))

@@ -11,7 +11,7 @@ import errno
 import re
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import NamedTuple, Protocol
 
 from proxy.errors import UpstreamUnavailable
@@ -49,11 +49,9 @@ class UpstreamReply(Protocol):
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body's bytes as they come in, with their content encoding; raises `UpstreamUnavailable`."""
-        ...
 
     async def close(self) -> None:
         """Ends the call; the connection of an answer that was not read to its end is closed at once."""
-        ...
 
 
 def timed_out() -> UpstreamUnavailable:
@@ -68,13 +66,13 @@ def unreachable(error: Exception) -> UpstreamUnavailable:
 
 def sentence(error: BaseException) -> str:
     """What happened, as one sentence about the upstream."""
-    chain = list(_chain(error))
-    for failure in chain:
-        if cause := _system_cause(failure):
-            return f"The upstream cannot be reached: {cause}."
-    if any(isinstance(each, ConnectionError) or _BROKEN_OFF.search(_text(each)) for each in chain):
+    chain = _chain(error)
+    if cause := next(filter(None, map(_system_cause, chain)), ""):
+        return f"The upstream cannot be reached: {cause}."
+    texts = [f"{type(each).__name__} {each}" for each in chain]
+    if any(isinstance(each, ConnectionError) for each in chain) or any(map(_BROKEN_OFF.search, texts)):
         return "The upstream broke off the connection."
-    if any(_NOT_HTTP.search(_text(each)) for each in chain):
+    if any(map(_NOT_HTTP.search, texts)):
         return "The upstream's answer is not HTTP."
     failed = "the TLS handshake" if any(isinstance(each, ssl.SSLError) for each in chain) else "the connection"
     return f"The upstream cannot be reached: {failed} failed."
@@ -99,22 +97,10 @@ def _system_cause(error: BaseException) -> str:
     return ""
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The error and all that it was raised from, each once."""
-    seen: dict[int, BaseException] = {}
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        each = waiting.pop(0)
-        if each is None or id(each) in seen:
-            continue
-        seen[id(each)] = each
-        yield each
-        waiting += [each.__cause__, each.__context__]
-        # aiohttp keeps what went wrong as an attribute, anyio as a group.
-        kept = (getattr(each, name, None) for name in ("os_error", "certificate_error"))
-        waiting += [cause for cause in kept if isinstance(cause, Exception)]
-        waiting += each.exceptions if isinstance(each, BaseExceptionGroup) else ()
-
-
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__} {error}"
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error and all that it was raised from."""
+    chain = [error]
+    for each in chain:  # which grows
+        causes = [each.__cause__, each.__context__, *(each.exceptions if isinstance(each, BaseExceptionGroup) else ())]
+        chain += [cause for cause in causes if cause is not None and cause not in chain]
+    return chain

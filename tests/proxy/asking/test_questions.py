@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from proxy.asking.calls import question_for, vote_question
+from proxy.asking.calls import ModelCall, question_for
 from proxy.asking.dispatch import Caller, headers_for
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Question
@@ -26,7 +26,11 @@ ON = Ask("", "Now record it.", 500, view=VIEW)
 
 
 def body(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit: str = NEW_LIMIT) -> bytes:
-    return question_for(ask, {SUMMARIZER: role or ModelRole()}, caller).body(limit)
+    return body_of(question_for(ask, {SUMMARIZER: role or ModelRole()}, caller), limit)
+
+
+def body_of(call: ModelCall, limit: str = NEW_LIMIT) -> bytes:
+    return call.endpoint.question(call.question, limit)
 
 
 def read(ask: Ask, role: ModelRole | None = None, caller: Caller = CALLER, limit: str = NEW_LIMIT) -> Any:
@@ -65,7 +69,7 @@ def test_any_text_can_be_asked_about(text: str) -> None:
 
 def test_a_vote_is_asked_for_like_any_text_and_several_in_one_call_by_their_number() -> None:
     ballot, roles = Ballot("Judge it.", "<history>", 5, 15, 200), {JUDGE: ModelRole()}
-    one, five = (json.loads(vote_question(ballot, roles, CALLER, n).body(NEW_LIMIT)) for n in (1, 5))
+    one, five = (json.loads(body_of(question_for(ballot, roles, CALLER, n))) for n in (1, 5))
     assert one == {
         "model": "m",
         "messages": [{"role": "system", "content": "Judge it."}, {"role": "user", "content": "<history>"}],
@@ -113,7 +117,7 @@ def test_a_view_goes_to_the_model_and_the_account_of_its_request_and_nowhere_els
     asked = question_for(ON, {SUMMARIZER: role}, CALLER)
     assert asked.model.base_url is None
     assert headers_for(asked.model, CALLER) == [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p")]
-    found = json.loads(asked.body(NEW_LIMIT))
+    found = json.loads(body_of(asked))
     assert (found["model"], found["temperature"]) == ("m", 0)
 
 

@@ -29,9 +29,8 @@ def test_a_body_is_not_complete_before_its_end() -> None:
     assert decoder.is_complete
 
 
-@pytest.mark.parametrize("members", [1, 4])
-def test_a_chunk_that_stands_for_far_more_than_its_size_is_not_decoded(members: int) -> None:
-    decoder, bomb = decoder_for("gzip"), gzip.compress(b"x" * (ALWAYS_DECODED * 2 // members))
+def test_a_chunk_that_stands_for_far_more_than_its_size_is_not_decoded() -> None:
+    decoder, bomb = decoder_for("gzip"), gzip.compress(b"x" * (ALWAYS_DECODED * 2))
     assert decoder is not None
     with pytest.raises(TooMuchData):
-        decoder.feed(bomb * members)
+        decoder.feed(bomb)

@@ -60,7 +60,7 @@ def asker(tenant: str = "t", *, window: int = 1_000_000, forwarded: int = 0, spe
 def remembering(
     server: Server, allowance: float = 0.1, clock: Clock | None = None, books: Totals | None = None
 ) -> Meanings:
-    return Meanings(server, books or Totals(), "embed-1", allowance, clock or Clock())
+    return Meanings(server.embed, books or Totals(), "embed-1", allowance, clock or Clock())
 
 
 async def test_after_one_reply_a_part_is_made_the_newest_first_and_after_the_next_the_rest() -> None:

@@ -6,10 +6,13 @@ from random import Random
 
 import pytest
 
-from proxy.memory.meaning import COMPARED, FLOAT_BYTES, MAX_SESSIONS, SessionVectors, Vectors, vector_of
+from proxy.memory import meaning
+from proxy.memory.meaning import COMPARED, FLOAT_BYTES, MAX_BYTES, MIN_BYTES, Meanings, SessionVectors, vector_of
 from proxy.store.base import StoreKey
 from strategies.core.messages import Role
 from strategies.memory.ranking import Entry, Hit
+from tests.proxy.asking.support import Clock
+from tests.proxy.memory.test_meaning import TEXTS, Server, Totals, asker
 
 
 def hits(*texts: str) -> list[Hit]:
@@ -52,30 +55,38 @@ def test_a_text_is_asked_for_once() -> None:
     assert known.unknown(["b", "a", "b", "\ud800", "c"]) == ["b", "c"]
 
 
-def test_beyond_the_bound_the_session_that_was_not_used_for_longest_is_forgotten() -> None:
-    kept = Vectors(most_bytes=4 * FLOAT_BYTES)
-    one, two, three = (StoreKey("t", name) for name in ("one", "two", "three"))
-    for key in (one, two):
-        kept.of(key).put(["a"], [[1.0, 0.0]])
-    assert kept.make_room()
-    kept.of(one)
-    kept.of(three).put(["a"], [[1.0, 0.0]])
-    assert kept.make_room()
-    assert [len(kept.of(key)) for key in (one, two, three)] == [1, 0, 1]
+def remembering() -> Meanings:
+    return Meanings(Server().embed, Totals(), "embed-1", 0.1, Clock())
 
 
-def test_one_session_alone_gets_no_more_than_there_is() -> None:
-    kept = Vectors(most_bytes=4 * FLOAT_BYTES)
-    kept.of(StoreKey("t", "one")).put(["a", "b", "c"], [[1.0, 0.0]] * 3)
-    assert not kept.make_room()
+@pytest.mark.anyio
+async def test_beyond_the_bound_the_session_that_was_not_used_for_longest_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(meaning, "MAX_BYTES", 2 * MIN_BYTES + 4 * FLOAT_BYTES)
+    kept = remembering()
+    one, two, three = (asker(name) for name in ("one", "two", "three"))
+    for each in (one, two, one, three):
+        await kept.learn(each, ["a"])
+        kept.vectors(one.key)
+    assert [kept.vectors(each.key).is_empty for each in (one, three, two)] == [False, False, True]
+
+
+@pytest.mark.anyio
+async def test_one_session_alone_gets_no_more_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meaning, "MAX_BYTES", MIN_BYTES)
+    kept, server = remembering(), Server()
+    kept.embed = server.embed
+    await kept.learn(asker(), TEXTS)
+    assert len(server.asked) == 1
 
 
 def test_sessions_that_have_no_vectors_are_forgotten_too() -> None:
-    kept = Vectors()
-    first = kept.of(StoreKey("t", "first"))
-    for number in range(MAX_SESSIONS - 1):
-        kept.of(StoreKey("t", str(number)))
-    assert kept.of(StoreKey("t", "first")) is first
-    for number in range(MAX_SESSIONS):
-        kept.of(StoreKey("t", f"later {number}"))
-    assert kept.of(StoreKey("t", "first")) is not first
+    kept, bound = remembering(), MAX_BYTES // MIN_BYTES
+    first = kept.vectors(StoreKey("t", "first"))
+    for number in range(bound - 1):
+        kept.vectors(StoreKey("t", str(number)))
+    assert kept.vectors(StoreKey("t", "first")) is first
+    for number in range(bound):
+        kept.vectors(StoreKey("t", f"later {number}"))
+    assert kept.vectors(StoreKey("t", "first")) is not first

@@ -74,7 +74,7 @@ class Reading:
 
     @property
     def prefixes(self) -> list[Element]:
-        kept = {element for element, _ in self._measurer.prefixes._kept._kept}
+        kept = {element for element, _ in self._measurer.prefixes._kept}
         return [element for element in self.body.elements if element in kept]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from proxy.runtime.lru import Lru, SizedLru
+from proxy.runtime.lru import Lru
 
 
 def filled(most: int, *keys: str) -> Lru[str, str]:
@@ -21,34 +21,20 @@ def test_no_more_is_kept_than_the_bound_and_the_oldest_goes_first() -> None:
 def test_what_is_put_or_used_again_stays_longer_and_a_look_changes_nothing() -> None:
     kept = filled(3, "a", "b", "c")
     kept.put("a", "again")
-    assert kept.use("b", str) == "B"
+    assert kept.use("b") == "B"
     kept.get("c")
     kept.put("d", "D")
     assert dict(kept.items()) == {"a": "again", "b": "B", "d": "D"}
 
 
-def test_what_is_used_for_the_first_time_is_made_once() -> None:
-    made = iter(["first", "second"])
-    kept = filled(1, "a")
-    assert kept.use("b", lambda: next(made)) == "first"
-    assert kept.use("b", lambda: next(made)) == "first"
-    assert kept.get("a") is None
-
-
 def test_a_value_that_is_false_is_kept_as_well_as_any_other() -> None:
     kept: Lru[str, int] = Lru(1)
     kept.put("a", 0)
-    assert kept.use("a", lambda: 5) == 0
-
-
-def test_the_first_of_some_keys_that_has_a_value_is_found() -> None:
-    kept = filled(3, "a", "b")
-    assert kept.first(["x", "b", "a"]) == "B"
-    assert kept.first(["x"]) is None
+    assert kept.use("a") == 0
 
 
 def test_what_was_left_alone_for_longest_is_forgotten_by_size_and_the_last_one_stays() -> None:
-    kept: SizedLru[str, str] = SizedLru(10)
+    kept: Lru[str, str] = Lru(10)
     kept.put("a", "A", 4)
     kept.put("b", "B", 4)
     assert kept.use("a") == "A"
@@ -59,7 +45,7 @@ def test_what_was_left_alone_for_longest_is_forgotten_by_size_and_the_last_one_s
 
 
 def test_a_value_that_takes_the_place_of_another_counts_alone() -> None:
-    kept: SizedLru[str, str] = SizedLru(10)
+    kept: Lru[str, str] = Lru(10)
     kept.put("a", "A", 3)
     for _ in range(5):
         kept.put("b", "B", 7)

@@ -15,8 +15,7 @@ from proxy.store.redis_store import RedisStore
 from tests.proxy.store.conftest import keys_of
 from tests.proxy.store.on_redis import EVERY_CALL, KEY, execute, failure, fill, opened
 from tests.proxy.store.saving import TTL, write
-from tests.support.ports import free_port
-from tests.support.redis_server import RedisServer, answer_of, await_true
+from tests.support.redis_server import RedisServer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("redis_installed")]
 
@@ -188,22 +187,6 @@ async def test_one_server_is_asked_once_for_all_that_a_turn_reads_and_once_for_a
     assert await exchanges() - before == 2 + 1  # the question itself is one
     assert found.snapshots["session"].revision == 1
     assert (await store.find("tenant", ["e"])).names == {"e": "session"}
-
-
-async def test_a_cluster_behind_one_address_is_written_though_no_script_may_name_keys_of_two_slots() -> None:
-    with RedisServer("--cluster-enabled", "yes", "--cluster-port", str(free_port())) as whole:
-        async with Redis.from_url(whole.url) as asked:
-            await execute(asked, "CLUSTER", "ADDSLOTSRANGE", "0", "16383")
-            await_true(lambda: answer_of(whole, is_serving) or False, "the slots are served")
-        async with opened(whole.url) as store:
-            await fill(store)
-            assert await store.save(KEY, write(b"new", 1, index=["e"]))
-            assert (await store.find("tenant", ["d", "e"])).names == {"d": "session", "e": "session"}
-
-
-def is_serving(client: Any) -> bool:
-    """Whether a node of a cluster says that the cluster works."""
-    return bool(client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
 
 
 # Listings
