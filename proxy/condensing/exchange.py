@@ -260,10 +260,11 @@ class Exchange:
 
     def _as_it_came(self, refused: OpenedReply) -> Attempt | None:
         """The request as it came, if nothing explains a refusal; None too if it would not fit."""
-        now, context = self._now, self._now.rewritable
-        if now.is_last or context is None or refused.reply.status not in UNEXPLAINED:
+        now = self._now
+        if refused.reply.status not in UNEXPLAINED or now.is_last:
             return None
-        if now.rounds is not None and is_about_tools(refused.error):
+        context = now.rewritable
+        if context is None or (now.rounds is not None and is_about_tools(refused.error)):
             return None
         return original_of(now.decision, context, self._parts.decider.keeper)
 

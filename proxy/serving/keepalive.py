@@ -130,12 +130,9 @@ class KeepAlive:
 
     async def _send_message(self, message: Message) -> None:
         """Sends an ASGI message of the reply, or what continues the proxy's own head in its place."""
-        if message["type"] == "http.response.start":
-            await self._send_head(message)
-        else:
+        if message["type"] != "http.response.start":
             await self._send_body(message.get("body", b""), more=message.get("more_body", False))
-
-    async def _send_head(self, message: Message) -> None:
+            return
         await self._finish_beat()
         head = message["status"], message["headers"]
         if self.has_sent_head:
