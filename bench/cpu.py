@@ -21,34 +21,27 @@ REQUESTS = {"small": 1_200, "medium": 800, "large": 320}
 
 
 def measure(
-    rounds: int = ROUNDS,
-    stores: Sequence[str] = STORES[:2],
-    only: str = "",
-    connections: int = CONNECTIONS,
-    peers: Sequence[str] = (),
-    requests: int | None = None,
-    protocols: Sequence[str] = ("chat",),
+    rounds: int = ROUNDS, stores: Sequence[str] = STORES[:2], only: str = "", protocols: Sequence[str] = ("chat",)
 ) -> list[dict[str, Any]]:
-    """A row for each kind; about three minutes for each protocol. Each round has `requests`, by default `REQUESTS`."""
+    """A row for each kind of request; about three minutes for each protocol."""
     rows = []
-    with targets(stores, peers) as found:
+    with targets(stores) as found:
         del found[DIRECT]
         for name, kind in KINDS.items():
             if only not in name or (kind.cold and not only):
                 continue
-            each = max((requests or REQUESTS[kind.payload]) // connections, 1)
             for protocol in protocols:
                 told = name if protocol == "chat" else f"{name}, {protocol}"
-                rows.append(row(told, _least(replace(kind, protocol=protocol), found, rounds, connections, each)))
+                rows.append(row(told, _least(replace(kind, protocol=protocol), found, rounds)))
     return rows
 
 
-def _least(kind: Job, found: Mapping[str, Served], rounds: int, connections: int, each: int) -> dict[str, float]:
-    """Milliseconds that each target computes for a request; every connection sends `each` requests a round."""
+def _least(kind: Job, found: Mapping[str, Served], rounds: int) -> dict[str, float]:
+    """Milliseconds that each target computes for a request."""
 
-    def taken(name: str, least: int = each) -> float:
+    def taken(name: str, least: int = REQUESTS[kind.payload] // CONNECTIONS) -> float:
         before = found[name].cpu
-        done = sent(job_for(kind, found[name].port, connections, 0.0, least))
+        done = sent(job_for(kind, found[name].port, CONNECTIONS, 0.0, least))
         return (found[name].cpu - before) * 1_000 / len(done.completes)
 
     for name in found:
@@ -58,11 +51,6 @@ def _least(kind: Job, found: Mapping[str, Served], rounds: int, connections: int
 
 def row(kind: str, least: Mapping[str, float]) -> dict[str, Any]:
     """The least times, and those of the others to ours."""
-    ratios = {
-        f"{other} / {name}": least[other] / least[name]
-        for other in least
-        if other not in STORES
-        for name in least
-        if name in STORES
-    }
+    others, ours = [name for name in least if name not in STORES], [name for name in least if name in STORES]
+    ratios = {f"{other} / {name}": least[other] / least[name] for other in others for name in ours}
     return {"CPU ms a request": kind, **least, **ratios}

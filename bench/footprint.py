@@ -7,13 +7,15 @@ another message.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from http.client import HTTPConnection
 from math import inf
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-from bench.processes import Served, condenser, connected, store_url, stub, wait_until
+from bench.processes import Served, condenser, store_url, stub, wait_until
 from bench.traffic import Job, sent
 
 SESSIONS = 10_000
@@ -33,13 +35,12 @@ def measure(sessions: int = SESSIONS, forks: int = FORKS, starts: int = STARTS) 
         upstream = stack.enter_context(stub())
         seconds = median(_start(upstream, store) for _ in range(starts))
         served = stack.enter_context(condenser(upstream.port, store))
-        rows = [row("start to ready, median, s", seconds, MAX_SECONDS), row("ready, MB", served.memory())]
-        each = -(-sessions // CLIENTS)
-        sent(Job("small", cold=True, named=True, port=served.port, connections=CLIENTS, least=each, first=1))
-        rows.append(row(f"after {sessions:,} sessions, MB", served.memory(), MAX_RESIDENT))
-        each = -(-forks // CLIENTS)
-        sent(Job("medium", window=FORKED_WINDOW, port=served.port, connections=CLIENTS, least=each))
-        rows.append(row(f"after {forks:,} forks of a history, MB", served.memory()))
+        rows = [row("start to ready, median, s", seconds, MAX_SECONDS), row("ready, MB", _resident(served))]
+        clients: dict[str, Any] = {"port": served.port, "connections": CLIENTS}
+        sent(Job("small", cold=True, named=True, least=-(-sessions // CLIENTS), first=1, **clients))
+        rows.append(row(f"after {sessions:,} sessions, MB", _resident(served), MAX_RESIDENT))
+        sent(Job("medium", window=FORKED_WINDOW, least=-(-forks // CLIENTS), **clients))
+        rows.append(row(f"after {forks:,} forks of a history, MB", _resident(served)))
     return rows
 
 
@@ -51,9 +52,14 @@ def _start(upstream: Served, store: str) -> float:
 
 
 def _is_ready(port: int) -> bool:
-    with connected(port) as connection:
+    with closing(HTTPConnection("127.0.0.1", port)) as connection:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == 200
+
+
+def _resident(served: Served) -> float:
+    lines = Path(f"/proc/{served.pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 
 
 def row(what: str, figure: float, most: float = inf) -> dict[str, Any]:

@@ -35,38 +35,8 @@ VARIABLE = "LAG_REPORT"
 STATES = ("cold", "warm", "condensing")
 
 
-class Watch:
-    """Times every callback of the loops of this process; all figures since the last report, in milliseconds."""
-
-    def __init__(self) -> None:
-        self.callbacks = self.over = 0
-        self.wall = self.cpu = 0.0
-
-    def install(self) -> None:
-        """Wraps what asyncio runs callbacks with; for a process that does nothing else."""
-        run = Handle._run  # noqa: SLF001
-
-        def timed(handle: Handle) -> None:
-            since, used = perf_counter(), thread_time()
-            try:
-                run(handle)
-            finally:
-                wall, cpu = (perf_counter() - since) * 1_000, (thread_time() - used) * 1_000
-                self.callbacks += 1
-                self.wall, self.cpu = max(self.wall, wall), max(self.cpu, cpu)
-                self.over += cpu > MAX_MS
-
-        Handle._run = timed  # type: ignore[assignment, method-assign]  # noqa: SLF001
-
-    def report(self) -> dict[str, float]:
-        """The figures, which begin anew."""
-        found = dict(vars(self))
-        self.__init__()  # type: ignore[misc]
-        return found
-
-
 def serve(arguments: Sequence[str]) -> None:
-    """Serves as `condenser serve` does, watched; the figures are written at SIGUSR1."""
+    """Serves as `condenser serve` does; SIGUSR1 writes the figures of the callbacks since the last one."""
     from proxy.app import server_config
     from proxy.cli import parse
     from proxy.commands.options import settings_from
@@ -75,14 +45,26 @@ def serve(arguments: Sequence[str]) -> None:
     config = server_config(settings_from(parse(arguments)))
     # uvloop's callbacks cannot be timed one by one.
     config.loop = "asyncio"
-    watch = Watch()
-    watch.install()
+    run = Handle._run  # noqa: SLF001
     path = Path(os.environ[VARIABLE])
+    figures = {"callbacks": 0, "wall": 0.0, "cpu": 0.0, "over": 0}
+
+    def timed(handle: Handle) -> None:
+        since, used = perf_counter(), thread_time()
+        try:
+            run(handle)
+        finally:
+            wall, cpu = (perf_counter() - since) * 1_000, (thread_time() - used) * 1_000
+            figures["callbacks"] += 1
+            figures["wall"], figures["cpu"] = max(figures["wall"], wall), max(figures["cpu"], cpu)
+            figures["over"] += cpu > MAX_MS
 
     def report(*_: object) -> None:
-        path.with_suffix(".new").write_text(json.dumps(watch.report()))
+        path.with_suffix(".new").write_text(json.dumps(figures))
         path.with_suffix(".new").rename(path)
+        figures.update(dict.fromkeys(figures, 0))
 
+    Handle._run = timed  # type: ignore[assignment, method-assign]  # noqa: SLF001
     signal.signal(signal.SIGUSR1, report)
     asyncio.run(Server(config).serve())
 
@@ -131,8 +113,8 @@ def _reported(served: Served, path: Path) -> dict[str, Any]:
     path.unlink(missing_ok=True)
     os.kill(served.pid, signal.SIGUSR1)
     wait_until(path.exists)
-    told: dict[str, Any] = json.loads(path.read_text())
-    return told
+    figures: dict[str, Any] = json.loads(path.read_text())
+    return figures
 
 
 if __name__ == "__main__":

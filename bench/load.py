@@ -52,14 +52,10 @@ T = TypeVar("T")
 
 
 def measure(
-    rounds: int = ROUNDS,
-    seconds: float = SECONDS,
-    stores: Sequence[str] = STORES,
-    only: str = "",
-    peers: Sequence[str] = (),
+    rounds: int = ROUNDS, seconds: float = SECONDS, stores: Sequence[str] = STORES, only: str = ""
 ) -> list[dict[str, Any]]:
     """A row for each target and kind of request; about ten minutes for all targets."""
-    with targets(stores, peers) as found:
+    with targets(stores) as found:
         return [row for kind in KINDS if only in kind for row in _rows(kind, found, rounds, seconds)]
 
 

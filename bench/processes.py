@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 import socket
 import subprocess
@@ -11,7 +10,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from time import clock_gettime, perf_counter, sleep
 from typing import NamedTuple
@@ -27,11 +25,8 @@ _SCHEDULED = 2
 DIRECT, NAIVE = "direct", "naive"
 STORES = ("memory", "sqlite", "redis")
 AWECOMPRESS = "awecompress"
-PEERS = {
-    AWECOMPRESS: "env AWECOMPRESS_CONFIG_DIR={folder} awecompress serve"
-    " --host 127.0.0.1 --port {port} --upstream {stub}"
-}
-"""Other proxies that are measured where they are installed, and how each is started."""
+"""Another proxy, which is measured where it is installed."""
+_PORT = "{port}"
 
 
 class Served(NamedTuple):
@@ -45,11 +40,6 @@ class Served(NamedTuple):
         """Seconds of processor time that it has taken, with its threads."""
         return clock_gettime(~self.pid << 3 | _SCHEDULED)
 
-    def memory(self, field: str = "VmRSS") -> float:
-        """Megabytes that it has resident now, or `VmHWM`: that it had at most."""
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
-
 
 @contextmanager
 def serving(command: Sequence[str], environment: Mapping[str, str] | None = None, core: int = 0) -> Iterator[Served]:
@@ -58,7 +48,7 @@ def serving(command: Sequence[str], environment: Mapping[str, str] | None = None
     It runs on one core, counted from 0 or from the end. Any error quotes the end of its log.
     """
     port = free_port()
-    filled, known = [part.replace("{port}", str(port)) for part in command], {**os.environ, **(environment or {})}
+    filled = [str(port) if part == _PORT else part for part in command]
 
     def listens() -> bool:
         if process.poll() is not None:
@@ -68,7 +58,7 @@ def serving(command: Sequence[str], environment: Mapping[str, str] | None = None
 
     with (
         tempfile.TemporaryFile() as log,
-        subprocess.Popen(filled, env=known, stdout=log, stderr=subprocess.STDOUT) as process,
+        subprocess.Popen(filled, env={**os.environ, **(environment or {})}, stdout=log, stderr=log) as process,
     ):
         try:
             os.sched_setaffinity(process.pid, {sorted(os.sched_getaffinity(0))[core]})
@@ -86,61 +76,54 @@ def serving(command: Sequence[str], environment: Mapping[str, str] | None = None
                 process.kill()
 
 
-def wait_until(is_so: Callable[[], bool], within: float = READY_WITHIN) -> None:
-    """Returns once it is so; raises `TimeoutError` after so many seconds."""
-    ends = perf_counter() + within
+def wait_until(is_so: Callable[[], bool]) -> None:
+    """Returns once it is so; raises `TimeoutError` after `READY_WITHIN` seconds."""
+    ends = perf_counter() + READY_WITHIN
     while not is_so():
         if perf_counter() > ends:
-            raise TimeoutError(f"not so within {within:g} seconds: {is_so.__qualname__}")
+            raise TimeoutError(f"not so within {READY_WITHIN:g} seconds: {is_so.__qualname__}")
         sleep(0.005)
 
 
 def stub() -> AbstractContextManager[Served]:
     """The upstream of `bench.stub`, on the last core, as the load."""
-    return serving([sys.executable, "-m", "bench.stub", "{port}"], core=-1)
+    return serving([sys.executable, "-m", "bench.stub", _PORT], core=-1)
 
 
 def condenser(
     upstream: int, store: str, *, module: str = "proxy", environment: Mapping[str, str] | None = None
 ) -> AbstractContextManager[Served]:
     """The proxy before the upstream on a port, with `half-window` in a window of 200k tokens."""
-    where = ["--host", "127.0.0.1", "--port", "{port}", "--upstream", f"http://127.0.0.1:{upstream}/v1"]
+    where = ["--host", "127.0.0.1", "--port", _PORT, "--upstream", f"http://127.0.0.1:{upstream}/v1"]
     how = ["--store", store, "--strategy", "half-window", "--window", "200000"]
     return serving([sys.executable, "-m", module, "serve", *where, *how], environment)
 
 
 def naive(upstream: int) -> AbstractContextManager[Served]:
     """The pass-through of `bench.naive` before the upstream on a port."""
-    quiet = ["--host", "127.0.0.1", "--port", "{port}", "--log-level", "warning", "--no-access-log"]
+    quiet = ["--host", "127.0.0.1", "--port", _PORT, "--log-level", "warning", "--no-access-log"]
     command = [sys.executable, "-m", "uvicorn", "--factory", "bench.naive:app", *quiet]
     return serving(command, {"NAIVE_UPSTREAM": f"http://127.0.0.1:{upstream}/v1"})
 
 
-@contextmanager
-def connected(port: int) -> Iterator[HTTPConnection]:
-    """A connection to a server on this machine."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=120)
-    try:
-        yield connection
-    finally:
-        connection.close()
+def awecompress(upstream: int, folder: str) -> AbstractContextManager[Served]:
+    """The peer before the upstream on a port, with an empty folder for its settings."""
+    where = ["--host", "127.0.0.1", "--port", _PORT, "--upstream", f"http://127.0.0.1:{upstream}"]
+    return serving([AWECOMPRESS, "serve", *where], {"AWECOMPRESS_CONFIG_DIR": folder})
 
 
 @contextmanager
-def targets(stores: Sequence[str], peers: Sequence[str]) -> Iterator[dict[str, Served]]:
-    """Everything that is measured, by its name; `peers` are more of them, each `NAME=COMMAND`."""
-    commands = {name: command for name, command in PEERS.items() if shutil.which(name)}
-    commands |= dict(each.split("=", 1) for each in peers)
+def targets(stores: Sequence[str]) -> Iterator[dict[str, Served]]:
+    """Everything that is measured, by its name."""
     with ExitStack() as stack:
         upstream = stack.enter_context(stub())
         found = {DIRECT: upstream, NAIVE: stack.enter_context(naive(upstream.port))}
         for name in stores:
             if (url := store_url(name, stack)) is not None:
                 found[name] = stack.enter_context(condenser(upstream.port, url))
-        for name, command in commands.items():
+        if shutil.which(AWECOMPRESS):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            filled = command.replace("{stub}", f"http://127.0.0.1:{upstream.port}").replace("{folder}", folder)
-            found[name] = stack.enter_context(serving(shlex.split(filled)))
+            found[AWECOMPRESS] = stack.enter_context(awecompress(upstream.port, folder))
         yield found
 
 
@@ -150,6 +133,4 @@ def store_url(name: str, stack: ExitStack) -> str | None:
         return "memory://"
     if name == "sqlite":
         return f"sqlite:///{Path(stack.enter_context(tempfile.TemporaryDirectory())) / 'sessions.db'}"
-    if name != "redis":
-        raise ValueError(f"there is no store '{name}'")
     return stack.enter_context(RedisServer()).url if redis_available() else None

@@ -10,7 +10,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable
-from itertools import count
 from typing import NamedTuple, cast
 
 import httptools
@@ -56,22 +55,23 @@ def _chat() -> Answer:
 
 
 def _messages() -> Answer:
-    def message(text: str) -> Json:
-        head = {"id": "msg_1", "type": "message", "role": "assistant", "model": replies.MODEL}
-        usage = {"input_tokens": _PROMPT, "output_tokens": WORDS + 3}
-        return {**head, "content": [messages_upstream.text(text)], "stop_reason": "end_turn", "usage": usage}
-
-    return _answer(message(REPLY), messages_upstream.events(message(_LONG_WORDS)))
+    body = {
+        "id": "msg_1", "type": "message", "role": "assistant", "model": replies.MODEL, "stop_reason": "end_turn",
+        "usage": {"input_tokens": _PROMPT, "output_tokens": WORDS + 3},
+    }  # fmt: skip
+    plain, long = ({**body, "content": [messages_upstream.text(text)]} for text in (REPLY, _LONG_WORDS))
+    return _answer(plain, messages_upstream.events(long))
 
 
 def _responses() -> Answer:
-    def response(text: str) -> Json:
-        head = {"id": "resp_1", "object": "response", "model": replies.MODEL, "error": None, "status": "completed"}
-        usage = {"input_tokens": _PROMPT, "output_tokens": WORDS + 3, "total_tokens": 99_999}
-        return {**head, "output": [{"id": "msg_1", **responses_upstream.message(text)}], "usage": usage}
-
-    events = zip(responses_upstream.events(response(_LONG_WORDS)), count(), strict=False)
-    return _answer(response(REPLY), (event({**each, "sequence_number": number}) for each, number in events))
+    body = {
+        "id": "resp_1", "object": "response", "model": replies.MODEL, "error": None, "status": "completed",
+        "usage": {"input_tokens": _PROMPT, "output_tokens": WORDS + 3, "total_tokens": 99_999},
+    }  # fmt: skip
+    texts = (REPLY, _LONG_WORDS)
+    plain, long = ({**body, "output": [{"id": "msg_1", **responses_upstream.message(text)}]} for text in texts)
+    events = enumerate(responses_upstream.events(long))
+    return _answer(plain, (event({**each, "sequence_number": number}) for number, each in events))
 
 
 _CHAT = _chat()

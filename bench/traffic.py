@@ -1,7 +1,6 @@
 """The load: requests of small, medium and large payloads, and a generator of them as a process of its own.
 
-`python -m bench.traffic JOB`, with a `Job` as JSON, prints a `Load`. Each connection sends its next request when the
-reply to the one before is complete.
+Each connection sends its next request when the reply to the one before is complete.
 
 Requests are what most clients send: an agent's tools, `temperature` and `max_tokens`, the wish for usage where the
 reply is streamed, and nothing that names their session unless that is measured. All connections share what was said;
@@ -14,12 +13,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from itertools import count
+from multiprocessing import get_context
 from time import perf_counter
 from typing import Any, NamedTuple, cast
 
@@ -33,7 +32,6 @@ from tests.support.histories import Message, agent_history, long_history
 
 PATIENCE = 60.0
 """Seconds after which a reply that does not come ends the job."""
-JOB_WITHIN = 600.0
 MODEL = "gpt-4o"
 MARK = "#00000000"
 """Stands wherever requests differ; the number of one, of as many digits, takes its place."""
@@ -84,11 +82,14 @@ class Load(NamedTuple):
 
 def sent(job: Job) -> Load:
     """What came of a job; raises where a request failed."""
-    command = [sys.executable, "-m", "bench.traffic", json.dumps(asdict(job))]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=JOB_WITHIN, check=False)
-    if done.returncode:
-        raise RuntimeError(f"the load generator failed: {done.stderr[-2_000:]}")
-    return Load(*json.loads(done.stdout))
+    with ProcessPoolExecutor(1, get_context("spawn")) as process:
+        return process.submit(_sent, job).result()
+
+
+def _sent(job: Job) -> Load:
+    """Does a job in this process, on the last core."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    return uvloop.run(_load(job))
 
 
 class _Connection(asyncio.Protocol):
@@ -126,7 +127,6 @@ class _Connection(asyncio.Protocol):
 
 
 async def _load(job: Job) -> Load:
-    """Does a job in this process."""
     first_bytes: list[float] = []
     completes: list[float] = []
     numbers, started = count(job.first), perf_counter()
@@ -192,15 +192,23 @@ class Template(NamedTuple):
         endpoint = conversation.endpoint
         first, *rest = map(_written, conversation.messages)
         beginning = _written({"model": MODEL, **conversation.members})[:-1]
-        lines = [f"POST {endpoint.path} HTTP/1.1", "host: 127.0.0.1", "authorization: Bearer sk-bench"]
-        lines.append("content-type: application/json")
-        lines += [f"x-condenser-session: {NAME}"] if job.named else []
-        lines += [f"x-condenser-window: {job.window}"] if job.window else []
+        head = f"POST {endpoint.path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer sk-bench\r\n"
+        head += "content-type: application/json\r\n"
+        head += f"x-condenser-session: {NAME}\r\n" if job.named else ""
+        head += f"x-condenser-window: {job.window}\r\n" if job.window else ""
+        # `stream` stands towards the end, where the stub looks for it.
+        options = {
+            "temperature": 0.2,
+            endpoint.reply_limits[-1]: 512,
+            **({"tools": conversation.tools} if conversation.tools else {}),
+            **({"stream": True} if job.streamed else {}),
+            **({"stream_options": {"include_usage": True}} if job.streamed and endpoint.dialect is CHAT else {}),
+        }
         return cls(
-            "".join(f"{line}\r\n" for line in lines).encode(),
+            head.encode(),
             f'{beginning}, "{endpoint.list_member}": [{first}'.encode(),
             tuple(part.encode() for part in f", {', '.join(rest)}, ".split(MARK)),
-            f"], {_written(_settings(conversation, streamed=job.streamed))[1:]}".encode(),
+            f"], {_written(options)[1:]}".encode(),
         )
 
 
@@ -217,38 +225,12 @@ def messages(payload: str) -> list[Message]:
     return [*before, {"role": last["role"], "content": last["content"]}]
 
 
-def _settings(conversation: Conversation, *, streamed: bool) -> dict[str, object]:
-    """What a request says besides its messages; `stream` towards the end, where the stub looks for it."""
-    is_chat = conversation.endpoint.dialect is CHAT
-    return {
-        "temperature": 0.2,
-        conversation.endpoint.reply_limits[-1]: 512,
-        **({"tools": conversation.tools} if conversation.tools else {}),
-        **({"stream": True} if streamed else {}),
-        **({"stream_options": {"include_usage": True}} if streamed and is_chat else {}),
-    }
-
-
 def _tool(name: str) -> dict[str, Any]:
-    parameters = _PARAMETERS[name]
-    properties = {key: {"type": "string", "description": said} for key, said in parameters.items()}
-    schema = {"type": "object", "properties": properties, "required": list(parameters)}
+    properties = {key: {"type": "string", "description": said} for key, said in _PARAMETERS[name].items()}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
     said = f"The tool {name} of the workspace; its result is text, cut where it is longer than 1,000 words"
     return {"type": "function", "function": {"name": name, "description": said, "parameters": schema}}
 
 
 def _written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
-
-
-def main(text: str) -> None:
-    """Does a job on the last core and prints what came of it as JSON."""
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    load = uvloop.run(_load(Job(**json.loads(text))))
-    # Where Python is told not to buffer, print() loses what a full pipe does not take at once.
-    with open(sys.stdout.fileno(), "w", closefd=False) as out:
-        json.dump(load, out)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

@@ -17,7 +17,6 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import asynccontextmanager
 from functools import partial
 from itertools import groupby, islice, product
 from pathlib import Path
@@ -28,15 +27,14 @@ from proxy.condensing.decision import Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.replaying.play import RecordedClient, request_ends
+from proxy.replaying.play import RecordedClient, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation, load
-from proxy.services import Services, open_services
+from proxy.services import Services
 from proxy.settings import Settings
-from proxy.store import open_store
 from proxy.tokens.counter import Tokenizers
 from strategies.core.effects import Effect, Result
-from tests.support.data import LONG
-from tests.support.virtual_time import PassingTime, SlowStore
+from tests.support.data import LONG, MISSING
+from tests.support.virtual_time import PassingTime
 
 STRATEGIES = ("mask+half-window", "half-window", "semantic", "dynacontext")
 WINDOWS = (16_384, 32_768, 65_536)
@@ -60,7 +58,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """All rows, as many at a time as there are cores; minutes with two conversations of each kind, an hour with all."""
     if not recorded.exists():
-        raise SystemExit(f"bench: the recorded conversations are missing: {recorded} (see CONTRIBUTING.md)")
+        raise SystemExit(f"bench: {recorded}: {MISSING}")
     cells = list(product(strategies, windows, pauses))
     with ProcessPoolExecutor(os.cpu_count()) as workers:
         return list(workers.map(partial(_cell, recorded, each, answer), *zip(*cells, strict=True)))
@@ -83,11 +81,12 @@ async def row(
     """Conversations one after the other, each a session of its own; on a loop of `PassingTime`."""
     tally: Counter[str] = Counter()
     waits = [0.0]
-    async with _built(window, answer) as built:
+    settings = Settings.model_validate({"window": window, "store": {"url": "memory://", "timeout": 600.0}})
+    async with open_replay_proxy(settings, SlowSummarizer(answer)) as proxy:
         for number, conversation in enumerate(conversations):
             client = RecordedClient(conversation, MODEL, session=number, strategy=strategy, window=window)
             before: Decision | None = None
-            async for decision, waited in _played(built, client, conversation, pause):
+            async for decision, waited in _played(proxy.services, client, conversation, pause):
                 tally["requests"] += 1
                 if decision is None:
                     tally["refused"] += 1
@@ -116,31 +115,28 @@ async def row(
 
 def verdict(share: float, pause: float) -> str:
     """`met` or `missed`, by the share that waited and need not have; "-" for a pause that has no target."""
-    if pause not in MAX_WAITING:
-        return "-"
-    return "met" if share < MAX_WAITING[pause] or share == 0 else "missed"
+    most = MAX_WAITING.get(pause)
+    return "-" if most is None else "met" if share < most or share == 0 else "missed"
 
 
 async def _played(
-    built: Services, client: RecordedClient, conversation: Conversation, pause: float
+    services: Services, client: RecordedClient, conversation: Conversation, pause: float
 ) -> AsyncIterator[tuple[Decision | None, float]]:
     """What was decided on every request of a conversation, None where it was refused, and how long it waited."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, PassingTime)
     for end in request_ends(conversation):
-        before = loop.passed
+        before = clock().passed
         try:
-            with loop.passing():
-                exchange = await built.condenser.exchange(client.request(end))
+            with clock().passing():
+                exchange = await services.condenser.exchange(client.request(end))
         except ContextLengthExceeded:
             yield None, 0.0
             continue
-        yield exchange.decision, loop.passed - before
+        yield exchange.decision, clock().passed - before
         await passing(REPLY)
         await exchange.store()
         exchange.follow_up()
         await passing(pause)
-    await built.background.idle()
+    await services.background.idle()
 
 
 class SlowSummarizer(ScriptedSummarizer):
@@ -157,23 +153,14 @@ class SlowSummarizer(ScriptedSummarizer):
 
 async def passing(seconds: float) -> None:
     """Waits on a loop of `PassingTime`."""
-    loop = asyncio.get_running_loop()
-    assert isinstance(loop, PassingTime)
-    with loop.passing():
+    with clock().passing():
         await asyncio.sleep(seconds)
 
 
-@asynccontextmanager
-async def _built(window: int, answer: float) -> AsyncIterator[Services]:
-    settings = Settings(upstream={"base_url": "http://localhost/v1"}, window=window)  # type: ignore[arg-type]
-    inner = await open_store("memory://")
-    # What a thread does for the store takes no time either.
-    store = SlowStore(inner, takes=lambda _: 0.0)
-    try:
-        async with open_services(settings, store=store, summarizer=SlowSummarizer(answer)) as built:
-            yield built
-    finally:
-        await inner.close()
+def clock() -> PassingTime:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, PassingTime)
+    return loop
 
 
 def is_leap(before: Decision | None, now: Decision) -> bool:

@@ -14,9 +14,9 @@ from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
-from eval import arms, condensed
+from eval import arms
 from eval.measure import SHARES, Cell, Dialogue, Figure, load
-from eval.played import Summarizer, money_page, summaries_page
+from eval.played import money_page
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying.recorded import Unreadable
 from proxy.replaying.report import markdown
@@ -41,7 +41,10 @@ class Remembering:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints the page, and writes it where that is wanted; 1 where there are no dialogues."""
-    arguments = _parser().parse_args(argv)
+    parser = argparse.ArgumentParser(prog="python -m eval", description=__doc__)
+    parser.add_argument("--data", type=Path, default=SHORT, metavar="FILE", help=f"JSON lines; by default {SHORT.name}")
+    parser.add_argument("--write", action="store_true", help=f"write docs/{PAGE.name} too")
+    arguments = parser.parse_args(argv)
     counter = Remembering(Tokenizers().for_model("gpt-4o", ChatCounter))
     try:
         dialogues = load(arguments.data, counter)
@@ -52,22 +55,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"eval: no dialogue in {arguments.data} has questions and enough tokens", file=sys.stderr)
         return 1
     is_whole = LONG.exists() and arguments.data == SHORT
-    asked = Summarizer(arguments.summarizer_url, arguments.model) if arguments.summarizer_url else None
-    # The recorded conversations are played in processes of their own, beside the questions.
-    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        played = [pool.submit(money_page, LONG), pool.submit(summaries_page, LONG, asked)] if is_whole else []
-        text = page(dialogues, counter, lambda: [part.result() for part in played] or ["", ""])
+    # The recorded conversations are played in a process of their own, beside the questions.
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        money = pool.submit(money_page, LONG) if is_whole else None
+        text = page(dialogues, counter, money.result if money else lambda: _NOT_MEASURED)
     print(text, end="")
     if arguments.write:
         PAGE.write_text(text, "utf-8")
     return 0
 
 
-def page(
-    dialogues: Sequence[Dialogue], counter: TokenCounter, played: Callable[[], Sequence[str]] = lambda: ("", "")
-) -> str:
-    """The whole page; `played` gives the tables of `eval.played`, and is called last."""
-    filled, views = arms.measured(dialogues, counter), condensed.measured(dialogues, counter)
+def page(dialogues: Sequence[Dialogue], counter: TokenCounter, money: Callable[[], str] = lambda: _NOT_MEASURED) -> str:
+    """The whole page; `money` gives the tables of `eval.played`, and is called last."""
+    filled, views = arms.measured(dialogues, counter), arms.measured_beside(dialogues, counter)
     languages = [each for each in LANGUAGES if any(found.language == each for found in dialogues)]
     columns = [f"{LANGUAGES[language]} 1/{share}" for language in languages for share in SHARES]
 
@@ -76,19 +76,13 @@ def page(
 
     by_arm = [[told, *cells(filled, arm)] for arm, (told, _) in arms.ARMS.items()]
     by_strategy = [
-        [f"`{name}`", arm, *cells(views, f"{name}, {arm}")] for name in condensed.STRATEGIES for arm in condensed.ARMS
+        [f"`{name}`", arm, *cells(views, f"{name}, {arm}")] for name in arms.STRATEGIES for arm in arms.MEMORY
     ]
-    rankings = arms.features(dialogues, counter)
-    rankings["weights chosen on the other dialogues"] = arms.cross_validated(dialogues, counter)
-    by_ranking = [[name, *(figure(each[language]) for language in languages)] for name, each in rankings.items()]
-    money, summaries = (text or _NOT_MEASURED for text in played())
     return TEMPLATE.read_text("utf-8").format(
         corpus="; ".join(corpus(each, dialogues) for each in languages),
         arms=markdown(" | ".join(["what is read", *columns]), by_arm),
-        features=markdown(" | ".join(["ranking", *(LANGUAGES[each] for each in languages)]), by_ranking),
         strategies=markdown(" | ".join(["strategy", "memory", *columns]), by_strategy, texts=(0, 1)),
-        money=money,
-        summaries=summaries,
+        money=money(),
     )
 
 
@@ -102,17 +96,6 @@ def figure(measured: Figure) -> str:
     """As `83 (80-86)`."""
     low, high = measured.interval
     return f"{measured.percent:.0f} ({low:.0f}-{high:.0f})"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m eval", description=__doc__)
-    parser.add_argument("--data", type=Path, default=SHORT, metavar="FILE", help=f"JSON lines; by default {SHORT.name}")
-    parser.add_argument(
-        "--summarizer-url", metavar="URL", help="a chat server that writes the summaries that are scored"
-    )
-    parser.add_argument("--model", default="gpt-4o-mini", metavar="NAME", help="the model that it is asked for")
-    parser.add_argument("--write", action="store_true", help=f"write docs/{PAGE.name} too")
-    return parser
 
 
 if __name__ == "__main__":

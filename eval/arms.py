@@ -1,78 +1,159 @@
-"""The ways to fill a view, what of a dialogue each lets the model read, and what each part of the ranking is worth.
+"""What of a dialogue the model reads: in views of the newest messages with memory, and in those that strategies make.
 
 A view has a share of the dialogue's tokens, all in all: kept messages with their framing, the memory block, and the
 messages of a hidden search, call included. The question itself stands after it and is not counted, alike in every
 arm. A message counts as read when it is kept whole, or stands verbatim in the block or in the search's answer.
 
 How the block's allowance and the view's size hang together is fixed in two ways. `wide`: the window is 12,800 tokens
-or more, so that the block may have 800, as the five hits it is compared with. `tight`: the view is what a condensation
-leaves, `target` (half) of what is usable (7/8) in its window; the block may have 1/16 of that window, which is a
-seventh of the view.
+or more, so that the block may have 800. `tight`: the view is what a condensation leaves, `target` (half) of what is
+usable (7/8) in its window; the block may have 1/16 of that window, which is a seventh of the view.
+
+Each strategy condenses the dialogue, with a last question after it that is not counted, and the ladder of the proxy
+after the strategy. It plans in the window whose target the view is, for a goal that leaves half of the view, at most
+800 tokens, for the block; before a search an eighth of the view is left for messages. A view that is larger than
+allowed all the same is not read at all. A summarizer's answer is one fixed text that holds nothing of the dialogue:
+what is measured is what stands verbatim.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import re
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import Any
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
 
-from eval.measure import SHARES, Cell, Dialogue, Figure, summed, tally
-from strategies.core.messages import TokenCounter
-from strategies.memory.block import MAX_TOKENS, TOP_K, memory_block, search_result
-from strategies.memory.ranking import DEFAULT, Hit, Index, Weights
+from eval.measure import SHARES, Cell, Dialogue, Figure, tally
+from strategies import LADDER, LADDER_OPTIONS, stages
+from strategies.core.budget import Budget
+from strategies.core.messages import Reader, TokenCounter
+from strategies.core.transcript import Transcript
+from strategies.core.view import View, fold
+from strategies.memory.block import MAX_TOKENS, TOP_K, appears_in, memory_block, search_result
+from strategies.memory.ranking import Entry, Hit, Index
+from tests.support.planning import planned
 
 TIGHT = 7
 """A view at `target` has so many times the tokens of the block that its window allows."""
 SEARCH_HITS = 50
 """The `top_k` of the scripted call."""
-SEARCH_TAIL = 8
-"""Newest messages that the view has beside the block when a search is made: one part in so many of the view."""
+SEARCH_VIEW = 8
+"""One part in so many of the view is for messages when a search is made."""
+STRATEGIES = (
+    "recent", "mask", "half-window", "mask+half-window", "mask+extract", "summary", "semantic", "rolling",
+    "dynacontext", "extract",
+)  # fmt: skip
+MEMORY = ("alone", "inject", "search")
+SUMMARY = "The user and the assistant talked about several things, one after the other, and agreed on the next steps."
+"""What the scripted summarizer answers."""
+WINDOWS = 16 / 7
+"""The window whose target (1/2 of 7/8) a view is, in views."""
+_QUESTION = {"role": "user", "content": "One more question about what we said before."}
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """One question to one dialogue, and the tokens of the whole view: one part in `share` of the dialogue's."""
 
     dialogue: Dialogue
     share: int
-    evidence: frozenset[int]
-    baseline: BM25
+    evidence: AbstractSet[int]
     hits: Sequence[Hit]
     query: str
     tokens: int
     counter: TokenCounter
 
 
-Arm = Callable[[Case], set[int]]
+def cases_of(dialogue: Dialogue, counter: TokenCounter, shares: Sequence[int] = SHARES) -> Iterator[Case]:
+    """A case for each question and share; the index is built once."""
+    index, total = Index(dialogue.entries), sum(dialogue.tokens)
+    for question in dialogue.questions:
+        hits = index.search(question.text)
+        for share in shares:
+            yield Case(dialogue, share, {*question.places}, hits, question.text, total // share, counter)
 
 
-def five_hits(case: Case) -> set[int]:
-    """Five hits of BM25 in 800 tokens, and the newest messages."""
-    hits = filled(case, min(MAX_TOKENS, case.tokens), TOP_K)
-    return hits | newest(case, case.tokens - sum(case.dialogue.tokens[at] for at in hits))
+# -- the newest messages and memory ------------------------------------------------------------------------
 
 
 def injected(case: Case, part: int = 1) -> set[int]:
     """The memory block in at most 1 / `part` of the view, and the newest messages."""
     most = min(MAX_TOKENS, case.tokens // part)
-    kept = newest(case, case.tokens - most)
-    content, used = block_of(case, most, kept)
+    content, used = block_of(case, most, newest(case, case.tokens - most))
     return newest(case, case.tokens - used) | told(case, content)
 
 
 def searched(case: Case, part: int = 2) -> set[int]:
     """The memory block in at most 1 / `part` of the view, few of the newest messages, and for the rest one search."""
-    kept = newest(case, case.tokens // SEARCH_TAIL)
-    content, used = block_of(case, min(MAX_TOKENS, case.tokens // part), kept)
-    room = case.tokens - used - sum(case.dialogue.tokens[at] for at in kept)
-    kept |= told(case, content)
-    return kept | told(case, found_by(case, room, kept))
+    kept = newest(case, case.tokens // SEARCH_VIEW)
+    used = sum(case.dialogue.tokens[at] for at in kept)
+    return with_memory(case, kept, used, min(MAX_TOKENS, case.tokens // part), searches=True)
+
+
+ARMS: Mapping[str, tuple[str, Callable[[Case], set[int]]]] = {
+    "trimmed": ("the newest messages only", lambda case: newest(case, case.tokens)),
+    "inject": ("**memory block**, and the newest messages", injected),
+    "inject, tight": ("the same, block of a seventh of the view", partial(injected, part=TIGHT)),
+    "search": ("**memory block and one search**", searched),
+    "search, tight": ("the same, block of a seventh of the view", partial(searched, part=TIGHT)),
+}
+"""Each with what is read."""
+
+
+def measured(dialogues: Iterable[Dialogue], counter: TokenCounter) -> dict[Cell, Figure]:
+    """The figure of each arm in each language, for each size of the view."""
+    return tally(
+        ((name, dialogue.language, case.share), case.evidence <= arm(case))
+        for dialogue in dialogues
+        for case in cases_of(dialogue, counter)
+        for name, (_, arm) in ARMS.items()
+    )
+
+
+# -- memory beside a strategy ------------------------------------------------------------------------------
+
+
+def measured_beside(dialogues: Iterable[Dialogue], counter: TokenCounter) -> dict[Cell, Figure]:
+    """The figures of each strategy alone, with injection, and with one search; an arm is named `strategy, arm`."""
+    return tally(found for dialogue in dialogues for found in _beside(dialogue, counter))
+
+
+def _beside(dialogue: Dialogue, counter: TokenCounter) -> Iterator[tuple[Cell, bool]]:
+    whole = sum(dialogue.tokens)
+    cases = list(cases_of(dialogue, counter))
+    for name, arm, share in product(STRATEGIES, MEMORY, SHARES):
+        most = 0 if arm == "alone" else min(MAX_TOKENS, whole // share // 2)
+        goal = whole // share // SEARCH_VIEW if arm == "search" else whole // share - most
+        view = condensed(dialogue, name, goal, int(whole / share * WINDOWS), counter)
+        stands = appears_in([item.message.text for item in view.items])
+        messages = enumerate(dialogue.transcript.chain)
+        kept = {at for at, message in messages if stands(Entry(str(at), message.role, message.text, at))}
+        used = view.tokens - view.items[-1].message.tokens
+        for case in (each for each in cases if each.share == share):
+            fits = used <= case.tokens
+            read = with_memory(case, kept, used, most, searches=arm == "search") if fits else set()
+            yield (f"{name}, {arm}", dialogue.language, share), case.evidence <= read
+
+
+def condensed(dialogue: Dialogue, name: str, goal: int, window: int, counter: TokenCounter) -> View:
+    """The view that a strategy makes of a dialogue, the ladder after it."""
+    body = json.dumps(_QUESTION)
+    question = Reader().read(body, _QUESTION, counter.message(_QUESTION), counter.dialect)
+    view = fold(Transcript((*dialogue.transcript.chain, question), dialogue.transcript.systems), (), 0, counter)
+    made = stages((*name.split("+"), *LADDER), LADDER_OPTIONS, {})
+    return planned(made, view, Budget.of(window).with_goal(goal + question.tokens), SUMMARY).view
+
+
+# -- parts of a view ---------------------------------------------------------------------------------------
+
+
+def with_memory(case: Case, kept: set[int], used: int, most: int, *, searches: bool) -> set[int]:
+    """What is read of a view that shows `kept` in `used` tokens, of a block of at most `most`, and of the search."""
+    content, block_tokens = block_of(case, min(most, case.tokens - used), kept)
+    read = kept | told(case, content)
+    if searches:
+        read |= told(case, found_by(case, case.tokens - used - block_tokens, read))
+    return read
 
 
 def block_of(case: Case, most: int, kept: AbstractSet[int]) -> tuple[str, int]:
@@ -104,142 +185,7 @@ def newest(case: Case, tokens: int) -> set[int]:
     return kept
 
 
-def filled(case: Case, tokens: int, most: int | None = None) -> set[int]:
-    """The best messages by BM25 that fit, at most so many."""
-    kept: set[int] = set()
-    for at in case.baseline.ranked(case.query):
-        if len(kept) == most:
-            break
-        if case.dialogue.tokens[at] <= tokens:
-            tokens -= case.dialogue.tokens[at]
-            kept.add(at)
-    return kept
-
-
 def told(case: Case, content: str) -> set[int]:
     """The messages that stand verbatim in a text, with their place and role."""
     texts = enumerate(zip(case.dialogue.texts, case.dialogue.transcript.chain, strict=True))
     return {at for at, (text, message) in texts if f"[{at + 1}] {message.role.value}: {text}" in content}
-
-
-def cases_of(
-    dialogue: Dialogue, counter: TokenCounter, shares: Sequence[int], weights: Weights = DEFAULT
-) -> Iterator[Case]:
-    """A case for each question and share; indexes are built once."""
-    baseline, index, total = BM25(dialogue.texts), Index(dialogue.entries, weights), sum(dialogue.tokens)
-    for question in dialogue.questions:
-        hits = index.search(question.text)
-        for share in shares:
-            evidence = frozenset(question.places)
-            yield Case(dialogue, share, evidence, baseline, hits, question.text, total // share, counter)
-
-
-ARMS: Mapping[str, tuple[str, Arm]] = {
-    "trimmed": ("the newest messages only", lambda case: newest(case, case.tokens)),
-    "five hits": ("textbook BM25: five hits in 800 tokens, and the newest messages", five_hits),
-    "whole budget": ("textbook BM25: hits only", lambda case: filled(case, case.tokens)),
-    "inject": ("**memory block**, and the newest messages", injected),
-    "inject, tight": ("the same, block of a seventh of the view", partial(injected, part=TIGHT)),
-    "search": ("**memory block and one search**", searched),
-    "search, tight": ("the same, block of a seventh of the view", partial(searched, part=TIGHT)),
-}
-"""Each with what is read."""
-
-
-def measured(dialogues: Iterable[Dialogue], counter: TokenCounter) -> dict[Cell, Figure]:
-    """The figure of each arm in each language, for each size of the view."""
-    return tally(
-        ((name, dialogue.language, case.share), case.evidence <= arm(case))
-        for dialogue in dialogues
-        for case in cases_of(dialogue, counter, SHARES)
-        for name, (_, arm) in ARMS.items()
-    )
-
-
-# -- what each part of the ranking is worth, in a view of an eighth with the block and the newest messages -----------
-
-FEATURE_SHARE = 8
-FEATURES: Mapping[str, Weights] = {
-    "all": DEFAULT,
-    "no neighbours": replace(DEFAULT, after=(), before=()),
-    "no later neighbours": replace(DEFAULT, after=()),
-    "no earlier neighbours": replace(DEFAULT, before=()),
-    "no speakers": replace(DEFAULT, speaker=1.0),
-    "no dates": replace(DEFAULT, dated=1.0),
-    "no quotes, identifiers": replace(DEFAULT, quoted=1.0),
-}
-GRID = [
-    replace(DEFAULT, after=tuple(first * decay**steps for steps in range(5)))
-    for first in (0.3, 0.5, 0.7)
-    for decay in (0.5, 0.7)
-]
-
-
-def features(dialogues: Sequence[Dialogue], counter: TokenCounter) -> dict[str, dict[str, Figure]]:
-    """The figure of each language by what is left out."""
-    return {name: _by_language(dialogues, _found(dialogues, each, counter)) for name, each in FEATURES.items()}
-
-
-def cross_validated(dialogues: Sequence[Dialogue], counter: TokenCounter) -> dict[str, Figure]:
-    """The figure of each language where each dialogue has the weights of `GRID` that are best on the others of it.
-
-    What comes out is what the choice is worth where nobody looked.
-    """
-    tried = [_found(dialogues, weights, counter) for weights in GRID]
-
-    def held_out(left_out: Dialogue) -> Figure:
-        others = [each.id for each in dialogues if each.language == left_out.language and each.id != left_out.id]
-        return max(tried, key=lambda found: sum(found[each].reached for each in others))[left_out.id]
-
-    return _by_language(dialogues, {each.id: held_out(each) for each in dialogues})
-
-
-def _found(dialogues: Sequence[Dialogue], weights: Weights, counter: TokenCounter) -> dict[str, Figure]:
-    """The figure of each dialogue, by its id."""
-    return {
-        dialogue.id: summed(
-            Figure(case.evidence <= injected(case), 1)
-            for case in cases_of(dialogue, counter, (FEATURE_SHARE,), weights)
-        )
-        for dialogue in dialogues
-    }
-
-
-def _by_language(dialogues: Sequence[Dialogue], found: Mapping[str, Figure]) -> dict[str, Figure]:
-    languages = dict.fromkeys(each.language for each in dialogues)
-    return {one: summed(found[each.id] for each in dialogues if each.language == one) for one in languages}
-
-
-K1, B = 1.5, 0.75
-_TOKEN = re.compile(r"[a-z0-9]+(?:[._/'-][a-z0-9]+)*|[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af]+")
-
-
-class BM25:
-    """BM25 over words, and 2-4 character n-grams where there are no spaces."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._counts = [Counter(_terms(text)) for text in texts]
-        self._frequencies = Counter(term for counts in self._counts for term in counts)
-        self._lengths = [counts.total() for counts in self._counts]
-        self._mean = sum(self._lengths) / len(texts)
-        self.ranked = cache(self._ranked)
-
-    def _ranked(self, query: str) -> list[int]:
-        """The numbers of the texts that share a term with the query, best first."""
-        scores: defaultdict[int, float] = defaultdict(float)
-        for term in set(_terms(query)) & self._frequencies.keys():
-            frequency = self._frequencies[term]
-            rarity = math.log(1 + (len(self._counts) - frequency + 0.5) / (frequency + 0.5))
-            for at, counts in enumerate(self._counts):
-                if times := counts[term]:
-                    damping = K1 * (1 - B + B * self._lengths[at] / self._mean)
-                    scores[at] += times * (K1 + 1) / (times + damping) * rarity
-        return sorted(scores, key=lambda at: (-scores[at], at))
-
-
-def _terms(text: str) -> Iterator[str]:
-    for token in _TOKEN.findall(text.lower()):
-        if token[0].isascii():
-            yield token
-        else:
-            yield from (token[i : i + size] for size in (2, 3, 4) for i in range(len(token) - size + 1))

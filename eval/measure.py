@@ -87,11 +87,6 @@ class Figure(NamedTuple):
         return 100 * max(low, 0.0), 100 * min(high, 1.0)
 
 
-def summed(figures: Iterable[Figure]) -> Figure:
-    found = list(figures)
-    return Figure(sum(each.reached for each in found), sum(each.asked for each in found))
-
-
 def tally(found: Iterable[tuple[Cell, bool]]) -> dict[Cell, Figure]:
     """The figure of each cell from the outcomes of its questions."""
     outcomes = list(found)

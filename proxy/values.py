@@ -26,3 +26,20 @@ def count_at(document: Any, key: str) -> int:
     # Nearly always a plain dict, which is checked much faster than a Mapping.
     found = document.get(key) if isinstance(document, (dict, Mapping)) else None
     return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
+
+
+def object_at(document: Any, key: str) -> Mapping[str, Any]:
+    """The object at a key of an object; empty if it is anything else, or `document` is not an object."""
+    found = document.get(key) if isinstance(document, (dict, Mapping)) else None
+    return found if isinstance(found, (dict, Mapping)) else {}
+
+
+def list_at(document: Any, key: str) -> list[Any]:
+    """The array at a key of an object; empty if it is anything else, or `document` is not an object."""
+    found = document.get(key) if isinstance(document, (dict, Mapping)) else None
+    return found if isinstance(found, list) else []
+
+
+def objects_at(document: Any, key: str) -> list[Mapping[str, Any]]:
+    """The objects in the array at a key of an object, without what is none."""
+    return [value for value in list_at(document, key) if isinstance(value, Mapping)]

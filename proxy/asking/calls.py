@@ -14,21 +14,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
-from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, FinishedCall, endpoint_for, is_down
+from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, endpoint_for, is_down
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Endpoint, Question
+from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.question import Question
 from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success
 from proxy.runtime.lru import Lru
-from proxy.settings.tables import BackgroundSettings, ModelRole
-from proxy.upstream import JsonReply, Upstream
+from proxy.settings.tables import ModelRole
+from proxy.upstream import JsonReply
 from proxy.values import count_at, json_or_none
 from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Polls, Result, Vote, Votes, read_vote
 
@@ -108,29 +108,17 @@ class Resolver(Protocol):
         """One result for each effect; failures are results too."""
 
 
-class Asking:
-    """Calls models; one per app. `on_call` is given every call when it has ended.
+@dataclass(slots=True, eq=False)
+class Asking(Dispatcher):
+    """Calls models; one per app."""
 
-    `clock` gives seconds since the epoch. With `own_key` requests carry the operator's key instead of the caller's.
-    `is_serial` says whether the upstream is known to do one thing at a time.
-    """
+    lane: Lane = field(init=False)
+    """The lane of the upstream itself, which also hears of clients' requests."""
+    _limits: Lru[tuple[str, str], str] = field(default_factory=lambda: Lru(MAX_LIMITS), init=False)
+    """The name of the limit that a server takes for a model."""
 
-    def __init__(
-        self,
-        upstream: Upstream,
-        background: BackgroundSettings | None = None,
-        *,
-        own_key: bool = False,
-        clock: Callable[[], float] = time.time,
-        on_call: Callable[[FinishedCall], None] | None = None,
-        is_serial: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._upstream = upstream
-        self._dispatcher = Dispatcher(upstream, background or BackgroundSettings(), clock, on_call, own_key, is_serial)
-        self.lane = self._dispatcher.lane(None)
-        """The lane of the upstream itself, which also hears of clients' requests."""
-        self._limits: Lru[tuple[str, str], str] = Lru(MAX_LIMITS)
-        """The name of the limit that a server takes for a model."""
+    def __post_init__(self) -> None:
+        self.lane = self.lane_of(None)
 
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect, all asked for at the same time; failures are results too.
@@ -150,26 +138,22 @@ class Asking:
         async def call(lane: Lane) -> Embedded | Failure:
             # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
             data = json.dumps({"model": role.model or caller.model, "input": list(texts)}).encode()
-            reply = await self._dispatcher.send(role, caller, EMBEDDINGS_PATH, data, lane)
+            reply = await self.send(role, caller, EMBEDDINGS_PATH, data, lane)
             return reply if isinstance(reply, Failure) else await asyncio.to_thread(read_embeddings, reply, len(texts))
 
-        return await self._dispatcher.dispatch(EMBEDDINGS, role, caller, call)
+        return await self.dispatch(EMBEDDINGS, role, caller, call)
 
     async def _one(self, effect: Effect, roles: Roles, caller: Caller) -> Result:
         if not isinstance(effect, Ask):
             return await poll(effect, roles, caller, self)
-        reply = await self._ask(question_for(effect, roles, caller), caller)
-        return reply if isinstance(reply, Failure) else reply.answers[0]
-
-    async def _ask(self, question: ModelCall, caller: Caller) -> Completion | Failure:
-        """The answer to a question.
-
-        It is asked again where the server knows the old limit only, or where the call was broken off for a client.
-        """
-        deadline, account = self._dispatcher.deadline(question.model, caller), Account()
+        question, account = question_for(effect, roles, caller), Account()
+        deadline = self.deadline(question.model, caller)
         while True:
             result = await self.ask_once(question, caller, account, deadline)
-            if not (isinstance(result, Failure) and result.reason in (LIMIT_REFUSED, PREEMPTED)):
+            if not isinstance(result, Failure):
+                return result.answers[0]
+            # It is asked again where the server knows the old limit only, or the call was broken off for a client.
+            if result.reason not in (LIMIT_REFUSED, PREEMPTED):
                 return result
 
     async def ask_once(
@@ -178,18 +162,19 @@ class Asking:
         """The result of at most one call, which is counted in the account before it is made."""
 
         async def call(lane: Lane) -> Completion | Failure:
-            limit = self._limit(question, caller)
+            known = caller.profile.token_limit if question.model.base_url is None else None
+            limit = self._limits.get(self._limit_key(question)) or known or question.endpoint.reply_limits[0]
             data = question.endpoint.question(question.question, limit)
             expected = len(data) // BYTES_PER_TOKEN
             account.begin(expected)
             # The request's own path, or that of chat at an address of the settings.
             path = caller.path if question.model.base_url is None else CHAT_ENDPOINT.path
-            reply = await self._dispatcher.send(question.model, caller, path, data, lane)
+            reply = await self.send(question.model, caller, path, data, lane)
             result = reply if isinstance(reply, Failure) else self._read(reply, question, limit)
             account.end(expected, result)
             return result
 
-        return await self._dispatcher.dispatch(question.role, question.model, caller, call, deadline)
+        return await self.dispatch(question.role, question.model, caller, call, deadline)
 
     def _read(self, reply: JsonReply, question: ModelCall, limit: str) -> Completion | Failure:
         """The result in a reply; a server that knows only the older name of the limit is remembered."""
@@ -199,13 +184,9 @@ class Asking:
             return Failure(LIMIT_REFUSED)
         return read_completion(reply, question.endpoint)
 
-    def _limit(self, question: ModelCall, caller: Caller) -> str:
-        known = caller.profile.token_limit if question.model.base_url is None else None
-        return self._limits.get(self._limit_key(question)) or known or question.endpoint.reply_limits[0]
-
     def _limit_key(self, question: ModelCall) -> tuple[str, str]:
         """The key under which a limit is remembered: the server and the model."""
-        return self._upstream.server(question.model.base_url), question.question.model
+        return self.upstream.server(question.model.base_url), question.question.model
 
 
 class Completion(NamedTuple):

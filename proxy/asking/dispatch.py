@@ -13,9 +13,10 @@ is used for `CREDENTIAL_LIFE` seconds after that request and no longer.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -101,24 +102,26 @@ class Billed(Protocol):
 B = TypeVar("B", bound=Billed)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Dispatcher:
-    """Makes calls when their servers' lanes let them through; one per app.
+    """Makes calls when their servers' lanes let them through.
 
-    `on_call` is given every call when it has ended. With `own_key` our requests carry the operator's key, so no
-    credential is a caller's. `is_serial` says whether the upstream is known to do one thing at a time.
+    `on_call` is given every call when it has ended. With `own_key` requests carry the operator's key, so no credential
+    is a caller's. `clock` gives seconds since the epoch. `is_serial` says whether the upstream is known to do one thing
+    at a time.
     """
 
     upstream: Upstream
-    background: BackgroundSettings
-    clock: Callable[[], float]
-    on_call: Callable[[FinishedCall], None] | None
-    own_key: bool
-    is_serial: Callable[[], bool]
+    background: BackgroundSettings = field(default_factory=BackgroundSettings)
+    _: KW_ONLY
+    own_key: bool = False
+    clock: Callable[[], float] = time.time
+    on_call: Callable[[FinishedCall], None] = lambda _: None
+    is_serial: Callable[[], bool] = lambda: False
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
     """By server."""
 
-    def lane(self, base_url: str | None) -> Lane:
+    def lane_of(self, base_url: str | None) -> Lane:
         """The lane of the server at a base URL; None means the upstream itself."""
         server = self.upstream.server(base_url)
         if server not in self._lanes:
@@ -139,7 +142,7 @@ class Dispatcher:
         deadline: float | None = None,
     ) -> B | Failure:
         """Makes a call once it has its turn; the result is a failure where its turn does not come by the deadline."""
-        lane = self.lane(model.base_url)
+        lane = self.lane_of(model.base_url)
         deadline = self.deadline(model, caller) if deadline is None else deadline
         try:
             self._check_credential(model, caller)
@@ -155,8 +158,7 @@ class Dispatcher:
                     failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
                     return result
                 finally:
-                    if self.on_call is not None:
-                        self.on_call(FinishedCall(role, caller.background, failure, tokens))
+                    self.on_call(FinishedCall(role, caller.background, failure, tokens))
         except CallBlocked as blocked:
             return Failure(blocked.reason)
 

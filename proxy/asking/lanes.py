@@ -158,11 +158,6 @@ class Lane:
         crowd_over = min(self._crowd_seen + SPAN, self._crowd_began + PATIENCE)
         return max(self._closed_until, crowd_over)
 
-    def _is_open(self, now: float) -> bool:
-        if now < self._opens_at or (self._clients_under_way and self._is_recovering):
-            return False
-        return self._places_taken < self._limit
-
     async def _take_place(self, deadline: float, mode: Mode, waiters: Waiters) -> bool:
         """Waits for a place in the lane and takes it; False if a client begins to wait for the call before that."""
         now = self._clock()
@@ -198,12 +193,14 @@ class Lane:
             return
         now = self._clock()
         for turn, mode in list(self._waiting.items()):
-            if not turn.done() and not self._is_open(now):
-                break
-            if not turn.done() and self._clients_under_way and self._gives_way(mode):
+            if turn.done():  # its call does not wait any longer
+                del self._waiting[turn]
                 continue
-            del self._waiting[turn]
-            if not turn.done():
+            is_closed = now < self._opens_at or (self._clients_under_way and self._is_recovering)
+            if is_closed or self._places_taken >= self._limit:
+                break
+            if not (self._clients_under_way and self._gives_way(mode)):
+                del self._waiting[turn]
                 self._places_taken += 1
                 turn.set_result(True)
         # `now` is read once: if the lane opened between two readings, no timer would be set and nothing would wake us.

@@ -156,7 +156,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         for i, each in enumerate(conversations):
             played = []
             for pipeline in arguments.strategy:
-                played.append(await player.play(each, pipeline, f"{i}/{pipeline}"))
+                played.append(await player.play(each, pipeline.text, f"{i}/{pipeline}"))
                 progress.step(pipeline.text)
             if models is not None and models.stopped:
                 break

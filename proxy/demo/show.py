@@ -12,8 +12,9 @@ import json
 import textwrap
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.resources import files
+from itertools import product
 
 from proxy.reasons import Action
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
@@ -22,9 +23,8 @@ from proxy.replaying.recorded import Conversation, Message, Question, in_protoco
 from proxy.replaying.report import grid
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
-from strategies import parse
 from strategies.core.messages import Role
-from strategies.dialects.chat import CHAT, content_text
+from strategies.dialects.chat import CHAT
 
 Say = Callable[[str], None]
 PLANTED_TURNS = 3
@@ -54,12 +54,13 @@ def load(protocol: str = CHAT.name) -> Conversation:
     for turn in planted["turns"]:
         messages += ({"role": role, "content": turn[role]} for role in ("user", "assistant"))
     messages += recorded["messages"]
-    texts = [content_text(message.get("content")) for message in messages]
+    conversation = in_protocol(Conversation("demo", messages, recorded["tools"]), protocol)
+    texts = list(map(conversation.endpoint.dialect.text, conversation.messages))
     questions = []
     for asked in planted["questions"]:
         place = next(i for i, text in enumerate(texts) if asked["evidence"] in text)
         questions.append(Question(asked["text"], [asked["evidence"]], [place]))
-    return in_protocol(Conversation("demo", messages, recorded["tools"], questions), protocol)
+    return replace(conversation, questions=questions)
 
 
 def first(conversation: Conversation, requests: int | None) -> Conversation:
@@ -81,42 +82,45 @@ def is_planted(question: Question) -> bool:
     return question.places[0] <= 2 * PLANTED_TURNS
 
 
-@dataclass(slots=True)
-class _Way:
+class _Way(Playing):
     """The conversation under one strategy; a model server refuses what is longer than the window.
 
     `reached` tells for each question whether its evidence was forwarded, None for one that was refused.
     """
 
-    name: str
-    strategy: str
-    window: int
-    playing: Playing
-    requests: list[ReplayedRequest] = field(default_factory=list)
-    reached: list[bool | None] = field(default_factory=list)
+    def __init__(
+        self, player: Player, conversation: Conversation, name: str, strategy: str, memory: str | None
+    ) -> None:
+        super().__init__(player, conversation, strategy, name, memory)
+        self.name, self.strategy, self.window = name, strategy, player.window or 0
+        self.is_direct = name == "direct"
+        self.reached: list[bool | None] = []
 
     @property
-    def is_direct(self) -> bool:
-        return self.name == "direct"
+    def has_stopped(self) -> bool:
+        """Whether this is the direct way, and was refused once."""
+        return self.is_direct and bool(self.requests) and self.requests[-1].refused
 
-    async def send(self, end: int) -> ReplayedRequest | None:
-        """Sends a request; None if this is the direct way and has stopped at its first refusal."""
-        if self.is_direct and self.requests and self.requests[-1].refused:
-            return None
-        self.requests.append(self._judged(await self.playing.send(end)))
+    @property
+    def has_news(self) -> bool:
+        """Whether something was condensed or degraded in the newest request, or it was refused for the first time."""
+        before, now = [None, *self.requests][-2:]
+        return now is not None and (now.action in _NEWS or (now.refused and not (before and before.refused)))
+
+    async def send(self, end: int) -> ReplayedRequest:
+        self.requests[-1] = self._judged(await super().send(end))
         return self.requests[-1]
 
-    async def ask(self, question: Question) -> None:
-        request, reached = await self.playing.ask(question)
+    async def put(self, question: Question) -> None:
+        """Asks a question and notes whether its evidence was forwarded."""
+        request, reached = await self.ask(question)
         self.reached.append(None if self._judged(request).refused else reached)
 
     def _judged(self, request: ReplayedRequest) -> ReplayedRequest:
         return replace(request, message_tokens=None) if request.forwarded_tokens > self.window else request
 
 
-def demo(
-    conversation: Conversation, strategy: str, window: int, requests: int | None, say: Callable[[str], None]
-) -> bool:
+def demo(conversation: Conversation, strategy: str, window: int, requests: int | None, say: Say) -> bool:
     """Replays the first `requests` requests, and passes the output to `say`; returns whether all went well."""
     return asyncio.run(_demo(first(conversation, requests), strategy, window, say))
 
@@ -124,20 +128,18 @@ def demo(
 async def _demo(conversation: Conversation, strategy: str, window: int, say: Say) -> bool:
     # These settings are not loaded: environment and files do not count, so that the demo always shows the defaults.
     settings = Settings.model_construct(store=StoreSettings(url="memory://", timeout=600.0))
-    # Where the oldest messages are only dropped, nothing brings them back.
-    chosen = {"direct": ("off", None), "trimmed": ("recent", "off"), "condensed": (strategy, None)}
     async with open_replay_proxy(settings) as proxy:
         player = Player(proxy, "", window)
         ways = [
-            _Way(name, text, window, player.start(conversation, pipeline, name, memory))
-            for name, (text, memory) in chosen.items()
-            if (pipeline := parse(text)) is not None
+            _Way(player, conversation, "direct", "off", None),
+            # Where the oldest messages are only dropped, nothing brings them back.
+            _Way(player, conversation, "trimmed", "recent", "off"),
+            _Way(player, conversation, "condensed", strategy, None),
         ]
         say(_opening(conversation, player.size(conversation), ways))
         await _replay(conversation, ways, say)
-        for question in conversation.questions:
-            for way in ways:
-                await way.ask(question)
+        for question, way in product(conversation.questions, ways):
+            await way.put(question)
     say(_reach(conversation, ways))
     say(_totals(conversation, ways))
     refused = {way.name: sum(one.refused for one in way.requests) for way in ways if not way.is_direct}
@@ -153,10 +155,13 @@ async def _replay(conversation: Conversation, ways: Sequence[_Way], say: Say) ->
     """Sends all requests; a row for every so many, each condensation, each degraded request, and the first refusals."""
     ends = list(request_ends(conversation))
     for number, end in enumerate(ends, 1):
-        fresh = [await way.send(end) for way in ways]
-        turn, direct = turn_of(conversation, end), fresh[0]
-        if any(map(_is_news, ways, fresh)) or number % _every(ends) == 0 or number in (1, len(ends)):
-            say(_live_row(turn, number, fresh))
+        sending = [way for way in ways if not way.has_stopped]
+        fresh = {way.name: await way.send(end) for way in sending}
+        turn, direct = turn_of(conversation, end), fresh.get("direct")
+        if number in (1, len(ends)) or number % _every(ends) == 0 or any(way.has_news for way in sending):
+            word = _ABSENT if direct is None else "400" if direct.refused else "ok"
+            told = f"{turn:>4} {number:>7} {fresh['condensed'].sent_tokens:>7,} {word:>7}"
+            say(" | ".join([told, _cell(fresh["trimmed"]), _cell(fresh["condensed"])]))
         if direct is not None and direct.refused:
             text = (
                 f"direct stops: turn {turn}, request {number} has {direct.sent_tokens:,} tokens, and the window"
@@ -167,13 +172,6 @@ async def _replay(conversation: Conversation, ways: Sequence[_Way], say: Say) ->
 
 def _every(ends: Sequence[int]) -> int:
     return max(1, len(ends) // _ROWS)
-
-
-def _is_news(way: _Way, fresh: ReplayedRequest | None) -> bool:
-    if fresh is None:
-        return False
-    first_refusal = fresh.refused and (len(way.requests) == 1 or not way.requests[-2].refused)
-    return first_refusal or fresh.action in _NEWS
 
 
 def _wrapped(*paragraphs: str) -> str:
@@ -214,16 +212,8 @@ def _opening(conversation: Conversation, size: int, ways: Sequence[_Way]) -> str
     return "\n".join(lines)
 
 
-def _live_row(turn: int, number: int, fresh: Sequence[ReplayedRequest | None]) -> str:
-    """The row of one request: its tokens when it left the client, and what each way did with it."""
-    direct, *proxied = fresh
-    word = _ABSENT if direct is None else "400" if direct.refused else "ok"
-    sent = next(request.sent_tokens for request in proxied if request)
-    return f"{turn:>4} {number:>7} {sent:>7,} {word:>7} | " + " | ".join(map(_cell, proxied))
-
-
-def _cell(request: ReplayedRequest | None) -> str:
-    if request is None or request.refused:
+def _cell(request: ReplayedRequest) -> str:
+    if request.refused:
         return f"{_ABSENT:>9} {_ABSENT:>8} {'refused':<9} {_ABSENT:>4}"
     forwarded, spent = request.forwarded_tokens, request.milliseconds
     ms = f"{spent:.0f}" if spent >= 9.95 else f"{spent:.1f}"
@@ -244,8 +234,7 @@ def _reach(conversation: Conversation, ways: Sequence[_Way]) -> str:
 
 def _totals(conversation: Conversation, ways: Sequence[_Way]) -> str:
     """The table of figures of the whole run, with a column for each way."""
-    planted = [is_planted(question) for question in conversation.questions]
-    columns = [_column(way, planted) for way in ways]
+    columns = [_column(way, [is_planted(question) for question in conversation.questions]) for way in ways]
     rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
     return "\n".join(["", *grid(["The run in figures", *(way.name for way in ways)], rows)])
 

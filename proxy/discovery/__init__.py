@@ -56,7 +56,6 @@ class Discovered:
     _reading: Reading | None = None
     _page: Page | None = None
     _due: float = float("-inf")
-    _has_new_reply: bool = False
 
     @property
     def kind(self) -> ServerKind | None:
@@ -74,7 +73,6 @@ class Discovered:
 
     def ask_after_reply(self) -> None:
         """Asks a server again that may have loaded a model for the request that is over."""
-        self._has_new_reply = True
         if self.is_local:
             self._start()
 
@@ -85,14 +83,7 @@ class Discovered:
 
     def _start(self) -> None:
         if self.enabled:
-            self.tasks.start(self._ask_until_current(), _KEY)
-
-    async def _ask_until_current(self) -> None:
-        """Asks, and asks again if a request ended meanwhile: the answer may be from before that."""
-        self._has_new_reply = False
-        await self.ask()
-        if self._has_new_reply and self.is_local:
-            await self.ask()
+            self.tasks.start(self.ask(), _KEY)
 
     async def ask(self) -> None:
         """Asks now, for at most `MAX_SECONDS`. If the server fails, its earlier answer is kept."""

@@ -9,20 +9,19 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from proxy.endpoints.replies import Items
+from proxy.endpoints.replies import Items, Json, usage_in
 from proxy.http.sse import Events, data_of
 from proxy.overflow import is_error_body
+from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump
 
 NAME = "search_memory"
 """The name of the tool."""
-FREE_CHOICES = (None, "auto")
-"""Tool choices that leave it to the model."""
 NO_ANSWER = "(The model gave no answer.)"
 """What a client gets instead of an empty message, which many servers refuse when it is sent back to them."""
 
@@ -92,6 +91,27 @@ class Said(ABC):
         """The hidden calls; one without an id gets one that begins with `prefix`."""
 
 
+def with_usage(body: Mapping[str, Any], earlier: Iterable[Said]) -> Json:
+    """A reply, or an event with its usage: what `earlier` replies have written is added, the prompt is the last's."""
+    usages = [said.usage for said in earlier if said.usage]
+    if not (usages and isinstance(body.get("usage"), Mapping)):
+        return dict(body)
+    total = dict(body["usage"])
+    for usage in usages:
+        for name in ("completion_tokens", "output_tokens"):
+            if more := count_at(usage, name):
+                total[name] = count_at(total, name) + more
+            details, before = total.get(f"{name}_details"), usage.get(f"{name}_details")
+            if isinstance(details, Mapping):
+                added = {
+                    key: count_at(details, key) + count_at(before, key) for key in details if count_at(before, key)
+                }
+                total[f"{name}_details"] = {**details, **added}
+    if "total_tokens" in total and (counts := usage_in(total)):
+        total["total_tokens"] = counts.prompt + counts.completion
+    return {**body, "usage": total}
+
+
 S = TypeVar("S", bound=Said)
 
 
@@ -109,6 +129,10 @@ class Splicer(ABC, Generic[S]):
     is_over = False
     """Whether the last event of the reply has come."""
     failed_event = b""
+    _finish: str | None = None
+    """Why the reply ended, once it is known."""
+    _failed = False
+    """Whether an error has come."""
     _replaceable = False
     _has_sent = False
     """Whether the client has got anything of this reply."""
@@ -121,8 +145,8 @@ class Splicer(ABC, Generic[S]):
     def _reset(self) -> None:
         """Forgets the last reply."""
         self._events = Events()
-        self._has_sent = self.is_over = False
-        self.failed_event = b""
+        self._has_sent = self.is_over = self._failed = False
+        self._finish, self.failed_event = None, b""
 
     def begin(self, *, runs_calls: bool, replaceable: bool = True) -> None:
         """Goes on with another reply; `replaceable` says whether one more may take its place if it fails."""
@@ -136,9 +160,10 @@ class Splicer(ABC, Generic[S]):
         """What the model said in the reply, as far as it has come."""
 
     @property
-    @abstractmethod
     def has_searches(self) -> bool:
         """Whether hidden calls are complete and are to be run."""
+        has_ended = self.is_over or self._finish is not None
+        return has_ended and self._runs_calls and not self._failed and self.said.calls_memory
 
     @property
     def is_continued(self) -> bool:
@@ -148,7 +173,7 @@ class Splicer(ABC, Generic[S]):
     @property
     def has_sent_text(self) -> bool:
         """Whether the client has got text of the answer."""
-        return any(each.text for each in (*self._earlier, self.said))
+        return any(said.text for said in (*self._earlier, self.said))
 
     @property
     def is_replaceable(self) -> bool:
@@ -174,40 +199,23 @@ class Splicer(ABC, Generic[S]):
             self.failed_event = event
         if self.failed_event:
             return b""
-        return self._passed(lines, data_of(lines))
+        data = data_of(lines)
+        if data == b"[DONE]":
+            self.is_over = True
+            return b"" if self.is_continued else b"".join(lines)
+        body = json_or_none(data) if data else None
+        return self._passed(lines, body) if isinstance(body, dict) else b"".join(lines)
 
     @abstractmethod
-    def _passed(self, lines: list[bytes], data: bytes) -> bytes:
-        """What the client gets of an event, given as its lines and the data in them."""
+    def _passed(self, lines: list[bytes], body: Json) -> bytes:
+        """What the client gets of an event, given as its lines and its data."""
 
 
-def rewritten(lines: list[bytes], body: Mapping[str, Any]) -> bytes:
-    """An event with `body` as its data, its other lines as they came."""
+def rewritten(lines: list[bytes], body: Mapping[str, Any], passed: Mapping[str, Any] | None) -> bytes:
+    """An event with `passed` in the place of its data `body`; its bytes as they came for equal data, none for None."""
+    if passed is None or passed == body:
+        return b"" if passed is None else b"".join(lines)
     at = next(i for i, line in enumerate(lines) if line.startswith(b"data:"))
     end = lines[at][len(lines[at].rstrip(b"\r\n")) :]
     others = [line for line in lines[at + 1 :] if not line.startswith(b"data:")]
-    return b"".join([*lines[:at], b"data: " + dump(body).encode() + end, *others])
-
-
-class MakeSplicer(Protocol):
-    """Makes a splicer; `runs_calls` says whether the hidden calls of the first reply are run."""
-
-    def __call__(self, *, runs_calls: bool) -> Splicer[Any]: ...
-
-
-class JoinReplies(Protocol):
-    """Writes a reply in one piece as the client gets it: without hidden calls, with the usage of `earlier` replies.
-
-    Their text is added too if the reply `keeps_text`. Where none of that applies, the bytes are unchanged.
-    """
-
-    def __call__(self, data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes: ...
-
-
-class ToolMembers(Protocol):
-    """The members of a body, as JSON text, that offer `tools`, the tool among them.
-
-    In the last request the tool may not be called any more.
-    """
-
-    def __call__(self, tools: str, *, has_client_tools: bool, is_last: bool) -> dict[str, str]: ...
+    return b"".join([*lines[:at], b"data: " + dump(passed).encode() + end, *others])

@@ -33,11 +33,6 @@ Items = Sequence[Mapping[str, Any]]
 """Elements of a message list."""
 
 
-def objects_in(values: object) -> Items:
-    """The objects of an array; empty for what is none."""
-    return [value for value in values if isinstance(value, Mapping)] if isinstance(values, list) else []
-
-
 def named_event(body: Mapping[str, Any]) -> bytes:
     """An event that is called as its `type`."""
     return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
@@ -130,6 +125,14 @@ class StreamCapture(Capture):
     """Captures a reply in events."""
 
     _events: EventReader = field(default_factory=EventReader)
+
+    def feed(self, chunk: bytes) -> None:
+        for data in self._events.feed(chunk):
+            self._add(data)
+
+    @abstractmethod
+    def _add(self, data: str) -> None:
+        """Takes in the data of the next event."""
 
 
 # -- the ending of a text ----------------------------------------------------------------------------------------

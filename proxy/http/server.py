@@ -87,7 +87,12 @@ class Server(uvicorn.Server):
         began, state, limits = monotonic(), self.server_state, self._limits
         _log.info("shutting down; running replies: %d, seconds for them to end: %g", len(state.tasks), limits.timeout)
         await self._wait(limits.delay, lambda: False)
-        self._stop_listening(sockets or [])
+        for server in self.servers:
+            server.close()
+        for listening in sockets or []:
+            listening.close()
+        for connection in list(state.connections):
+            connection.shutdown()
         await self._wait(limits.timeout, lambda: not (state.tasks or state.connections))
         cut = await self._cut_replies()
         if not self.force_exit:
@@ -96,14 +101,6 @@ class Server(uvicorn.Server):
         if self.force_exit:
             logging.shutdown()
             os._exit(0)  # whatever still runs, threads too
-
-    def _stop_listening(self, sockets: list[socket.socket]) -> None:
-        for server in self.servers:
-            server.close()
-        for listening in sockets:
-            listening.close()
-        for connection in list(self.server_state.connections):
-            connection.shutdown()
 
     async def _cut_replies(self) -> int:
         """Ends the replies that still run, and returns how many they were."""

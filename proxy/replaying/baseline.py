@@ -26,7 +26,7 @@ Show = Callable[[int], Sequence[Message]]
 
 def play(player: Player, conversation: Conversation, show: Show) -> ReplayedConversation:
     """A conversation whose requests are shown in some way; a shorter prompt than the one before counts as condensed."""
-    overhead, usable = player.overhead(conversation), player.usable()
+    overhead, usable = player.overhead(conversation), player.budget().usable
     end, before, requests = 0, list[ForwardedMessage](), list[ReplayedRequest]()
     for end in request_ends(conversation):
         sent = player.forwarded(conversation, show(end))
@@ -45,9 +45,15 @@ def play(player: Player, conversation: Conversation, show: Show) -> ReplayedConv
     return kept_in(conversation, end, before, requests)
 
 
+def direct(player: Player, conversation: Conversation) -> ReplayedConversation:
+    """The conversation as the client sent it."""
+    return play(player, conversation, lambda end: conversation.messages[:end])
+
+
 def play_by_rule(player: Player, conversation: Conversation) -> ReplayedConversation:
     """The conversation under CliffCompaction's rule, at our trigger."""
-    messages, user, most = conversation.messages, conversation.endpoint.dialect.user, player.room(conversation)
+    messages, user = conversation.messages, conversation.endpoint.dialect.user
+    most = player.budget().trigger - player.overhead(conversation)
     roles = [conversation.endpoint.dialect.read(message).role for message in messages]
     head = cut = roles.index(Role.ASSISTANT) if Role.ASSISTANT in roles else len(roles)
     summary: list[Message] = []

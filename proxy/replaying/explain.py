@@ -16,8 +16,6 @@ from strategies.core.transcript import Transcript
 from strategies.core.view import fold
 from strategies.semantic import Semantic, SemanticOptions
 
-_BEGINNING = 60
-
 
 class Scored(NamedTuple):
     """A message: its place in the file from 0, and its score from 0.15 to 0.9. No message has an age in a file."""
@@ -38,13 +36,11 @@ def scored(conversation: Conversation, counter: TokenCounter, options: Mapping[s
     places = {id(message): place for place, message in enumerate(messages)}
     view = fold(Transcript.of(messages), (), 0, counter)
     importance = Semantic(fill_options(SemanticOptions(), options)).importance(view, SessionFacts())
-    found = []
-    for i, item in enumerate(view.items):
-        message, score = item.message, importance(i)
-        if score is not None and id(message) in places:
-            begins = printable(one_line(message.text), _BEGINNING)
-            found.append(Scored(places[id(message)], message.role.value, score, message.tokens, begins))
-    return found
+    return [
+        Scored(places[id(message)], message.role.value, score, message.tokens, printable(one_line(message.text), 60))
+        for i, message in enumerate(item.message for item in view.items)
+        if id(message) in places and (score := importance(i)) is not None
+    ]
 
 
 def table(name: str, found: Sequence[Scored]) -> str:

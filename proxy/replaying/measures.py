@@ -50,10 +50,6 @@ class ReplayedRequest:
         return self.action in (Action.CONDENSED, Action.WOULD_CONDENSE)
 
     @property
-    def degraded(self) -> bool:
-        return self.action is Action.DEGRADED
-
-    @property
     def refused(self) -> bool:
         """Whether nothing was forwarded."""
         return self.message_tokens is None
@@ -63,30 +59,17 @@ class ReplayedRequest:
         return 0 if self.message_tokens is None else self.overhead_tokens + self.message_tokens
 
     @property
-    def repeated_tokens(self) -> int:
-        """Tokens with which the previous forwarded prompt began too, tools and framing among them."""
-        return self.overhead_tokens + self.shared_tokens if self.shared_tokens else 0
-
-    @property
     def overflows(self) -> bool:
         """Whether the upstream has no room for the request and its reply, or the proxy refused it for that."""
         return self.refused or self.forwarded_tokens > self.usable_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayedConversation:
+class ReplayedConversation(NamedTuple):
     """The requests of a conversation, and what the last view has kept of it word for word."""
 
     requests: Sequence[ReplayedRequest]
-    questions: int = 0
-    answerable: int = 0
-    """How many of the questions have their evidence there."""
-    names: int = 0
-    """How many different names and numbers the user has given."""
-    kept_names: int = 0
-    rules: int = 0
-    """How many different rules and open tasks the user has given."""
-    kept_rules: int = 0
+    kept: Mapping[str, tuple[int, int]] = {}
+    """How many the view has, and of how many: `evidence` of questions, `names` and `rules` that the user has given."""
     id: str = ""
 
     def cost(self, prices: Prices) -> float:
@@ -97,7 +80,8 @@ class ReplayedConversation:
         """What each request costs, our own calls for it included."""
         return [
             cost_by_prefixes(
-                [] if one.refused else [Sent(one.forwarded_tokens, one.repeated_tokens)],
+                # What a cache has begins with tools and framing.
+                [Sent(one.forwarded_tokens, one.overhead_tokens + one.shared_tokens if one.shared_tokens else 0)],
                 prices,
                 own_calls=prices.of_call(prompt=one.own_tokens - one.own_replies, reply=one.own_replies),
             )
@@ -180,6 +164,7 @@ class Share(NamedTuple):
 
 DEAR_WRITES = Prices(input=1.0, cached_input=0.1, cache_write=1.25, output=5.0)
 _RESAMPLES = 1_000
+_SHARES = ("saved", "cached", "evidence", "names", "rules", "yes")
 
 
 def summarize(
@@ -190,9 +175,9 @@ def summarize(
 ) -> Summary:
     """The figures of all conversations under one strategy; `direct` are the same ones as the client sent them."""
     requests = [request for played in conversations for request in played.requests]
-    spent = [request.milliseconds for request in requests]
-    pairs = [_parts(played) for played in conversations]
-    shares = {name: _share(each[name] for each in pairs) for name in _parts(ReplayedConversation([]))}
+    spent = [request.milliseconds for request in requests] or [0.0]
+    parts = [_parts(played) for played in conversations]
+    shares = {name: _share(part.get(name, (0, 0)) for part in parts) for name in _SHARES}
 
     def total(name: str) -> int:
         return sum(getattr(request, name) for request in requests)
@@ -206,39 +191,38 @@ def summarize(
         requests=len(requests),
         forwarded=total("forwarded_tokens"),
         largest=max((request.forwarded_tokens for request in requests), default=0),
-        original=sum(each["saved"][1] for each in pairs),
+        original=sum(part["saved"][1] for part in parts),
         own=total("own_tokens"),
         own_calls=total("own_calls"),
         condensations=total("condensed"),
         overflows=total("overflows"),
         refused=total("refused"),
-        degraded=total("degraded"),
+        degraded=sum(request.action is Action.DEGRADED for request in requests),
         read_anew=sum(request.message_tokens - request.shared_tokens for request in requests if request.message_tokens),
-        questions=sum(played.questions for played in conversations),
+        questions=sum(part["evidence"][1] for part in parts if "evidence" in part),
         votes=total("votes"),
         intervals=shares,
         cost=sum(played.cost(prices) for played in conversations),
         cost_share=of_direct(prices),
         dear_share=of_direct(DEAR_WRITES),
-        median_ms=median(spent) if spent else 0.0,
-        max_ms=max(spent, default=0.0),
+        median_ms=median(spent),
+        max_ms=max(spent),
         **{f"{name}_share": share and share.share for name, share in shares.items()},
     )
 
 
 def _parts(played: ReplayedConversation) -> dict[str, tuple[int, int]]:
     """What a conversation adds to each share: the part, and the whole."""
-    answered = [one for one in played.requests if not one.refused]
+    requests = played.requests
+    answered = [one for one in requests if not one.refused]
     # A refused request counts as no saving: nothing was sent, but nothing was answered either.
     original = sum(one.sent_tokens for one in answered)
     return {
         # Negative if our own calls cost more than was saved.
-        "saved": (original - sum(one.forwarded_tokens + one.own_tokens for one in played.requests), original),
+        "saved": (original - sum(one.forwarded_tokens + one.own_tokens for one in requests), original),
         "cached": (sum(one.shared_tokens for one in answered), sum(one.message_tokens or 0 for one in answered)),
-        "evidence": (played.answerable, played.questions),
-        "names": (played.kept_names, played.names),
-        "rules": (played.kept_rules, played.rules),
-        "yes": (sum(one.yes_votes for one in played.requests), sum(one.votes for one in played.requests)),
+        "yes": (sum(one.yes_votes for one in requests), sum(one.votes for one in requests)),
+        **played.kept,
     }
 
 

@@ -19,7 +19,7 @@ from proxy.knowledge.profiles import Scope
 from proxy.services import Services
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.economics import Prices
-from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Polls, Result, Vote, Votes
+from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Result, Vote, Votes
 from strategies.core.excerpt import cut_text
 from strategies.core.messages import TokenCounter
 from strategies.core.summary import CARD_TOKENS
@@ -44,6 +44,9 @@ class ScriptedSummarizer:
     `tally` says what the proxy's own calls cost, by the names that `ReplayedRequest` has for it.
     """
 
+    services: Services
+    """Those of the proxy that asks it."""
+
     def __init__(self, tokenizers: Tokenizers) -> None:
         self._tokenizers = tokenizers
         self.tally: Tally[str] = Tally()
@@ -55,12 +58,12 @@ class ScriptedSummarizer:
             if isinstance(result, Failure):
                 self.tally["own_calls"] += result.reason != MAX_COST
                 continue
-            votes = result.votes if isinstance(result, Votes) else ()
-            self.tally["own_calls"] += result.calls if isinstance(result, Votes) else 1
             self.tally["own_tokens"] += result.tokens
             self.tally["own_replies"] += _written(result, counter)
-            self.tally["votes"] += sum(vote.yes is not None for vote in votes)
-            self.tally["yes_votes"] += sum(vote.yes is True for vote in votes)
+            self.tally["own_calls"] += result.calls if isinstance(result, Votes) else 1
+            if isinstance(result, Votes):
+                self.tally["votes"] += sum(vote.yes is not None for vote in result.votes)
+                self.tally["yes_votes"] += sum(vote.yes is True for vote in result.votes)
         return results
 
     async def _one(self, effect: Effect, roles: Roles, caller: Caller, counter: Counter) -> Result:
@@ -68,13 +71,11 @@ class ScriptedSummarizer:
 
 
 class RealModels(ScriptedSummarizer):
-    """Asks real models for the effects of `asked` roles, through the `services` of a proxy, and scripts for the others.
+    """Asks real models for the effects of `asked` roles, through the proxy's `services`, and scripts for the others.
 
     A call that could bring the cost above `most`, in the currency of the prices, is not made: it fails, and `stopped`
     says so, because the conversation is then no measurement any more. `failures` counts why calls failed.
     """
-
-    services: Services
 
     def __init__(self, tokenizers: Tokenizers, asked: Collection[str], most: float | None) -> None:
         super().__init__(tokenizers)
@@ -93,16 +94,16 @@ class RealModels(ScriptedSummarizer):
             return Failure(MAX_COST)
         self.spent += reserved
         (result,) = await self.services.asking.resolve((effect,), roles, caller)
-        if isinstance(result, Answer) and not result.tokens:
-            result = replace(result, tokens=prompt + _written(result, counter))
         if isinstance(result, Failure):
             self.failures[result.reason] += 1
-            cost = 0.0 if result.reason in _UNBILLED else reserved
-        else:
-            self.failures.update(vote.error for vote in getattr(result, "votes", ()) if vote.error)
-            replied = min(_written(result, counter), result.tokens)
-            cost = prices.of_call(prompt=result.tokens - replied, reply=replied)
-        self.spent += cost - reserved
+            self.spent -= reserved if result.reason in _UNBILLED else 0.0
+            return result
+        if isinstance(result, Votes):
+            self.failures.update(vote.error for vote in result.votes if vote.error)
+        elif not result.tokens:
+            result = replace(result, tokens=prompt + _written(result, counter))
+        replied = min(_written(result, counter), result.tokens)
+        self.spent += prices.of_call(prompt=result.tokens - replied, reply=replied) - reserved
         return result
 
 
@@ -174,13 +175,10 @@ def _fitting(lines: Sequence[str], room: int, counter: TokenCounter) -> tuple[Se
 def scripted_votes(ballot: Ballot, counter: TokenCounter) -> Votes:
     """The votes of judges without a model: unanimous by `stage_is_done`, as many as decide the outcome."""
     yes, reasoning = stage_is_done(ballot.user)
-    polls = Polls(ballot.k, ballot.max_attempts)
-    polls.start_calls()
-    while not polls.is_decided:
-        polls.add_vote(Vote(yes, reasoning))
+    votes = (Vote(yes, reasoning),) * ((ballot.k + 1) // 2 if yes else ballot.k // 2 + 1)
     prompt = counter.text(ballot.system) + counter.text(ballot.user)
-    tokens = len(polls.votes) * counter.text(reasoning) + prompt * (1 if ballot.at_once else len(polls.votes))
-    return Votes(tuple(polls.votes), len(polls.votes), tokens)
+    tokens = len(votes) * counter.text(reasoning) + prompt * (1 if ballot.at_once else len(votes))
+    return Votes(votes, len(votes), tokens)
 
 
 def stage_is_done(prompt: str) -> tuple[bool, str]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from math import inf
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 from proxy import controls
 from proxy.condensing.policy import Policy
@@ -26,14 +25,14 @@ from proxy.replaying.measures import (
     common_prefix,
     size,
 )
-from proxy.replaying.models import RealModels, ScriptedSummarizer
+from proxy.replaying.models import ScriptedSummarizer
 from proxy.replaying.recorded import Conversation, Message, Question
 from proxy.request import wire
 from proxy.request.client_request import ClientRequest
-from proxy.services import Services, open_services
+from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
-from strategies import Pipeline
+from strategies.core.budget import Budget
 from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
@@ -42,21 +41,15 @@ from strategies.core.rules import find_rules, merge_rules
 TENANT = "replay"
 
 
-class ReplayProxy(NamedTuple):
-    """A proxy, and what is in the place of its models."""
-
-    services: Services
-    summarizer: ScriptedSummarizer
-
-
 @asynccontextmanager
-async def open_replay_proxy(settings: Settings, models: ScriptedSummarizer | None = None) -> AsyncIterator[ReplayProxy]:
-    """Opens a proxy that needs no model but those in `models`; `settings` must name the store in memory."""
+async def open_replay_proxy(
+    settings: Settings, models: ScriptedSummarizer | None = None
+) -> AsyncIterator[ScriptedSummarizer]:
+    """A proxy's models, by default scripts, with its `services`; `settings` must name the store in memory."""
     summarizer = models or ScriptedSummarizer(Tokenizers(settings.tokenizer.ranks_dir))
     async with open_services(settings, summarizer=summarizer) as built:
-        if isinstance(summarizer, RealModels):
-            summarizer.services = built
-        yield ReplayProxy(built, summarizer)
+        summarizer.services = built
+        yield summarizer
 
 
 def request_ends(conversation: Conversation) -> Iterator[int]:
@@ -101,34 +94,26 @@ class RecordedClient:
 class Player:
     """Plays conversations for one model; `window` overrides the model's own."""
 
-    def __init__(self, proxy: ReplayProxy, model: str, window: int | None) -> None:
-        self.services, self.summarizer = proxy
-        self._model = model
-        self._window = window
+    def __init__(self, proxy: ScriptedSummarizer, model: str, window: int | None) -> None:
+        self.proxy, self.services = proxy, proxy.services
+        self.model, self.window = model, window
         self._counts: dict[str, int] = {}
 
     async def play(
-        self, conversation: Conversation, pipeline: Pipeline, session: str, memory: str | None = None
+        self, conversation: Conversation, strategy: str, session: str, memory: str | None = None
     ) -> ReplayedConversation:
-        """Plays one conversation under one strategy, in a session of its own."""
-        played = self.start(conversation, pipeline, session, memory)
+        """Plays one conversation under one strategy, in a session of its own; `memory` is a mode."""
+        played = Playing(self, conversation, strategy, session, memory)
         for end in request_ends(conversation):
             await played.send(end)
         return played.result()
-
-    def start(self, conversation: Conversation, pipeline: Pipeline, session: str, memory: str | None = None) -> Playing:
-        """A conversation none of whose requests has been sent yet, with a mode of `memory` if one is given."""
-        client = RecordedClient(
-            conversation, self._model, session=session, strategy=pipeline, window=self._window, memory=memory
-        )
-        return Playing(self, conversation, client)
 
     def overhead(self, conversation: Conversation) -> int:
         """Tokens of tools and framing."""
         read = conversation.endpoint.dialect.read
         has_system = any(read(message).role is Role.SYSTEM for message in conversation.messages)
-        counter = self.services.tokenizers.for_model(self._model, conversation.endpoint.counter)
-        return counter.overhead(conversation.counted, has_system=has_system)
+        counter = self.services.tokenizers.for_model(self.model, conversation.endpoint.counter)
+        return counter.overhead({**conversation.members, "tools": conversation.tools}, has_system=has_system)
 
     def size(self, conversation: Conversation) -> int:
         """Tokens of the whole conversation."""
@@ -136,31 +121,24 @@ class Player:
 
     def policy(self, reply_limit: int | None = None) -> Policy:
         """By what a request is decided, also one that the proxy refuses itself."""
-        chosen = controls.Controls(window=self._window)
-        return self.services.policies.policy(chosen, {}, Scope(self._model), reply_limit)
+        chosen = controls.Controls(window=self.window)
+        return self.services.policies.policy(chosen, {}, Scope(self.model), reply_limit)
 
-    def usable(self, reply_limit: int | None = None) -> int:
-        """Tokens that a prompt may have."""
+    def budget(self, reply_limit: int | None = None) -> Budget:
         budget = self.policy(reply_limit).budget
-        return budget.usable if budget else 0
-
-    def room(self, conversation: Conversation) -> int:
-        """Tokens that messages may have below the trigger."""
-        budget = self.policy().budget
-        return (budget.trigger if budget else 0) - self.overhead(conversation)
+        assert budget is not None, "a player has a window, or knows the model's"
+        return budget
 
     def economy(self, conversation: Conversation) -> Economy:
         """Where a conversation is cheapest under the default pipeline, which asks no model first."""
-        policy, read = self.policy(), conversation.endpoint.dialect.read
+        budget, policy, read = self.budget(), self.policy(), conversation.endpoint.dialect.read
         requests = sum(1 for _ in request_ends(conversation))
         systems = [message for message in conversation.messages if read(message).role is Role.SYSTEM]
         head = self.overhead(conversation) + size(self.forwarded(conversation, systems))
         growth = (self.size(conversation) - head) / max(requests, 1)
-        if policy.budget is None:
-            return Economy(conversation.id, requests, head, growth, 0, 0, 0.0, inf)
-        condensing = condensing_of(policy.budget, policy.costs, head, growth, asks=policy.asks_first)
-        advice = advise(policy.budget, policy.costs, condensing, growth)
-        paid = break_even(condensing, policy.budget.trigger, policy.costs)
+        condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first)
+        advice = advise(budget, policy.costs, condensing, growth)
+        paid = break_even(condensing, budget.trigger, policy.costs)
         return Economy(conversation.id, requests, head, growth, *advice, paid)
 
     def forwarded(self, conversation: Conversation, messages: Sequence[Message]) -> list[ForwardedMessage]:
@@ -169,7 +147,7 @@ class Player:
 
     def counted(self, conversation: Conversation, raw: str, message: Mapping[str, Any]) -> ForwardedMessage:
         if raw not in self._counts:
-            counter = self.services.tokenizers.for_model(self._model, conversation.endpoint.counter)
+            counter = self.services.tokenizers.for_model(self.model, conversation.endpoint.counter)
             self._counts[raw] = counter.message(message)
         return ForwardedMessage(raw, self._counts[raw])
 
@@ -177,43 +155,45 @@ class Player:
 class Playing:
     """A conversation under one strategy, request by request; `view` is what was forwarded last."""
 
-    def __init__(self, player: Player, conversation: Conversation, client: RecordedClient) -> None:
+    def __init__(
+        self, player: Player, conversation: Conversation, strategy: str, session: str, memory: str | None = None
+    ) -> None:
+        given = {"session": session, "strategy": strategy, "window": player.window, "memory": memory}
+        self._client = RecordedClient(conversation, player.model, **given)
         self._player = player
         self._conversation = conversation
-        self._client = client
         self._overhead = player.overhead(conversation)
         self._end = 0
-        self.view: list[ForwardedMessage] = []
+        self.view: Sequence[ForwardedMessage] = []
         self.requests: list[ReplayedRequest] = []
 
     async def send(self, end: int) -> ReplayedRequest:
         """Sends the request whose history are the first `end` messages."""
         decided, sent = await self._decided(self._client.request(end))
         self.requests.append(decided)
-        self.view, self._end = self.view if sent is None else sent, end
+        self.view, self._end = sent or self.view, end
         return decided
 
     async def ask(self, question: Question) -> tuple[ReplayedRequest, bool]:
         """Asks a question after the whole history; returns whether its evidence was forwarded. Nothing is kept."""
         asked = self._conversation.endpoint.dialect.user(question.text)
         decided, sent = await self._decided(self._client.request(len(self._conversation.messages), asked))
-        return decided, question.reaches(text_of(self._conversation, (sent or [])[:-1]))
+        return decided, question.reaches(text_of(self._conversation, sent[:-1]))
 
     def result(self) -> ReplayedConversation:
         """The requests so far, and what the last view has kept."""
         return kept_in(self._conversation, self._end, self.view, self.requests)
 
-    async def _decided(self, request: ClientRequest) -> tuple[ReplayedRequest, list[ForwardedMessage] | None]:
-        """The figures of a request and the forwarded messages, None if it was refused."""
-        services, made = self._player.services, self._player.summarizer
+    async def _decided(self, request: ClientRequest) -> tuple[ReplayedRequest, Sequence[ForwardedMessage]]:
+        """The figures of a request and the forwarded messages, none if it was refused."""
+        services, made = self._player.services, self._player.proxy
         original = self._overhead + size(self._counted(request.body))
-        usable = self._player.usable(request.body.envelope.reply_limit)
+        usable = self._player.budget(request.body.envelope.reply_limit).usable
         before, started = made.tally.copy(), perf_counter()
         try:
             exchange = await services.condenser.exchange(request)
         except ContextLengthExceeded:
-            spent = (perf_counter() - started) * 1000
-            return ReplayedRequest(original, None, 0, self._overhead, usable, spent), None
+            return ReplayedRequest(original, None, 0, self._overhead, usable, (perf_counter() - started) * 1000), ()
         spent = (perf_counter() - started) * 1000
         await exchange.store()
         exchange.follow_up()
@@ -231,7 +211,7 @@ class Playing:
         )
         return decided, sent
 
-    def _counted(self, body: wire.Body) -> list[ForwardedMessage]:
+    def _counted(self, body: wire.Body) -> Sequence[ForwardedMessage]:
         return [self._player.counted(self._conversation, each.raw, each.value) for each in body.elements]
 
 
@@ -245,16 +225,12 @@ def kept_in(
     said = [dialect.text(each) for each in conversation.messages[:end] if dialect.read(each).role is Role.USER]
     names = {name for each in said for name in find_facts(each)}
     rules = merge_rules((), (rule for each in said for rule in find_rules(each)))
-    return ReplayedConversation(
-        requests,
-        questions=len(questions),
-        answerable=sum(asked.reaches(text) for asked in questions),
-        names=len(names),
-        kept_names=sum(name in text for name in names),
-        rules=len(rules),
-        kept_rules=sum(rule in text for rule in rules),
-        id=conversation.id,
-    )
+    kept = {
+        "evidence": (sum(asked.reaches(text) for asked in questions), len(questions)),
+        "names": (sum(name in text for name in names), len(names)),
+        "rules": (sum(rule in text for rule in rules), len(rules)),
+    }
+    return ReplayedConversation(requests, kept, conversation.id)
 
 
 def text_of(conversation: Conversation, view: Sequence[ForwardedMessage]) -> str:

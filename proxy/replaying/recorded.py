@@ -65,11 +65,6 @@ class Conversation:
     members: Mapping[str, Any] = field(default_factory=dict)
     """Members of a request besides messages and tools that cost prompt tokens."""
 
-    @property
-    def counted(self) -> Mapping[str, Any]:
-        """All members besides the messages that cost prompt tokens."""
-        return {**self.members, "tools": self.tools}
-
 
 def load(path: Path, limit: int | None = None) -> list[Conversation]:
     """The first `limit` conversations of a file; raises `Unreadable`."""
@@ -82,23 +77,19 @@ def load(path: Path, limit: int | None = None) -> list[Conversation]:
 def _text(path: Path) -> str:
     try:
         data = path.read_bytes()
-        if data.startswith(_GZIP):
-            data = gzip.decompress(data)
-        return data.decode("utf-8-sig")
+        return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Unreadable(f"{path}: is not UTF-8 text (byte {error.start})") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise Unreadable(f"{path}: the gzip data is broken: {error}") from None
-    except OSError as error:
-        raise Unreadable(f"{path}: {error.strerror or error}") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise Unreadable(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
 def _documents(text: str, path: Path) -> Iterator[tuple[str, Any]]:
     """Yields the JSON of each conversation, with its place in the file for error messages."""
     try:
         document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        yield from _lines(text, path, error)
+    except (ValueError, RecursionError):
+        yield from _lines(text, path)
         return
     if isinstance(document, list) and document and not _is_message(document[0]):
         yield from ((f"{path}: conversation {number}", found) for number, found in enumerate(document, 1))
@@ -106,15 +97,13 @@ def _documents(text: str, path: Path) -> Iterator[tuple[str, Any]]:
         yield str(path), document
 
 
-def _lines(text: str, path: Path, problem: Exception) -> Iterator[tuple[str, Any]]:
-    """Yields JSON lines. If not even the first line is JSON, the error of the whole text (`problem`) says more."""
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    for number, line in lines:
+def _lines(text: str, path: Path) -> Iterator[tuple[str, Any]]:
+    for number, line in enumerate(text.split("\n"), 1):
         try:
-            yield f"{path}: line {number}", json.loads(line)
+            if line.strip():
+                yield f"{path}: line {number}", json.loads(line)
         except (ValueError, RecursionError) as error:
-            said = problem if number == lines[0][0] else error
-            raise Unreadable(f"{path}: line {number}: is not JSON: {said}") from None
+            raise Unreadable(f"{path}: line {number}: is not JSON: {error}") from None
 
 
 def _is_message(value: Any) -> bool:
@@ -164,58 +153,39 @@ def _questions(found: Any, messages: Sequence[Message], endpoint: Endpoint) -> I
 
 
 def in_protocol(conversation: Conversation, name: str) -> Conversation:
-    """A conversation of the chat protocol in the protocol `name`; its questions point to the same texts."""
+    """A conversation of the chat protocol in the protocol `name`, without questions."""
     if name == CHAT.name:
-        return conversation
+        return replace(conversation, questions=())
     endpoint, messages = endpoint_named(name), conversation.messages
     first = next((i for i, message in enumerate(messages) if message["role"] not in SYSTEM_ROLES), len(messages))
     written: list[Message] = []
-    places: dict[int, int] = {}
     for _, group in groupby(range(first, len(messages)), lambda i: "tool" if messages[i]["role"] == "tool" else i):
-        indices = list(group)
-        elements = _elements([messages[i] for i in indices], endpoint)
-        is_one = len(elements) == 1
-        places |= {index: len(written) + (0 if is_one else number) for number, index in enumerate(indices)}
-        written += elements
-    questions = [
-        asked._replace(places=[places[place] for place in asked.places])
-        for asked in conversation.questions
-        if places.keys() >= set(asked.places)
-    ]
+        written += _elements([messages[i] for i in group], endpoint)
     said = "\n\n".join(content_text(message.get("content")) for message in messages[:first])
-    tools, members = [_tool(tool, endpoint) for tool in conversation.tools], {_SYSTEM[name]: said} if said else {}
-    return replace(conversation, messages=written, tools=tools, questions=questions, endpoint=endpoint, members=members)
+    tools = [
+        json_or_none(endpoint.tool(of["name"], of["description"], of["parameters"]))
+        for of in (tool["function"] for tool in conversation.tools)
+    ]
+    members = {_SYSTEM[name]: said} if said else {}
+    return Conversation(conversation.id, written, tools, endpoint=endpoint, members=members)
 
 
 def _elements(group: Sequence[Message], endpoint: Endpoint) -> Sequence[Message]:
     """The elements of results that follow one another, or of a single other message."""
     message, dialect = group[0], endpoint.dialect
-    texts = [content_text(each.get("content")) for each in group]
+    text = content_text(message.get("content"))
     if message["role"] == "tool":
-        return endpoint.results(
-            [(word_at(each, "tool_call_id"), text) for each, text in zip(group, texts, strict=True)]
-        )
+        return endpoint.results([(word_at(each, "tool_call_id"), content_text(each.get("content"))) for each in group])
     if message["role"] != "assistant":
-        return [dialect.user(texts[0])]
-    calls: list[Message] = []
-    for id, name, arguments in call_fields(message):
-        given = json_or_none(arguments)
-        calls.append(
-            {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
-            if dialect is RESPONSES
-            else {"type": "tool_use", "id": id, "name": name, "input": given if isinstance(given, dict) else {}}
-        )
-    speaks = texts[0] or not calls
+        return [dialect.user(text)]
+    calls: list[Message] = [
+        {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
+        if dialect is RESPONSES
+        else {"type": "tool_use", "id": id, "name": name, "input": json_or_none(arguments) or {}}
+        for id, name, arguments in call_fields(message)
+    ]
+    speaks = text or not calls
     if dialect is RESPONSES:
-        return [*([dialect.assistant(texts[0])] if speaks else ()), *calls]
-    said = [{"type": "text", "text": texts[0]}] if speaks else []
+        return [*([dialect.assistant(text)] if speaks else ()), *calls]
+    said = [{"type": "text", "text": text}] if speaks else []
     return [{"role": "assistant", "content": [*said, *calls]}]
-
-
-def _tool(tool: Any, endpoint: Endpoint) -> Any:
-    function = tool.get("function") if isinstance(tool, Mapping) else None
-    if not isinstance(function, Mapping):
-        return tool
-    parameters = function.get("parameters")
-    told = word_at(function, "name"), word_at(function, "description")
-    return json_or_none(endpoint.tool(*told, parameters if isinstance(parameters, Mapping) else {"type": "object"}))

@@ -124,19 +124,10 @@ def document(replayed: ReplayResults) -> dict[str, Any]:
 def each_conversation(replayed: ReplayResults) -> str:
     """A line for each conversation: its growth, its cheapest trigger, and when a condensation at the mark pays back."""
     head = ("conversation", "requests", "constant", "a request", "cheapest at", "cut to", "saves", "pays back after")
-    rows = [
-        (
-            economy.id,
-            f"{economy.requests:,}",
-            f"{economy.head:,}",
-            f"{economy.growth:,.0f}",
-            f"{economy.trigger:,}",
-            f"{economy.target:,}",
-            f"{economy.saves:.1%}",
-            "never" if economy.break_even == inf else f"{economy.break_even:.0f} requests",
-        )
-        for economy in replayed.economies
-    ]
+    rows = []
+    for id, *sizes, saves, break_even in replayed.economies:
+        paid = "never" if break_even == inf else f"{break_even:.0f} requests"
+        rows.append((id, *(f"{size:,.0f}" for size in sizes), f"{saves:.1%}", paid))
     return "\n".join(grid(head, rows))
 
 

@@ -1,7 +1,7 @@
 """Joins the replies of one request into the one that the client sees.
 
 A model that searches its memory answers in several replies. Replies in one piece are read whole before the client gets
-anything; replies in events flow on to the client while they come (`stream`).
+anything; replies in events flow on to the client while they come.
 
 `Following` sends the request after a hidden round. If the passages that were found make the prompt too long, it sends
 the request once more with fewer of them, or with a note that there is no room. If that is refused too, or the request
@@ -11,25 +11,23 @@ and the search is given up. So the client gets an error only where its own reque
 has text that cannot be taken back.
 
 A reply in one piece is checked before it is passed on. A stream flows at once; if it fails while the client has nothing
-of it, `StreamedReply` asks for another one by `Following.in_place_of`.
+of it, `StreamedReply` asks `Following` for another one in its place.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.hidden_calls import Said
 from proxy.errors import ProxyError, UpstreamUnavailable
 from proxy.http.headers import Headers, is_event_stream, is_success
-from proxy.overflow import Refusal, RefusedPart, recognise
-from proxy.overflow.wording import MIN_WINDOW
-from proxy.reply.opening import OpenedReply, open_reply
+from proxy.overflow import Refusal, RefusedPart, is_error_body, recognise
 from proxy.searching.rounds import HiddenRounds
 from proxy.upstream import UpstreamReply
-from proxy.values import json_or_none
+from proxy.values import json_or_none, object_at, word_at
 
 SAFE = 0.95
 """The share of the upstream's limit that is used: its count and ours differ from text to text."""
@@ -90,30 +88,29 @@ class StreamedReply:
 
     async def _relay(self) -> AsyncIterator[bytes]:
         """The bytes that the client gets of one reply; hidden calls are run as soon as they are complete."""
-        has_run = False
+        has_run, splicer = False, self._splicer
         try:
             async for chunk in self._reply.chunks():
-                passed = self._splicer.feed(chunk)
-                if self._splicer.has_searches and not has_run:
+                passed = splicer.feed(chunk)
+                if splicer.has_searches and not has_run:
                     has_run = True
-                    await self._rounds.run(self._splicer.said)
+                    await self._rounds.run(splicer.said)
                 if passed:
                     yield passed
-                if self._splicer.failed_event:
-                    self._failed = ReadReply(self.status, self.headers, self._splicer.failed_event)
+                if splicer.failed_event:
+                    self._failed = ReadReply(self.status, self.headers, splicer.failed_event)
                     return
-                if self._splicer.is_over and self._splicer.is_continued:
+                if splicer.is_over and splicer.is_continued:
                     return
         except UpstreamUnavailable as error:
-            if not self._splicer.is_unanswered:
+            if not splicer.is_unanswered:
                 raise
             self._failed = error_reply(self._rounds.endpoint, error)
             return
-        if self._splicer.is_unanswered and not (self._splicer.is_over or self._splicer.is_continued):
+        if splicer.is_unanswered and not (splicer.is_over or splicer.is_continued):
             silent = UpstreamUnavailable("The upstream ended its reply before it said anything.")
             self._failed = error_reply(self._rounds.endpoint, silent)
-            return
-        if rest := self._splicer.rest():
+        elif rest := splicer.rest():
             yield rest
 
     async def _next(self, failed: ReadReply | None) -> UpstreamReply:
@@ -121,17 +118,14 @@ class StreamedReply:
 
         Raises `UpstreamUnavailable` where that is an error, which ends the stream.
         """
-        text_sent = self._splicer.has_sent_text
         if failed is None:
             self._rounds.add_cost(self._splicer.said)
-            reply = await self._following.reply(text_sent=text_sent)
-        else:
-            reply = await self._following.in_place_of(failed, text_sent=text_sent)
+        reply = await self._following.reply(failed, text_sent=self._splicer.has_sent_text)
         if is_success(reply.status):
             return reply
-        error = await read_whole(reply)
-        message, code = error_in(error.data)
-        raise UpstreamUnavailable(f"The upstream answered {error.status} after a search: {message}", code=code)
+        error = object_at(json_or_none((await read_whole(reply)).data), "error")
+        message = f"The upstream answered {reply.status} after a search: {error.get('message', 'no message')}"
+        raise UpstreamUnavailable(message, code=word_at(error, "code") or None)
 
     async def close(self) -> None:
         """Closes the call that is under way."""
@@ -150,88 +144,61 @@ class Following:
     send: Send
     learn: Learn
 
-    async def reply(self, *, text_sent: bool) -> UpstreamReply:
+    async def reply(self, failed: ReadReply | None = None, *, text_sent: bool) -> UpstreamReply:
         """The next reply, or the error that the client gets; raises `UpstreamUnavailable`.
 
-        `text_sent` says that the client has text of the reply already.
+        With `failed` it is one in place of a reply that has failed before the client had anything of it, and that
+        reply itself where nothing can take its place. `text_sent` says that the client has text of the reply already.
         """
-        return await self._with_fallback(self._request(text_sent=text_sent), text_sent=text_sent)
-
-    async def in_place_of(self, failed: ReadReply, *, text_sent: bool) -> UpstreamReply:
-        """Another reply in place of one that has `failed` before the client had anything of it.
-
-        Returns `failed` itself where nothing can take its place; raises `UpstreamUnavailable`.
-        """
-        return await self._with_fallback(self._examine(failed), text_sent=text_sent)
-
-    async def _with_fallback(self, requested: Awaitable[OpenedReply], *, text_sent: bool) -> UpstreamReply:
-        """The requested reply, or a fallback where the upstream refuses the request."""
         try:
-            following = await self._retry_shorter(await requested, text_sent=text_sent)
-            if not (text_sent or is_event_stream(following.reply.headers)):
-                # Read to its end now: if it breaks off, the client has nothing of it, and a fallback is possible.
-                following = following._replace(reply=await read_whole(following.reply))
+            reply = failed or await self._request()
+            refusal = self._refusal_in(reply)
+            is_too_long = refusal is not None and refusal.kind is not RefusedPart.OUTPUT
+            if is_too_long and await self.rounds.shorten(_acceptable_tokens(refusal, self.rounds.tokens)):
+                reply = await self._request()
+                self._refusal_in(reply)
         except UpstreamUnavailable as error:
             if text_sent:
                 raise
-            following = OpenedReply(error_reply(self.rounds.endpoint, error))
-        is_reply = is_success(following.reply.status) and not following.error  # as far as its body was examined
-        if text_sent or is_reply:
-            return following.reply
-        return await self._give_up_search(following.reply)
-
-    async def _request(self, *, text_sent: bool) -> OpenedReply:
-        reply = await self.send(self.rounds.body())
-        flows = is_success(reply.status) and is_event_stream(reply.headers)
-        looks = not flows and (not text_sent or self.rounds.tokens >= MIN_WINDOW)
-        opened = await open_reply(self.rounds.endpoint, reply) if looks else OpenedReply(reply)
-        return self._learn_from(opened)
-
-    async def _examine(self, failed: ReadReply) -> OpenedReply:
-        return self._learn_from(
-            OpenedReply(failed, recognise(failed.status, failed.data, answer=self.rounds.endpoint.answer), failed.data)
-        )
-
-    def _learn_from(self, following: OpenedReply) -> OpenedReply:
-        if following.refusal is not None and following.refusal.kind is RefusedPart.INPUT:
-            self.learn(following.refusal, self.rounds.tokens)
-        return following
-
-    async def _retry_shorter(self, refused: OpenedReply, *, text_sent: bool) -> OpenedReply:
-        """The reply to a shorter prompt where this one was refused for its length; else the refusal itself."""
-        refusal = refused.refusal
-        if refusal is None or refusal.kind is RefusedPart.OUTPUT:
-            return refused
-        try:
-            if not await self.rounds.shorten(_acceptable_tokens(refusal, self.rounds.tokens)):
-                return refused
-        except BaseException:
-            await refused.reply.close()
-            raise
-        await refused.reply.close()
-        return await self._request(text_sent=text_sent)
-
-    async def _give_up_search(self, refused: UpstreamReply) -> UpstreamReply:
-        """The reply to the client's own request; the refusal itself where the upstream cannot be reached."""
-        _log.warning("a search was given up: the upstream answered %d to what it found", refused.status)
+            reply = error_reply(self.rounds.endpoint, error)
+        if text_sent or self._is_good(reply):
+            return reply
+        _log.warning("a search was given up: the upstream answered %d to what it found", reply.status)
         self.rounds.give_up()
         try:
-            reply = await self.send(self.rounds.plain_body())
+            return await self.send(self.rounds.plain_body())
         except UpstreamUnavailable:
-            return refused
-        except BaseException:
-            await refused.close()
-            raise
-        await refused.close()
-        return reply
+            return reply
+
+    async def _request(self) -> UpstreamReply:
+        """The reply to the request with its hidden rounds; unless it flows, it is read to its end.
+
+        If it breaks off before that, the client has nothing of it, and another one can take its place.
+        """
+        reply = await self.send(self.rounds.body())
+        return reply if is_success(reply.status) and is_event_stream(reply.headers) else await read_whole(reply)
+
+    def _refusal_in(self, reply: UpstreamReply) -> Refusal | None:
+        """What a reply says about the prompt's length, if it refuses the prompt for that, which is learned from."""
+        if not isinstance(reply, ReadReply):
+            return None
+        refusal = recognise(reply.status, reply.data, answer=self.rounds.endpoint.answer)
+        if refusal is not None and refusal.kind is RefusedPart.INPUT:
+            self.learn(refusal, self.rounds.tokens)
+        return refusal
+
+    def _is_good(self, reply: UpstreamReply) -> bool:
+        if not isinstance(reply, ReadReply):
+            return True
+        return is_success(reply.status) and not is_error_body(reply.data, answer=self.rounds.endpoint.answer)
 
 
-def _acceptable_tokens(refusal: Refusal, tokens: int) -> int | None:
+def _acceptable_tokens(refusal: Refusal | None, tokens: int) -> int | None:
     """The maximum tokens, by our count, of a request that the upstream accepts; None if its refusal has no number.
 
     `tokens` is our own count of the refused request.
     """
-    if refusal.window is None or not refusal.prompt_tokens:
+    if refusal is None or refusal.window is None or not refusal.prompt_tokens:
         return None
     return int(SAFE * (refusal.window - (refusal.reply_tokens or 0)) * tokens / refusal.prompt_tokens)
 
@@ -263,13 +230,3 @@ async def read_whole(reply: UpstreamReply) -> ReadReply:
 
 def error_reply(endpoint: Endpoint, error: ProxyError) -> ReadReply:
     return ReadReply(error.status, [(b"content-type", b"application/json")], endpoint.error_body(error))
-
-
-def error_in(data: bytes) -> tuple[str, str | None]:
-    """The message and the code of an error reply, as far as it has them where most protocols do."""
-    body = json_or_none(data)
-    error = body.get("error") if isinstance(body, Mapping) else None
-    if not isinstance(error, Mapping):
-        return "no message", None
-    code = error.get("code")
-    return str(error.get("message")), code if isinstance(code, str) else None

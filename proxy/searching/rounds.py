@@ -227,7 +227,7 @@ class HiddenRounds:
     @property
     def tokens(self) -> int:
         """Tokens of the view and all that follows it."""
-        return self._view.tokens + sum([each.tokens for each in self._messages])
+        return self._view.tokens + sum([message.tokens for message in self._messages])
 
     @property
     def patch(self) -> Overlay | None:
@@ -235,16 +235,14 @@ class HiddenRounds:
         digests = self._view.transcript.digests
         if not (self._messages and digests):
             return None
-        return Overlay(
-            digests[-1], len(digests), 0, tuple(Literal(each.raw, PieceKind.PATCH) for each in self._messages)
-        )
+        pieces = tuple(Literal(message.raw, PieceKind.PATCH) for message in self._messages)
+        return Overlay(digests[-1], len(digests), 0, pieces)
 
     def body(self) -> bytes:
         """The request with the rounds so far after its view."""
         self._prompt_tokens = self.tokens
-        return self._body(
-            [each.raw for each in self._messages], ToolState.OFFERED if self.runs_calls else ToolState.NOT_CALLABLE
-        )
+        state = ToolState.OFFERED if self.runs_calls else ToolState.NOT_CALLABLE
+        return self._body([message.raw for message in self._messages], state)
 
     def plain_body(self) -> bytes:
         """The request without the tool, for an upstream that takes no tools."""
@@ -267,17 +265,17 @@ class HiddenRounds:
         A result that has no room becomes a note that says so, and the model may not search again. Returns whether
         anything was shortened: False if the results hold no passages any more.
         """
-        results, found = self._last_results, sum(bool(each.hits) for each in self._last_results)
+        results, found = self._last_results, sum(bool(result.hits) for result in self._last_results)
         if not found:
             return False
         self._rounds_left, self._last_results = 0, []
         del self._messages[self._results_at :]
-        bare = self.endpoint.results([(each.id, "" if each.hits else each.text) for each in results])
+        bare = self.endpoint.results([(result.id, "" if result.hits else result.text) for result in results])
         taken = sum(map(self._view.counter.message, bare))
         room = 0 if most is None else (most - self.tokens - taken) // found
-        for each in results:
-            self._answer(await _guarded(each.id, self._with_text(each, room)) if each.hits else each)
-        self._last_results = [each._replace(hits=()) for each in self._last_results]
+        for result in results:
+            self._answer(await _guarded(result.id, self._with_text(result, room)) if result.hits else result)
+        self._last_results = [result._replace(hits=()) for result in self._last_results]
         return True
 
     def give_up(self) -> None:
@@ -298,9 +296,9 @@ class HiddenRounds:
     def _answer(self, result: _Result) -> None:
         """Adds a result to the last ones; in some protocols all of them are one message."""
         self._last_results.append(result)
-        *before, message = self.endpoint.results([(each.id, each.text) for each in self._last_results])
+        *before, message = self.endpoint.results([(last.id, last.text) for last in self._last_results])
         del self._messages[self._results_at + len(before) :]
-        self._add(message, "\n".join(each.text for each in self._last_results[len(before) :]))
+        self._add(message, "\n".join(last.text for last in self._last_results[len(before) :]))
 
     async def _run_call(self, id: str, arguments: object) -> _Result:
         try:
@@ -325,7 +323,7 @@ class HiddenRounds:
 
     def _text_of(self, result: _Result, room: int) -> str:
         """The text of the passages that neither the view nor an earlier result shows. May run in a thread."""
-        before = (each.text for each in self._messages)
+        before = (message.text for message in self._messages)
         shown = appears_in([*(message.text for message in self._view.item_messages), *before])
         if result.hits and all(shown(hit.entry) for hit in result.hits):
             return ALL_SHOWN

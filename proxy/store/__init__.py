@@ -71,28 +71,20 @@ async def open_store(
     """
     quotas = Quotas(max_session_bytes, max_tenant_bytes)
     scheme, _, place = url.partition("://")
-    match scheme.lower():
-        case "sqlite" | "memory" as kind:
-            from proxy.store.sqlite import SqliteStore  # noqa: PLC0415
+    kind = scheme.lower()
+    if kind in ("sqlite", "memory"):
+        from proxy.store.sqlite import SqliteStore  # noqa: PLC0415
 
-            return await SqliteStore.open(_path(url, kind, place), clock=clock, quotas=quotas)
-        case "redis" | "rediss" | "redis+sentinel" | "redis+cluster" as kind:
-            from proxy.store.redis_store import RedisStore  # noqa: PLC0415
+        if place if kind == "memory" else not place.startswith("/") or place == "/":
+            raise ValueError(f"{url}: write memory://, sqlite:///relative/path or sqlite:////absolute/path")
+        return await SqliteStore.open(Path(place[1:]) if place else None, clock=clock, quotas=quotas)
+    if kind in SCHEMES:
+        from proxy.store.redis_store import RedisStore  # noqa: PLC0415
 
-            breaker = None if kind == "redis+cluster" else Breaker("the store", time.monotonic)
-            return RedisStore(url, shown=redacted(url), quotas=quotas, breaker=breaker)
+        breaker = None if kind == "redis+cluster" else Breaker("the store", time.monotonic)
+        return RedisStore(url, shown=redacted(url), quotas=quotas, breaker=breaker)
     known = ", ".join(f"{name}://" for name in SCHEMES)
     raise ValueError(f"unknown store URL {redacted(url)}; known are {known}")
-
-
-def _path(url: str, scheme: str, place: str) -> Path | None:
-    if scheme == "memory":
-        if place:
-            raise ValueError(f"memory:// takes nothing more, not {url}")
-        return None
-    if not place.startswith("/") or place == "/":
-        raise ValueError(f"{url} names no file; write sqlite:///relative/path or sqlite:////absolute/path")
-    return Path(place[1:])
 
 
 # -- secrets beside the store ----------------------------------------------------------------------------

@@ -174,17 +174,13 @@ class Quotas:
     entry: int = 0
     tenant: int = 0
 
-    def for_blocks(self, others: int) -> int:
+    def for_blocks(self, others: int, quarters: int = 4) -> int:
         """The maximum bytes of an entry with its new blocks; its tenant's other entries have `others` bytes."""
-        return _least(self.entry, self.tenant, others)
+        bounds = [self.entry * quarters // 4] if self.entry else []
+        if self.tenant:
+            bounds.append(max(0, self.tenant * quarters // 4 - others))
+        return min(bounds, default=UNBOUNDED)
 
     def for_records(self, others: int) -> int:
         """The maximum bytes of an entry with a new record."""
-        return _least(self.entry * 5 // 4, self.tenant * 5 // 4, others)
-
-
-def _least(entry: int, tenant: int, others: int) -> int:
-    bounds = [entry] if entry else []
-    if tenant:
-        bounds.append(max(0, tenant - others))
-    return min(bounds, default=UNBOUNDED)
+        return self.for_blocks(others, quarters=5)

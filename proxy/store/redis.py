@@ -22,7 +22,7 @@ import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
@@ -153,12 +153,10 @@ class Server:
 
     async def close(self) -> None:
         """Closes all connections; one that does not close in time is dropped."""
-        try:
+        with suppress(*CLIENT_ERRORS):
             await self._pool.aclose()
             if self._sentinel:
                 await self._sentinel.aclose()
-        except CLIENT_ERRORS as error:
-            _log.debug("%s", store_error(error, self._shown))
 
     async def _exchange(self, lines: Sequence[tuple[Word, ...]]) -> list[Any]:
         with store_errors(self._shown):

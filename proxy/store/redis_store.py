@@ -45,7 +45,6 @@ T = TypeVar("T")
 
 LISTING = 5.0  # seconds that a listing of entries may take; each of its steps is bounded like any other exchange
 
-_META = "condenser:{{{tenant}:{session}}}:meta"
 _STALE, _REFUSED = -1, -2  # returned by save.lua instead of a size
 _ONLY_ASK = -1  # given to usage.lua as the size, to read the usage and note nothing
 
@@ -95,34 +94,35 @@ class RedisStore:
         return await self._call(self._find(tenant, digests, likely))
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
-        command = _script("lease", [_lease(tenant, name)], holder, _ms(ttl))
+        command = _script("lease", [_key("lease", tenant, name)], holder, _ms(ttl))
         held, handover = await self._call(self._ask_one(command))
         return Lease(bool(held), handover)
 
     async def read_lease(self, tenant: str, name: str) -> Lease:
-        key = _lease(tenant, name)
+        key = _key("lease", tenant, name)
         command = Command(("HMGET", key, "holder", "left"), key)
         holder, handover = await self._call(self._ask_one(command))
         return Lease(holder is not None, handover or b"")
 
     async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
-        command = _script("release", [_lease(tenant, name)], holder, handover, _ms(ttl))
+        command = _script("release", [_key("lease", tenant, name)], holder, handover, _ms(ttl))
         await self._call(self._ask_one(command))
 
     async def get_fact(self, name: str) -> bytes | None:
-        key = _fact(name)
+        key = _key("fact", name)
         fact: bytes | None = await self._call(self._ask_one(Command(("GET", key), key)))
         return fact
 
     async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
-        key = _fact(name)
+        key = _key("fact", name)
         await self._call(self._ask_one(Command(("SET", key, fact, "PX", _ms(ttl)), key)))
 
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
-        pattern = _META.format(tenant=tenant or "*", session="*")
+        pattern = _key("meta", tenant or "*", "*")
         until = asyncio.get_running_loop().time() + LISTING
         found = await self._call(self._client.keys(pattern, until), LISTING)
-        keys = sorted(StoreKey(*_session_in(name)) for name in found)
+        tags = (name.decode().partition("{")[2].rpartition("}")[0] for name in found)
+        keys = sorted(StoreKey(*tag.split(":")) for tag in tags)
         # The tenant may hold characters that are special in a pattern.
         return [key for key in keys if tenant in (None, key.tenant)]
 
@@ -256,30 +256,22 @@ _SCRIPTS = {
 }
 
 
+def _key(kind: str, *tag: str) -> str:
+    """The name of a key; keys with the same tag are in one slot of a cluster."""
+    return f"condenser:{{{':'.join(tag)}}}:{kind}"
+
+
 def _keys(key: StoreKey) -> list[str]:
-    prefix = f"condenser:{{{key.tenant}:{key.name}}}:"
+    prefix = _key("", *key)
     return [prefix + part for part in ("meta", "records", "standing", "blocks")]
 
 
-def _session_in(name: bytes) -> list[str]:
-    """Tenant and entry in the key of a meta."""
-    return name.decode().partition("{")[2].rpartition("}")[0].split(":")
-
-
 def _chain(tenant: str, digest: str) -> str:
-    return f"condenser:{{{tenant}:{digest[:1]}}}:chain:{digest}"
-
-
-def _lease(tenant: str, name: str) -> str:
-    return f"condenser:{{{tenant}:{name}}}:lease"
-
-
-def _fact(name: str) -> str:
-    return f"condenser:{{{name}}}:fact"
+    return _key(f"chain:{digest}", tenant, digest[:1])
 
 
 def _usage(key: StoreKey, size: int, ttl: int) -> Command:
-    keys = [f"condenser:{{{key.tenant}}}:{part}" for part in ("sizes", "ends")]
+    keys = [_key("sizes", key.tenant), _key("ends", key.tenant)]
     return _script("usage", keys, key.name, size, _ms(ttl))
 
 

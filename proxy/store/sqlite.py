@@ -167,7 +167,10 @@ class SqliteStore:
             if revision != write.revision:
                 return False
             row = row or self._new_row(key, expires_at)
-            added = self._add_blocks(row, write)
+            added, insert = 0, "INSERT INTO blocks VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+            for digest, block in write.blocks.items():
+                if self._connection.execute(insert, (row, digest, block)).rowcount:
+                    added += len(digest) + len(block)
             size = rest + added + len(write.meta)
             if added:
                 _stay_within(self._quotas.for_blocks(self._size_of_others(now, key)), size)
@@ -178,14 +181,6 @@ class SqliteStore:
             chained = [(key.tenant, digest, key.name, expires_at) for digest in write.index]
             self._connection.executemany("INSERT OR REPLACE INTO chain VALUES (?, ?, ?, ?)", chained)
         return True
-
-    def _add_blocks(self, row: int, write: Write) -> int:
-        """Inserts those blocks that are new; returns their bytes."""
-        insert, added = "INSERT INTO blocks VALUES (?, ?, ?) ON CONFLICT DO NOTHING", 0
-        for digest, block in write.blocks.items():
-            if self._connection.execute(insert, (row, digest, block)).rowcount:
-                added += len(digest) + len(block)
-        return added
 
     @_job
     def put_record(self, now: float, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:

@@ -122,7 +122,12 @@ def open_database(path: Path | None) -> sqlite3.Connection:
     connection = sqlite3.connect(target, timeout=BUSY, isolation_level=None)
     try:
         _refuse_unknown_schema(connection)
-        _configure(connection)
+        _use_wal(connection)
+        # In WAL mode NORMAL cannot corrupt the file. A power cut may lose the last commits, which clients send again.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        connection.execute("PRAGMA secure_delete = ON")
         _bring_up_to_date(connection)
     except BaseException:
         connection.close()
@@ -161,15 +166,6 @@ def _refuse_unknown_schema(connection: sqlite3.Connection) -> None:
         raise StoreError("store-schema", newer)
     if version == 0 and tables:
         raise StoreError("store-schema", "the file is a database of another program")
-
-
-def _configure(connection: sqlite3.Connection) -> None:
-    _use_wal(connection)
-    # In WAL mode NORMAL cannot corrupt the file. A power cut may lose the last commits, which clients send again.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA journal_size_limit = 67108864")
-    connection.execute("PRAGMA secure_delete = ON")
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -29,9 +29,6 @@ IDLE = 4.0
 _BUFFER = 65_536
 _SEPARATE_WRITE = 65_536
 """Bytes of a body from which on it is not copied to be sent in one write with the head."""
-_MAX_LINE = 65_536
-_MAX_HEADERS = 1_000
-_OWN_HEADERS = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT)
 
 _SENT_ONCE = frozenset((hdrs.METH_POST, hdrs.METH_PATCH))
 """Methods whose requests the library sends once in any case, since a second one might act twice."""
@@ -65,12 +62,12 @@ class Forwarder:
             cookie_jar=aiohttp.DummyCookieJar(),
             request_class=_Request,
             middlewares=(_never_again,),
-            skip_auto_headers=_OWN_HEADERS,
+            skip_auto_headers=(hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT),
             auto_decompress=False,
             read_bufsize=_BUFFER,
-            max_line_size=_MAX_LINE,
-            max_field_size=_MAX_LINE,
-            max_headers=_MAX_HEADERS,
+            max_line_size=_BUFFER,
+            max_field_size=_BUFFER,
+            max_headers=1_000,
             timeout=aiohttp.ClientTimeout(
                 connect=settings.read_timeout, sock_connect=settings.connect_timeout, sock_read=settings.read_timeout
             ),

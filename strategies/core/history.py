@@ -165,7 +165,7 @@ class _Fences:
 
     def _measured(self, written: str, role: Role) -> int:
         fence = self.counter.text(_open(0, role)) + self.counter.text("\n</message>\n")
-        return fence + 1 - self.counter.message(self.counter.dialect.empty(written))
+        return fence + 1 - self.counter.message({"role": written, "content": ""})
 
 
 def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _Fences) -> Iterator[_Entry]:

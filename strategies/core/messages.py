@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -76,104 +77,95 @@ class Form:
         return self.alternate_roles or not self.middle_system
 
 
-class Dialect(Protocol):
+ACKNOWLEDGED = "Understood."
+"""The text of an assistant message that would be empty, where none may be."""
+
+
+class Dialect(ABC):
     """Reads and writes the values of one wire protocol."""
 
-    @property
-    def name(self) -> str:
-        """The name of the protocol. All digests but those of `chat` depend on it."""
-        ...
+    name: str
+    """The name of the protocol. All digests but those of `chat` depend on it."""
+    system_roles: Sequence[str] = ("system", "developer")
+    """What the wire calls the roles of messages outside the chain."""
+    has_steps = True
+    """Whether neighbouring messages of the assistant's are parts of one reply."""
+    systems_follow_users = False
+    """Whether a system message may only follow a user's message, or results."""
+    binds_reasoning = False
+    """Whether reasoning is refused where something before it has changed (`unbound`)."""
+    drops_reasoning = False
+    """Whether a server leaves reasoning out, without a word, where something before it has changed."""
 
-    @property
-    def system_roles(self) -> Sequence[str]:
-        """What the wire calls the roles of messages outside the chain."""
-        ...
+    # -- reading
 
-    @property
-    def has_steps(self) -> bool:
-        """Whether neighbouring messages of the assistant's are parts of one reply."""
-        ...
-
-    @property
-    def systems_follow_users(self) -> bool:
-        """Whether a system message may only follow a user's message, or results."""
-        ...
-
-    @property
-    def binds_reasoning(self) -> bool:
-        """Whether reasoning is refused where something before it has changed (`unbound`)."""
-        ...
-
-    @property
-    def drops_reasoning(self) -> bool:
-        """Whether a server leaves reasoning out, without a word, where something before it has changed."""
-        ...
-
+    @abstractmethod
     def read(self, value: Value) -> Reading:
         """Reads a value, also one that breaks the rules of the protocol."""
-        ...
 
+    @abstractmethod
     def text(self, value: Value) -> str:
         """All text of a value; what is no text appears as its type in brackets."""
-        ...
 
+    @abstractmethod
     def media(self, value: Value) -> int:
         """How many parts of a value are no text: pictures, sounds and files."""
-        ...
 
+    @abstractmethod
     def digest_fields(self, value: Value) -> Iterable[str]:
         """What makes two values the same message, in a canonical form: no markers, and nothing that SDKs change."""
-        ...
 
+    # -- writing
+
+    @abstractmethod
     def user(self, text: str) -> Value:
         """A message of the user's role."""
-        ...
 
+    @abstractmethod
     def assistant(self, text: str, name: str = "") -> Value:
         """A message of the assistant's role; with a name, which dialects without names write as the user's."""
-        ...
 
-    def empty(self, written: str) -> Value:
-        """A value without content, of a role as the wire calls it; its tokens are those of the framing."""
-        ...
+    # -- rewriting
 
     def texts(self, value: Value) -> Sequence[str]:
         """The texts that may be cut: one for each call that the value answers, else all its text as one."""
-        ...
+        return [self.text(value)]
 
+    @abstractmethod
     def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
         """The value with other texts, as many as `texts` gives and in its order."""
-        ...
 
+    @abstractmethod
     def is_plain(self, value: Value) -> bool:
         """Whether the value is nothing but framing and one text, so that its tokens give those of the text."""
-        ...
 
+    @abstractmethod
     def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
         """The value with the arguments that `rewrite` gives for a call, which keeps its own where that is None.
 
         The same object if no call changes. Only calls whose arguments are a JSON object are rewritten.
         """
-        ...
 
     def unbound(self, value: Value) -> Value:
         """The value without reasoning that is refused where something before it has changed.
 
         The same object if it has none, or none that is refused.
         """
-        ...
+        return value
+
+    # -- forms
 
     def fitted(self, value: Value, form: Form) -> Value | None:
         """What the proxy wrote, as the form wants it: the same object if that is accepted, None to leave it out."""
-        ...
+        return value if value.get("content") else None
 
     def as_user(self, value: Value) -> Value:
         """A value that the proxy wrote, as the user's."""
-        ...
+        return {"role": "user", "content": value.get("content")}
 
+    @abstractmethod
     def merged(self, first: Value, second: Value) -> Value:
         """Two neighbours of one role as one value."""
-        ...
 
 
 class TokenCounter(Protocol):

@@ -13,7 +13,7 @@ import json
 import re
 import sys
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
@@ -44,6 +44,16 @@ def decode(text: str, at: int = 0) -> tuple[Any, int]:
         raise
     except ValueError:
         return _WITH_LONG_NUMBERS.raw_decode(text, at)
+
+
+def word(value: object) -> str:
+    """A value that should be a text; "" if it is none."""
+    return value if isinstance(value, str) else ""
+
+
+def objects_in(value: object) -> list[Mapping[str, object]]:
+    """The objects of an array; empty for what is none."""
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def tag_contents(text: str, name: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The dialect of OpenAI's chat completions: `{"role": …, "content": …}`, calls in `tool_calls`, a message a result.
+"""The dialect of OpenAI's chat completions: `{"role": …, "content": …}`, calls in `tool_calls`, a message per result.
 
 Of a message the digest covers the role, the name, the content, the calls and the id of the call that it answers. An
 assistant's name is left out: agent SDKs add it only when they send a reply back in a later turn. `null`, `""` and `[]`
@@ -14,9 +14,9 @@ from itertools import chain
 
 from strategies.core.digest import canonical_arguments, canonical_json
 from strategies.core.messages import Dialect, Form, Reading, Role, ToolCall, Value
+from strategies.core.parsing import objects_in
 
-SYSTEM_ROLES = ("system", "developer")
-"""Values of the `role` member of messages outside the chain."""
+SYSTEM_ROLES = Dialect.system_roles
 RESULT_ROLES = ("tool", "function")
 """Values of the `role` member of messages that answer a call."""
 CALLING = "(tool call)"
@@ -32,39 +32,29 @@ _ROLES = {
 }
 
 
-class Chat:
+class Chat(Dialect):
     """Reads and writes chat messages."""
 
     name = "chat"
-    system_roles = SYSTEM_ROLES
     has_steps = False
-    systems_follow_users = False
-    binds_reasoning = False
-    drops_reasoning = False
-
-    # -- reading
 
     def read(self, value: Value) -> Reading:
         """A message with an unknown role counts as the user's."""
         written, answers = value.get("role"), value.get("tool_call_id")
-        known = written if isinstance(written, str) else ""
+        role = written if isinstance(written, str) else ""
         return Reading(
-            _ROLES.get(known, Role.USER),
-            known,
-            tuple([ToolCall(*fields) for fields in call_fields(value)]) if known == "assistant" else (),
+            _ROLES.get(role, Role.USER),
+            role,
+            tuple([ToolCall(*fields) for fields in call_fields(value)]) if role == "assistant" else (),
             (answers,) if isinstance(answers, str) and answers else (),
-            known in RESULT_ROLES,
+            role in RESULT_ROLES,
         )
 
     def text(self, value: Value) -> str:
-        """The text of the content; parts that are not text appear as their type in brackets, as `[image_url]`."""
         return content_text(value.get("content"))
 
     def media(self, value: Value) -> int:
-        """The parts of the content that have no text."""
-        content = value.get("content")
-        parts = content if isinstance(content, list) else []
-        return sum(isinstance(part, dict) and not isinstance(part.get("text"), str) for part in parts)
+        return sum(not isinstance(part.get("text"), str) for part in objects_in(value.get("content")))
 
     def digest_fields(self, value: Value) -> Iterable[str]:
         """The fields of the closed list above."""
@@ -72,53 +62,31 @@ class Chat:
         calls = [("call", call_id, name, canonical_arguments(text)) for call_id, name, text in call_fields(value)]
         return (
             "tool" if role == "function" else str(role),
-            "" if role == "assistant" else _word(value.get("name")),
+            "" if role == "assistant" else _canonical(value.get("name")),
             *_content_fields(value.get("content")),
             *chain.from_iterable(calls),
-            _word(value.get("tool_call_id")),
+            _canonical(value.get("tool_call_id")),
         )
 
-    # -- writing
-
     def user(self, text: str) -> Value:
-        """A message of the user's role."""
         return {"role": "user", "content": text}
 
     def assistant(self, text: str, name: str = "") -> Value:
-        """A message of the assistant's role, with a name where one is given."""
         return {"role": "assistant", "name": name, "content": text} if name else {"role": "assistant", "content": text}
 
-    def empty(self, written: str) -> Value:
-        """A message of a role as it is written, without content."""
-        return {"role": written, "content": ""}
-
-    # -- rewriting
-
-    def texts(self, value: Value) -> Sequence[str]:
-        """One text, the content's: a message answers one call at most."""
-        return [content_text(value.get("content"))]
-
     def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
-        """The message with the text as its content."""
         return {**value, "content": texts[0]}
 
     def is_plain(self, value: Value) -> bool:
-        """Whether the content is a string, and has no parts."""
         return isinstance(value.get("content"), str)
 
     def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
-        """The calls of functions with other arguments; the free text of a custom tool is never rewritten."""
+        """The free text of a custom tool is never rewritten."""
         written = value.get("tool_calls")
         if not isinstance(written, list):
             return value
         calls = [_with_arguments(call, rewrite) if isinstance(call, Mapping) else call for call in written]
         return value if calls == written else {**value, "tool_calls": calls}
-
-    def unbound(self, value: Value) -> Value:
-        """The same object: what a message reasoned is not bound to anything."""
-        return value
-
-    # -- forms
 
     def fitted(self, value: Value, form: Form) -> Value | None:
         """Without a name, and with a content, where the form asks for that."""
@@ -130,16 +98,12 @@ class Chat:
             return value
         return {**value, "content": CALLING} if value.get("tool_calls") else None
 
-    def as_user(self, value: Value) -> Value:
-        """The content as the user's message."""
-        return {"role": "user", "content": value.get("content")}
-
     def merged(self, first: Value, second: Value) -> Value:
         """Of members other than the content, the second message's win."""
         return {**first, **second, "content": _merged(first.get("content"), second.get("content"))}
 
 
-CHAT: Dialect = Chat()
+CHAT = Chat()
 
 
 def content_text(content: object) -> str:
@@ -157,18 +121,18 @@ def call_fields(value: Value) -> list[tuple[str, str, str]]:
     fields = [_call(call) for call in calls if isinstance(call, Mapping)] if isinstance(calls, Sequence) else []
     old_style = value.get("function_call")
     if isinstance(old_style, Mapping):
-        fields.append(("", _word(old_style.get("name")), _word(old_style.get("arguments"))))
+        fields.append(("", _canonical(old_style.get("name")), _canonical(old_style.get("arguments"))))
     return fields
 
 
 def _call(call: Value) -> tuple[str, str, str]:
     function = call.get("function")
     if isinstance(function, Mapping):
-        return _word(call.get("id")), _word(function.get("name")), _word(function.get("arguments"))
+        return _canonical(call.get("id")), _canonical(function.get("name")), _canonical(function.get("arguments"))
     custom = call.get("custom")
     if isinstance(custom, Mapping):
-        return _word(call.get("id")), _word(custom.get("name")), _word(custom.get("input"))
-    return _word(call.get("id")), "", ""
+        return _canonical(call.get("id")), _canonical(custom.get("name")), _canonical(custom.get("input"))
+    return _canonical(call.get("id")), "", ""
 
 
 def _with_arguments(call: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
@@ -185,15 +149,10 @@ def _content_fields(content: object) -> tuple[str, ...]:
         return "text", content
     if not isinstance(content, list):
         return "other", canonical_json(content)
-    if len(content) == 1 and (text := _only_text(content[0])) is not None:
+    only = content[0] if len(content) == 1 and isinstance(content[0], Mapping) else {}
+    if only.get("type") == "text" and isinstance(text := only.get("text"), str):
         return ("text", text) if text else ("empty",)
     return "parts", canonical_json([_seen_members(part) for part in content])
-
-
-def _only_text(part: object) -> str | None:
-    if isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str):
-        return str(part["text"])
-    return None
 
 
 def _seen_members(part: object) -> object:
@@ -226,7 +185,7 @@ def _parts(content: object) -> Sequence[object]:
     return content if isinstance(content, list) else [content]
 
 
-def _word(value: object) -> str:
+def _canonical(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else canonical_json(value)

@@ -16,115 +16,88 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from strategies.core.digest import canonical_arguments, canonical_json
-from strategies.core.messages import Dialect, Form, Reading, Role, ToolCall, Value
+from strategies.core.messages import ACKNOWLEDGED, Dialect, Reading, Role, ToolCall, Value
+from strategies.core.parsing import objects_in, word
 
-ACKNOWLEDGED = "Understood."
-"""The text of an assistant message that would be empty, which none may be."""
 THINKING = ("thinking", "redacted_thinking")
 _UNSEEN = ("cache_control", "citations", "caller")
 _ROLES = {"system": Role.SYSTEM, "assistant": Role.ASSISTANT}
 
 
-class Messages:
+class Messages(Dialect):
     """Reads and writes messages of Anthropic's API."""
 
     name = "messages"
-    system_roles: Sequence[str] = ("system",)
-    has_steps = True
+    system_roles = ("system",)
     systems_follow_users = True
     binds_reasoning = True
-    drops_reasoning = False
-
-    # -- reading
 
     def read(self, value: Value) -> Reading:
         """A user message that begins with results is the tools', whatever follows them."""
-        written = _word(value.get("role"))
+        written = word(value.get("role"))
         found = _blocks(value)
         if written == "assistant":
-            return Reading(Role.ASSISTANT, written, tuple(_call(each) for each in found if _is(each, "tool_use")))
-        answers = tuple(_word(each.get("tool_use_id")) for each in found if _is(each, "tool_result"))
+            return Reading(Role.ASSISTANT, written, tuple(_call(block) for block in found if _is(block, "tool_use")))
+        answers = tuple(word(block.get("tool_use_id")) for block in found if _is(block, "tool_result"))
         role = _ROLES.get(written) or (Role.TOOL if answers else Role.USER)
         return Reading(role, written, (), answers, bool(answers))
 
     def text(self, value: Value) -> str:
-        """Texts and results; other blocks appear as their type in brackets, calls and thinking not at all."""
+        """Calls and thinking do not appear at all."""
         return _text(_blocks(value))
 
     def media(self, value: Value) -> int:
-        """Pictures and documents, also inside of results."""
         return _media(_blocks(value))
 
     def digest_fields(self, value: Value) -> Iterable[str]:
-        """Role and blocks, without thinking, markers, and members that SDKs add."""
-        yield _word(value.get("role"))
+        yield word(value.get("role"))
         yield from _fields(_blocks(value))
 
-    # -- writing
-
     def user(self, text: str) -> Value:
-        """A user message with one text block."""
         return {"role": "user", "content": [{"type": "text", "text": text}]}
 
     def assistant(self, text: str, name: str = "") -> Value:
-        """An assistant message, or with a name a user message: there are no names."""
         if name:
             return self.user(text)
         return {"role": "assistant", "content": [{"type": "text", "text": text or ACKNOWLEDGED}]}
 
-    def empty(self, written: str) -> Value:
-        """A message of a role as it is written, without content."""
-        return {"role": written, "content": ""}
-
-    # -- rewriting
-
     def texts(self, value: Value) -> Sequence[str]:
-        """The text of each result, or of all blocks."""
         found = _blocks(value)
-        results = [_text(_parts(each.get("content"))) for each in found if _is(each, "tool_result")]
+        results = [_text(_parts(block.get("content"))) for block in found if _is(block, "tool_result")]
         return results or [_text(found)]
 
     def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
         """Results whose text changes hold nothing else any more; a message without results is one text block."""
         found = _blocks(value)
-        if not any(_is(each, "tool_result") for each in found):
+        if not any(_is(block, "tool_result") for block in found):
             return {**value, "content": [{"type": "text", "text": texts[0]}] if texts[0] else ""}
         given = iter(texts)
-        return _with_blocks(value, [_retold(each, next(given)) if _is(each, "tool_result") else each for each in found])
+        return _with_blocks(
+            value, [_retold(block, next(given)) if _is(block, "tool_result") else block for block in found]
+        )
 
     def is_plain(self, value: Value) -> bool:
-        """Whether the only block is a text, or a result that is one."""
         found = _blocks(value)
         if len(found) == 1 and _is(found[0], "tool_result"):
             found = _parts(found[0].get("content"))
         return len(found) == 1 and _is(found[0], "text")
 
     def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
-        """The calls with other inputs; a server tool's are never rewritten."""
+        """A server tool's calls are never rewritten."""
         found = _blocks(value)
-        inputs = [rewrite(_call(each)) if _is(each, "tool_use") else None for each in found]
-        if all(each is None for each in inputs):
+        inputs = [rewrite(_call(block)) if _is(block, "tool_use") else None for block in found]
+        if all(given is None for given in inputs):
             return value
         pairs = zip(found, inputs, strict=True)
-        return _with_blocks(value, [each if given is None else {**each, "input": given} for each, given in pairs])
+        return _with_blocks(value, [block if given is None else {**block, "input": given} for block, given in pairs])
 
     def unbound(self, value: Value) -> Value:
         """Without thinking; a message that is nothing else says that it has understood."""
         found = _blocks(value)
-        left = [each for each in found if each.get("type") not in THINKING]
+        left = [block for block in found if block.get("type") not in THINKING]
         if len(left) == len(found):
             return value
         return {**value, "content": left} if left else self.assistant("")
-
-    # -- forms
-
-    def fitted(self, value: Value, form: Form) -> Value | None:
-        """All forms accept what is written here; only a message without content is left out."""
-        return value if value.get("content") else None
-
-    def as_user(self, value: Value) -> Value:
-        """The content as the user's message."""
-        return {"role": "user", "content": value.get("content")}
 
     def merged(self, first: Value, second: Value) -> Value:
         """The blocks of both, results first."""
@@ -132,7 +105,7 @@ class Messages:
         return {**first, **second, "content": sorted(both, key=lambda each: not _is(each, "tool_result"))}
 
 
-MESSAGES: Dialect = Messages()
+MESSAGES = Messages()
 
 
 def _blocks(value: Value) -> Sequence[Value]:
@@ -143,7 +116,7 @@ def _parts(content: object) -> Sequence[Value]:
     """The blocks of a content; a text is one block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
-    return [each for each in content if isinstance(each, Mapping)] if isinstance(content, list) else []
+    return objects_in(content)
 
 
 def _is(block: Value, kind: str) -> bool:
@@ -151,15 +124,9 @@ def _is(block: Value, kind: str) -> bool:
 
 
 def _call(block: Value) -> ToolCall:
-    return ToolCall(_word(block.get("id")), _word(block.get("name")), _arguments(block.get("input")))
-
-
-def _arguments(given: object) -> str:
-    return json.dumps(given, ensure_ascii=False) if given else "{}"
-
-
-def _word(value: object) -> str:
-    return value if isinstance(value, str) else ""
+    given = block.get("input")
+    arguments = json.dumps(given, ensure_ascii=False) if given else "{}"
+    return ToolCall(word(block.get("id")), word(block.get("name")), arguments)
 
 
 def _text(parts: Iterable[Value]) -> str:
@@ -170,7 +137,7 @@ def _texts(parts: Iterable[Value]) -> Iterator[str]:
     for part in parts:
         match part.get("type"):
             case "text":
-                yield _word(part.get("text"))
+                yield word(part.get("text"))
             case "tool_result":
                 yield from _texts(_parts(part.get("content")))
             case "thinking" | "redacted_thinking" | "tool_use":
@@ -191,22 +158,19 @@ def _fields(parts: Iterable[Value]) -> Iterator[str]:
         match part.get("type"):
             case "text":
                 if part.get("text"):
-                    yield from ("text", _word(part["text"]))
+                    yield from ("text", word(part["text"]))
             case "thinking" | "redacted_thinking":
                 pass
             case "tool_use":
                 call = _call(part)
                 yield from ("call", call.id, call.name, canonical_arguments(call.arguments))
             case "tool_result":
-                yield from ("result", _word(part.get("tool_use_id")), "error" if part.get("is_error") else "")
+                yield from ("result", word(part.get("tool_use_id")), "error" if part.get("is_error") else "")
                 yield from _fields(_parts(part.get("content")))
                 yield "end"
             case _:
-                yield from ("block", canonical_json(_seen(part)))
-
-
-def _seen(part: Value) -> object:
-    return {key: member for key, member in part.items() if key not in _UNSEEN and member is not None}
+                seen = {key: member for key, member in part.items() if key not in _UNSEEN and member is not None}
+                yield from ("block", canonical_json(seen))
 
 
 def _retold(result: Value, text: str) -> Value:
@@ -216,12 +180,12 @@ def _retold(result: Value, text: str) -> Value:
 
 def _with_blocks(value: Value, written: Sequence[Value]) -> Value:
     """A message with these blocks, without thinking, which follows other messages when such a message is sent."""
-    return {**value, "content": [_unmarked(each) for each in written if each.get("type") not in THINKING]}
+    return {**value, "content": [_unmarked(block) for block in written if block.get("type") not in THINKING]}
 
 
 def _unmarked(block: Value) -> Value:
     """A block without markers of the cache, also inside of a result."""
     bare = {key: member for key, member in block.items() if key != "cache_control"}
     if isinstance(content := bare.get("content"), list):
-        bare["content"] = [_unmarked(each) if isinstance(each, Mapping) else each for each in content]
+        bare["content"] = [_unmarked(block) if isinstance(block, Mapping) else block for block in content]
     return bare

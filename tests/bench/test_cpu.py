@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.cpu import measure, row
+from bench.cpu import REQUESTS, measure, row
 from bench.processes import stub
 
 
@@ -34,8 +34,9 @@ def test_the_processor_time_of_a_process_is_that_of_the_system() -> None:
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("nothing_installed")
-def test_small_requests_are_measured_against_the_naive_proxy() -> None:
-    rows = measure(rounds=1, stores=("memory",), only="small, plain", connections=2, requests=8)
+def test_small_requests_are_measured_against_the_naive_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(REQUESTS, "small", 32)
+    rows = measure(rounds=1, stores=("memory",), only="small, plain")
 
     assert [each["CPU ms a request"] for each in rows] == ["small, plain, warm", "small, plain, cold"]
     assert all(each["naive"] > 0 and each["memory"] > 0 for each in rows)

@@ -129,7 +129,7 @@ def test_a_peer_that_is_installed_is_started_with_a_folder_of_its_own(
     script.chmod(EXECUTABLE)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
 
-    with targets((), ()) as found:
+    with targets(()) as found:
         assert list(found) == [DIRECT, NAIVE, AWECOMPRESS]
         working = Path(f"/proc/{found[AWECOMPRESS].pid}/cwd").resolve()
         assert working.is_dir()

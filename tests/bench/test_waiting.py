@@ -61,7 +61,7 @@ def test_some_conversations_of_each_kind_are_played_or_all() -> None:
 
 def test_recordings_that_are_missing_are_named(tmp_path: Path) -> None:
     missing = tmp_path / "none.jsonl.gz"
-    with pytest.raises(SystemExit, match=f"the recorded conversations are missing: {missing}"):
+    with pytest.raises(SystemExit, match=f"{missing}: the recorded conversations are missing"):
         measure(missing)
 
 

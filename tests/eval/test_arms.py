@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from eval.arms import ARMS, BM25, Case, block_of, cases_of, found_by, newest, told
-from eval.condensed import condensed
+from eval.arms import ARMS, Case, block_of, cases_of, condensed, found_by, newest, told
 from tests.eval.building import QUESTIONS, dialogues
 from tests.support.transcripts import WORDS
 
@@ -19,12 +18,6 @@ def test_trimming_keeps_the_end_and_memory_finds_what_was_before(tmp_path: Path)
         assert not case.evidence <= ARMS["trimmed"][1](case)
         assert case.evidence <= ARMS["inject"][1](case)
         assert case.evidence <= ARMS["search"][1](case)
-
-
-@pytest.mark.parametrize("arm", ["trimmed", "five hits", "whole budget"])
-def test_messages_that_are_kept_have_no_more_tokens_than_the_view(tmp_path: Path, arm: str) -> None:
-    for case in cases(tmp_path):
-        assert sum(case.dialogue.tokens[at] for at in ARMS[arm][1](case)) <= case.tokens
 
 
 def test_block_and_search_have_no_more_tokens_than_they_are_given(tmp_path: Path) -> None:
@@ -42,19 +35,12 @@ def test_a_message_is_told_only_with_its_place_and_role(tmp_path: Path) -> None:
     assert told(case, "[22] user: Hannah moves to Lisbon.") == set()
 
 
-def test_the_newest_messages_have_no_gap(tmp_path: Path) -> None:
+def test_the_newest_messages_fit_the_view_and_have_no_gap(tmp_path: Path) -> None:
     case, *_ = cases(tmp_path)
 
     kept = sorted(newest(case, case.tokens))
     assert kept == list(range(kept[0], len(case.dialogue.tokens)))
-
-
-def test_the_baseline_ranks_by_shared_rare_words() -> None:
-    baseline = BM25(["the green door", "a green lake", "the lake", "城门的颜色"])
-
-    assert baseline.ranked("green door")[:2] == [0, 1]
-    assert baseline.ranked("城门") == [3]
-    assert baseline.ranked("zebra") == []
+    assert sum(case.dialogue.tokens[at] for at in kept) <= case.tokens
 
 
 @pytest.mark.parametrize("name", ["recent", "mask+half-window", "extract"])

@@ -1,4 +1,4 @@
-"""The endpoint of chat: what the members of a request mean, and the bodies and answers of the proxy's own calls."""
+"""The endpoint of chat: what requests, replies and events mean, and what the proxy itself says in their form."""
 
 from __future__ import annotations
 
@@ -6,131 +6,176 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from proxy.endpoints.chat import hidden_calls, replies
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.endpoints.chat.splicing import ChatSplicer
-from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question, Values, openai_session_hints, written
+from proxy.endpoints.chat.replies import (
+    ANSWER,
+    TEXT_PLACES,
+    ChatCapture,
+    ChatSplicer,
+    FirstChoice,
+    remove_hidden_calls,
+    sendable,
+)
+from proxy.endpoints.endpoint import Endpoint, Values
+from proxy.endpoints.hidden_calls import NO_ANSWER, Said, with_usage
+from proxy.endpoints.replies import Items
+from proxy.http.sse import DONE, event
+from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
+from strategies.core.messages import dump
 from strategies.core.transcript import Transcript
 from strategies.dialects.chat import CHAT, RESULT_ROLES
 
-
-def look(value: object) -> tuple[str, bool]:
-    """The role of a message, and whether its content is text only; raises `MalformedElement`."""
-    if not isinstance(value, dict):
-        raise MalformedElement("must be an object.")
-    role, content = value.get("role"), value.get("content")
-    if not isinstance(role, str):
-        raise MalformedElement("has no 'role', or one that is no string.", ".role")
-    return role, not isinstance(content, list) or all(map(_is_text, content))
+_DONE = b"data: [DONE]"
+_MAX_DONE = 32
 
 
-def _is_text(part: object) -> bool:
-    return isinstance(part, str) or (isinstance(part, dict) and part.get("type") == "text")
+class ChatEndpoint(Endpoint):
+    """Chat completions."""
+
+    dialect = CHAT
+    path = "/v1/chat/completions"
+    path_ending = "/chat/completions"
+    text_parts = ("text",)
+    counted_members: tuple[str, ...] = ("tools", "functions", "tool_choice", "function_call", "response_format")
+    counter = ChatCounter
+    reply_limits: tuple[str, ...] = ("max_completion_tokens", "max_tokens")
+    answer = ANSWER
+    text_places = TEXT_PLACES
+    stream_capture = ChatCapture
+    prompt_members = ("tools",)
+    bridged = ("user", *RESULT_ROLES)
+    gives_several_answers = True
+    splicer = ChatSplicer
+
+    def offers_tools(self, values: Values, transcript: Transcript) -> bool:
+        """Also `functions`, as tools were called once."""
+        return bool(values.get("tools") or values.get("functions"))
+
+    def has_one_choice(self, values: Values) -> bool:
+        return values.get("n") in (None, 1)
+
+    def usage_probe(self, values: Values) -> Mapping[str, str]:
+        options = values.get("stream_options")
+        if not (options is None or isinstance(options, Mapping)):
+            return {}
+        if options and options.get("include_usage") is True:
+            return {}
+        return {"stream_options": json.dumps({**(options or {}), "include_usage": True})}
+
+    # -- replies
+
+    def is_greeting(self, event: object) -> bool:
+        """Whether the choices of a chunk give a role, and nothing else."""
+        choices = list_at(event, "choices")
+        return bool(choices) and all(map(_gives_only_role, choices))
+
+    def is_usage_alone(self, event: object) -> bool:
+        """Whether a chunk has a usage and no choices, as the one that `include_usage` asks for."""
+        return isinstance(event, Mapping) and event.get("choices") == [] and isinstance(event.get("usage"), Mapping)
+
+    def last_event_at(self, chunk: bytes, sent: bytes) -> int:
+        """Only a chunk that ends with `[DONE]` has it; comments may follow the event."""
+        at = chunk.rfind(_DONE, -_MAX_DONE)
+        if at < 0 or (chunk[:at] or sent)[-1:] not in b"\r\n":
+            return -1
+        rest_of_line, *lines = chunk[at + len(_DONE) :].splitlines() or [b""]
+        return at if not rest_of_line and all(not line or line.startswith(b":") for line in lines) else -1
+
+    def items_in(self, document: Any) -> Items:
+        choices = objects_at(document, "choices")
+        message = choices[0].get("message") if choices else None
+        return (sendable(message),) if isinstance(message, Mapping) else ()
+
+    def written_error(self, document: Any, sent: bytes = b"") -> bytes:
+        return event(json.dumps(document).encode())
+
+    def beat(self, model: str, now: float) -> bytes:
+        """A chunk that adds nothing to the message of a stream."""
+        empty_choice = {"index": 0, "delta": {}, "finish_reason": None}
+        head = {"id": "chatcmpl-pending", "object": "chat.completion.chunk", "created": int(now), "model": model}
+        return event(json.dumps({**head, "choices": [empty_choice]}).encode())
+
+    def written_reply(self, document: Mapping[str, Any]) -> bytes | None:
+        """A completion as one chunk and `[DONE]`."""
+        choices = document.get("choices")
+        if not isinstance(choices, list):
+            return None
+        if not all(isinstance(choice, Mapping) and "message" in choice for choice in choices):
+            return None
+        chunk = {**document, "object": "chat.completion.chunk", "choices": list(map(_as_delta, choices))}
+        return event(json.dumps(chunk).encode()) + DONE
+
+    def answers(self, document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:
+        choices = document.get("choices")
+        return [_answer(choice, tokens) for choice in choices] if isinstance(choices, list) else None
+
+    # -- the memory tool
+
+    def tool(self, name: str, description: str, parameters: Mapping[str, Any]) -> str:
+        function = {"name": name, "description": description, "parameters": parameters}
+        return dump({"type": "function", "function": function})
+
+    def takes_tool(self, values: Values) -> bool:
+        """No upstream takes tools together with the old `functions`."""
+        return not values.get("functions")
+
+    def tool_members(self, tools: str, *, has_client_tools: bool, is_last: bool) -> dict[str, str]:
+        """If the client has tools of its own, which the model may still call, ours is left out in the last request."""
+        if is_last and has_client_tools:
+            return {}
+        return super().tool_members(tools, has_client_tools=has_client_tools, is_last=is_last)
+
+    def results(self, found: Sequence[tuple[str, str]]) -> Items:
+        return [{"role": "tool", "tool_call_id": id, "content": text} for id, text in found]
+
+    def said(self, data: bytes) -> FirstChoice | None:
+        body = json_or_none(data)
+        choices = list_at(body, "choices")
+        message = object_at(choices[0], "message") if choices else {}
+        if not message:
+            return None
+        return FirstChoice(message, finish=choices[0].get("finish_reason"), usage=object_at(body, "usage") or None)
+
+    def joined(self, data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
+        body = json.loads(data)
+        hides = [remove_hidden_calls(choice) for choice in body["choices"]]
+        if not (earlier or any(hides)):
+            return data
+        message = body["choices"][0]["message"]
+        if text := "".join(said.text for said in earlier) if keeps_text else "":
+            content = message.get("content")
+            if isinstance(content, list):
+                message["content"] = [{"type": "text", "text": text}, *content]
+            else:
+                message["content"] = text + content if isinstance(content, str) and content != NO_ANSWER else text
+        return dump(with_usage(body, earlier)).encode()
 
 
-def offers_tools(values: Values, _: Transcript) -> bool:
-    """Whether a request offers tools, or functions as they were called once."""
-    return bool(values.get("tools") or values.get("functions"))
+def _gives_only_role(choice: object) -> bool:
+    delta = choice.get("delta") if isinstance(choice, Mapping) and choice.get("finish_reason") is None else None
+    return isinstance(delta, Mapping) and [key for key, value in delta.items() if value] == ["role"]
 
 
-def usage_probe(values: Values) -> Mapping[str, str]:
-    """The stream options that ask for the usage, if a request does not ask for it and has a place for them."""
-    options = values.get("stream_options")
-    if not (options is None or isinstance(options, Mapping)):
-        return {}
-    if options and options.get("include_usage") is True:
-        return {}
-    return {"stream_options": json.dumps({**(options or {}), "include_usage": True})}
-
-
-# -- the proxy's own calls -----------------------------------------------------------------------------------------
-
-
-def body_of(question: Question, limit: str) -> bytes:
-    """The body of a request, with the bound on the answer's length under the name `limit`."""
-    members = {"model": json.dumps(question.model), "messages": _messages(question)}
-    members |= question.members
-    if question.has_tools:
-        members["tool_choice"] = '"none"'
-    if question.n > 1:
-        members["n"] = str(question.n)
-    if question.temperature is not None:
-        members["temperature"] = json.dumps(question.temperature)
-    members[limit] = str(question.max_tokens)
-    return written(members)
-
-
-def _messages(question: Question) -> str:
-    if question.view is not None:
-        return question.continued(question.view, CHAT, ("user", *RESULT_ROLES))
-    # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
-    return json.dumps([{"role": "system", "content": question.system}, {"role": "user", "content": question.user}])
-
-
-def answers_in(document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:
-    """The answers in a completion; None if it is none. Each is said to have cost `tokens`."""
-    choices = document.get("choices")
-    return [_answer(choice, tokens) for choice in choices] if isinstance(choices, list) else None
+def _as_delta(choice: Mapping[str, Any]) -> dict[str, Any]:
+    message = choice["message"]
+    if calls := objects_at(message, "tool_calls"):
+        message = {**message, "tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}
+    rest = {key: value for key, value in choice.items() if key != "message"}
+    return {**rest, "delta": message}
 
 
 def _answer(choice: Any, tokens: int) -> Answer | Failure:
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(message, Mapping):
         return Failure("unreadable")
+    parts = [part for part in objects_at(message, "content") if part.get("type") == "text"]
     return Answer(
-        text=_text(message.get("content")),
+        text=word_at(message, "content") or "".join(word_at(part, "text") for part in parts),
         finish_reason=str(choice.get("finish_reason")),
         tokens=tokens,
         called_tools=bool(message.get("tool_calls") or message.get("function_call")),
     )
 
 
-def _text(content: object) -> str:
-    """The text of a message's content, its text parts joined; "" where there is none."""
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = [each.get("text") for each in parts if isinstance(each, Mapping) and each.get("type") == "text"]
-    return "".join(text for text in texts if isinstance(text, str))
-
-
-# -- the endpoint ------------------------------------------------------------------------------------------------
-
-CHAT_ENDPOINT = Endpoint(
-    dialect=CHAT,
-    path="/v1/chat/completions",
-    path_ending="/chat/completions",
-    list_member="messages",
-    look=look,
-    counted_members=("tools", "functions", "tool_choice", "function_call", "response_format"),
-    counter=ChatCounter,
-    reply_limits=("max_completion_tokens", "max_tokens"),
-    offers_tools=offers_tools,
-    has_one_choice=lambda values: values.get("n") in (None, 1),
-    usage_probe=usage_probe,
-    session_hints=openai_session_hints,
-    answer=replies.ANSWER,
-    is_greeting=replies.is_greeting,
-    last_event_at=replies.last_event_at,
-    text_places=replies.TEXT_PLACES,
-    items_in=replies.items_in,
-    stream_capture=replies.ChatCapture,
-    is_usage_alone=replies.is_usage_alone,
-    error_body=lambda error: error.to_json(),
-    error_event=replies.error_event,
-    beat=replies.empty_chunk,
-    as_events=replies.as_events,
-    question=body_of,
-    answers=answers_in,
-    prompt_members=("tools",),
-    gives_several_answers=True,
-    lent_headers=(b"openai-",),
-    tool=hidden_calls.tool,
-    tool_use=hidden_calls.tool_use,
-    tool_members=hidden_calls.tool_members,
-    results=hidden_calls.results,
-    said=hidden_calls.first_choice_in,
-    joined=hidden_calls.reply_for_client,
-    splicer=ChatSplicer,
-)
+CHAT_ENDPOINT = ChatEndpoint()

@@ -1,68 +1,29 @@
-"""Chat replies: what is read of them, and what the proxy itself says in their form."""
+"""Chat replies: what is read of them, and what the client gets of those with calls of the memory tool. Pure.
+
+Where a request asks for several choices, or says which tool is to be called, the tool is offered all the same, so that
+the beginning of the prompt stays the same for the upstream's cache; but a call of it is not run.
+
+A model that searches answers in several replies; the client sees one. Events pass as they come, byte for byte where
+nothing in them must change. The deltas of hidden calls are held back, and so is the end of a reply that another one
+follows: its finish reason, its usage, its `[DONE]`. The next reply goes on under the id, the time and the model of the
+first one, without the role; the last usage counts the completion tokens of all of them. A call is hidden by its name,
+which comes with its first delta. The client's calls are numbered without the hidden ones; while there is no hidden
+call, they keep the numbers that they came with.
+"""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
 from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces
-from proxy.errors import ProxyError
-from proxy.http.sse import DONE, event
-from proxy.values import json_or_none
-
-C = TypeVar("C", bound="StreamedCall")
+from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 
 ANSWER = re.compile(rb'"choices"\s*:\s*\[\s*\{')
-_STREAMED = ("content", "refusal", "function_call")
 _MEMBERS = ("role", "content", "refusal", "tool_calls", "function_call", "audio")
-_DONE = b"data: [DONE]"
-_MAX_DONE = 32
-
-
-# -- events ------------------------------------------------------------------------------------------------------
-
-
-def is_greeting(chunk: object) -> bool:
-    """Whether the choices of a chunk give a role, and nothing else."""
-    choices = chunk.get("choices") if isinstance(chunk, Mapping) else None
-    return bool(choices) and isinstance(choices, list) and all(map(_gives_only_role, choices))
-
-
-def _gives_only_role(choice: object) -> bool:
-    delta = choice.get("delta") if isinstance(choice, Mapping) and choice.get("finish_reason") is None else None
-    return isinstance(delta, Mapping) and [key for key, value in delta.items() if value] == ["role"]
-
-
-def is_usage_alone(chunk: object) -> bool:
-    """Whether a chunk has a usage and no choices, as the one that `include_usage` asks for."""
-    return isinstance(chunk, Mapping) and chunk.get("choices") == [] and isinstance(chunk.get("usage"), Mapping)
-
-
-def last_event_at(chunk: bytes, sent: bytes) -> int:
-    """The index of the `[DONE]` event that ends a chunk of a stream; -1 if the chunk does not end with one.
-
-    `sent` are the bytes before the chunk. A reply's text may contain `data: [DONE]`, but not at the start of a line,
-    because there are no bare line ends inside of the JSON of a stream. Comments may follow the event.
-    """
-    at = chunk.rfind(_DONE, -_MAX_DONE)
-    if at < 0 or (chunk[:at] or sent)[-1:] not in b"\r\n":
-        return -1
-    rest_of_line, *lines = chunk[at + len(_DONE) :].splitlines() or [b""]
-    return at if not rest_of_line and all(not line or line.startswith(b":") for line in lines) else -1
-
-
-# -- the text ----------------------------------------------------------------------------------------------------
-
-
-def _text_of_reply(document: Any) -> str | None:
-    return _text(document, "message")
-
-
-def _text_of_event(document: Any) -> str | None:
-    return _text(document, "delta")
 
 
 def _text(document: Any, member: str) -> str | None:
@@ -78,76 +39,74 @@ def _text(document: Any, member: str) -> str | None:
     return content if isinstance(content, str) else ""
 
 
-TEXT_PLACES = TextPlaces(b"content", _text_of_reply, _text_of_event)
-
-
-# -- the message -------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class StreamedMembers:
-    """The members of a message besides its role and its tool calls, as far as they have come."""
-
-    texts: dict[str, list[str]] = field(default_factory=dict)
-    others: Json = field(default_factory=dict)
-
-    def add(self, delta: Mapping[str, Any]) -> None:
-        """Adds a delta: texts and lists grow, other values take the place of earlier ones."""
-        for key, value in delta.items():
-            if key in ("role", "tool_calls") or value is None:
-                continue
-            if isinstance(value, str):
-                self.texts.setdefault(key, []).append(value)
-                continue
-            before = self.others.get(key)
-            if isinstance(value, list) and isinstance(before, list):
-                self.others[key] = before + value
-            elif key == "function_call" and isinstance(value, Mapping):
-                self.others[key] = _joined(before or {}, value)
-            else:
-                self.others[key] = value
-
-    def message(self, calls: list[Json]) -> Json:
-        """The assistant's message with these tool calls."""
-        texts = {key: "".join(parts) for key, parts in self.texts.items()}
-        return {
-            "role": "assistant",
-            "content": None,
-            **self.others,
-            **texts,
-            **({"tool_calls": calls} if calls else {}),
-        }
+TEXT_PLACES = TextPlaces(
+    b"content", lambda document: _text(document, "message"), lambda document: _text(document, "delta")
+)
 
 
 @dataclass(slots=True)
 class StreamedCall:
-    """A tool call as far as it has come; `index` is the upstream's number of it."""
+    """A tool call as far as it has come."""
 
     index: object
+    """The upstream's number of it."""
     body: Json = field(default_factory=dict)
+    number: object = None
+    """The client's number of it, if that is another."""
 
-    def is_continued_by(self, piece: Mapping[str, Any]) -> bool:
-        """Whether a piece belongs to this call; some servers give all calls one number, and tell them apart by id."""
-        is_new = piece.get("id") not in (None, "", self.body.get("id")) and function_of(piece).get("name")
-        return piece.get("index") == self.index and not is_new
 
-    def add(self, piece: Mapping[str, Any]) -> None:
-        """Adds a piece to the call."""
-        function = function_of(piece)
+@dataclass(slots=True)
+class StreamedMessage:
+    """A message as far as its deltas have come."""
+
+    calls: list[StreamedCall] = field(default_factory=list)
+    _texts: dict[str, list[str]] = field(default_factory=dict)
+    _others: Json = field(default_factory=dict)
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        """Adds all of a delta but its calls: texts and lists grow, other values take the place of earlier ones."""
+        for key, value in delta.items():
+            if key in ("role", "tool_calls") or value is None:
+                continue
+            if isinstance(value, str):
+                self._texts.setdefault(key, []).append(value)
+                continue
+            before = self._others.get(key)
+            if isinstance(value, list) and isinstance(before, list):
+                self._others[key] = before + value
+            elif key == "function_call" and isinstance(value, Mapping):
+                self._others[key] = _joined(before or {}, value)
+            else:
+                self._others[key] = value
+
+    def add_call(self, piece: Mapping[str, Any]) -> StreamedCall:
+        """Adds a piece of a call to the newest call that it belongs to, or begins another one.
+
+        Some servers give all calls one number, and tell them apart by id.
+        """
+        function = object_at(piece, "function")
+        for call in reversed(self.calls):
+            is_new = piece.get("id") not in (None, "", call.body.get("id")) and function.get("name")
+            if piece.get("index") == call.index and not is_new:
+                break
+        else:
+            call = StreamedCall(piece.get("index"))
+            self.calls.append(call)
         if function:
-            piece = {**piece, "function": _joined(function_of(self.body), function)}
-        self.body |= {key: value for key, value in piece.items() if key != "index" and value not in (None, "")}
+            piece = {**piece, "function": _joined(object_at(call.body, "function"), function)}
+        call.body |= {key: value for key, value in piece.items() if key != "index" and value not in (None, "")}
+        return call
 
+    @property
+    def has_text(self) -> bool:
+        return any(self._texts.get("content", ()))
 
-def continued_call(calls: Iterable[C], piece: Mapping[str, Any]) -> C | None:
-    """The newest of the calls that a piece belongs to; None if it begins another one."""
-    return next((call for call in reversed(list(calls)) if call.is_continued_by(piece)), None)
-
-
-def function_of(body: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The function of a call or of a piece of one; empty if it has none."""
-    function = body.get("function")
-    return function if isinstance(function, Mapping) else {}
+    @property
+    def message(self) -> Json:
+        """The assistant's message."""
+        texts = {key: "".join(parts) for key, parts in self._texts.items()}
+        calls = {"tool_calls": [call.body for call in self.calls]} if self.calls else {}
+        return {"role": "assistant", "content": None, **self._others, **texts, **calls}
 
 
 def _joined(so_far: Mapping[str, Any], piece: Mapping[str, Any]) -> Json:
@@ -158,60 +117,35 @@ def _joined(so_far: Mapping[str, Any], piece: Mapping[str, Any]) -> Json:
     return {"name": name if more == name else name + more, "arguments": so_far.get("arguments", "") + text}
 
 
-def items_in(completion: Any) -> Items:
-    """The message of the first choice; empty where there is none."""
-    try:
-        message = completion["choices"][0]["message"]
-    except (LookupError, TypeError):
-        return ()
-    return (sendable(message),) if isinstance(message, Mapping) else ()
-
-
 @dataclass(slots=True)
 class ChatCapture(StreamCapture):
     """A stream is complete if its first choice has finished and no error came."""
 
-    _members: StreamedMembers = field(default_factory=StreamedMembers)
-    _calls: list[StreamedCall] = field(default_factory=list)
+    _message: StreamedMessage = field(default_factory=StreamedMessage)
     _finished: bool = False
     _broken: bool = False
 
-    def feed(self, chunk: bytes) -> None:
-        for data in self._events.feed(chunk):
-            if data != "[DONE]":
-                self._add_event(data)
-
     def items(self) -> Items:
-        """The message that the deltas add up to."""
         if self._broken or not self._finished:
             return ()
+        bodies = [call.body for call in self._message.calls]
         calls = [
-            {"id": call.body.get("id", ""), "type": "function", "function": function_of(call.body)}
-            for call in self._calls
+            {"id": body.get("id", ""), "type": "function", "function": object_at(body, "function")} for body in bodies
         ]
-        return (sendable(self._members.message(calls)),)
+        return (sendable({**self._message.message, "tool_calls": calls or None}),)
 
-    def _add_event(self, data: str) -> None:
-        try:
-            chunk = json.loads(data)
-            choices = chunk.get("choices") or []
-        except (ValueError, AttributeError):
-            self._broken = True
+    def _add(self, data: str) -> None:
+        if data == "[DONE]":
             return
-        self._broken = self._broken or "error" in chunk
-        for choice in choices:
+        chunk = json_or_none(data)
+        self._broken = self._broken or not isinstance(chunk, dict) or "error" in chunk
+        for choice in () if self._broken else chunk.get("choices") or ():
             if choice.get("index", 0) == 0:
-                self._add_delta(choice.get("delta") or {})
+                delta = choice.get("delta") or {}
+                self._message.add(delta)
+                for piece in delta.get("tool_calls") or ():
+                    self._message.add_call(piece)
                 self._finished = self._finished or choice.get("finish_reason") is not None
-
-    def _add_delta(self, delta: Mapping[str, Any]) -> None:
-        self._members.add({key: value for key, value in delta.items() if key in _STREAMED})
-        for piece in delta.get("tool_calls") or []:
-            call = continued_call(self._calls, piece)
-            if call is None:
-                call = StreamedCall(piece.get("index"))
-                self._calls.append(call)
-            call.add(piece)
 
 
 def sendable(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,46 +154,174 @@ def sendable(message: Mapping[str, Any]) -> dict[str, Any]:
     return {"role": "assistant", "content": None, **kept}
 
 
-# -- what the proxy says -----------------------------------------------------------------------------------------
+# -- hidden calls ---------------------------------------------------------------------------------------------------
 
 
-def error_event(error: ProxyError, _sent: bytes = b"") -> bytes:
-    """An error as an event in the middle of a stream."""
-    return event(error.to_json())
+_IDENTITY = ("id", "created", "model")
 
 
-def empty_chunk(model: str, now: float) -> bytes:
-    """A chunk that adds nothing to the message of a stream; `now` is in seconds since the epoch."""
-    empty_choice = {"index": 0, "delta": {}, "finish_reason": None}
-    head = {"id": "chatcmpl-pending", "object": "chat.completion.chunk", "created": int(now), "model": model}
-    return event(json.dumps({**head, "choices": [empty_choice]}).encode())
+@dataclass(frozen=True, slots=True)
+class FirstChoice(Said):
+    """The first choice of a reply."""
+
+    complete = (None, "stop", "tool_calls", "function_call")
+    message: Mapping[str, Any]
+
+    @property
+    def memory_calls(self) -> list[Mapping[str, Any]]:
+        return [call for call in list_at(self.message, "tool_calls") if is_hidden(call)]
+
+    @property
+    def has_client_calls(self) -> bool:
+        calls = list_at(self.message, "tool_calls")
+        return bool(self.message.get("function_call")) or len(self.memory_calls) < len(calls)
+
+    @property
+    def text(self) -> str:
+        return word_at(self.message, "content")
+
+    def hidden_round(self, prefix: str) -> HiddenRound:
+        """The message of a hidden round: as the model gave it, or only its memory calls if it has others too.
+
+        Members that are null are left out, since servers that send them do not accept them back.
+        """
+        found = self.memory_calls
+        calls = [_sendable(call, f"{prefix}_{place}") for place, call in enumerate(found)]
+        hidden = [
+            HiddenCall(sent["id"], call["function"].get("arguments")) for call, sent in zip(found, calls, strict=True)
+        ]
+        is_alone = not self.has_client_calls
+        kept = {key: value for key, value in self.message.items() if value is not None} if is_alone else {}
+        message = {"role": "assistant", "content": None, **kept, "tool_calls": calls}
+        return HiddenRound([message], self.text if is_alone else "", hidden)
 
 
-def as_events(data: bytes, *, is_success: bool) -> bytes | None:
-    """A completion as one chunk and `[DONE]`, an error as an event; None if the data is neither."""
-    document = json_or_none(data)
-    if not isinstance(document, Mapping):
-        return None
-    if isinstance(document.get("error"), Mapping):
-        # An event's data is one line. Line ends in JSON are only white space between tokens, never inside of them.
-        return event(data.strip().replace(b"\r", b" ").replace(b"\n", b" "))
-    chunk = _as_chunk(document) if is_success else None
-    return event(json.dumps(chunk).encode()) + DONE if chunk else None
+def _sendable(call: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """A call in the form that an upstream accepts back: with an id, a type, and arguments that are a JSON object."""
+    function, arguments = call["function"], call["function"].get("arguments")
+    if not (isinstance(arguments, str) and isinstance(json_or_none(arguments), dict)):
+        function = {**function, "arguments": "{}"}
+    return {**call, "id": call.get("id") or name, "type": "function", "function": function}
 
 
-def _as_chunk(completion: Mapping[str, Any]) -> dict[str, Any] | None:
-    """A completion as the only chunk of a stream; None if the document is not a completion."""
-    choices = completion.get("choices")
-    if not isinstance(choices, list) or not all(isinstance(each, Mapping) and "message" in each for each in choices):
-        return None
-    return {**completion, "object": "chat.completion.chunk", "choices": list(map(_as_delta, choices))}
+def is_hidden(call: object) -> bool:
+    """Whether a call is one of the memory tool."""
+    return object_at(call, "function").get("name") == NAME
 
 
-def _as_delta(choice: Mapping[str, Any]) -> dict[str, Any]:
-    message = choice["message"]
-    calls = message.get("tool_calls") if isinstance(message, Mapping) else None
-    if isinstance(calls, list):
-        numbered = [{"index": at, **call} for at, call in enumerate(calls) if isinstance(call, Mapping)]
-        message = {**message, "tool_calls": numbered}
-    rest = {key: value for key, value in choice.items() if key != "message"}
-    return {**rest, "delta": message}
+def finish_for_client(finish: str | None, *, has_calls: bool) -> str | None:
+    """The finish reason without the hidden calls; `has_calls` says that the client still sees other calls."""
+    return "stop" if finish in ("tool_calls", "function_call") and not has_calls else finish
+
+
+def remove_hidden_calls(choice: dict[str, Any]) -> bool:
+    """Takes the hidden calls out of a choice, in place. Returns whether there were any."""
+    message = choice.get("message") or {}
+    calls = list_at(message, "tool_calls")
+    client_calls = [call for call in calls if not is_hidden(call)]
+    if len(client_calls) == len(calls):
+        return False
+    if client_calls:
+        message["tool_calls"] = client_calls
+    else:
+        del message["tool_calls"]
+        message["content"] = message.get("content") or NO_ANSWER
+    choice["finish_reason"] = finish_for_client(choice.get("finish_reason"), has_calls=bool(client_calls))
+    return True
+
+
+class ChatSplicer(Splicer[FirstChoice]):
+    """Joins several streams of chat completion chunks into one."""
+
+    answer = ANSWER
+    _identity: Json | None = None
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._choices: dict[int, StreamedMessage] = {}
+        self._usage: Mapping[str, Any] | None = None
+
+    @property
+    def said(self) -> FirstChoice:
+        """The reply's first choice, as far as it has come."""
+        message = self._choices.get(0) or StreamedMessage()
+        return FirstChoice(message.message, finish=self._finish, usage=self._usage)
+
+    def _passed(self, lines: list[bytes], body: Json) -> bytes:
+        self._failed = self._failed or bool(body.get("error"))
+        self._usage = object_at(body, "usage") or self._usage
+        return rewritten(lines, body, self._passed_chunk(body))
+
+    def _passed_chunk(self, body: Json) -> Json | None:
+        """The chunk as the client gets it; None if it gets nothing of it."""
+        choices = body.get("choices")
+        if self._identity is None and choices:
+            self._identity = {key: body[key] for key in _IDENTITY if key in body}
+        goes_on = self._earlier and not self._failed
+        chunk = {**body, **(self._identity or {})} if goes_on else dict(body)
+        if isinstance(choices, list) and choices and all(map(_is_choice, choices)):
+            chunk["choices"] = [passed for choice in choices if (passed := self._passed_choice(choice)) is not None]
+            if not chunk["choices"]:
+                return None
+        elif self.is_continued:
+            return None
+        if object_at(chunk, "usage") and self.is_continued:
+            return {**chunk, "usage": None}
+        return with_usage(chunk, self._earlier)
+
+    def _passed_choice(self, choice: Json) -> Json | None:
+        """The part of a chunk's choice that goes to the client; None for nothing."""
+        index, delta, finish = choice.get("index") or 0, choice.get("delta") or {}, choice.get("finish_reason")
+        message = self._choices.setdefault(index, StreamedMessage())
+        message.add(delta)
+        passed = {key: value for key, value in delta.items() if key != "role" or not self._earlier}
+        if delta.get("tool_calls"):
+            pieces = [self._passed_piece(message, piece) for piece in objects_at(delta, "tool_calls")]
+            passed["tool_calls"] = [piece for piece in pieces if piece is not None]
+            if not passed["tool_calls"]:
+                del passed["tool_calls"]
+        if finish is not None:
+            finish = self._passed_finish(message, index, finish)
+            if finish not in (None, choice["finish_reason"]) and not (self._has_earlier_text or message.has_text):
+                passed["content"] = NO_ANSWER
+        if finish is None and passed != delta and not any(passed.values()):
+            return None
+        has_content = finish is not None or any(value for key, value in passed.items() if key != "role")
+        self._has_sent = self._has_sent or has_content
+        changes: Json = {} if passed == delta else {"delta": passed}
+        if finish != choice.get("finish_reason"):
+            changes["finish_reason"] = finish
+        return {**choice, **changes}
+
+    def _passed_piece(self, message: StreamedMessage, piece: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The piece of a call that goes to the client; None for nothing."""
+        known = len(message.calls)
+        call = message.add_call(piece)
+        if len(message.calls) > known:
+            hidden = [is_hidden(other.body) for other in message.calls]
+            call.number = hidden.count(False) - 1 if any(hidden) else piece.get("index")
+        if is_hidden(call.body):
+            return None
+        return piece if piece.get("index") == call.number else {**piece, "index": call.number}
+
+    def _passed_finish(self, message: StreamedMessage, index: int, finish: str) -> str | None:
+        """The finish reason that the client gets; None if another reply follows."""
+        if index == 0:
+            self._finish = finish
+            if self.is_continued:
+                return None
+        hidden = [is_hidden(call.body) for call in message.calls]
+        return finish_for_client(finish, has_calls=not all(hidden) or not hidden)
+
+    @property
+    def _has_earlier_text(self) -> bool:
+        return any(said.text for said in self._earlier)
+
+
+def _is_choice(value: object) -> bool:
+    """Whether a chunk's choice has the form that we read; a chunk with any other passes as it came."""
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("index") or 0, int)
+        and isinstance(value.get("delta") or {}, dict)
+    )

@@ -16,9 +16,9 @@ import math
 import re
 from collections.abc import Mapping
 
-from proxy.endpoints.counter import FRAME_CHARS, MEDIA_CHARS, PER_MESSAGE, REPLY_PRIMING, PartsCounter, chars_of, sealed
+from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING, PartsCounter, sealed
 from proxy.tokens import images
-from proxy.tokens.counter import INLINE_CHARS
+from proxy.values import list_at, object_at
 from strategies.dialects.messages import MESSAGES
 
 PER_CALL = 12
@@ -49,22 +49,15 @@ class MessagesCounter(PartsCounter):
         return _FACTOR if is_older else _NEWER_FACTOR
 
     def message(self, body: Mapping[str, object]) -> int:
-        """Tokens of one message, its framing included."""
         return PER_MESSAGE + self._content(body.get("content"))
 
     def overhead(self, values: Mapping[str, object], *, has_system: bool = False) -> int:
-        """Tokens of a request besides its messages: the system prompt, tools, priming."""
+        """The system prompt, tools, a schema, priming."""
         total = REPLY_PRIMING + self._content(values.get("system"))
-        tools = values.get("tools")
-        if isinstance(tools, list) and tools:
+        if tools := list_at(values, "tools"):
             total += TOOLS_PROMPT + sum(self.json(_shown(tool)) for tool in tools)
-        output = values.get("output_config")
-        form = output.get("format") if isinstance(output, Mapping) else None
+        form = object_at(values, "output_config").get("format")
         return total + (self.json(form) if isinstance(form, Mapping) else 0)
-
-    def chars(self, body: Mapping[str, object]) -> int:
-        """About how much work it is to count a message, in characters of text."""
-        return FRAME_CHARS + chars_of(body.get("content"), _chars_of_block)
 
     def _part(self, block: object) -> int:
         if not isinstance(block, Mapping):
@@ -79,15 +72,14 @@ class MessagesCounter(PartsCounter):
             case "tool_result":
                 return PER_CALL + self._content(block.get("content"))
             case "image":
-                return _picture(block.get("source"))
+                return _picture(object_at(block, "source").get("data"))
             case "document":
                 return self._document(block)
             case _:
                 return self.loose({key: value for key, value in block.items() if key not in _SEALED})
 
     def _document(self, block: Mapping[str, object]) -> int:
-        source = block.get("source")
-        fields = source if isinstance(source, Mapping) else {}
+        fields = object_at(block, "source")
         named = self.string(block.get("title")) + self.string(block.get("context"))
         if fields.get("type") in ("text", "content"):
             return named + self._content(fields.get("data", fields.get("content")))
@@ -104,27 +96,9 @@ def _shown(tool: object) -> object:
     return {key: tool[key] for key in ("name", "description", "input_schema", "type") if key in tool}
 
 
-def _picture(source: object) -> int:
-    data = source.get("data") if isinstance(source, Mapping) else None
+def _picture(data: object) -> int:
     size = images.size_of_base64(data) if isinstance(data, str) else None
     if size is None:
         return UNKNOWN_PICTURE
     scale = min(1.0, LONGEST_EDGE / max(size))
     return min(UNKNOWN_PICTURE, math.ceil(size[0] * scale * size[1] * scale / PIXELS_PER_TOKEN))
-
-
-def _chars_of_block(block: object) -> int:
-    """About how much work a block is; an unknown form counts as much."""
-    match block:
-        case str():
-            return len(block)
-        case {"type": "text", "text": str(text)} | {"type": "thinking", "thinking": str(text)}:
-            return len(text)
-        case {"type": "tool_result", "content": content}:
-            return FRAME_CHARS + chars_of(content, _chars_of_block)
-        case {"type": "tool_result"}:
-            return FRAME_CHARS
-        case {"type": "image" | "document"}:
-            return MEDIA_CHARS
-        case _:
-            return INLINE_CHARS

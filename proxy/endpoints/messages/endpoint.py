@@ -8,138 +8,187 @@ to turn, gets one, if the client marks anything and has one left.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from proxy.endpoints.endpoint import (
-    Endpoint,
-    MalformedElement,
-    Question,
-    SessionHint,
-    Values,
-    any_session_headers,
-    written,
-)
-from proxy.endpoints.messages import hidden_calls, replies
+from proxy.endpoints.endpoint import Endpoint, SessionHint, Values, session_headers
+from proxy.endpoints.hidden_calls import NO_ANSWER, Said, with_usage
 from proxy.endpoints.messages.counter import MessagesCounter
-from proxy.endpoints.messages.hidden_calls import MessagesSplicer
-from proxy.endpoints.messages.replies import blocks_of, text_of
+from proxy.endpoints.messages.replies import (
+    ANSWER,
+    TEXT_PLACES,
+    MessagesCapture,
+    MessagesSplicer,
+    SaidMessage,
+    is_hidden,
+    items_in,
+    says_nothing,
+    stop_for_client,
+    text_of,
+)
+from proxy.endpoints.replies import Items, Json, named_event
+from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.http.headers import Headers
 from proxy.reasons import Reason
-from proxy.values import json_or_none
+from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import dump
-from strategies.core.transcript import Transcript
 from strategies.dialects.messages import MESSAGES
 
-_TEXTS = ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use")
-"""Blocks whose bytes bound their tokens; a picture of a few bytes may cost thousands, and so may a reference."""
 _SESSION, _AGENT = b"x-claude-code-session-id", b"x-claude-code-agent-id"
-
-
-def look(value: object) -> tuple[str, bool]:
-    """The role of a message, and whether its content is text only; raises `MalformedElement`."""
-    if not isinstance(value, dict):
-        raise MalformedElement("must be an object.")
-    role, content = value.get("role"), value.get("content")
-    if not isinstance(role, str):
-        raise MalformedElement("has no 'role', or one that is no string.", ".role")
-    return role, _are_texts(content)
-
-
-def _are_texts(content: object) -> bool:
-    return not isinstance(content, list) or all(map(_is_text, content))
-
-
-def _is_text(block: object) -> bool:
-    if not isinstance(block, Mapping):
-        return isinstance(block, str)
-    kind = block.get("type")
-    return kind in _TEXTS or (kind == "tool_result" and _are_texts(block.get("content")))
-
-
-def offers_tools(values: Values, _: Transcript) -> bool:
-    """Whether a request offers tools."""
-    return bool(values.get("tools"))
-
-
-def server_state(values: Values, _roles: Iterable[str]) -> Reason | None:
-    """Why a request must pass as it came: the server keeps its history as a thread; None where all of it is here."""
-    return Reason.SERVER_STATE if values.get("thread") else None
-
-
-def keeps_reasoning(values: Values) -> bool:
-    """Whether thinking is in the manual mode, in which a turn that is not over must begin with the model's thinking.
-
-    Only models that do not check what it stands behind have this mode.
-    """
-    thinking = values.get("thinking")
-    return isinstance(thinking, Mapping) and thinking.get("type") == "enabled"
-
-
-def compacts_by_usage(headers: Headers) -> bool:
-    """Whether the client is Claude Code."""
-    return any(name == _SESSION or (name == b"user-agent" and b"claude-c" in value) for name, value in headers)
-
-
-def is_subagent(headers: Headers) -> bool:
-    """Whether a subagent of Claude Code asks."""
-    return any(name == _AGENT and value for name, value in headers)
-
-
-def session_hints(headers: Headers, values: Values) -> Iterator[SessionHint]:
-    """The ids of the session headers, and the one inside of the user's id, which Claude Code writes as JSON.
-
-    Its subagents send the session of the agent that started them, and their own id in another header.
-    """
-    named = dict(reversed(headers))
-    if session := named.get(_SESSION):
-        parts = (session, named[_AGENT]) if named.get(_AGENT) else (session,)
-        yield SessionHint(_SESSION.decode(), b"/".join(parts).decode("latin-1"))
-    yield from any_session_headers(headers)
-    metadata = values.get("metadata")
-    user = metadata.get("user_id") if isinstance(metadata, Mapping) else None
-    inner = json_or_none(user) if isinstance(user, str) and user.startswith("{") else None
-    if isinstance(inner, Mapping):
-        yield SessionHint("metadata.user_id", inner.get("session_id"))
-
-
-# -- the proxy's own calls -----------------------------------------------------------------------------------------
-
 _FINISHES = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
-def body_of(question: Question, limit: str) -> bytes:
-    """The body of a request, with the bound on the answer's length under the name `limit`.
+class MessagesEndpoint(Endpoint):
+    """The Messages API."""
 
-    Members of a view that say nothing are left out: this server refuses `"system": null`.
-    """
-    members = {"model": json.dumps(question.model), limit: str(question.max_tokens)}
-    members |= {name: value for name, value in question.members.items() if value.strip() != "null"}
-    if question.view is None and question.system:
-        members["system"] = json.dumps(question.system)
-    if question.has_tools:
-        members["tool_choice"] = '{"type":"none"}'
-    if question.temperature is not None:
-        members["temperature"] = json.dumps(question.temperature)
-    members["messages"] = _messages(question)
-    return written(members)
+    dialect = MESSAGES
+    path = "/v1/messages"
+    path_ending = "/v1/messages"
+    text_parts = ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use")
+    counted_members = ("system", "tools", "tool_choice", "output_config")
+    counter = MessagesCounter
+    reply_limits = ("max_tokens",)
+    key_header = (b"x-api-key", b"")
+    answer = ANSWER
+    greetings = ("message_start", "ping")
+    last_event = re.compile(rb"message_stop")
+    text_places = TEXT_PLACES
+    stream_capture = MessagesCapture
+    count_path = "/v1/messages/count_tokens"
+    prompt_members = ("system", "tools")
+    system_member = "system"
+    no_tools = '{"type":"none"}'
+    bridged = ("user",)
+    lent_headers = (b"anthropic-",)
+    splicer = MessagesSplicer
 
+    def _is_text(self, part: object) -> bool:
+        if isinstance(part, dict) and part.get("type") == "tool_result":
+            return all(map(self._is_text, list_at(part, "content")))
+        return super()._is_text(part)
 
-def _messages(question: Question) -> str:
-    if question.view is None:
-        # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
-        return json.dumps([{"role": "user", "content": question.user}])
-    return question.continued(question.view, MESSAGES, ("user",))
+    def server_state(self, values: Values, roles: Iterable[str]) -> Reason | None:
+        """The server may keep the history as a thread."""
+        return Reason.SERVER_STATE if values.get("thread") else None
 
+    def keeps_reasoning(self, values: Values) -> bool:
+        """Whether thinking is in the manual mode, in which a turn that is not over must begin with its thinking.
 
-def answers_in(document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:
-    """The only answer in a message; None if the document is none. It is said to have cost `tokens`."""
-    if not isinstance(document.get("content"), list):
-        return None
-    reason = str(document.get("stop_reason"))
-    called = any(block.get("type") == "tool_use" for block in blocks_of(document))
-    return [Answer(text_of(document), _FINISHES.get(reason, reason), tokens, called)]
+        Only models that do not check what it stands behind have this mode.
+        """
+        return object_at(values, "thinking").get("type") == "enabled"
+
+    def with_marker(self, values: Values, elements: Sequence[bytes], place: int) -> bytes | None:
+        automatic = values.get(_KEY)
+        before = [*_markers(values.get("tools")), *_markers(values.get("system")), *_marked(elements[:place])]
+        after = [*_marked(elements[place + 1 :]), *([automatic] if isinstance(automatic, Mapping) else ())]
+        if not (before or after) or len(before) + len(after) >= MAX_MARKERS:
+            return None
+        return _with_marker(elements[place], before[-1] if before else after[0])
+
+    # -- headers
+
+    def session_hints(self, headers: Headers, values: Values) -> Iterator[SessionHint]:
+        """The ids of the session headers, and the one inside of the user's id, which Claude Code writes as JSON.
+
+        Its subagents send the session of the agent that started them, and their own id in another header.
+        """
+        named = dict(reversed(headers))
+        if session := named.get(_SESSION):
+            parts = (session, named[_AGENT]) if named.get(_AGENT) else (session,)
+            yield SessionHint(_SESSION.decode(), b"/".join(parts).decode("latin-1"))
+        yield from session_headers(headers)
+        user = word_at(values.get("metadata"), "user_id")
+        inner = json_or_none(user) if user.startswith("{") else None
+        if isinstance(inner, Mapping):
+            yield SessionHint("metadata.user_id", inner.get("session_id"))
+
+    def is_subagent(self, headers: Headers) -> bool:
+        """Whether a subagent of Claude Code asks."""
+        return any(name == _AGENT and value for name, value in headers)
+
+    def compacts_by_usage(self, headers: Headers) -> bool:
+        """Whether the client is Claude Code."""
+        return any(name == _SESSION or (name == b"user-agent" and b"claude-c" in value) for name, value in headers)
+
+    # -- replies
+
+    def items_in(self, document: Any) -> Items:
+        return items_in(document)
+
+    def error_body(self, error: ProxyError) -> bytes:
+        """An error as a body; the upstream's own, which an error may stand for, stays as it is.
+
+        Clients compact by themselves where a message says that the prompt is too long, so ours says it in these words.
+        """
+        own = error.to_json()
+        if word_at(json_or_none(own), "type") == "error":
+            return own
+        is_too_long = isinstance(error, ContextLengthExceeded)
+        message = f"prompt is too long: {error.message}" if is_too_long else error.message
+        kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
+        members = {"type": kind, "message": message, "param": error.param, "code": error.code}
+        return json.dumps({"type": "error", "error": members}).encode()
+
+    def written_error(self, document: Any, sent: bytes = b"") -> bytes:
+        return named_event({**document, "type": "error"})
+
+    def beat(self, model: str, now: float) -> bytes:
+        """SDKs pass over a ping wherever it comes."""
+        return named_event({"type": "ping"})
+
+    def written_reply(self, document: Mapping[str, Any]) -> bytes | None:
+        return b"".join(map(named_event, _events_of(document))) if document.get("type") == "message" else None
+
+    def answers(self, document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:
+        if not isinstance(document.get("content"), list):
+            return None
+        reason = str(document.get("stop_reason"))
+        called = any(block.get("type") == "tool_use" for block in objects_at(document, "content"))
+        return [Answer(text_of(document), _FINISHES.get(reason, reason), tokens, called)]
+
+    # -- the memory tool
+
+    def tool(self, name: str, description: str, parameters: Mapping[str, Any]) -> str:
+        return dump({"name": name, "description": description, "input_schema": parameters})
+
+    def takes_tool(self, values: Values) -> bool:
+        return bool(values.get("tools") or not object_at(values, "output_config").get("format"))
+
+    def results(self, found: Sequence[tuple[str, str]]) -> Items:
+        content = [{"type": "tool_result", "tool_use_id": id, "content": text} for id, text in found]
+        return [{"role": "user", "content": content}]
+
+    def said(self, data: bytes) -> SaidMessage | None:
+        body = json_or_none(data)
+        if not isinstance(body, dict) or not isinstance(body.get("content"), list):
+            return None
+        reason, usage = word_at(body, "stop_reason") or None, object_at(body, "usage") or None
+        return SaidMessage(objects_at(body, "content"), finish=reason, usage=usage)
+
+    def joined(self, data: bytes, earlier: Sequence[Said], *, keeps_text: bool = True) -> bytes:
+        body = json_or_none(data)
+        said = SaidMessage(objects_at(body, "content"))
+        if not (earlier or said.memory_calls):
+            return data
+        text = "".join(reply.text for reply in earlier) if keeps_text else ""
+        before = [{"type": "text", "text": text}] if text.strip() else []
+        content = [*before, *(block for block in said.blocks if not is_hidden(block))]
+        if says_nothing(content):
+            content.append({"type": "text", "text": NO_ANSWER})
+        reason = stop_for_client(body.get("stop_reason"), has_calls=said.has_client_calls)
+        return dump(with_usage({**body, "content": content, "stop_reason": reason}, earlier)).encode()
 
 
 # -- markers of the prompt cache -----------------------------------------------------------------------------------
@@ -149,21 +198,10 @@ _KEY = "cache_control"
 _MARK = b'"cache_control"'
 
 
-def with_marker(values: Values, elements: Sequence[bytes], place: int) -> bytes | None:
-    """The element at a place, which ends the head, with a marker on its last block; None where it gets none."""
-    automatic = values.get(_KEY)
-    before = [*_markers(values.get("tools")), *_markers(values.get("system")), *_marked(elements[:place])]
-    after = [*_marked(elements[place + 1 :]), *([automatic] if isinstance(automatic, Mapping) else ())]
-    if not (before or after) or len(before) + len(after) >= MAX_MARKERS:
-        return None
-    return _with_marker(elements[place], before[-1] if before else after[0])
-
-
 def _marked(elements: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
     for element in elements:
         if _MARK in element:
-            message = json_or_none(element)
-            yield from _markers(message.get("content") if isinstance(message, Mapping) else None)
+            yield from _markers(list_at(json_or_none(element), "content"))
 
 
 def _markers(blocks: object) -> Iterator[Mapping[str, Any]]:
@@ -187,48 +225,35 @@ def _with_marker(element: bytes, marker: Mapping[str, Any]) -> bytes | None:
     return dump(message).encode("utf-8", "surrogatepass")
 
 
-# -- the endpoint ------------------------------------------------------------------------------------------------
+# -- a reply as events -----------------------------------------------------------------------------------------------
 
-MESSAGES_ENDPOINT = Endpoint(
-    dialect=MESSAGES,
-    path="/v1/messages",
-    path_ending="/v1/messages",
-    list_member="messages",
-    look=look,
-    server_state=server_state,
-    counted_members=("system", "tools", "tool_choice", "output_config"),
-    counter=MessagesCounter,
-    reply_limits=("max_tokens",),
-    offers_tools=offers_tools,
-    keeps_reasoning=keeps_reasoning,
-    has_one_choice=lambda _values: True,
-    usage_probe=lambda _values: {},
-    with_marker=with_marker,
-    session_hints=session_hints,
-    is_subagent=is_subagent,
-    compacts_by_usage=compacts_by_usage,
-    key_header=(b"x-api-key", b""),
-    answer=replies.ANSWER,
-    is_greeting=replies.is_greeting,
-    last_event_at=replies.last_event_at,
-    text_places=replies.TEXT_PLACES,
-    items_in=replies.items_in,
-    stream_capture=replies.MessagesCapture,
-    is_usage_alone=lambda _event: False,
-    error_body=replies.error_body,
-    error_event=replies.error_event,
-    beat=replies.ping,
-    as_events=replies.as_events,
-    count_path="/v1/messages/count_tokens",
-    question=body_of,
-    answers=answers_in,
-    prompt_members=("system", "tools"),
-    lent_headers=(b"anthropic-",),
-    tool=hidden_calls.tool,
-    tool_use=hidden_calls.tool_use,
-    tool_members=hidden_calls.tool_members,
-    results=hidden_calls.results,
-    said=hidden_calls.said_in,
-    joined=hidden_calls.reply_for_client,
-    splicer=MessagesSplicer,
-)
+
+def _events_of(message: Mapping[str, Any]) -> Iterator[Json]:
+    usage = message.get("usage") or {}
+    begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+    yield {"type": "message_start", "message": begun}
+    for index, block in enumerate(objects_at(message, "content")):
+        start, deltas = _streamed(block)
+        yield {"type": "content_block_start", "index": index, "content_block": start}
+        for delta in deltas:
+            yield {"type": "content_block_delta", "index": index, "delta": delta}
+        yield {"type": "content_block_stop", "index": index}
+    ending = {"stop_reason": message.get("stop_reason"), "stop_sequence": message.get("stop_sequence")}
+    yield {"type": "message_delta", "delta": ending, "usage": {"output_tokens": 0, **usage}}
+    yield {"type": "message_stop"}
+
+
+def _streamed(block: Mapping[str, Any]) -> tuple[Json, list[Json]]:
+    """How a block begins in a stream, and its deltas; blocks of other kinds come whole."""
+    match block:
+        case {"type": "text", "text": str(text)}:
+            return {**block, "text": ""}, [{"type": "text_delta", "text": text}]
+        case {"type": "thinking", "thinking": str(thought)}:
+            signed = {"type": "signature_delta", "signature": block.get("signature", "")}
+            return {**block, "thinking": "", "signature": ""}, [{"type": "thinking_delta", "thinking": thought}, signed]
+        case {"type": "tool_use" | "server_tool_use" | "mcp_tool_use", "input": given}:
+            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": json.dumps(given)}]
+    return dict(block), []
+
+
+MESSAGES_ENDPOINT = MessagesEndpoint()

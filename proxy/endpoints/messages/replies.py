@@ -1,22 +1,24 @@
-"""Replies of the Messages API: what is read of them, and what the proxy itself says in their form."""
+"""Replies of the Messages API: what is read of them, and what the client gets of those with hidden calls. Pure.
+
+A model that searches answers in several replies; the client sees one message. Events pass as they come, byte for byte
+where nothing in them must change. The blocks of hidden calls are taken out, and so is the end of a reply that another
+one follows: its reason to stop, its usage, its `message_stop`. The next reply goes on without a `message_start`, its
+blocks numbered after those that the client has; the last usage counts the output tokens of all of them.
+"""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event, objects_in
-from proxy.errors import ContextLengthExceeded, ProxyError
-from proxy.values import json_or_none
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
+from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event
+from proxy.values import count_at, json_or_none, object_at, objects_at, word_at
+from strategies.dialects.messages import THINKING
 
 ANSWER = re.compile(rb'"type"\s*:\s*"(?:message(?:_start|_delta|_stop)?|content_block_(?:start|delta|stop)|ping)"')
-_GREETINGS = ("message_start", "ping")
-_LAST = re.compile(rb'^(?:event: ?message_stop|data: ?\{\s*"type"\s*:\s*"message_stop")', re.MULTILINE)
-_MAX_LAST = 512
-"""Bytes at the end of a chunk in which the last event is looked for."""
 _GROWING = {
     "text_delta": ("text", "text"),
     "thinking_delta": ("thinking", "thinking"),
@@ -24,72 +26,25 @@ _GROWING = {
     "input_json_delta": ("partial_json", "input"),
 }
 """Deltas that are pieces of a text: the member that has the piece, and the member of the block that it belongs to."""
-_KINDS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
-_CONFLICT = "invalid_request_error"
-
-
-# -- events ------------------------------------------------------------------------------------------------------
-
-
-def is_greeting(event: object) -> bool:
-    """Whether an event only opens the message, or keeps the connection alive."""
-    return isinstance(event, Mapping) and event.get("type") in _GREETINGS
-
-
-def last_event_at(chunk: bytes, sent: bytes) -> int:
-    """The index of the `message_stop` event that ends a chunk of a stream; -1 if the chunk does not end with one.
-
-    A text may contain these bytes, but not at the start of a line, because JSON has no bare line ends inside.
-    """
-    start = max(len(chunk) - _MAX_LAST, 0)
-    found = _LAST.search(chunk, start)
-    if found is None or (chunk[: found.start()] or sent)[-1:] not in b"\r\n":
-        return -1
-    return found.start()
-
-
-# -- the text ----------------------------------------------------------------------------------------------------
 
 
 def text_of(document: Any) -> str:
     """The text blocks of a message, joined."""
-    return "".join(block["text"] for block in blocks_of(document) if isinstance(block.get("text"), str))
+    return "".join(word_at(block, "text") for block in objects_at(document, "content"))
 
 
-def blocks_of(document: Any) -> Items:
-    """The content blocks of a message that are objects."""
-    return objects_in(document.get("content")) if isinstance(document, Mapping) else []
-
-
-def _text_of_event(document: Any) -> str | None:
-    if not isinstance(document, Mapping):
-        return None
-    delta = document.get("delta")
-    text = delta.get("text") if isinstance(delta, Mapping) and delta.get("type") == "text_delta" else None
-    return text if isinstance(text, str) else ""
+def _text_of_event(document: Any) -> str:
+    delta = object_at(document, "delta")
+    return word_at(delta, "text") if delta.get("type") == "text_delta" else ""
 
 
 TEXT_PLACES = TextPlaces(b"text", text_of, _text_of_event)
-
-
-# -- the message -------------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class StreamedMessage:
     """A message as far as its events have come."""
 
-    head: Json = field(default_factory=dict)
-    """The members of the message that the first event gives."""
     stop_reason: str | None = None
     usage: Json = field(default_factory=dict)
     is_over: bool = False
@@ -102,16 +57,14 @@ class StreamedMessage:
         """Adds an event; those of other kinds change nothing."""
         match event.get("type"):
             case "message_start":
-                self.head = _object(event.get("message"))
-                self._add_usage(self.head.get("usage"))
+                self._add_usage(object_at(event.get("message"), "usage"))
             case "content_block_start":
-                self._blocks[index_of(event)] = _object(event.get("content_block"))
+                self._blocks[count_at(event, "index")] = dict(object_at(event, "content_block"))
             case "content_block_delta":
-                self._add_delta(index_of(event), _object(event.get("delta")))
+                self._add_delta(count_at(event, "index"), object_at(event, "delta"))
             case "message_delta":
-                reason = _object(event.get("delta")).get("stop_reason")
-                self.stop_reason = reason if isinstance(reason, str) else self.stop_reason
-                self._add_usage(event.get("usage"))
+                self.stop_reason = word_at(event.get("delta"), "stop_reason") or self.stop_reason
+                self._add_usage(object_at(event, "usage"))
             case "message_stop":
                 self.is_over = True
             case "error":
@@ -143,19 +96,8 @@ class StreamedMessage:
         else:
             block.update({key: value for key, value in delta.items() if key != "type"})
 
-    def _add_usage(self, usage: object) -> None:
-        if isinstance(usage, Mapping):
-            self.usage.update({key: value for key, value in usage.items() if value is not None})
-
-
-def _object(value: object) -> Json:
-    return dict(value) if isinstance(value, Mapping) else {}
-
-
-def index_of(event: Mapping[str, Any]) -> int:
-    """The number of the block that an event belongs to."""
-    index = event.get("index")
-    return index if isinstance(index, int) else 0
+    def _add_usage(self, usage: Mapping[str, Any]) -> None:
+        self.usage.update({key: value for key, value in usage.items() if value is not None})
 
 
 @dataclass(slots=True)
@@ -164,11 +106,10 @@ class MessagesCapture(StreamCapture):
 
     _message: StreamedMessage = field(default_factory=StreamedMessage)
 
-    def feed(self, chunk: bytes) -> None:
-        for data in self._events.feed(chunk):
-            event = json_or_none(data)
-            if isinstance(event, Mapping):
-                self._message.add(event)
+    def _add(self, data: str) -> None:
+        event = json_or_none(data)
+        if isinstance(event, Mapping):
+            self._message.add(event)
 
     def items(self) -> Items:
         if self._message.is_broken or self._message.stop_reason is None:
@@ -178,73 +119,146 @@ class MessagesCapture(StreamCapture):
 
 def items_in(document: Any) -> Items:
     """A message without empty texts, which are not taken back."""
-    kept = [block for block in blocks_of(document) if block.get("type") != "text" or block.get("text")]
+    kept = [block for block in objects_at(document, "content") if block.get("type") != "text" or block.get("text")]
     return ({"role": "assistant", "content": kept},) if kept else ()
 
 
-# -- what the proxy says -----------------------------------------------------------------------------------------
+# -- hidden calls ---------------------------------------------------------------------------------------------------
 
 
-def error_body(error: ProxyError) -> bytes:
-    """An error as a body; the upstream's own, which an error may stand for, stays as it is.
+@dataclass(frozen=True, slots=True)
+class SaidMessage(Said):
+    """A message by its blocks."""
 
-    Clients compact by themselves where a message says that the prompt is too long, so ours says it in these words.
-    """
-    written = json_or_none(own := error.to_json())
-    if isinstance(written, Mapping) and written.get("type") == "error":
-        return own
-    is_too_long = isinstance(error, ContextLengthExceeded)
-    message = f"prompt is too long: {error.message}" if is_too_long else error.message
-    kind = _KINDS.get(error.status, "api_error" if error.status >= 500 else _CONFLICT)
-    members = {"type": kind, "message": message, "param": error.param, "code": error.code}
-    return json.dumps({"type": "error", "error": members}).encode()
+    complete = (None, "end_turn", "stop_sequence", "tool_use")
+    blocks: Items
 
+    @property
+    def text(self) -> str:
+        return text_of({"content": self.blocks})
 
-def error_event(error: ProxyError, _sent: bytes = b"") -> bytes:
-    """An error as an event in the middle of a stream."""
-    return b"event: error\ndata: " + error_body(error) + b"\n\n"
+    @property
+    def memory_calls(self) -> Items:
+        return [block for block in self.blocks if is_hidden(block)]
 
+    @property
+    def has_client_calls(self) -> bool:
+        return any(block.get("type") == "tool_use" and not is_hidden(block) for block in self.blocks)
 
-def ping(_model: str = "", _now: float = 0.0) -> bytes:
-    """An event that says nothing; SDKs pass over it wherever it comes."""
-    return named_event({"type": "ping"})
+    def hidden_round(self, prefix: str) -> HiddenRound:
+        """The message of a hidden round: as the model gave it, or only its thinking and memory calls.
 
-
-def as_events(data: bytes, *, is_success: bool) -> bytes | None:
-    """A message as the events of its stream, an error as an event; None if the data is neither."""
-    document = json_or_none(data)
-    if not isinstance(document, Mapping):
-        return None
-    if isinstance(document.get("error"), Mapping):
-        return named_event({**document, "type": "error"})
-    if not is_success or document.get("type") != "message":
-        return None
-    return b"".join(map(named_event, _events_of(document)))
-
-
-def _events_of(message: Mapping[str, Any]) -> Iterator[Json]:
-    usage = message.get("usage") or {}
-    begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
-    yield {"type": "message_start", "message": begun}
-    for index, block in enumerate(blocks_of(message)):
-        start, deltas = _streamed(block)
-        yield {"type": "content_block_start", "index": index, "content_block": start}
-        for delta in deltas:
-            yield {"type": "content_block_delta", "index": index, "delta": delta}
-        yield {"type": "content_block_stop", "index": index}
-    ending = {"stop_reason": message.get("stop_reason"), "stop_sequence": message.get("stop_sequence")}
-    yield {"type": "message_delta", "delta": ending, "usage": {"output_tokens": 0, **usage}}
-    yield {"type": "message_stop"}
+        The latter if the client's tools are called too: what else was said stands in the client's own message.
+        """
+        sent = [
+            _sendable(block, f"{prefix}_{place}") if is_hidden(block) else block
+            for place, block in enumerate(self.blocks)
+        ]
+        calls = [HiddenCall(block["id"], block["input"]) for block in sent if is_hidden(block)]
+        if is_alone := not self.has_client_calls:
+            kept = [block for block in sent if not is_empty_text(block)]
+        else:
+            kept = [block for block in sent if is_hidden(block) or block.get("type") in THINKING]
+        return HiddenRound([{"role": "assistant", "content": kept}], self.text if is_alone else "", calls)
 
 
-def _streamed(block: Mapping[str, Any]) -> tuple[Json, list[Json]]:
-    """How a block begins in a stream, and its deltas; blocks of other kinds come whole."""
-    match block:
-        case {"type": "text", "text": str(text)}:
-            return {**block, "text": ""}, [{"type": "text_delta", "text": text}]
-        case {"type": "thinking", "thinking": str(thought)}:
-            signed = {"type": "signature_delta", "signature": block.get("signature", "")}
-            return {**block, "thinking": "", "signature": ""}, [{"type": "thinking_delta", "thinking": thought}, signed]
-        case {"type": "tool_use" | "server_tool_use" | "mcp_tool_use", "input": given}:
-            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": json.dumps(given)}]
-    return dict(block), []
+def _sendable(call: Mapping[str, Any], name: str) -> Json:
+    """A call in the form that an upstream accepts back: with an id and an input that is an object."""
+    given = call.get("input")
+    return {**call, "id": call.get("id") or name, "input": given if isinstance(given, dict) else {}}
+
+
+def is_hidden(block: Mapping[str, Any]) -> bool:
+    """Whether a block is a call of the memory tool."""
+    return block.get("type") == "tool_use" and block.get("name") == NAME
+
+
+def is_empty_text(block: Mapping[str, Any]) -> bool:
+    """Whether a block is a text without any, which servers do not take back."""
+    return block.get("type") == "text" and not str(block.get("text") or "").strip()
+
+
+def says_nothing(blocks: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether blocks are nothing but thinking and empty texts."""
+    return all(is_empty_text(block) or block.get("type") in THINKING for block in blocks)
+
+
+def stop_for_client(reason: object, *, has_calls: bool) -> object:
+    """The reason to stop without the hidden calls; `has_calls` says that the client still sees other calls."""
+    return "end_turn" if reason == "tool_use" and not has_calls else reason
+
+
+class MessagesSplicer(Splicer[SaidMessage]):
+    """Joins replies into one stream."""
+
+    answer = ANSWER
+    _sent_blocks = 0
+    _has_sent_start = False
+    _has_answer = False
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._message = StreamedMessage()
+        self._numbers: dict[int, int | None] = {}
+
+    @property
+    def said(self) -> SaidMessage:
+        """What the model said in the reply, as far as it has come."""
+        return SaidMessage(self._message.blocks, finish=self._message.stop_reason, usage=self._message.usage or None)
+
+    def _passed(self, lines: list[bytes], body: Json) -> bytes:
+        message = self._message
+        message.add(body)
+        self.is_over, self._finish, self._failed = message.is_over, message.stop_reason, message.is_broken
+        passed = self._passed_body(body)
+        added = b"" if passed is None else self._answer_before(body)
+        return added + rewritten(lines, body, passed)
+
+    def _passed_body(self, body: Json) -> Json | None:
+        """An event as the client gets it; None if it gets nothing of it."""
+        match body.get("type"):
+            case "message_start":
+                is_first, self._has_sent_start = not self._has_sent_start, True
+                return body if is_first else None
+            case "content_block_start" | "content_block_delta" | "content_block_stop":
+                return self._passed_block(body)
+            case "message_delta":
+                return None if self.is_continued else self._passed_end(body)
+            case "message_stop":
+                return None if self.is_continued else body
+        return body
+
+    def _passed_block(self, body: Json) -> Json | None:
+        index = count_at(body, "index")
+        if index not in self._numbers:
+            hides = is_hidden(self._message.block(index))
+            self._numbers[index] = None if hides else self._sent_blocks
+            self._sent_blocks += not hides
+        number = self._numbers[index]
+        if number is None:
+            return None
+        self._has_sent = True
+        return body if number == body.get("index") else {**body, "index": number}
+
+    def _passed_end(self, body: Json) -> Json:
+        """The event that ends a reply, with the reason to stop and the usage that the client gets."""
+        self._has_sent = True
+        delta = body.get("delta")
+        if isinstance(delta, Mapping) and self.said.memory_calls:
+            reason = stop_for_client(delta.get("stop_reason"), has_calls=self.said.has_client_calls)
+            body = {**body, "delta": {**delta, "stop_reason": reason}}
+        return with_usage(body, self._earlier)
+
+    def _answer_before(self, body: Mapping[str, Any]) -> bytes:
+        """The text block that goes before the end of a message which has nothing but hidden calls and thinking."""
+        is_end = body.get("type") == "message_delta" and not self._has_answer
+        if not is_end or not (self._earlier or self.said.memory_calls):
+            return b""
+        self._has_answer = True
+        blocks = [block for said in (*self._earlier, self.said) for block in said.blocks if not is_hidden(block)]
+        if not says_nothing(blocks):
+            return b""
+        number, self._sent_blocks = self._sent_blocks, self._sent_blocks + 1
+        start = {"type": "content_block_start", "index": number, "content_block": {"type": "text", "text": ""}}
+        delta = {"type": "content_block_delta", "index": number, "delta": {"type": "text_delta", "text": NO_ANSWER}}
+        return b"".join(map(named_event, (start, delta, {"type": "content_block_stop", "index": number})))

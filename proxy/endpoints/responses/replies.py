@@ -1,73 +1,44 @@
-"""Replies of the Responses API: what is read of them, and what the proxy itself says in their form."""
+"""Replies of the Responses API: what is read of them, and what the client gets of those with hidden calls. Pure.
+
+Reasoning is refused where the item that it led to is missing. So reasoning directly before a hidden call is hidden, and
+goes back to the model with the call.
+
+A model that searches answers in several replies; the client sees one response. Events pass as they come; what changes
+in them are the numbers, which count all events and all items that the client gets. The events of hidden calls are taken
+out, and so is the end of a reply that another one follows. The events of reasoning wait until the next item shows
+whether it led to a hidden call: then the client gets neither. The last event has the whole response, with the items of
+all replies and the output tokens of all of them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event, objects_in
-from proxy.errors import ProxyError
-from proxy.values import json_or_none, word_at
+from proxy.endpoints.hidden_calls import NAME, NO_ANSWER, HiddenCall, HiddenRound, Said, Splicer, rewritten, with_usage
+from proxy.endpoints.replies import Items, Json, StreamCapture, TextPlaces, named_event
+from proxy.values import json_or_none, object_at, objects_at, word_at
+from strategies.dialects.responses import REASONING
 
 ANSWER = re.compile(rb'"object"\s*:\s*"response"|"type"\s*:\s*"response\.(?!failed)[a-z_.]+"')
+GREETINGS = ("response.created", "response.in_progress", "response.queued")
 ENDINGS = ("response.completed", "response.incomplete", "response.failed")
 """The types of events that end a stream; each has the whole response."""
-_GREETINGS = ("response.created", "response.in_progress", "response.queued")
-_LAST = re.compile(
-    rb'^(?:event: ?|data: ?\{\s*"type"\s*:\s*")response\.(?:completed|incomplete|failed)\b', re.MULTILINE
-)
-_MARK = 64
-"""Bytes before a chunk in which the last event may have begun."""
-_SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
-
-
-# -- events ------------------------------------------------------------------------------------------------------
-
-
-def is_greeting(event: object) -> bool:
-    """Whether an event says only that the response has begun."""
-    return word_at(event, "type") in _GREETINGS
-
-
-def last_event_at(chunk: bytes, sent: bytes) -> int:
-    """The index in a chunk at which the last event of the stream begins; -1 for nowhere.
-
-    A text may contain these bytes, but not at the start of a line, because JSON has no bare line ends inside.
-    """
-    before = sent[-_MARK:]
-    joined = before + chunk
-    found = _LAST.search(joined)
-    if found is None or (found.start() == 0 and len(before) == _MARK):
-        return -1
-    return max(found.start() - len(before), 0)
-
-
-# -- the text ----------------------------------------------------------------------------------------------------
 
 
 def text_of(items: Iterable[Mapping[str, Any]]) -> str:
     """The texts of the messages among some items, joined."""
-    parts = (part for item in items if item.get("type") == "message" for part in objects_in(item.get("content")))
-    return "".join(part["text"] for part in parts if isinstance(part.get("text"), str))
+    parts = (part for item in items if item.get("type") == "message" for part in objects_at(item, "content"))
+    return "".join(word_at(part, "text") for part in parts)
 
 
-def output_of(response: object) -> Items:
-    """The items of a response."""
-    return objects_in(response.get("output")) if isinstance(response, Mapping) else []
+def _text_of_event(document: Any) -> str:
+    return word_at(document, "delta") if word_at(document, "type") == "response.output_text.delta" else ""
 
 
-def _text_of_event(document: Any) -> str | None:
-    if word_at(document, "type") == "response.output_text.delta":
-        return word_at(document, "delta")
-    return ""
-
-
-TEXT_PLACES = TextPlaces(b"delta", lambda document: text_of(output_of(document)), _text_of_event)
-
-
-# -- the items ---------------------------------------------------------------------------------------------------
+TEXT_PLACES = TextPlaces(b"delta", lambda document: text_of(objects_at(document, "output")), _text_of_event)
 
 
 @dataclass(slots=True)
@@ -76,13 +47,12 @@ class ResponsesCapture(StreamCapture):
 
     _response: object = None
 
-    def feed(self, chunk: bytes) -> None:
-        for data in self._events.feed(chunk):
-            # Only the last event is parsed: the others say what it repeats.
-            if any(ending in data for ending in ENDINGS):
-                event = json_or_none(data)
-                if word_at(event, "type") in ENDINGS:
-                    self._response = event.get("response")
+    def _add(self, data: str) -> None:
+        # Only the last event is parsed: the others say what it repeats.
+        if any(ending in data for ending in ENDINGS):
+            event = json_or_none(data)
+            if word_at(event, "type") in ENDINGS:
+                self._response = event.get("response")
 
     def items(self) -> Items:
         return items_in(self._response)
@@ -94,57 +64,7 @@ class ResponsesCapture(StreamCapture):
 
 def items_in(response: object) -> Items:
     """The items of a response that has not failed."""
-    return output_of(response) if word_at(response, "status") in ("completed", "incomplete") else ()
-
-
-# -- what the proxy says -----------------------------------------------------------------------------------------
-
-
-def error_event(error: ProxyError, sent: bytes = b"") -> bytes:
-    """An error as an event in the middle of a stream, whose last bytes were `sent`.
-
-    SDKs raise an event that has an `error`; the other members are those of the API's own event.
-    """
-    written = json_or_none(error.to_json())
-    shown = written.get("error") if isinstance(written, Mapping) else None
-    told = shown if isinstance(shown, Mapping) else {"message": error.message, "code": error.code, "param": error.param}
-    members = {name: told.get(name) for name in ("code", "message", "param")}
-    return named_event({"type": "error", **members, "error": told, "sequence_number": _next_number(sent)})
-
-
-def _next_number(sent: bytes) -> int:
-    numbers = _SEQUENCE.findall(sent)
-    return int(numbers[-1]) + 1 if numbers else 0
-
-
-def comment(_model: str = "", _now: float = 0.0) -> bytes:
-    """A sign of life: every event has a number and a meaning, so only a comment says nothing."""
-    return b": keep-alive\n\n"
-
-
-def as_events(data: bytes, *, is_success: bool) -> bytes | None:
-    """A response as the events of its stream, an error as an event; None if the data is neither."""
-    document = json_or_none(data)
-    if not isinstance(document, Mapping):
-        return None
-    status = word_at(document, "status")
-    if isinstance(document.get("error"), Mapping) and document.get("object") != "response":
-        told = document["error"]
-        members = {name: told.get(name) for name in ("code", "message", "param")}
-        return named_event({"type": "error", **members, "error": told, "sequence_number": 0})
-    if not is_success or f"response.{status}" not in ENDINGS:
-        return None
-    events = enumerate(_events_of(document, status))
-    return b"".join(named_event({**event, "sequence_number": number}) for number, event in events)
-
-
-def _events_of(response: Mapping[str, Any], status: str) -> Iterator[Json]:
-    begun = {**response, "status": "in_progress", "output": [], "usage": None}
-    yield {"type": "response.created", "response": begun}
-    yield {"type": "response.in_progress", "response": begun}
-    for index, item in enumerate(output_of(response)):
-        yield from item_events(item, index)
-    yield {"type": f"response.{status}", "response": response}
+    return objects_at(response, "output") if word_at(response, "status") in ("completed", "incomplete") else ()
 
 
 def item_events(item: Mapping[str, Any], index: int) -> Iterator[Json]:
@@ -157,9 +77,213 @@ def item_events(item: Mapping[str, Any], index: int) -> Iterator[Json]:
 
 
 def _text_events(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[Json]:
-    for number, part in enumerate(objects_in(item.get("content"))):
+    for number, part in enumerate(objects_at(item, "content")):
         at = {**place, "item_id": item.get("id"), "content_index": number}
         if not isinstance(part.get("text"), str):
             continue
         yield {"type": "response.output_text.delta", **at, "delta": part["text"], "logprobs": []}
         yield {"type": "response.output_text.done", **at, "text": part["text"], "logprobs": []}
+
+
+# -- hidden calls ---------------------------------------------------------------------------------------------------
+
+
+_ENDED = (None, "completed", "incomplete")
+"""Statuses of replies that did not fail; some servers give none."""
+_CALLS = ("function_call", "custom_tool_call", "computer_call", "local_shell_call")
+NOTHING_SAID: Json = {
+    "type": "message",
+    "id": "msg_no_answer",
+    "role": "assistant",
+    "status": "completed",
+    "content": [{"type": "output_text", "text": NO_ANSWER, "annotations": [], "logprobs": []}],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SaidItems(Said):
+    """A response by its items, and its status."""
+
+    complete = (None, "completed")
+    items: Items
+
+    @property
+    def text(self) -> str:
+        return text_of(self.items)
+
+    @property
+    def visible(self) -> Items:
+        """The items without hidden calls and the reasoning that led to them."""
+        hidden = hidden_places(self.items)
+        return [item for place, item in enumerate(self.items) if place not in hidden]
+
+    @property
+    def memory_calls(self) -> Items:
+        return [item for item in self.items if is_hidden(item)]
+
+    @property
+    def has_client_calls(self) -> bool:
+        """Whether the client is to answer anything."""
+        return any(item.get("type") in _CALLS and not is_hidden(item) for item in self.items)
+
+    def hidden_round(self, prefix: str) -> HiddenRound:
+        """The items that are sent back: what is hidden, and the messages unless the client has calls to answer.
+
+        The client's list has the visible items too, later in the request, and no id may be there twice. So messages
+        go back without theirs, and other visible items do not. By an id the server also knows what reasoning an item
+        followed; where that is visible, hidden calls have no id and other reasoning is left out.
+        """
+        hidden, repeats = hidden_places(self.items), not self.has_client_calls
+        is_torn = any(item.get("type") == REASONING for item in self.visible)
+        sent: list[Mapping[str, Any]] = []
+        for place, item in enumerate(self.items):
+            if is_hidden(item):
+                call = _without(item, "id") if is_torn else item
+                sent.append({**call, "call_id": item.get("call_id") or f"{prefix}_{place}"})
+            elif place in hidden and not is_torn:
+                sent.append(item)
+            elif repeats and item.get("type") == "message":
+                sent.append(_without(item, "id", "status"))
+        calls = [HiddenCall(str(item["call_id"]), item.get("arguments")) for item in sent if is_hidden(item)]
+        return HiddenRound(sent, self.text if repeats else "", calls)
+
+
+def is_hidden(item: Mapping[str, Any]) -> bool:
+    """Whether an item is a call of the memory tool."""
+    return item.get("type") == "function_call" and item.get("name") == NAME
+
+
+def hidden_places(items: Items) -> set[int]:
+    """The places of hidden calls, and of the reasoning directly before each."""
+    places: set[int] = set()
+    for place, item in reversed(list(enumerate(items))):
+        if is_hidden(item) or (item.get("type") == REASONING and place + 1 in places):
+            places.add(place)
+    return places
+
+
+def _without(item: Mapping[str, Any], *names: str) -> Json:
+    return {name: value for name, value in item.items() if name not in names}
+
+
+def response_for_client(response: Mapping[str, Any], shown: Items, earlier: Sequence[Said]) -> Json:
+    """A response that shows these items, with the usage of the `earlier` replies."""
+    return with_usage({**without_tool(response), "output": list(shown)}, earlier)
+
+
+def shown_items(said: SaidItems, earlier: Sequence[Said]) -> list[Mapping[str, Any]]:
+    """The items that the client gets of all replies; a message that there is no answer where they say nothing.
+
+    Reasoning alone would be refused when the client sends it back.
+    """
+    before = [item for reply in earlier if isinstance(reply, SaidItems) for item in reply.visible]
+    shown = [*before, *said.visible]
+    has_hidden = bool(earlier or said.memory_calls)
+    is_silent = all(
+        item.get("type") == REASONING or (item.get("type") == "message" and not text_of([item]).strip())
+        for item in shown
+    )
+    return [*shown, NOTHING_SAID] if has_hidden and is_silent and said.finish in _ENDED else shown
+
+
+def without_tool(response: Mapping[str, Any]) -> Json:
+    """A response, which repeats the tools of its request, without the memory tool."""
+    tools = response.get("tools")
+    if not isinstance(tools, list):
+        return dict(response)
+    return {**response, "tools": [tool for tool in tools if word_at(tool, "name") != NAME]}
+
+
+def said_in(response: object, items: Items = ()) -> SaidItems:
+    """What the model said in a response; `items` are those that have come while it has none."""
+    status, usage = word_at(response, "status") or None, object_at(response, "usage") or None
+    return SaidItems(objects_at(response, "output") or items, finish=status, usage=usage)
+
+
+_Event = tuple[list[bytes], Json]
+"""The lines of an event, and its data."""
+
+
+class ResponsesSplicer(Splicer[SaidItems]):
+    """Joins replies into one stream."""
+
+    answer = ANSWER
+    _sent_events = 0
+    _sent_items = 0
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._items: dict[int, Mapping[str, Any]] = {}
+        self._numbers: dict[int, int | None] = {}
+        self._held: list[_Event] = []  # of reasoning that may have led to a hidden call
+        self._response: Mapping[str, Any] = {}
+
+    @property
+    def said(self) -> SaidItems:
+        """What the model said in the reply, as far as it has come."""
+        return said_in(self._response, list(self._items.values()))
+
+    def rest(self) -> bytes:
+        """The bytes for the client when a reply has ended: the rest of its last event, unchanged."""
+        rest = super().rest()
+        return b"" if self.is_continued else self._released() + rest
+
+    def _passed(self, lines: list[bytes], body: Json) -> bytes:
+        if word_at(body, "type") in GREETINGS:
+            return b"" if self._earlier else self._numbered((lines, body), without_tool)
+        if word_at(body, "type") in ENDINGS:
+            return self._pass_end((lines, body))
+        return self._pass_item_event((lines, body))
+
+    def _pass_item_event(self, event: _Event) -> bytes:
+        """An event of an item, or what has waited for it; events that belong to no item pass as they come."""
+        body = event[1]
+        index = body.get("output_index")
+        if not isinstance(index, int):
+            return self._released() + self._numbered(event)
+        if isinstance(item := body.get("item"), Mapping):
+            is_new, self._items[index] = index not in self._items, item
+            if is_new and is_hidden(item):
+                self._held.clear()
+                self._numbers[index] = None
+        if index in self._numbers:
+            return b"" if self._numbers[index] is None else self._numbered(event)
+        if self._items.get(index, {}).get("type") == REASONING:
+            self._held.append(event)
+            return b""
+        return self._released() + self._numbered(event)
+
+    def _released(self) -> bytes:
+        held, self._held = self._held, []
+        return b"".join(map(self._numbered, held))
+
+    def _numbered(self, event: _Event, shown: Callable[[Mapping[str, Any]], Json] = dict) -> bytes:
+        """An event with the numbers that it has in the client's stream, and its response as it is `shown`."""
+        lines, body = event
+        self._has_sent = self._has_sent or word_at(body, "type") not in GREETINGS
+        changed = dict(body)
+        if isinstance(response := body.get("response"), Mapping):
+            changed["response"] = shown(response)
+        index = body.get("output_index")
+        if isinstance(index, int):
+            if index not in self._numbers:
+                self._numbers[index], self._sent_items = self._sent_items, self._sent_items + 1
+            changed["output_index"] = self._numbers[index]
+        if "sequence_number" in body:
+            changed["sequence_number"] = self._next_number()
+        return rewritten(lines, body, changed)
+
+    def _pass_end(self, event: _Event) -> bytes:
+        """The event that ends a reply; nothing if another one follows."""
+        self._response, self.is_over = object_at(event[1], "response"), True
+        if self.is_continued:
+            return b""
+        released, shown = self._released(), shown_items(self.said, self._earlier)
+        added = item_events(NOTHING_SAID, self._sent_items) if shown[-1:] == [NOTHING_SAID] else ()
+        written = b"".join([named_event({**event, "sequence_number": self._next_number()}) for event in added])
+        last = self._numbered(event, lambda whole: response_for_client(whole, shown, self._earlier))
+        return released + written + last
+
+    def _next_number(self) -> int:
+        self._sent_events += 1
+        return self._sent_events - 1

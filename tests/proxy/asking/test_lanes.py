@@ -97,10 +97,10 @@ async def test_in_mode_off_nothing_is_begun() -> None:
 
 async def test_each_server_has_a_lane_of_its_own() -> None:
     upstream = Upstream(UpstreamSettings(base_url="http://a/v1"))
-    dispatcher = Dispatcher(upstream, BackgroundSettings(), Clock(), None, own_key=False, is_serial=lambda: False)
-    dispatcher.lane("http://a/v1").note_refusal("60")
-    assert dispatcher.lane(None) is dispatcher.lane("http://a/v1")
-    work = Work(dispatcher.lane("http://b/v1"))
+    dispatcher = Dispatcher(upstream, BackgroundSettings(), clock=Clock())
+    dispatcher.lane_of("http://a/v1").note_refusal("60")
+    assert dispatcher.lane_of(None) is dispatcher.lane_of("http://a/v1")
+    work = Work(dispatcher.lane_of("http://b/v1"))
     await settled()
     assert work.is_running
     await end(work)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, ChatEndpoint
 from proxy.endpoints.endpoint import Endpoint, MalformedElement
 from proxy.endpoints.table import ENDPOINTS, PATHS
 from proxy.errors import BadRequest
@@ -35,23 +35,30 @@ class ItemCounter(ChatCounter):
     protocol = "items/"
 
 
-def look(value: object) -> tuple[str, bool]:
-    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-        raise MalformedElement("has no 'type'.", ".type")
-    return str(value.get("role", "assistant")), value["type"] != "picture"
+class _ItemsEndpoint(ChatEndpoint):
+    dialect = _Items()
+    list_member = "input"
+    list_is_optional = True
+    counted_members = ("instructions", "tools")
+    counter = ItemCounter
+    reply_limits: tuple[str, ...] = ("max_output_tokens",)
+
+    def look(self, value: object) -> tuple[str, bool]:
+        if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+            raise MalformedElement("has no 'type'.", ".type")
+        return str(value.get("role", "assistant")), value["type"] != "picture"
+
+    def from_text(self, text: str) -> Mapping[str, object]:
+        return {"type": "message", "role": "user", "content": text}
 
 
-ITEMS = replace(
-    CHAT_ENDPOINT,
-    dialect=_Items(),
-    list_member="input",
-    look=look,
-    from_text=lambda text: {"type": "message", "role": "user", "content": text},
-    list_is_optional=True,
-    counted_members=("instructions", "tools"),
-    counter=ItemCounter,
-    reply_limits=("max_output_tokens",),
-)
+class _OtherEndpoint(ChatEndpoint):
+    dialect = _Other()
+    counted_members = ("max_tokens",)
+    reply_limits = ()
+
+
+ITEMS = _ItemsEndpoint()
 STEP: list[dict[str, Any]] = [
     {"type": "message", "role": "user", "content": "Go on."},
     {"type": "reasoning", "id": "rs_1"},
@@ -102,7 +109,7 @@ def test_what_is_no_element_is_named_by_its_place() -> None:
 
 def test_the_same_bytes_at_two_endpoints_have_nothing_in_common() -> None:
     cache = MessageCache()
-    other = replace(CHAT_ENDPOINT, dialect=_Other(), counted_members=("max_tokens",), reply_limits=())
+    other = _OtherEndpoint()
     data = body_bytes(messages=[{"role": "user", "content": "x"}], max_tokens=5)
     read: list[wire.Body] = []
     for endpoint in (CHAT_ENDPOINT, other, CHAT_ENDPOINT):

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.endpoint import MalformedElement, Question
+from proxy.endpoints.endpoint import MalformedElement
 from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT as ENDPOINT
-from proxy.endpoints.messages.hidden_calls import said_in
 from proxy.endpoints.messages.replies import StreamedMessage
+from proxy.endpoints.question import Question
 from proxy.endpoints.replies import ending, ending_in
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import (
@@ -224,10 +224,10 @@ def test_what_is_no_message_is_refused(value: object) -> None:
 
 
 def test_a_search_is_told_from_the_clients_calls() -> None:
-    said = said_in(json.dumps(MESSAGE).encode())
+    said = ENDPOINT.said(json.dumps(MESSAGE).encode())
     assert said is not None
     assert (said.calls_memory, said.has_client_calls) == (False, True)
-    assert said_in(b'{"type": "error"}') is None
+    assert ENDPOINT.said(b'{"type": "error"}') is None
 
 
 @pytest.mark.parametrize(

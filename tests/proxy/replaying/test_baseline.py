@@ -54,7 +54,7 @@ def test_above_it_the_prompt_falls_and_then_grows_again() -> None:
 
 def test_a_name_survives_two_cycles_and_no_more() -> None:
     kept = [played([*talk(1), user("It is ORD-4711."), *talk(rounds)]) for rounds in (12, 60)]
-    assert [each.kept_names for each in kept] == [1, 0]
+    assert [each.kept["names"] for each in kept] == [(1, 1), (0, 1)]
 
 
 def test_calls_and_results_are_cut_as_the_rule_says() -> None:

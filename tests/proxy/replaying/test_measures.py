@@ -69,8 +69,8 @@ def test_a_question_reaches_where_all_its_evidence_stands_word_for_word(evidence
 
 
 def test_a_summary_adds_all_conversations_up() -> None:
-    long = ReplayedConversation([decided(10, ms=1.0), decided(30, own=7, ms=9.0)], questions=3, answerable=1)
-    short = ReplayedConversation([decided(30, usable=30, ms=2.0)], questions=1, answerable=1)
+    long = ReplayedConversation([decided(10, ms=1.0), decided(30, own=7, ms=9.0)], {"evidence": (1, 3)})
+    short = ReplayedConversation([decided(30, usable=30, ms=2.0)], {"evidence": (1, 1)})
 
     summary = summarize("mask", [long, short])
 
@@ -108,7 +108,7 @@ def test_a_way_is_cheaper_from_the_request_on_after_which_it_stays_so() -> None:
 
 def test_shares_of_what_is_kept_and_voted_have_intervals_over_conversations() -> None:
     request = ReplayedRequest(100, 80, 0, 0, 200, 1.0, own_tokens=10, votes=3, yes_votes=1)
-    summary = summarize("a", [ReplayedConversation([request], rules=4, kept_rules=each) for each in (1, 3)], direct=())
+    summary = summarize("a", [ReplayedConversation([request], {"rules": (each, 4)}) for each in (1, 3)], direct=())
 
     assert (summary.rules_share, summary.votes, summary.saved_share) == (0.5, 6, 0.1)
     assert summary.intervals["rules"] == (0.5, 0.25, 0.75)

@@ -45,7 +45,7 @@ def replayed() -> ReplayResults:
     ours = ReplayedRequest(2_000, 900, 0, 0, 4_000, 2.0, votes=5, yes_votes=3, action=Action.CONDENSED)
     played = {
         "off": [ReplayedConversation([direct] * 3, id=HOSTILE)],
-        "half-window": [ReplayedConversation([direct, ours, ours], rules=2, kept_rules=1, id=HOSTILE)],
+        "half-window": [ReplayedConversation([direct, ours, ours], {"rules": (1, 2)}, HOSTILE)],
     }
     summaries = [summarize(name, each, direct=played["off"]) for name, each in played.items()]
     return ReplayResults(f"{HOSTILE}.json", 1, "", Window(8_192, "--window"), summaries, played=played)

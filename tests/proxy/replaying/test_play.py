@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from proxy.reasons import Action
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest
-from proxy.replaying.play import Player, open_replay_proxy, request_ends
+from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation, Question
 from proxy.settings import load_settings
-from strategies import parse
 from strategies.core.economics import Prices
 
 WINDOW = 1_024
@@ -33,9 +33,7 @@ def question(messages: list[dict[str, Any]], place: int) -> Question:
 def play(conversation: Conversation, strategy: str, window: int = WINDOW) -> ReplayedConversation:
     async def _play() -> ReplayedConversation:
         async with open_replay_proxy(load_settings(store={"url": "memory://"}, memory={"default": "off"})) as built:
-            pipeline = parse(strategy)
-            assert pipeline is not None
-            return await Player(built, "", window).play(conversation, pipeline, f"0/{strategy}")
+            return await Player(built, "", window).play(conversation, strategy, f"0/{strategy}")
 
     return asyncio.run(_play())
 
@@ -60,7 +58,7 @@ def test_a_strategy_keeps_every_request_in_its_window(strategy: str) -> None:
     played = play(Conversation("a", talk(20)), strategy)
 
     assert any(each.condensed for each in played.requests)
-    assert not any(each.overflows or each.degraded for each in played.requests)
+    assert not any(each.overflows or each.action is Action.DEGRADED for each in played.requests)
     assert played.requests[-1].forwarded_tokens < played.requests[-1].sent_tokens
 
 
@@ -98,7 +96,7 @@ def test_names_that_the_user_gave_are_looked_for_in_the_last_view() -> None:
 
     kept = [play(Conversation("a", messages), name) for name in ("off", "recent")]
 
-    assert [(played.names, played.kept_names) for played in kept] == [(1, 1), (1, 0)]
+    assert [played.kept["names"] for played in kept] == [(1, 1), (0, 1)]
 
 
 def test_a_run_costs_what_is_read_anew_from_the_cache_and_for_our_own_calls() -> None:
@@ -116,7 +114,7 @@ def test_evidence_that_was_dropped_is_not_kept_and_off_keeps_all() -> None:
     messages[3]["content"] = SECRET
     conversation = Conversation("a", messages, questions=[question(messages, 3), question(messages, len(messages) - 2)])
 
-    assert [play(conversation, name).answerable for name in ("off", "recent")] == [2, 1]
+    assert [play(conversation, name).kept["evidence"] for name in ("off", "recent")] == [(2, 2), (1, 2)]
 
 
 def test_evidence_that_no_request_held_is_not_asked_for() -> None:
@@ -125,7 +123,7 @@ def test_evidence_that_no_request_held_is_not_asked_for() -> None:
     questions = [question(messages, 1), question(messages, len(messages) - 1)]
     played = play(Conversation("a", messages, questions=questions), "off")
 
-    assert (played.questions, played.answerable) == (1, 1)
+    assert played.kept["evidence"] == (1, 1)
 
 
 def test_each_view_between_two_condensations_begins_with_the_one_before() -> None:
@@ -139,18 +137,17 @@ def test_a_conversation_without_a_reply_has_no_request() -> None:
     messages = [{"role": "user", "content": "hello?"}]
     conversation = Conversation("a", messages, questions=[question(messages, 0)])
 
-    assert play(conversation, "mask") == ReplayedConversation([], 0, 0, id="a")
+    nothing = dict.fromkeys(("evidence", "names", "rules"), (0, 0))
+    assert play(conversation, "mask") == ReplayedConversation([], nothing, "a")
 
 
 async def test_a_question_is_asked_behind_the_whole_history_and_changes_nothing() -> None:
     messages = talk(20)
     messages[3]["content"] = SECRET
     early, late = question(messages, 3), question(messages, len(messages) - 2)
-    pipeline = parse("recent")
-    assert pipeline is not None
     async with open_replay_proxy(load_settings(store={"url": "memory://"})) as built:
         conversation = Conversation("a", messages, questions=[early, late])
-        playing = Player(built, "", WINDOW).start(conversation, pipeline, "0")
+        playing = Playing(Player(built, "", WINDOW), conversation, "recent", "0")
         for end in request_ends(conversation):
             await playing.send(end)
         before = playing.result()

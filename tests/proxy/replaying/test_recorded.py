@@ -107,7 +107,7 @@ def test_evidence_outside_of_the_conversation_is_left_out(tmp_path: Path) -> Non
         ('{"messages": [\n', "line 1: is not JSON"),
         (lines(HELLO) + "{oops\n", "line 2: is not JSON"),
         (b"\xff\xfe", r"is not UTF-8 text \(byte 0\)"),
-        (gzip.compress(b"[]" * 1000, mtime=0)[:-9], "the gzip data is broken"),
+        (gzip.compress(b"[]" * 1000, mtime=0)[:-9], "ended before the end-of-stream marker"),
         ("3", "is neither a list of messages nor an object with 'messages'"),
         ('{"messages": 3}', "is neither"),
         (lines(HELLO, {"turns": []}), "line 2: is neither"),

@@ -6,15 +6,14 @@ import asyncio
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
-from proxy.endpoints.chat.hidden_calls import FirstChoice, first_choice_in, reply_for_client, usage_for_client
-from proxy.endpoints.hidden_calls import NAME
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, ChatEndpoint
+from proxy.endpoints.chat.replies import FirstChoice
+from proxy.endpoints.hidden_calls import NAME, with_usage
 from proxy.endpoints.replies import Items
 from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS
 from proxy.searching.rounds import (
@@ -70,7 +69,7 @@ def rounds(
     return HiddenRounds(CHAT_ENDPOINT, view, budget, find or found, body, max_rounds=most, top_k=5, runs_calls=True)
 
 
-def heard(*calls: replies.ToolCall, usage: dict[str, int] | None = None) -> FirstChoice:
+def heard(*calls: replies.ToolCall, usage: dict[str, Any] | None = None) -> FirstChoice:
     return FirstChoice(replies.assistant(None, tool_calls=calls), finish="tool_calls", usage=usage)
 
 
@@ -176,14 +175,16 @@ def test_a_call_without_an_id_gets_one() -> None:
     assert len({each["id"] for each in call["tool_calls"]}) == 2
 
 
-def in_one_message(found: Sequence[tuple[str, str]]) -> Items:
+class ResultsInOneMessage(ChatEndpoint):
     """Results as some protocols have them."""
-    return [{"role": "user", "content": [{"id": id, "text": text} for id, text in found]}]
+
+    def results(self, found: Sequence[tuple[str, str]]) -> Items:
+        return [{"role": "user", "content": [{"id": id, "text": text} for id, text in found]}]
 
 
 def test_where_all_results_of_a_round_are_one_message_there_is_one() -> None:
     made = rounds()
-    made.endpoint = replace(CHAT_ENDPOINT, results=in_one_message)
+    made.endpoint = ResultsInOneMessage()
     asyncio.run(made.run(heard(search("greenhouse"), search("blue barrel", id="more"))))
     asyncio.run(made.run(heard(search("greenhouse key", id="third"))))
     hidden = [json.loads(each) for each in json.loads(made.body())[0]]
@@ -278,18 +279,18 @@ def test_arguments_that_cannot_be_read_tell_the_model_what_to_do(arguments: obje
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'{"choices": []}', b'{"choices": [1]}', b'{"error": {}}', b"\xff"])
 def test_what_is_no_completion_says_nothing(data: bytes) -> None:
-    assert first_choice_in(data) is None
+    assert CHAT_ENDPOINT.said(data) is None
 
 
 def test_a_reply_of_which_nothing_is_hidden_keeps_its_bytes() -> None:
     data = b'{ "choices" : [{"message":{"content":"x"}, "finish_reason":"stop"}] }'
-    assert reply_for_client(data, []) == data
+    assert CHAT_ENDPOINT.joined(data, []) == data
 
 
 def test_details_of_a_usage_are_added_up_too() -> None:
     first = {**replies.usage(100, 10), "completion_tokens_details": {"reasoning_tokens": 8, "audio_tokens": None}}
     last = {**replies.usage(150, 7), "completion_tokens_details": {"reasoning_tokens": 2, "audio_tokens": 0}}
-    assert usage_for_client(last, [first]) == {
+    assert with_usage({"usage": last}, [heard(usage=first)])["usage"] == {
         **replies.usage(150, 17),
         "completion_tokens_details": {"reasoning_tokens": 10, "audio_tokens": 0},
     }

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat.splicing import ChatSplicer
+from proxy.endpoints.chat.replies import ChatSplicer
 from proxy.endpoints.hidden_calls import NO_ANSWER
 from tests.strategies.test_invariants import STABLE
 from tests.support import replies
@@ -188,21 +188,11 @@ def heard(*chunks: Chunk) -> tuple[list[str], list[dict[str, Any]]]:
     return hidden, assembled(chunks_in(told)).get("tool_calls", []) if told.endswith(replies.DONE) else []
 
 
-def test_a_name_in_pieces_is_held_back_until_it_is_known() -> None:
-    parts = [piece(name="search_", id="a"), piece(name="memory"), piece(arguments='{"query":"x"}')]
-    assert heard(*parts) == (['{"query":"x"}'], [])
-
-
 @pytest.mark.parametrize("name", ["search", "search_mem", "s"])
 def test_a_name_that_is_only_the_beginning_of_ours_is_the_clients(name: str) -> None:
     parts = [piece(name=name, id="a", arguments=""), piece(arguments="{"), piece(arguments="}")]
     own = {"id": "a", "type": "function", "function": {"name": name, "arguments": "{}"}}
     assert heard(*parts) == ([], [own])
-
-
-def test_such_a_name_without_arguments_is_told_at_the_end_or_before_the_next_call() -> None:
-    own = [{"id": each, "type": "function", "function": {"name": "search", "arguments": ""}} for each in ("a", "b")]
-    assert heard(piece(0, "search", "", id="a"), piece(1, "search", "", id="b"))[1] == own
 
 
 def test_a_name_that_is_repeated_with_each_piece_is_one_name() -> None:

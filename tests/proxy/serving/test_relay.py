@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from starlette.types import Message
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, ChatEndpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.reply.watching import StreamEditor, WatchedReply
@@ -114,9 +113,13 @@ async def test_only_the_end_of_a_reply_waits_for_the_store(
 
 
 LAST = b'event: over\ndata: {"usage": 1}\n\n'
-SPEAKING_LAST = replace(
-    CHAT_ENDPOINT, last_event_at=lambda chunk, _sent: chunk.find(b"event: over"), last_event_has_data=True
-)
+
+
+class SpeaksLast(ChatEndpoint):
+    last_event_has_data = True
+
+    def last_event_at(self, chunk: bytes, sent: bytes) -> int:
+        return chunk.find(b"event: over")
 
 
 @pytest.mark.parametrize("cut", [1, 11, 12, 20, len(LAST) - 1, len(LAST)])
@@ -136,11 +139,8 @@ async def test_an_event_that_ends_a_stream_and_says_something_is_read_whole_befo
 
     first = b"data: 1\n\n" + (LAST[:cut] if cut > 10 else b"")
     reply = Reply(STREAM, first, LAST[cut:] if cut > 10 else LAST)
-    running = asyncio.ensure_future(
-        Relay(SPEAKING_LAST, Incoming(stays), reply, [], settle, Hearing(CHAT_ENDPOINT, STREAM))(
-            {"type": "http"}, stays, send
-        )
-    )
+    relay = Relay(SpeaksLast(), Incoming(stays), reply, [], settle, Hearing(CHAT_ENDPOINT, STREAM))
+    running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
     async with asyncio.timeout(BOUND):
         await store.asked.wait()
         assert b"".join(parts) == b"data: 1\n\n"

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, ChatEndpoint
 from proxy.endpoints.table import ENDPOINTS
 from proxy.sessions.codec import decode_document, encode_session
 from proxy.sessions.recognition import Identity
@@ -21,7 +21,11 @@ class _Other(Chat):
     name = "other"
 
 
-OTHER = replace(CHAT_ENDPOINT, dialect=_Other())
+class _OtherEndpoint(ChatEndpoint):
+    dialect = _Other()
+
+
+OTHER = _OtherEndpoint()
 pytestmark = pytest.mark.anyio
 
 

@@ -151,7 +151,7 @@ def test_reasoning_is_left_to_the_server() -> None:
 def test_merged_messages_have_the_parts_of_both() -> None:
     both = dialect.merged(USER, {"role": "user", "content": [{"type": "input_image"}]})
     assert both["content"] == [{"type": "input_text", "text": "hi"}, {"type": "input_image"}]
-    assert dialect.fitted(dialect.empty("user"), Form()) is None
+    assert dialect.fitted({"type": "message", "role": "user", "content": ""}, Form()) is None
     assert dialect.fitted(CALL, Form()) is CALL
 
 
