@@ -62,9 +62,9 @@ class Leases:
         if not trust.accepted:
             yield LeaseTurn(held=True, received=b"")
             return
-        holder, store = uuid4().hex, self._stored.store
+        holder = uuid4().hex
         lease = await self._poll(
-            lambda: self._stored.write(store.lease(tenant, work, holder, TTL), patience),
+            lambda: self._acquire(tenant, work, holder, patience),
             lambda lease: lease.held or bool(lease.handover),
             until,
             patience,
@@ -110,6 +110,26 @@ class Leases:
             await asyncio.sleep(min(pause, until - now()))
             pause = min(pause * GROWTH, LONGEST_PAUSE)
         return Lease(held=False)
+
+    async def _acquire(self, tenant: str, work: str, holder: str, patience: Patience) -> Lease:
+        """Tries to take the lease.
+
+        A lease that arrives after its caller has stopped waiting is given back; otherwise the others would wait for
+        nothing.
+        """
+        store, abandoned = self._stored.store, asyncio.Event()
+
+        async def acquire() -> Lease:
+            lease = await store.lease(tenant, work, holder, TTL)
+            if lease.held and abandoned.is_set():
+                await store.release(tenant, work, holder, b"", LINGER)
+            return lease
+
+        try:
+            return await self._stored.write(acquire(), patience)
+        except (StoreError, asyncio.CancelledError):
+            abandoned.set()
+            raise
 
     async def _renew_until_done(self, tenant: str, work: str, holder: str, turn: LeaseTurn) -> None:
         """Renews the lease, then releases it; one task does both, so no renewal follows the release."""
