@@ -70,7 +70,6 @@ def serve(arguments: Sequence[str]) -> None:
 
 
 def measure(seconds: float = SECONDS, stores: Sequence[str] = ("memory", "sqlite")) -> list[dict[str, Any]]:
-    """A row for every store and state."""
     rows = []
     for store in stores:
         with ExitStack() as stack:

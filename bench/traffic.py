@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ MARK = "#00000000"
 """Stands wherever requests differ; the number of one, of as many digits, takes its place."""
 NAME = "SESSION"
 """Stands where the session is named; its name takes its place."""
+NEWEST = "{}"
+"""Stands where the newest messages are, those of earlier turns before the last one."""
 _ASKED = "Please go on, and say in one sentence what you have found so far and what you will do next."
 _ASKING = b'{"role": "user", "content": "%b #%%08d"}' % _ASKED.encode()
 _REPLIED = b', {"role": "assistant", "content": "%b#%%08d"}, ' % REPLY.encode()
@@ -82,8 +85,13 @@ class Load(NamedTuple):
 
 def sent(job: Job) -> Load:
     """What came of a job; raises where a request failed."""
-    with ProcessPoolExecutor(1, get_context("spawn")) as process:
-        return process.submit(_sent, job).result()
+    return _generators().submit(_sent, job).result()
+
+
+@cache
+def _generators() -> ProcessPoolExecutor:
+    """Two processes, for two jobs at once; they end with this one."""
+    return ProcessPoolExecutor(2, get_context("spawn"))
 
 
 def _sent(job: Job) -> Load:
@@ -154,62 +162,49 @@ async def _load(job: Job) -> Load:
 
 def requests(job: Job, place: int, numbers: Iterator[int]) -> Iterator[bytes]:
     """The requests of one connection of a job, without end; each takes its number from those of the job."""
-    template = Template.of(job)
     session = f"{job.payload[0]}{job.streamed:d}{(job.window or 0) // 1_000:04d}{place:07d}"
     earlier: list[int] = []
     for number in numbers:
         name = f"c{number:012d}" if job.cold else session
-        yield template.request(name.encode(), number, earlier)
+        yield request(job, name.encode(), number, earlier)
         earlier = [*earlier, number] if len(earlier) + 1 < job.turns else []
 
 
-class Template(NamedTuple):
-    """A request whose names and numbers are to be filled in; `said` is what lies between its numbers."""
+def request(job: Job, session: bytes, number: int, earlier: Sequence[int] = ()) -> bytes:
+    """The bytes of request `number` of a session; those of the numbers `earlier` were asked and answered before."""
+    head, pieces = _pieces(job)
+    turns = b"".join([_ASKING % each + _REPLIED % each for each in earlier])
+    filled = {NAME.encode(): session, MARK.encode(): b"#%08d" % number, NEWEST.encode(): turns + _ASKING % number}
+    body = b"".join([filled.get(piece, piece) for piece in pieces])
+    return head.replace(NAME.encode(), session) + b"content-length: %d\r\n\r\n" % len(body) + body
 
-    head: bytes
-    opening: bytes
-    said: tuple[bytes, ...]
-    ending: bytes
 
-    def request(self, session: bytes, number: int, earlier: Sequence[int] = ()) -> bytes:
-        """The bytes of request `number` of a session; those of the numbers `earlier` were asked and answered before."""
-        mark = b"#%08d" % number
-        opening = self.opening.replace(NAME.encode(), session).replace(MARK.encode(), mark)
-        turns = b"".join([_ASKING % each + _REPLIED % each for each in earlier])
-        body = b"".join((opening, mark.join(self.said), turns, _ASKING % number, self.ending))
-        return self.head.replace(NAME.encode(), session) + b"content-length: %d\r\n\r\n" % len(body) + body
-
-    @classmethod
-    @cache
-    def of(cls, job: Job) -> Template:
-        """That of a job's requests."""
-        history = messages(job.payload)
-        if job.cold:
-            history = [{**each, "content": f"{MARK} {each['content']}"} for each in history]
-        system = {**history[0], "content": f"{history[0]['content']} You are in conversation {NAME}."}
-        tools = [] if job.payload == "small" else list(map(_tool, _PARAMETERS))
-        conversation = in_protocol(Conversation(job.payload, [system, *history[1:]], tools), job.protocol)
-        endpoint = conversation.endpoint
-        first, *rest = map(_written, conversation.messages)
-        beginning = _written({"model": MODEL, **conversation.members})[:-1]
-        head = f"POST {endpoint.path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer sk-bench\r\n"
-        head += "content-type: application/json\r\n"
-        head += f"x-condenser-session: {NAME}\r\n" if job.named else ""
-        head += f"x-condenser-window: {job.window}\r\n" if job.window else ""
-        # `stream` stands towards the end, where the stub looks for it.
-        options = {
-            "temperature": 0.2,
-            endpoint.reply_limits[-1]: 512,
-            **({"tools": conversation.tools} if conversation.tools else {}),
-            **({"stream": True} if job.streamed else {}),
-            **({"stream_options": {"include_usage": True}} if job.streamed and endpoint.dialect is CHAT else {}),
-        }
-        return cls(
-            head.encode(),
-            f'{beginning}, "{endpoint.list_member}": [{first}'.encode(),
-            tuple(part.encode() for part in f", {', '.join(rest)}, ".split(MARK)),
-            f"], {_written(options)[1:]}".encode(),
-        )
+@cache
+def _pieces(job: Job) -> tuple[bytes, Sequence[bytes]]:
+    """The head of a job's requests, and their body, divided where something is to be filled in."""
+    history = messages(job.payload)
+    if job.cold:
+        history = [{**each, "content": f"{MARK} {each['content']}"} for each in history]
+    system = {**history[0], "content": f"{history[0]['content']} You are in conversation {NAME}."}
+    tools = [] if job.payload == "small" else list(map(_tool, _PARAMETERS))
+    conversation = in_protocol(Conversation(job.payload, [system, *history[1:]], tools), job.protocol)
+    endpoint = conversation.endpoint
+    head = f"POST {endpoint.path} HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer sk-bench\r\n"
+    head += "content-type: application/json\r\n"
+    head += f"x-condenser-session: {NAME}\r\n" if job.named else ""
+    head += f"x-condenser-window: {job.window}\r\n" if job.window else ""
+    body = {
+        "model": MODEL,
+        **conversation.members,
+        endpoint.list_member: [*conversation.messages, {}],
+        "temperature": 0.2,
+        endpoint.reply_limits[-1]: 512,
+        **({"tools": conversation.tools} if conversation.tools else {}),
+        # Towards the end, where the stub looks for it.
+        **({"stream": True} if job.streamed else {}),
+        **({"stream_options": {"include_usage": True}} if job.streamed and endpoint.dialect is CHAT else {}),
+    }
+    return head.encode(), re.split(f"({NAME}|{MARK}|{NEWEST})".encode(), json.dumps(body, ensure_ascii=False).encode())
 
 
 def messages(payload: str) -> list[Message]:
@@ -230,7 +225,3 @@ def _tool(name: str) -> dict[str, Any]:
     schema = {"type": "object", "properties": properties, "required": list(properties)}
     said = f"The tool {name} of the workspace; its result is text, cut where it is longer than 1,000 words"
     return {"type": "function", "function": {"name": name, "description": said, "parameters": schema}}
-
-
-def _written(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -30,7 +30,6 @@ EACH = 4
 
 
 def money_page(path: Path) -> str:
-    """A table for each kind of conversations."""
     known = load(path)
     parts = []
     for kind, called in KINDS.items():

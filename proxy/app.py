@@ -54,16 +54,21 @@ def create_app(
     clock: Callable[[], float] = time.time,
     drain: Drain | None = None,
     new_request_id: Callable[[], str] = new_request_id,
+    is_alone: bool = False,
 ) -> FastAPI:
     """An app with these settings; `drain` is how a server tells it that it stops.
 
-    `store`, `clock` and `new_request_id` replace the real ones in tests.
+    `store`, `clock` and `new_request_id` replace the real ones in tests. An app that `is_alone` in its process keeps
+    the garbage collector from what exists once it is built.
     """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with open_services(settings, store=store, clock=clock) as built:
             app.state.services = built
+            if is_alone:
+                gc.freeze()
+                gc.set_threshold(_COLLECT_AFTER)
             yield
 
     app = _App(
@@ -158,18 +163,14 @@ def _explanation(request: Request, error: HTTPException) -> str:
         case HTTPStatus.NOT_FOUND if request.scope["path"].startswith(_ADMIN):
             return f"There is no such path or session under {_ADMIN}, or it is closed because there is no admin.token."
         case HTTPStatus.NOT_FOUND:
-            return f"Nothing is served at {method} {path}; the API is under /v1: set base_url to {_base_url(request)}."
+            base_url = f"{printable(str(request.base_url), _MAX_ADDRESS)}v1"  # by the request's Host header
+            return f"Nothing is served at {method} {path}; the API is under /v1: set base_url to {base_url}."
         case HTTPStatus.METHOD_NOT_ALLOWED:
             allowed = set(Headers(error.headers).get("allow", "").split(", ")) - {"HEAD"}
             return f"{method} is not allowed at {path}; use {' or '.join(sorted(allowed))}."
         case HTTPStatus.UNAUTHORIZED:
             return "The admin token is missing or wrong; send it as Authorization: Bearer TOKEN."
     return ""
-
-
-def _base_url(request: Request) -> str:
-    """The `base_url` that the client should use: the address in its Host header, with `/v1`."""
-    return f"{printable(str(request.base_url), _MAX_ADDRESS)}v1"
 
 
 async def _on_unexpected_error(request: Request, _error: Exception) -> Response:
@@ -180,18 +181,7 @@ def worker_app(settings: Settings, drain: Drain) -> FastAPI:
     """The app of one worker process, with logging configured."""
     configure_logging(settings.log)
     use_one_heap()
-    app = create_app(settings, drain=drain)
-    serving = app.router.lifespan_context
-
-    @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with serving(app):
-            gc.freeze()  # what exists by now stays, and no collection need look at it
-            gc.set_threshold(_COLLECT_AFTER)
-            yield
-
-    app.router.lifespan_context = lifespan
-    return app
+    return create_app(settings, drain=drain, is_alone=True)
 
 
 KEEP_ALIVE = 75  # seconds for an idle connection of a client

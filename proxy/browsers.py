@@ -28,8 +28,6 @@ class NotAllowed(ProxyError):
 
 
 class Guard:
-    """Refuses foreign hosts and origins."""
-
     def __init__(self, settings: Settings) -> None:
         hosts = settings.server.hosts
         self._is_strict = bool(hosts) or is_loopback(settings.host)
@@ -43,34 +41,26 @@ class Guard:
         """
 
     def check(self, headers: Mapping[bytes, bytes], scheme: str) -> None:
-        """Raises `NotAllowed` for a request with these headers."""
         host, origin = headers.get(b"host", b""), headers.get(b"origin")
         is_own = host in self.known or self._is_own(host)
         if self._is_strict and not is_own:
-            message = f"{_shown(host)} is not known as a name of this proxy; server.hosts lists those that it has."
+            name = quoted(host.decode("latin-1"))
+            message = f"{name} is not known as a name of this proxy; server.hosts lists those that it has."
             raise NotAllowed(message, param="Host", code="host_not_allowed")
         if origin is None or self._origins & {"*", origin.decode("latin-1")}:
             return
-        if is_own and origin == scheme.encode() + b"://" + host.lower():
-            return
-        message = f"Pages of {_shown(origin)} may not use this proxy; server.origins lists those that may."
-        raise NotAllowed(message, param="Origin", code="origin_not_allowed")
+        if not (is_own and origin == scheme.encode() + b"://" + host.lower()):
+            page = quoted(origin.decode("latin-1"))
+            message = f"Pages of {page} may not use this proxy; server.origins lists those that may."
+            raise NotAllowed(message, param="Origin", code="origin_not_allowed")
 
     def _is_own(self, value: bytes) -> bool:
         match = _HOST.fullmatch(value.decode("latin-1").lower())
         name = match[1] if match else ""
-        is_own = name in self._names or name.endswith(self._endings) or _is_address(name)
+        try:
+            is_own = bool(ip_address(name))
+        except ValueError:
+            is_own = name in self._names or name.endswith(self._endings)
         if is_own and len(self.known) < _MAX_KNOWN:
             self.known.add(value)
         return is_own
-
-
-def _is_address(name: str) -> bool:
-    try:
-        return bool(ip_address(name))
-    except ValueError:
-        return False
-
-
-def _shown(value: bytes) -> str:
-    return quoted(value.decode("latin-1"))

@@ -1,4 +1,4 @@
-"""`condenser`: the commands. Each lives in a module of its own, which is imported only when the command is given."""
+"""`condenser`: the commands. Each lives in a module that is imported only when the command is given."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ COMMANDS = {
     "healthcheck": "Ask a running proxy whether it is alive; exits 0 if so.",
 }
 """Each command with the line that `--help` has for it."""
+_PROBES = ("status", "dashboard", "healthcheck")
+"""Those that are functions in one module; every other command is a module of its name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,10 +65,11 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text)
         if name == given:
-            module = import_module(f"proxy.commands.{name}")
-            command.description = module.__doc__
+            is_probe = name in _PROBES
+            module = import_module(f"proxy.commands.{'probe' if is_probe else name}")
+            command.description = text if is_probe else module.__doc__
             # A command with actions has a `run` for each of them.
-            command.set_defaults(run=getattr(module, "run", None), parser=command)
+            command.set_defaults(run=getattr(module, name if is_probe else "run", None), parser=command)
             module.add_arguments(command)
     arguments, unknown = top.parse_known_args(words)
     if unknown:

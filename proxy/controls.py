@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
-from proxy.pipeline_names import why_no_pipeline
+from proxy.pipeline_names import pipeline_named
 from proxy.quoting import printable, quoted
 from strategies import Pipeline, parse
 
@@ -29,7 +29,6 @@ _MAX_MODEL = 512
 _MAX_OPTIONS = 4_096
 """Characters. Models and options are keys of caches, which no client may fill with long ones."""
 _MAX_NAME = 64
-"""Characters of an unknown header's name that are shown."""
 _MIN_LIKENESS = 0.75
 """How like a known name an unknown one must be for that to be meant."""
 _MAX_SHOWN = 4
@@ -60,10 +59,10 @@ MEMORY = {
 
 
 def _strategy(value: object) -> Pipeline:
-    pipeline = parse(value) if isinstance(value, str) else None
-    if pipeline is None:
-        raise ValueError(f": {why_no_pipeline(str(value))}")
-    return pipeline
+    try:
+        return pipeline_named(str(value))
+    except ValueError as error:
+        raise ValueError(f": {error}") from None
 
 
 def _options(value: Any) -> Mapping[str, object]:
@@ -98,7 +97,6 @@ def _flag(value: object) -> bool:
 
 
 def _text(pattern: str, allowed: str) -> Callable[[Any], str]:
-    """Reads a text that matches a pattern as a whole."""
 
     def read_text(value: object) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value):
@@ -121,19 +119,10 @@ def _word(values: Mapping[str, Any], allowed: str) -> Callable[[Any], Any]:
     return read_word
 
 
-_session = _text(rf"[\x20-\x7e]{{1,{_MAX_ID}}}", f"1-{_MAX_ID} printable ASCII characters")
-_history = _word({"replay": False, "append": True}, "'replay' or 'append'")
-_memory = _word(MEMORY, f"one of {', '.join(MEMORY)}")
-_economy = _word({word: word for word in ("off", "advise", "auto")}, "one of off, advise, auto")
-_scope = _text(r"[A-Za-z0-9_.-]{1,64}", "1-64 letters, digits, '_', '.' or '-' of ASCII")
-
-
 # -- the table -------------------------------------------------------------------------------------------------
 
 
 class Row(NamedTuple):
-    """What is known of one control."""
-
     key: str
     """Its name in the settings and in errors, and in the body, where it may have `_` for `-`."""
     read: Callable[[Any], Any]
@@ -155,7 +144,11 @@ def control(*row: Any, default: object = None, **more: Any) -> Any:
 class Controls:
     """The controls of one request; a default means that the request does not set a control."""
 
-    session: str | None = control("session", _session, "the session's id: 1-256 printable ASCII characters, else 400")
+    session: str | None = control(
+        "session",
+        _text(rf"[\x20-\x7e]{{1,{_MAX_ID}}}", f"1-{_MAX_ID} printable ASCII characters"),
+        "the session's id: 1-256 printable ASCII characters, else 400",
+    )
     strategy: Pipeline | None = control(  # noqa: RUF009
         "strategy",
         _strategy,
@@ -177,11 +170,16 @@ class Controls:
         "context length to assume, tokens, 256 or more",
         settings="`models[].window`, `window`, then [what is found out](configuration.md#windows)",
     )
-    append: bool = control("history", _history, "`replay` (default) or `append`", default=False)
+    append: bool = control(
+        "history",
+        _word({"replay": False, "append": True}, "'replay' or 'append'"),
+        "`replay` (default) or `append`",
+        default=False,
+    )
     if_head: str | None = control("if-head", str, "the head that an append must find")
     memory: Memory | None = control(  # noqa: RUF009
         "memory",
-        _memory,
+        _word(MEMORY, f"one of {', '.join(MEMORY)}"),
         "`off`, `inject` (relevant messages that were condensed away are put before the user message), `tool` (the"
         " model may search them) or `inject+tool`",
         sticks="yes; a change takes effect at once",
@@ -189,14 +187,14 @@ class Controls:
     )
     memory_scope: str | None = control(
         "memory-scope",
-        _scope,
+        _text(r"[A-Za-z0-9_.-]{1,64}", "1-64 letters, digits, '_', '.' or '-' of ASCII"),
         "what the session [shares memory cards](sessions.md#memory) with: 1-64 of `A-Z a-z 0-9 _ . -`; 400 unless"
         " `memory.scopes` is set",
         sticks="yes, until another scope is named",
     )
     economy: str | None = control(
         "economy",
-        _economy,
+        _word({word: word for word in ("off", "advise", "auto")}, "one of off, advise, auto"),
         "`auto`: condense at the [cheapest](economics.md) size; `advise`: give that size in the reply; `off`",
         sticks="yes",
         settings="`models[].economy`, `economy`",
@@ -225,7 +223,6 @@ class Controls:
     """The header or member of the body that sets each key, for errors."""
 
     def param(self, key: str) -> str:
-        """The header or the member of the body that sets a key."""
         return self.params.get(key) or _header(key)
 
     @property
@@ -318,7 +315,6 @@ def read(
 
 
 def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, Given], list[str]]:
-    """What the headers set, and the names of those that are unknown."""
     found: dict[str, Given] = {}
     unknown: list[str] = []
     for name, value in headers:
@@ -341,9 +337,7 @@ def _from_body(extension: object) -> dict[str, Given]:
     for name, value in extension.items():
         key = name.replace("_", "-")
         if key not in KEYS:
-            near = get_close_matches(key, KEYS, 1, _MIN_LIKENESS)
-            hint = f"did you mean {near[0]!r}? Known: " if near else "known: "
-            message = f"'condenser' has no key {quoted(name)}; {hint}{', '.join(KEYS)}."
+            message = f"'condenser' has no key {quoted(name)}; known: {', '.join(KEYS)}."
             raise BadRequest(message, param=f"condenser.{printable(name)}")
         if value is not None:
             found[key] = (f"condenser.{name}", value)
@@ -363,21 +357,20 @@ class UnknownHeaders:
         self._logged: set[str] = set()
 
     def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Warnings for the reply about the first of these names, in plain ASCII; each that is new is logged too."""
-        return tuple(self._warning(name) for name in names[:_MAX_SHOWN])
+        """Warnings about the first of these names in plain ASCII, without values; each that is new is logged too."""
+        return tuple(map(self._warning, names[:_MAX_SHOWN]))
 
     def _warning(self, name: str) -> str:
-        """The warning about a name, never with the header's value."""
         shown = re.sub(r"[^\w-]", "?", name[:_MAX_NAME], flags=re.ASCII).title()
-        near = next(iter(get_close_matches(shown, _HEADERS.values(), 1, _MIN_LIKENESS)), "")
+        near = get_close_matches(shown, _HEADERS.values(), 1, _MIN_LIKENESS)
+        warning = f"{shown} is unknown and ignored" + (f", did you mean {near[0]}?" if near else "")
         if shown not in self._logged and len(self._logged) <= self._most:
             self._logged.add(shown)
             if len(self._logged) > self._most:
                 _log.warning("more than %d unknown X-Condenser- request headers: no further one is logged", self._most)
             else:
-                hint = f"; did the client mean {near}?" if near else ""
-                _log.warning("the request header %s is unknown and ignored%s", shown, hint)
-        return f"{shown} is unknown and ignored" + (f", did you mean {near}?" if near else "")
+                _log.warning("the request header %s", warning)
+        return warning
 
 
 _UNKNOWN = UnknownHeaders()

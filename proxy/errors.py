@@ -1,17 +1,4 @@
-"""Errors of the proxy itself, as clients get them.
-
-    ProxyError                     status  type                    code
-     ├── BadRequest                400     invalid_request_error   (set by the caller)
-     ├── ContextLengthExceeded     400     invalid_request_error   context_length_exceeded
-     ├── CredentialUnproven        403     invalid_request_error   credential_unproven
-     ├── CredentialRefused         401     invalid_request_error   credential_refused
-     ├── HeadMismatch              409     conflict_error          head_mismatch
-     ├── BodyTooLarge              413     invalid_request_error   body_too_large
-     ├── UpgradeRefused            426     invalid_request_error   upgrade_refused
-     ├── HistoryUnavailable        503     server_error            history_unavailable
-     ├── Overloaded                503     server_error            overloaded
-     ├── ShuttingDown              503     server_error            shutting_down
-     └── UpstreamUnavailable       502     upstream_error          upstream_unreachable, upstream_timeout
+"""Errors of the proxy itself, as clients get them; docs/http.md lists them.
 
 Every one is sent as `{"error": {"message", "type", "param", "code"}}` with JSON nulls, the form that OpenAI's SDKs
 read. Errors of the upstream are not among them: they pass through as they are.
@@ -20,42 +7,44 @@ read. Errors of the upstream are not among them: they pass through as they are.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from proxy.quoting import quoted
 from proxy.values import json_or_none
 
 DEFECT = "The proxy failed; its log says why."
-RETRY_AFTER = 1
+RETRY_AFTER = 1  # seconds
+_INVALID = "invalid_request_error"
 
 
 class ProxyError(Exception):
-    """The base of all errors of the proxy.
+    """The base of all errors of the proxy, with the message of those that always say the same.
 
     `param` names the header or member of the request that is wrong, if one is. `headers` are sent with the error.
     """
 
-    status = 500
-    type = "server_error"
+    status, type = 500, "server_error"
     code: str | None = "internal_error"
 
-    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+    message = ""
+    param: str | None = None
+    headers: Sequence[tuple[str, str]] = ()
+
+    def __init__(self, message: str = "", *, param: str | None = None, code: str | None = None) -> None:
+        self.message = message or self.message
+        super().__init__(self.message)
+        self.param = param or self.param
         self.code = code or self.code
-        self.headers: list[tuple[str, str]] = []
 
     def to_json(self) -> bytes:
-        """The body in OpenAI's form."""
         return error_body(self.message, self.type, self.param, self.code)
 
 
 class BadRequest(ProxyError):
     """The request cannot be read, or a value in it is wrong."""
 
-    status = 400
-    type = "invalid_request_error"
+    status, type = 400, _INVALID
     code: str | None = None
 
 
@@ -68,23 +57,17 @@ class ContextLengthExceeded(BadRequest):
 class CredentialUnproven(ProxyError):
     """Stored text is asked for with a credential of which it is not known whether the upstream accepts it."""
 
-    status = 403
-    type = "invalid_request_error"
-    code = "credential_unproven"
-
-    def __init__(self) -> None:
-        super().__init__(
-            "A dry run that shows a stored conversation needs a credential that the upstream has accepted in the last"
-            " minutes, and its list of models does not tell. Send any other request with it first."
-        )
+    status, type, code = 403, _INVALID, "credential_unproven"
+    message = (
+        "A dry run that shows a stored conversation needs a credential that the upstream has accepted in the last"
+        " minutes, and its list of models does not tell. Send any other request with it first."
+    )
 
 
 class CredentialRefused(ProxyError):
     """The upstream refuses the caller's credential; the client gets its status and its error."""
 
-    status = 401
-    type = "invalid_request_error"
-    code = "credential_refused"
+    status, type, code = 401, _INVALID, "credential_refused"
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__("The upstream refuses this credential.")
@@ -102,18 +85,15 @@ class HeadMismatch(ProxyError):
     The head of a history without messages begins with `0-`.
     """
 
-    status = 409
-    type = "conflict_error"
-    code = "head_mismatch"
+    status, type, code = 409, "conflict_error", "head_mismatch"
 
     def __init__(self, head: str, given: str) -> None:
+        message = f"The stored history ends with {head}, not with {quoted(given)}."
         if head.startswith("0-"):
             message = (
                 f"The session has no stored history yet, so its head is not {quoted(given)}."
                 " X-Condenser-If-Head may be left out of its first append."
             )
-        else:
-            message = f"The stored history ends with {head}, not with {quoted(given)}."
         super().__init__(message, param="X-Condenser-If-Head")
         self.headers = [("X-Condenser-Head", head)]
 
@@ -121,22 +101,16 @@ class HeadMismatch(ProxyError):
 class BodyTooLarge(ProxyError):
     """The body is larger than the limit in the settings."""
 
-    status = 413
-    type = "invalid_request_error"
-    code = "body_too_large"
+    status, type, code = 413, _INVALID, "body_too_large"
 
 
 class UpgradeRefused(ProxyError):
     """The request asks for another protocol on its connection, such as WebSocket; clients fall back to HTTP."""
 
-    status = 426
-    type = "invalid_request_error"
-    code = "upgrade_refused"
-
-    def __init__(self) -> None:
-        super().__init__("This proxy serves HTTP only; send the request without an upgrade.", param="Upgrade")
-        # What follows an upgrade on a connection is read as the other protocol.
-        self.headers = [("connection", "close")]
+    status, type, code = 426, _INVALID, "upgrade_refused"
+    message = "This proxy serves HTTP only; send the request without an upgrade."
+    param = "Upgrade"
+    headers = (("connection", "close"),)  # what follows an upgrade on a connection is read as the other protocol
 
 
 class HistoryUnavailable(ProxyError):
@@ -151,9 +125,7 @@ class ShuttingDown(ProxyError):
 
     status = 503
     code = "shutting_down"
-
-    def __init__(self) -> None:
-        super().__init__("The proxy is shutting down; send the request again.")
+    message = "The proxy is shutting down; send the request again."
 
 
 class Overloaded(ProxyError):
@@ -161,22 +133,16 @@ class Overloaded(ProxyError):
 
     status = 503
     code = "overloaded"
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.headers = [("Retry-After", str(RETRY_AFTER))]
+    headers = (("Retry-After", str(RETRY_AFTER)),)
 
 
 class UpstreamUnavailable(ProxyError):
     """The upstream gave no answer, or broke one off."""
 
-    status = 502
-    type = "upstream_error"
-    code = "upstream_unreachable"
+    status, type, code = 502, "upstream_error", "upstream_unreachable"
 
 
 def error_body(message: str, kind: str, param: str | None = None, code: str | None = None) -> bytes:
-    """The body of an error in OpenAI's form."""
     error = {"message": message, "type": kind, "param": param, "code": code}
     return json.dumps({"error": error}).encode()
 

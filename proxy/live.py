@@ -71,5 +71,4 @@ class Live:
             row.saved_cost = (row.saved_cost or 0.0) + prices.of_call(prompt=saved, cached=saved)
 
     def document(self) -> dict[str, Any]:
-        """All rows, the one that was served last first."""
         return {"object": "live", "data": [asdict(row) for row in reversed(self._rows.values())]}

@@ -14,10 +14,10 @@ import time
 from dataclasses import dataclass, field
 from functools import lru_cache
 from time import perf_counter
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from proxy.condensing import account
-from proxy.condensing.decision import Decision
+from proxy.condensing.exchange import Exchange
 from proxy.package import LOGGER
 from proxy.quoting import label, printable
 from proxy.settings import LogSettings
@@ -30,16 +30,6 @@ _QUIET = frozenset(("/livez", "/readyz", "/metrics"))
 _log = logging.getLogger(LOGGER)
 
 
-class Decided(Protocol):
-    """What was decided on a request, and how long that took."""
-
-    timing: account.Timing
-
-    @property
-    def decision(self) -> Decision:
-        """The decision that counts now."""
-
-
 @dataclass(slots=True, eq=False)
 class RequestLine:
     """One request and what became of it; filled in while it is served."""
@@ -50,7 +40,7 @@ class RequestLine:
     status: int | None = None
     is_complete: bool = False
     model: str | None = None
-    decided: Decided | None = None
+    decided: Exchange | None = None
     outcome: tuple[str, str] = ("", "")
     """Action and reason of a request on which nothing was decided."""
     error: str | None = None
@@ -61,19 +51,24 @@ class RequestLine:
 
     def write(self) -> None:
         """Writes the line, which is made only if its level is logged."""
+        level = logging.INFO if self.status is not None and self.status < 500 else logging.WARNING
         if self.path in _QUIET:
             level = logging.DEBUG
-        else:
-            level = logging.INFO if self.status is not None and self.status < 500 else logging.WARNING
         if _log.isEnabledFor(level):
             # Not by `log`, which searches the stack for the caller: a request is logged from here only.
             _log.handle(_log.makeRecord(LOGGER, level, __file__, 0, self, (), None))
 
     def __str__(self) -> str:
-        decided, ms = self.decided, (perf_counter() - self._started) * 1000
-        upstream = decided.timing.upstream if decided else self.upstream_ms
+        ms = (perf_counter() - self._started) * 1000
+        if self.decided is not None:
+            line = account.log_line(self.decided.decision, self.decided.timing)
+            what, upstream = f"{label(self.model or '', _LONGEST_MODEL)} {line}", self.decided.timing.upstream
+        else:
+            place = f"{self.method} {label(self.path, _LONGEST_PATH)}"
+            what = f"{place} {', '.join(filter(None, self.outcome))}" if self.outcome[0] else place
+            upstream = self.upstream_ms
         parts = [
-            f"{self.status or '-'} {self._what_was_done()}",
+            f"{self.status or '-'} {what}",
             f"error {self.error}" if self.error else "",
             "" if self.is_complete else "broken off",
             f"upstream {upstream:.0f} ms" if upstream else "",
@@ -81,13 +76,6 @@ class RequestLine:
             f"request {self.id}",
         ]
         return ", ".join(filter(None, parts))
-
-    def _what_was_done(self) -> str:
-        if self.decided is not None:
-            line = account.log_line(self.decided.decision, self.decided.timing)
-            return f"{label(self.model or '', _LONGEST_MODEL)} {line}"
-        place = f"{self.method} {label(self.path, _LONGEST_PATH)}"
-        return f"{place} {', '.join(filter(None, self.outcome))}" if self.outcome[0] else place
 
     def fields(self) -> dict[str, Any]:
         """The same as members of a JSON object; what is not known is left out."""
@@ -121,10 +109,9 @@ def _time(record: logging.LogRecord) -> str:
 
 
 class JsonLines(logging.Formatter):
-    """Formats log records as JSON, one per line."""
+    """Formats log records as JSON, one per line, with the fields of the request if a record is of one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The JSON line of a record, with the fields of its request if it is of one."""
         document = {
             "time": _time(record),
             "level": record.levelname.lower(),
@@ -139,10 +126,9 @@ class JsonLines(logging.Formatter):
 
 
 class TextLines(logging.Formatter):
-    """Formats log records for people: time, level and message."""
+    """Formats log records for people: time, level, message, and the traceback of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record, and the traceback of its error if it has one."""
         line = f"{_time(record)} {record.levelname} {record.getMessage()}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
@@ -165,7 +151,6 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
-        """Standard error."""
         return sys.stderr
 
 

@@ -29,6 +29,5 @@ def config_directory() -> Path:
 
 
 def tool_output_patterns() -> Sequence[re.Pattern[str]]:
-    """The patterns that recognise a tool's output in a user message."""
     data = tomllib.loads((config_directory() / "tool_output.toml").read_text("utf-8"))
     return [re.compile(pattern) for pattern in data["patterns"]]

@@ -1,15 +1,22 @@
-"""What is wrong with a text that names no pipeline."""
+"""Reads the name of a pipeline, and says what is wrong with a text that is none."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 
 from proxy.quoting import quoted
-from strategies import LONGEST, OBSERVE, TABLE
+from strategies import LONGEST, OBSERVE, TABLE, Pipeline, parse
 
 
-def why_no_pipeline(text: str) -> str:
-    """What is wrong with a text that names no pipeline, for a user to read."""
+def pipeline_named(text: str) -> Pipeline:
+    """The pipeline with this name; raises `ValueError` that says which stage is wrong."""
+    pipeline = parse(text)
+    if pipeline is None:
+        raise ValueError(_why_no_pipeline(text))
+    return pipeline
+
+
+def _why_no_pipeline(text: str) -> str:
     if len(text) > LONGEST:
         return f"a pipeline has at most {LONGEST} characters, not {len(text):,}"
     names = [name.strip() for name in text.removeprefix(OBSERVE).split("+")]

@@ -71,7 +71,7 @@ def bar_plot(title: str, told: str, bars: Sequence[Bar], line_at: float | None =
     def at(value: float) -> float:
         return LABEL + width * (value - least) / ((most - least) or 1.0)
 
-    drawn = [_upright(at(value), height) for value in {0.0, line_at or 0.0}]
+    drawn = [f'<path class="grid" d="M{at(value):.1f} 0V{height}"/>' for value in {0.0, line_at or 0.0}]
     for place, bar in enumerate(bars):
         y, left, right = 6 + BAR * place, *sorted((at(0.0), at(bar.value)))
         drawn.append(_text(LABEL - 8, y + 18, bar.name if len(bar.name) < 30 else bar.name[:28] + "…", "end"))
@@ -97,7 +97,8 @@ def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> s
 
 
 def _figure(title: str, told: str, height: int, drawn: Sequence[str], rows: str, names: Sequence[str] = ()) -> str:
-    legend = "".join(f"<li>{_sample(place)}{escape(name)}</li>" for place, name in enumerate(names))
+    sample = '<svg class="sample" viewBox="0 0 36 10" aria-hidden="true"><path {} d="M0 5H36"/></svg>'
+    legend = "".join(f"<li>{sample.format(_stroke(place))}{escape(name)}</li>" for place, name in enumerate(names))
     return (
         f"<figure><figcaption>{escape(told)}</figcaption>{f'<ul class=legend>{legend}</ul>' if legend else ''}"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(title)}, plot">'
@@ -122,19 +123,11 @@ def _stroke(place: int) -> str:
     return f'class="line s{place % COLOURS}" stroke-dasharray="{DASHES[place % len(DASHES)]}"'
 
 
-def _sample(place: int) -> str:
-    return f'<svg class="sample" viewBox="0 0 36 10" aria-hidden="true"><path {_stroke(place)} d="M0 5H36"/></svg>'
-
-
 def _levels(top: float, left: float, right: float, at: _At) -> Iterator[str]:
     for part in range(5):
         y = at(1, top * part / 4)[1]
         yield f'<line class="grid" x1="{left:.1f}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
         yield _text(left - 6, y + 4, f"{top * part / 4:,.10g}", "end")
-
-
-def _upright(x: float, height: int) -> str:
-    return f'<path class="grid" d="M{x:.1f} 0V{height}"/>'
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:

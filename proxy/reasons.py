@@ -86,13 +86,8 @@ NO_MORE_CONDENSED = NOTHING_CONDENSED | {
     Reason.NOT_PREPARED,
     Reason.NO_PROGRESS,
     Reason.NO_ROOM,
-    Reason.NOTHING_TO_CONDENSE,
-    Reason.NOTHING_TO_DROP,
-    Reason.NOTHING_TO_MASK,
-    Reason.NOTHING_TO_EXTRACT,
-    Reason.NOTHING_TO_SHORTEN,
-    Reason.NOTHING_TO_SUMMARIZE,
     Reason.SUMMARY_BOUNDARY,
+    *(reason for reason in Reason if reason.startswith("nothing-to-")),
 }
 """Also those that say only that condensing was tried, or put off, and saved nothing more."""
 

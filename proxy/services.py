@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, closing
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 
 import anyio.lowlevel
 
@@ -23,7 +23,6 @@ from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.restoring import Restorer
 from proxy.condensing.running import PipelineRunner
 from proxy.condensing.searching import Searcher
-from proxy.controls import Controls
 from proxy.discovery import Discovered
 from proxy.http.admission import Admission
 from proxy.http.headers import lowered_names
@@ -56,56 +55,121 @@ from proxy.upstream import Upstream
 from strategies.core.messages import Reader
 
 
-@dataclass(frozen=True, slots=True)
 class Services:
-    """The parts of an app that its endpoints use."""
+    """The parts of an app, built on one store; to be made inside of a running event loop.
 
-    settings: Settings
-    stored: StoredSessions
-    upstream: Upstream
-    tenants: Tenants
-    callers: Callers
-    tokenizers: Tokenizers
-    policies: Policies
-    condenser: Condenser
-    message_cache: MessageCache
-    discovered: Discovered
-    calibrator: Calibrator
-    background: OwnedTasks
-    asking: Asking
-    telemetry: Telemetry
-    live: Live
-    admission: Admission
-    admin: Admin
-    memory_admin: MemoryAdmin
-    clock: Callable[[], float]
-    kept_replies: KeptReplies | None
-    """The histories of replies that requests may name; None where they are not taken over."""
-    own_key: str | None
-    """The operator's key for the upstream; None where callers bring their own."""
-    bounds: Bounds
-    """What one request body may hold."""
-    permit: Callable[[Controls], None] | None
-    """Raises `BadRequest` for controls that clients may not set; None if they may set all."""
+    A `summarizer` replaces the calls to models. `clock` gives seconds since the epoch.
+    """
 
-    @property
-    def store(self) -> Store:
-        """Where sessions are stored."""
-        return self.stored.store
+    def __init__(
+        self, settings: Settings, store: Store, clock: Callable[[], float], summarizer: Resolver | None = None
+    ) -> None:
+        # First what may fail: a file with a secret that cannot be read.
+        self.tenants, token = Tenants(settings, tenant_key(settings)), admin_token(settings)
+        self.settings, self.store, self.clock = settings, store, clock
+        self.telemetry = Telemetry()
+        self.live = Live(clock)
+        self.upstream = Upstream(settings.upstream)
+        self.stored = StoredSessions(store, settings.store.timeout, self.telemetry.record_write)
+        self.background = OwnedTasks()
+        self.counting = CountingPool()
+        self.tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
+        self.message_cache = MessageCache()
+        self._reader = Reader(tool_output_patterns())
+        key, keeps_text, limits = settings.upstream.api_key, settings.store.keeps_text, settings.limits
+        self.own_key = key.get_secret_value() if key else None
+        """The operator's key for the upstream; None where callers bring their own."""
+        self.callers = self._callers()
+        self.discovered = Discovered(
+            self.upstream, self.background, clock, api_key=self.own_key, enabled=settings.upstream.discover
+        )
+        self.asking = Asking(
+            self.upstream,
+            settings.background,
+            own_key=key is not None,
+            clock=clock,
+            on_call=self.telemetry.record_call,
+            is_serial=lambda: self.discovered.is_local,
+        )
+        knowledge = self._knowledge()
+        table, learned = bundled_table(config_directory() / "models.toml"), knowledge.learned.window
+        self.calibrator = knowledge.calibrator
+        self.policies = Policies(settings, table, self.discovered.window, learned, knowledge.profiles.for_model)
+        self.condenser = self._condenser(knowledge, summarizer or self.asking)
+        self.admission = self._admission()
+        self.admin = Admin(self.stored, token, self._reader, self.tokenizers)
+        self.memory_admin = MemoryAdmin(
+            self.stored, self._reader, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text
+        )
+        self.kept_replies = KeptReplies(self.stored) if settings.sessions.take_over and keeps_text else None
+        """The histories of replies that requests may name; None where they are not taken over."""
+        self.bounds = Bounds(limits.messages, limits.members, limits.values)
+        """What one request body may hold."""
+        self.permit = None if settings.controls == ControlSettings() else settings.controls.check
+        """Raises `BadRequest` for controls that clients may not set; None if they may set all."""
 
+    def _callers(self) -> Callers:
+        base_url = self.settings.upstream.base_url
+        names = lowered_names([AUTHORIZATION, *self.settings.tenant.headers])
+        facts, tasks, is_keyed = self.stored.facts, self.background, self.own_key is not None
+        return Callers(self.upstream, base_url, facts, tasks, self.clock, names, own_key=is_keyed)
 
-@dataclass(frozen=True, slots=True)
-class _Ground:
-    """What all other parts are built on."""
+    def _admission(self) -> Admission:
+        # Every request that is served then has a connection to the upstream: it waits for a place, and nothing else.
+        most = min(self.settings.limits.in_flight, self.settings.upstream.max_connections)
+        admission = Admission(self.settings.limits, most, partial(self.telemetry.count, "refusals_total"))
+        self.telemetry.metric("queue").set_function(lambda: admission.waiting)
+        return admission
 
-    settings: Settings
-    clock: Callable[[], float]
-    upstream: Upstream
-    stored: StoredSessions
-    tasks: OwnedTasks
-    telemetry: Telemetry
-    pool: CountingPool
-    tokenizers: Tokenizers
+    def _knowledge(self) -> Knowledge:
+        settings, facts, tasks, clock = self.settings, self.stored.facts, self.background, self.clock
+        base_url, report = settings.upstream.base_url, partial(self.telemetry.count, "truncations_total")
+        learned = LearnedWindows(base_url, facts, tasks, settings.upstream.learned_ttl, clock, self.discovered.window)
+        calibrator = Calibrator(
+            base_url,
+            facts,
+            tasks,
+            ttl=settings.store.ttl,
+            clock=clock,
+            report=self.telemetry.record_calibration,
+            truncated_at=learned.truncated_at,
+        )
+        return Knowledge(learned, calibrator, Profiles(partial(settings.own, "profile")), tasks, report)
+
+    def _condenser(self, knowledge: Knowledge, resolver: Resolver) -> Condenser:
+        settings, stored, tasks, clock = self.settings, self.stored, self.background, self.clock
+        memory, allowance, keeps_text = settings.memory, settings.background.allowance, settings.store.keeps_text
+        keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text)
+        model = memory.embeddings_model
+        recall = Recall(Meanings(self.asking.embed, keeper, model, allowance, clock) if model else None)
+        searcher = Searcher(recall, memory, knowledge.learned, settings.upstream.learned_ttl, clock)
+        intake = Intake(
+            policies=self.policies,
+            recogniser=Recogniser(stored, settings.sessions.headers),
+            measurer=Measurer(self._reader, self.counting, self.message_cache),
+            restorer=Restorer(self._reader, self.counting, keeps_text=keeps_text),
+            tokenizers=self.tokenizers,
+            knowledge=knowledge,
+            add_offer=searcher.with_offer,
+            keeps_text=keeps_text,
+        )
+        leases, runner = Leases(stored, tasks), PipelineRunner(resolver, tasks)
+        maker = Maker(runner, keeper, leases, tasks, clock)
+        preparer = Preparer(
+            maker=maker,
+            runner=runner,
+            keeper=keeper,
+            leases=leases,
+            tasks=tasks,
+            counted=intake.with_counts,
+            clock=clock,
+            allowance=allowance,
+            keeps_text=keeps_text,
+        )
+        injector = Injector(recall, memory, tasks)
+        decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout, settings.cost.cache_lifetime)
+        report = self.telemetry.record_overflow
+        return Condenser(intake, decider, knowledge, self.policies, searcher, settings.usage_probe, report)
 
 
 @asynccontextmanager
@@ -116,150 +180,20 @@ async def open_services(
     summarizer: Resolver | None = None,
     clock: Callable[[], float] = time.time,
 ) -> AsyncIterator[Services]:
-    """Builds all parts of an app. A `store` that is passed in is not closed, a `summarizer` replaces the real one."""
+    """The parts of an app while it runs. A `store` that is passed in is not closed."""
     async with AsyncExitStack() as stack:
         if store is None:
-            store = await stack.enter_async_context(_opened_store(settings, clock))
+            most, of_tenant = settings.store.max_session_bytes, settings.store.max_tenant_bytes
+            store = await open_store(
+                settings.store.url, clock=clock, max_session_bytes=most, max_tenant_bytes=of_tenant
+            )
+            stack.push_async_callback(store.close)
         # httpx imports modules at its first use, which would delay concurrent requests by 16 ms.
         await anyio.lowlevel.checkpoint()
-        upstream = Upstream(settings.upstream)
-        stack.push_async_callback(upstream.close)
-        pool = stack.enter_context(closing(CountingPool()))
-        telemetry = Telemetry()
-        stored = StoredSessions(store, settings.store.timeout, telemetry.record_write)
-        stack.push_async_callback(stored.close)
-        tasks = OwnedTasks()
-        stack.push_async_callback(tasks.close)
-        tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
-        await asyncio.to_thread(tokenizers.warm)
-        yield _services(_Ground(settings, clock, upstream, stored, tasks, telemetry, pool, tokenizers), summarizer)
-
-
-@asynccontextmanager
-async def _opened_store(settings: Settings, clock: Callable[[], float]) -> AsyncIterator[Store]:
-    quotas = settings.store.max_session_bytes, settings.store.max_tenant_bytes
-    store = await open_store(settings.store.url, clock=clock, max_session_bytes=quotas[0], max_tenant_bytes=quotas[1])
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
-def _services(ground: _Ground, summarizer: Resolver | None) -> Services:
-    settings, stored, clock, limits = ground.settings, ground.stored, ground.clock, ground.settings.limits
-    key = settings.upstream.api_key
-    own_key = key.get_secret_value() if key else None
-    discovered = Discovered(ground.upstream, ground.tasks, clock, api_key=own_key, enabled=settings.upstream.discover)
-    asking = Asking(
-        ground.upstream,
-        settings.background,
-        own_key=key is not None,
-        clock=clock,
-        on_call=ground.telemetry.record_call,
-        is_serial=lambda: discovered.is_local,
-    )
-    knowledge = _knowledge(ground, discovered)
-    table = bundled_table(config_directory() / "models.toml")
-    policies = Policies(settings, table, discovered.window, knowledge.learned.window, knowledge.profiles.for_model)
-    message_cache, ttl, keeps_text = MessageCache(), settings.store.ttl, settings.store.keeps_text
-    memory_reader = Reader(tool_output_patterns())
-    return Services(
-        settings=settings,
-        stored=stored,
-        upstream=ground.upstream,
-        tenants=Tenants(settings, tenant_key(settings)),
-        callers=_callers(ground),
-        tokenizers=ground.tokenizers,
-        policies=policies,
-        condenser=_condenser(ground, policies, knowledge, message_cache, asking, summarizer or asking),
-        message_cache=message_cache,
-        discovered=discovered,
-        calibrator=knowledge.calibrator,
-        background=ground.tasks,
-        asking=asking,
-        telemetry=ground.telemetry,
-        live=Live(clock),
-        admission=_admission(settings, ground.telemetry),
-        admin=Admin(stored, admin_token(settings), memory_reader, ground.tokenizers),
-        memory_admin=MemoryAdmin(stored, memory_reader, ttl=ttl, clock=clock, keeps_text=keeps_text),
-        clock=clock,
-        kept_replies=KeptReplies(stored) if settings.sessions.take_over and keeps_text else None,
-        own_key=own_key,
-        bounds=Bounds(limits.messages, limits.members, limits.values),
-        permit=None if settings.controls == ControlSettings() else settings.controls.check,
-    )
-
-
-def _admission(settings: Settings, telemetry: Telemetry) -> Admission:
-    # Every request that is served then has a connection to the upstream: it waits for a place, and for nothing else.
-    most = min(settings.limits.in_flight, settings.upstream.max_connections)
-    admission = Admission(settings.limits, most, telemetry.record_refusal)
-    telemetry.watch_queue(lambda: admission.waiting)
-    return admission
-
-
-def _callers(ground: _Ground) -> Callers:
-    settings = ground.settings
-    own_key, base_url = settings.upstream.api_key is not None, settings.upstream.base_url
-    names = lowered_names([AUTHORIZATION, *settings.tenant.headers])
-    return Callers(ground.upstream, base_url, ground.stored.facts, ground.tasks, ground.clock, names, own_key=own_key)
-
-
-def _knowledge(ground: _Ground, discovered: Discovered) -> Knowledge:
-    settings, facts, tasks, clock = ground.settings, ground.stored.facts, ground.tasks, ground.clock
-    base_url, telemetry = settings.upstream.base_url, ground.telemetry
-    learned = LearnedWindows(base_url, facts, tasks, settings.upstream.learned_ttl, clock, discovered.window)
-    calibrator = Calibrator(
-        base_url,
-        facts,
-        tasks,
-        ttl=settings.store.ttl,
-        clock=clock,
-        report=telemetry.record_calibration,
-        truncated_at=learned.truncated_at,
-    )
-    return Knowledge(learned, calibrator, Profiles(settings.profile_of), tasks, telemetry.record_truncation)
-
-
-def _condenser(
-    ground: _Ground,
-    policies: Policies,
-    knowledge: Knowledge,
-    message_cache: MessageCache,
-    asking: Asking,
-    resolver: Resolver,
-) -> Condenser:
-    settings, stored, tasks, clock = ground.settings, ground.stored, ground.tasks, ground.clock
-    memory, allowance, keeps_text = settings.memory, settings.background.allowance, settings.store.keeps_text
-    keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text)
-    model = memory.embeddings_model
-    recall = Recall(Meanings(asking.embed, keeper, model, allowance, clock) if model else None)
-    searcher = Searcher(recall, memory, knowledge.learned, settings.upstream.learned_ttl, clock)
-    reader = Reader(tool_output_patterns())
-    intake = Intake(
-        policies=policies,
-        recogniser=Recogniser(stored, settings.sessions.headers),
-        measurer=Measurer(reader, ground.pool, message_cache),
-        restorer=Restorer(reader, ground.pool, keeps_text=keeps_text),
-        tokenizers=ground.tokenizers,
-        knowledge=knowledge,
-        add_offer=searcher.with_offer,
-        keeps_text=keeps_text,
-    )
-    leases, runner = Leases(stored, tasks), PipelineRunner(resolver, tasks)
-    maker = Maker(runner, keeper, leases, tasks, clock)
-    preparer = Preparer(
-        maker=maker,
-        runner=runner,
-        keeper=keeper,
-        leases=leases,
-        tasks=tasks,
-        counted=intake.with_counts,
-        clock=clock,
-        allowance=allowance,
-        keeps_text=keeps_text,
-    )
-    injector = Injector(recall, memory, tasks)
-    decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout, settings.cost.cache_lifetime)
-    report = ground.telemetry.record_overflow
-    return Condenser(intake, decider, knowledge, policies, searcher, settings.usage_probe, report)
+        built = Services(settings, store, clock, summarizer)
+        stack.push_async_callback(built.upstream.close)
+        stack.callback(built.counting.close)
+        stack.push_async_callback(built.stored.close)
+        stack.push_async_callback(built.background.close)
+        await asyncio.to_thread(built.tokenizers.warm)
+        yield built

@@ -1,19 +1,19 @@
 """Telemetry: the Prometheus metrics.
 
 They carry counts and names only, never content and never a credential. The parts of the proxy report an event by
-calling one of the `record_*` methods of `Telemetry`.
+calling `Telemetry.count`, or a `record_…` method where more than one number changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from proxy.asking import FinishedCall
 from proxy.condensing.decision import Decision
-from proxy.http.admission import Refusal
 from proxy.knowledge.calibrator import Progress
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
@@ -21,7 +21,28 @@ from proxy.reasons import Action, Trigger
 MAX_MODELS = 256
 """Maximum number of models with a label of their own."""
 OTHER = "other"
-"""The label of all other models."""
+_OVERHEAD = partial(Histogram, buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10))
+METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
+    "requests_total": (Counter, "Requests by what was done with them.", ("action",)),
+    "reasons_total": (Counter, "Requests by the reason that was given.", ("reason",)),
+    "tokens_total": (Counter, "Prompt tokens before and after, and all of our own calls by role.", ("stage",)),
+    "calls_total": (Counter, "Model calls of our own by how they ended.", ("role", "outcome")),
+    "condensations_total": (Counter, "New condensations by trigger.", ("trigger",)),
+    "overflows_total": (Counter, "Prompts that an upstream refused, by what followed.", ("outcome",)),
+    "truncations_total": (Counter, "Prompts that were not read whole.", ()),
+    "refusals_total": (Counter, "Requests that were refused, by what ran out.", ("reason",)),
+    "store_failed_writes_total": (Counter, "Writes that the store failed.", ("reason",)),
+    "store_writable": (Gauge, "Whether the last write to the store worked.", ()),
+    "overhead_seconds": (_OVERHEAD, "Time added before a request was forwarded.", ()),
+    "calibration_error": (
+        Gauge,
+        "Mean relative error of the estimated prompt tokens, of requests without and with an anchor.",
+        ("model", "kind"),
+    ),
+    "in_flight": (Gauge, "Requests under way.", ()),
+    "queue": (Gauge, "Requests that wait to be served.", ()),
+}
+"""Each metric, without the `condenser_` of its name: its kind, what it counts, its labels."""
 
 
 class Telemetry:
@@ -29,62 +50,26 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        made = {
+            name: kind(f"condenser_{name}", text, labels, registry=self.registry)
+            for name, (kind, text, labels) in METRICS.items()
+        }
         # Cached, because every request counts: looking up a labelled counter takes longer than incrementing it.
-        self._requests = cache(self._counter("requests_total", "Requests by what was done with them.", "action").labels)
-        self._reasons = cache(self._counter("reasons_total", "Requests by the reason that was given.", "reason").labels)
-        self._tokens = self._counter(
-            "tokens_total", "Prompt tokens before and after, and all of our own calls by role.", "stage"
-        )
-        self._before, self._after = self._tokens.labels("before"), self._tokens.labels("after")
-        self._calls = self._counter("calls_total", "Model calls of our own by how they ended.", "role", "outcome")
-        self._condensations = self._counter("condensations_total", "New condensations by trigger.", "trigger")
-        self._overflows = self._counter(
-            "overflows_total", "Prompts that an upstream refused, by what followed.", "outcome"
-        )
-        self._truncations = self._counter("truncations_total", "Prompts that were not read whole.")
-        self._overhead = Histogram(
-            "condenser_overhead_seconds",
-            "Time added before a request was forwarded.",
-            buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1, 5, 10),
-            registry=self.registry,
-        )
-        calibration = Gauge(
-            "condenser_calibration_error",
-            "Mean relative error of the estimated prompt tokens, of requests without and with an anchor.",
-            ("model", "kind"),
-            registry=self.registry,
-        )
-        self._calibration = cache(calibration.labels)
-        self._failed_writes = self._counter("store_failed_writes_total", "Writes that the store failed.", "reason")
-        self._writable = Gauge(
-            "condenser_store_writable", "Whether the last write to the store worked.", registry=self.registry
-        )
-        self._writable.set(1)
+        self.metric = cache(lambda name, *labels: made[name].labels(*labels) if labels else made[name])
+        """A metric by its name and the values of its labels."""
         self._models: set[str] = set()
         self.in_flight = 0
         """Requests under way; who serves one counts it."""
-        flights = Gauge("condenser_in_flight", "Requests under way.", registry=self.registry)
-        flights.set_function(lambda: self.in_flight)
+        self.metric("in_flight").set_function(lambda: self.in_flight)
+        self.metric("store_writable").set(1)
 
-        self._refusals = self._counter("refusals_total", "Requests that were refused, by what ran out.", "reason")
-        self._queue = Gauge("condenser_queue", "Requests that wait to be served.", registry=self.registry)
-
-    def watch_queue(self, waiting: Callable[[], float]) -> None:
-        """Has the number of waiting requests read from `waiting`."""
-        self._queue.set_function(waiting)
-
-    def record_refusal(self, reason: Refusal) -> None:
-        """Records a request that was not served."""
-        self._refusals.labels(reason).inc()
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"condenser_{name}", text, labels, registry=self.registry)
+    def count(self, name: str, *labels: str) -> None:
+        self.metric(name, *labels).inc()
 
     def record_calibration(self, model: str, progress: Progress) -> None:
-        """Records how well the prompt tokens of a model are estimated now."""
         for kind, error in (("first", progress.first), ("anchored", progress.anchored)):
             if error is not None:
-                self._calibration(self._label(model), kind).set(error)
+                self.metric("calibration_error", self._label(model), kind).set(error)
 
     def _label(self, model: str) -> str:
         """The label of a model: its name, if that is a short plain one among the first `MAX_MODELS`; else `OTHER`.
@@ -96,44 +81,34 @@ class Telemetry:
         return model if model in self._models else OTHER
 
     def record_call(self, call: FinishedCall) -> None:
-        """Records a model call of our own that has ended."""
-        self._calls.labels(call.role, call.failure or "answered").inc()
-        self._tokens.labels(call.role).inc(call.tokens)
+        self.count("calls_total", call.role, call.failure or "answered")
+        self.metric("tokens_total", call.role).inc(call.tokens)
 
     def record_decision(self, decision: Decision, milliseconds: float) -> None:
         """Records the decision on a request, and the milliseconds that the proxy added before it was forwarded."""
-        self._requests(decision.action).inc()
+        self.metric("requests_total", decision.action).inc()
         if decision.reason:
-            self._reasons(decision.reason).inc()
-        self._before.inc(decision.tokens_before)
-        self._after.inc(decision.forwarded_tokens)
+            self.metric("reasons_total", decision.reason).inc()
+        self.metric("tokens_total", "before").inc(decision.tokens_before)
+        self.metric("tokens_total", "after").inc(decision.forwarded_tokens)
         if decision.action is Action.CONDENSED:
-            self._condensations.labels(decision.trigger).inc()
-        self._overhead.observe(milliseconds / 1000)
+            self.count("condensations_total", decision.trigger)
+        self.metric("overhead_seconds").observe(milliseconds / 1000)
 
     def record_overflow(self, decision: Decision, outcome: str) -> None:
         """Records that the upstream refused a prompt for its length.
 
         `decision` is the one whose reply the client gets, after a retry if there was one.
         """
-        self._overflows.labels(outcome).inc()
+        self.count("overflows_total", outcome)
         if decision.trigger is Trigger.OVERFLOW:
-            self._condensations.labels(decision.trigger).inc()
+            self.count("condensations_total", decision.trigger)
 
     def record_write(self, failure: str) -> None:
         """Records a write to the store; `failure` is the reason why it failed, "" if it did not."""
-        self._writable.set(not failure)
+        self.metric("store_writable").set(not failure)
         if failure:
-            self._failed_writes.labels(failure).inc()
-
-    def record_truncation(self) -> None:
-        """Records that a `usage` proves a truncated prompt."""
-        self._truncations.inc()
-
-    def record_bypass(self) -> None:
-        """Records a generation request that is passed on uncondensed."""
-        self._requests(Action.BYPASSED).inc()
+            self.count("store_failed_writes_total", failure)
 
     def exposition(self) -> bytes:
-        """The metrics in Prometheus' text format."""
         return generate_latest(self.registry)

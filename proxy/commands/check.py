@@ -9,38 +9,48 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import fields
+from functools import reduce
 from http import HTTPStatus
+from math import ceil, inf
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import SecretStr
 
 from proxy.cli import FAILED, OK
-from proxy.commands.effective import CheckedModel, budget_lines
-from proxy.commands.options import NamedModel, add_settings_arguments, command_line_settings, model, settings_from
+from proxy.commands.options import add_settings_arguments, command_line_settings, model, settings_from
+from proxy.condensing.decision import OPTION_BOUNDS
+from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
+from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.prices import EVEN
+from proxy.knowledge.profiles import Scope
+from proxy.package import config_directory
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import key_file
 from proxy.request.measure import LENGTH_ESTIMATE
 from proxy.services import Services, open_services
 from proxy.settings import Settings, trees_by_source
+from proxy.settings.sources import sets
 from proxy.settings.token import token_file
 from proxy.store import file_of, open_store
 from proxy.store.base import StoreError
 from proxy.store.sqlite_file import SCHEMA_VERSION, version_on_disk
-from proxy.tokens.counter import EncodingStatus
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
-from proxy.tokens.windows import WindowLookup, no_stated_window
+from proxy.tokens.windows import WindowLookup, bundled_table, no_stated_window
+from strategies import TABLE, Pipeline
+from strategies.core.budget import MAX_RESERVE, Budget, Marks
+from strategies.core.economics import advise, break_even, condensing_of
+from strategies.core.protocol import Marking
 
 _STAND_IN = SecretStr("nobody is told")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `check`."""
     add_settings_arguments(command)
     command.add_argument(
         "--model", metavar="NAME", type=model, help="print the budget for this model, with a suffix for that strategy"
@@ -51,8 +61,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints one line for each part that was checked; exits 1 when one of them is wrong."""
     settings = settings_from(arguments)
-    named: NamedModel | None = arguments.model
-    checked = CheckedModel(settings, *named, trees_by_source(**command_line_settings(arguments))) if named else None
+    checked = None
+    if arguments.model:
+        name, suffix = arguments.model
+        checked = CheckedModel(settings, name, suffix, trees_by_source(**command_line_settings(arguments)))
     return OK if asyncio.run(_check(settings, checked, offline=arguments.offline)) else FAILED
 
 
@@ -62,16 +74,22 @@ async def _check(settings: Settings, checked: CheckedModel | None, *, offline: b
     discovered: WindowLookup = no_stated_window
     async with AsyncExitStack() as stack:
         try:
-            files = [] if offline else _missing_files(settings)
-            missing = [*dict.fromkeys(file.parent for file in files if not file.parent.exists()), *files]
-            built = await stack.enter_async_context(
-                _open_services_without_files(settings) if offline else open_services(settings)
-            )
+            missing = [] if offline else _missing_files(settings)
+            folders = dict.fromkeys(file.parent for file in missing if not file.parent.exists())
+            opened = _open_services_without_files(settings) if offline else open_services(settings)
+            built = await stack.enter_async_context(opened)
         except (StoreError, OSError, ValueError) as error:
             print(f"store       {redacted(settings.store.url)}: {in_words(error)}")
         else:
-            good = await _check_parts(settings, built, offline=offline)
-            for path in filter(Path.exists, missing):
+            # All of them, also where one is wrong.
+            good = all(
+                [
+                    await _check_store(settings, built, offline=offline),
+                    _check_tokenizers(built),
+                    offline or await _check_upstream(built),
+                ]
+            )
+            for path in filter(Path.exists, (*folders, *missing)):
                 print(f"created     {path}")
             if checked and good:
                 discovered = await _print_calibration(built, checked.model, offline=offline)
@@ -93,74 +111,61 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
     counted = built.tokenizers.for_model(model, ChatCounter).cache_key
     for name, counter in (("counted", counted), ("by length", LENGTH_ESTIMATE)):
         first, anchored, prices = await built.calibrator.progress(model, counter)
-        if prices == EVEN and first is None and anchored is None:
-            print(f"calibration {name}: nothing learned yet")
-            continue
-        print(
-            f"calibration {name}: error {_share(first)} of first requests, {_share(anchored)} later;"
-            f" hidden {prices.requests:,.0f} tokens, text × {prices.words:.2f}"
-        )
+        said = "nothing learned yet"
+        if prices != EVEN or first is not None or anchored is not None:
+            errors = ["unknown" if error is None else f"{error:.1%}" for error in (first, anchored)]
+            said = (
+                f"error {errors[0]} of first requests, {errors[1]} later;"
+                f" hidden {prices.requests:,.0f} tokens, text × {prices.words:.2f}"
+            )
+        print(f"calibration {name}: {said}")
     return built.discovered.window if asks else no_stated_window
 
 
-def _share(error: float | None) -> str:
-    return "unknown" if error is None else f"{error:.1%}"
-
-
-async def _check_parts(settings: Settings, built: Services, *, offline: bool) -> bool:
-    good = await _check_store(settings, built, offline=offline)
+def _check_tokenizers(built: Services) -> bool:
+    """Looks also at the vocabularies that were not needed yet."""
+    good = True
     for row in built.tokenizers.status():
-        problem = _tokenizer_problem(row, settings.tokenizer.ranks_dir)
+        problem = row.problem
+        if row.state == "not loaded":
+            try:
+                vocabulary(row.name, built.settings.tokenizer.ranks_dir)
+            except RanksUnavailable as error:
+                problem = str(error)
         ready = row.state if row.state == "loaded" else "ready, loaded when it is first needed"
         print(f"tokenizer   {row.name}: {problem or ready}")
         good = good and not problem
-    return good if offline else await _check_upstream(built) and good
-
-
-def _tokenizer_problem(row: EncodingStatus, ranks_dir: Path | None) -> str:
-    """Why a tokenizer cannot count, also one that was not needed yet; "" where it can."""
-    try:
-        if row.state == "not loaded":
-            vocabulary(row.name, ranks_dir)
-    except RanksUnavailable as error:
-        return str(error)
-    return row.problem
+    return good
 
 
 async def _check_store(settings: Settings, built: Services, *, offline: bool) -> bool:
-    unopened = _why_unopened(settings) if offline else None
-    problem = await _store_problem(built) if unopened is None else unopened.reason
-    good = not problem if unopened is None else unopened.is_usable
-    print(f"store       {redacted(settings.store.url)}: {problem or 'ok'}")
+    url, unopened = redacted(settings.store.url), _why_unopened(settings) if offline else None
+    if unopened:
+        problem, good = unopened
+    else:
+        problem, good = "", True
+        try:
+            async with asyncio.timeout(settings.store.timeout):
+                await built.store.ping()
+        except StoreError as error:
+            problem, good = str(error).replace(f"{url} ", ""), False  # the line has the address already
+        except TimeoutError:
+            problem, good = f"store-timeout: no answer within {settings.store.timeout:g} s", False
+    print(f"store       {url}: {problem or 'ok'}")
     for file in _missing_files(settings) if offline and good else ():
         print(f"not yet     {file}: serve makes it")
     return good
 
 
-async def _store_problem(built: Services) -> str:
-    """Why the store does not answer, in its own words; "" where it does."""
-    timeout = built.settings.store.timeout
-    try:
-        async with asyncio.timeout(timeout):
-            await built.store.ping()
-    except StoreError as error:
-        # The line has the address already.
-        return str(error).replace(f"{redacted(built.settings.store.url)} ", "")
-    except TimeoutError:
-        return f"store-timeout: no answer within {timeout:g} s"
-    return ""
-
-
 async def _check_upstream(built: Services) -> bool:
-    url = redacted(built.settings.upstream.base_url)
+    url, has_key = redacted(built.settings.upstream.base_url), built.own_key is not None
     try:
         status = await built.upstream.probe()
     except UpstreamUnavailable as error:
         print(f"upstream    {url}: {error.message}")
         return False
-    has_key = built.settings.upstream.api_key is not None
     note = ""
-    if status in (401, 403):
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         note = " (it refuses upstream.api_key)" if has_key else " (it wants a credential, which callers bring)"
     print(f"upstream    {url}: answers {status}{note}")
     return status < HTTPStatus.INTERNAL_SERVER_ERROR and not (note and has_key)
@@ -172,27 +177,23 @@ async def _check_upstream(built: Services) -> bool:
 # replaced by one in memory, and secrets that would be made by a constant.
 
 
-class _UnopenedStore(NamedTuple):
-    """Why a store is not opened, and whether `serve` could open it."""
+def _why_unopened(settings: Settings) -> tuple[str, bool] | None:
+    """Why the store cannot be opened without a change to the disk, and whether `serve` could open it; None if it can.
 
-    reason: str
-    is_usable: bool = True
-
-
-def _why_unopened(settings: Settings) -> _UnopenedStore | None:
-    """Why the store cannot be opened without a change to the disk; None if it can. Raises `OSError`."""
+    Raises `OSError`.
+    """
     file = file_of(settings.store.url)
     if file is None:
         return None
     if not file.exists():
         nearest = next(folder for folder in Path(os.path.abspath(file)).parents if folder.exists())
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
-            return _UnopenedStore("not there yet")
-        return _UnopenedStore(f"not there, and nothing can be made in {nearest}", is_usable=False)
+            return "not there yet", True
+        return f"not there, and nothing can be made in {nearest}", False
     version = version_on_disk(file)
     if version and version < SCHEMA_VERSION:
-        return _UnopenedStore(f"of version {version}, which serve brings up to {SCHEMA_VERSION}")
-    return None if file.stat().st_size else _UnopenedStore("an empty file, which serve fills")
+        return f"of version {version}, which serve brings up to {SCHEMA_VERSION}", True
+    return None if file.stat().st_size else ("an empty file, which serve fills", True)
 
 
 def _missing_files(settings: Settings) -> list[Path]:
@@ -203,19 +204,146 @@ def _missing_files(settings: Settings) -> list[Path]:
 
 @asynccontextmanager
 async def _open_services_without_files(settings: Settings) -> AsyncIterator[Services]:
-    """The services of a proxy, without making a file; a store that cannot be opened so is replaced by one in memory."""
+    """The services of a proxy, without making a file."""
+    files = key_file(settings), token_file(settings)
+    needs_key, needs_token = (file is not None and not file.exists() for file in files)
+    changes: dict[str, Any] = {}
+    if needs_key:
+        changes["tenant"] = settings.tenant.model_copy(update={"pepper": _STAND_IN})
+    if needs_token:
+        changes["admin"] = settings.admin.model_copy(update={"token": _STAND_IN})
     async with AsyncExitStack() as stack:
         store = None
         if _why_unopened(settings):
             store = await open_store("memory://")
             stack.push_async_callback(store.close)
-        yield await stack.enter_async_context(open_services(_without_files(settings), store=store))
+        yield await stack.enter_async_context(open_services(settings.model_copy(update=changes), store=store))
 
 
-def _without_files(settings: Settings) -> Settings:
-    """The settings with a constant for each secret whose file would be made."""
-    files = key_file(settings), token_file(settings)
-    needs_key, needs_token = (file is not None and not file.exists() for file in files)
-    tenant = settings.tenant.model_copy(update={"pepper": _STAND_IN}) if needs_key else settings.tenant
-    admin = settings.admin.model_copy(update={"token": _STAND_IN}) if needs_token else settings.admin
-    return settings.model_copy(update={"tenant": tenant, "admin": admin})
+# The numbers for a model
+
+_DEFAULT, _OWN = "default", "settings for the model"
+_SHARES = ("paths", "depth")
+TYPICAL = {"an agent": (12_000, 600), "a chat": (500, 250)}
+"""Tokens of tools and system message, and by how many a request grows: medians of recorded conversations, rounded."""
+
+
+class CheckedModel(NamedTuple):
+    """Which numbers to show: those of a model, under the pipeline that a suffix of its name asks for."""
+
+    settings: Settings
+    model: str
+    suffix: Pipeline | None = None
+    sources: Mapping[str, Mapping[str, Any]] = {}
+    """What each source sets, by the source's name; the first one wins. Without them every origin is "settings"."""
+
+    def source(self, *path: str) -> str:
+        return next((name for name, tree in self.sources.items() if sets(tree, path)), SETTINGS)
+
+    def origin(self, *path: str) -> str:
+        """Where the value of the key at a path is from, which may be the model's own entry."""
+        if getattr(self.settings.for_model(self.model), path[-1], None) is not None:
+            return _OWN
+        used, default = (reduce(getattr, path, settings) for settings in (self.settings, Settings.model_construct()))
+        return _DEFAULT if used == default else self.source(*path)
+
+
+def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_window) -> Iterator[str]:
+    """The lines to print for a model; `discovered` looks up the windows that the server states."""
+    table = bundled_table(config_directory() / "models.toml")
+    policies = Policies(checked.settings, table, discovered)
+    policy = policies.policy(Controls(strategy=checked.suffix), {}, Scope(checked.model))
+    window, budget = policy.window, policy.budget
+    known_by = checked.source("window") if window.source == SETTINGS else window.source
+    yield f"model       {checked.model}"
+    yield f"  window    {window}" if window.tokens is None else f"  window    {window.tokens:,} ({known_by})"
+    if budget is None:
+        yield "  nothing is condensed until the window is known: set `window` in [[models]], or, where"
+        yield "  the server loads models when they are asked for, send it a request and check again"
+    else:
+        if window.max_input is not None:
+            yield f"  max input {window.max_input:,} ({known_by})"
+        yield from (f"  {label:<9} {text}" for label, text in _rows(policy, budget, checked))
+    yield f"  strategy  {policy.pipeline} ({'suffix of the name' if checked.suffix else checked.origin('strategy')})"
+    for stage in policy.stages:
+        options = getattr(stage, "options", None)
+        for option in fields(options) if options is not None else ():
+            shown = _option(checked, stage.name, option.name, getattr(options, option.name), budget)
+            yield f"    {stage.name}.{option.name} = {shown}"
+    if budget is not None and not policy.pipeline.is_off:
+        entry = checked.settings.for_model(checked.model)
+        published = "bundled table, US dollars a million" if table.prices(checked.model) else ""
+        own = f"settings for '{entry.match}'" if entry and entry.prices else ""
+        prices_by = own or published or "ratios that most vendors share"
+        yield from _economy_lines(policy, budget, checked.origin("economy"), prices_by)
+
+
+def _economy_lines(policy: Policy, budget: Budget, origin: str, prices_by: str) -> Iterator[str]:
+    """Where condensing is cheapest for an agent and for a chat, and when a condensation pays back."""
+    prices = policy.costs
+    yield f"  economy   {policy.economy} ({origin})"
+    yield (
+        f"    prices = {prices.input:g} anew, {prices.cached_input:g} cached, {prices.cache_write:g} written to it,"
+        f" {prices.output:g} a reply ({prices_by})"
+    )
+    for who, (head, growth) in TYPICAL.items():
+        condensing = condensing_of(budget, prices, head, growth, asks=policy.asks_first)
+        advice = advise(budget, prices, condensing, growth)
+        requests = break_even(condensing, budget.trigger, prices)
+        paid = "never pays back" if requests == inf else f"pays back after {ceil(requests):,} requests"
+        marks = f"{advice.trigger:,}, cut to {advice.target:,}"
+        cheapest = f"{marks}, {advice.saves:.1%} cheaper than " if advice.saves else ""
+        yield f"    {who} ({head:,} constant, {growth:,} a request): cheapest at {cheapest}the trigger, which {paid}"
+
+
+def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:
+    """The numbers of a budget: a label, and the number with what it is and its origin."""
+    reserve = checked.settings.own("reserve", checked.model)
+    reserved_by = f"an eighth of the window, at most {MAX_RESERVE:,}"
+    if reserve is not None:
+        clamped = "" if reserve == budget.reserve else f", clamped from {reserve:,}"
+        reserved_by = checked.origin("marks", "reserve") + clamped
+    yield "reserve", f"{budget.reserve:,} ({reserved_by}; a request's own length comes first)"
+    yield "usable", f"{budget.usable:,} (what is left of the window)"
+    yield from _mark_rows(policy, budget, checked)
+    yield "hard", f"headroom under {budget.least_headroom:,} (a sixteenth of the window, at most 512)"
+    yield "record", f"{budget.replacement_cap:,} at most (a tenth of the window)"
+    yield "task", f"{budget.task_cap:,} of the first user message, more if there is room (an eighth of the window)"
+    for name in ("rules", "names", "facts"):
+        yield name, f"{getattr(budget.ledger, name):,} at most ({checked.origin('ledger', f'{name}_max_tokens')})"
+    if budget.prompt_window is not None:
+        yield "asks in", f"{budget.prompt_window:,} (the summarizer's window)"
+
+
+def _mark_rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:
+    """The marks as they are used; those of a strategy that has its own take the place of the settings'."""
+    entry = checked.settings.for_model(checked.model)
+    own = entry.marks if entry else None
+    configured = (own or checked.settings.marks).to_marks()
+    stage = next((stage for stage in policy.stages if isinstance(stage, Marking)), None)
+    requested = stage.marks(budget.with_marks(configured)) if stage else configured
+    for name in ("prepare", "trigger", "target", "step"):
+        share, used = getattr(requested, name), getattr(budget.marks, name)
+        clamped = "" if share == used else f", clamped from {share:g}"
+        origin = _DEFAULT if share == getattr(Marks(), name) else _OWN if own else checked.source("marks", name)
+        if share != getattr(configured.clamped(), name) and stage is not None:
+            origin = f"of {policy.pipeline}"
+        unused = ", condenses nothing under a strategy that judges" if name == "trigger" and policy.judging else ""
+        yield name, f"{getattr(budget, name):,} ({used:.4g} of usable, {origin}{clamped}{unused})"
+
+
+def _option(checked: CheckedModel, stage: str, name: str, value: Any, budget: Budget | None) -> str:
+    """The value of an option with its origin; in tokens, and bounded, where the budget says so."""
+    origin = SETTINGS if name in option_tables(checked.settings)[stage] else "by its mode"
+    if name in checked.settings.options.get(stage, {}):
+        origin = checked.source("options", stage, name)
+    elif value == getattr(TABLE[stage].options, name):
+        origin = _DEFAULT
+    if budget is not None and name in _SHARES:
+        return f"{int(value * budget.usable):,} ({value:g} of usable, {origin})"
+    if budget is not None and name in OPTION_BOUNDS:
+        bound, most = OPTION_BOUNDS[name][0], OPTION_BOUNDS[name][1](budget)
+        if most < value:
+            return f"{most:,} ({bound}, clamped from {value:,}, {origin})"
+    shown = str(value).lower() if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else repr(value)
+    return f"{shown} ({origin})"

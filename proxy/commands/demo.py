@@ -18,7 +18,6 @@ PROTOCOLS = ("chat", "messages", "responses")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `demo`."""
     command.add_argument(
         "--strategy", metavar="NAME", type=strategy, default=DEFAULT, help=f"the third way ({DEFAULT})"
     )

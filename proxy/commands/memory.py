@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from proxy.cli import USAGE
-from proxy.commands.proxy_client import actions_of, add_action, add_proxy_arguments, request_session, table
+from proxy.commands.proxy_client import actions_of, add_action, request_session, table
 from proxy.errors import CommandFailed
 from proxy.quoting import one_line
 from proxy.sessions.session import MAIN
@@ -18,34 +18,28 @@ from strategies.core.cards import TYPES, from_json, to_json
 
 COLUMNS = ("CARD", "TYPE", "STATE", "ROLE", "SOURCE", "CREATED", "CONDENSATION", "MESSAGES", "TAGS", "CONTENT")
 HINT_404 = "there is no such card, session or branch"
+_ID = "the session as `sessions list` prints it, or its id, or scope:NAME"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `memory`."""
     actions = actions_of(command)
-    listing = _action(actions, "list", _list, "the cards of a session, oldest first")
+    listing = add_action(actions, "list", _list, "the cards of a session, oldest first", _ID)
     listing.add_argument("--json", action="store_true", help="as the JSON array that an export has as `memory`")
-    search = _action(actions, "search", _search, "a session's cards and messages that match a query, best first")
+    text = "a session's cards and messages that match a query, best first"
+    search = add_action(actions, "search", _search, text, _ID)
     search.add_argument("query", metavar="QUERY", help="words to look for")
     search.add_argument("--branch", default=MAIN, help=f"whose messages and cards are searched; by default {MAIN}")
     search.add_argument("--top-k", default="5", metavar="N", help="the most hits, by default 5")
-    add = _action(actions, "add", _add, "write a card")
+    add = add_action(actions, "add", _add, "write a card", _ID)
     add.add_argument("content", metavar="CONTENT", help="one sentence")
     add.add_argument("--type", choices=TYPES, default="fact", help="by default fact")
     add.add_argument("--tag", action="append", default=[], help="may be given several times")
     text = "add the cards of a JSON file, as `sessions export --memory` writes it"
-    importing = _action(actions, "import", _import, text)
+    importing = add_action(actions, "import", _import, text, _ID)
     importing.add_argument("file", metavar="FILE", help="a JSON array of cards; - for standard input")
-    forget = _action(actions, "forget", _forget, "take out a card, or with --all every one")
+    forget = add_action(actions, "forget", _forget, "take out a card, or with --all every one", _ID)
     forget.add_argument("card", metavar="CARD", nargs="?", help="the card as `list` prints it")
     forget.add_argument("--all", action="store_true", help="all cards")
-
-
-def _action(actions: Any, name: str, run: Callable[[argparse.Namespace], None], text: str) -> Any:
-    action = add_action(actions, name, run, text)
-    action.add_argument("id", metavar="ID", help="the session as `sessions list` prints it, or its id, or scope:NAME")
-    add_proxy_arguments(action)
-    return action
 
 
 def _list(arguments: argparse.Namespace) -> None:

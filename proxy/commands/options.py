@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 from proxy.controls import MIN_WINDOW, check_model, split_model
 from proxy.errors import BadRequest, SettingsError
+from proxy.pipeline_names import pipeline_named
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
-from proxy.settings.values import known_strategy
+from proxy.settings.sources import COMMAND_LINE
 from strategies import Pipeline
 
 
 def add_settings_arguments(command: argparse.ArgumentParser) -> None:
-    """The options that every command with settings takes."""
     command.add_argument("--config", metavar="FILE", help=f"a TOML file ({CONFIG_VARIABLE})")
     command.add_argument("--upstream", metavar="URL", help="the upstream's base URL, with its /v1")
     command.add_argument(
@@ -32,15 +32,12 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 def command_line_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings that the command line sets, as `load_settings` takes them."""
-    given: dict[str, Any] = {
-        key: value
-        for key in ("host", "port", "workers", "strategy", "window")
-        if (value := getattr(arguments, key, None)) is not None
-    }
-    if arguments.upstream is not None:
-        given["upstream"] = {"base_url": arguments.upstream}
-    if arguments.store is not None:
-        given["store"] = {"url": arguments.store}
+    given: dict[str, Any] = {}
+    for (*tables, key), option in COMMAND_LINE.items():
+        value = getattr(arguments, option.removeprefix("--"), None)
+        if value is not None:
+            table = given.setdefault(tables[0], {}) if tables else given
+            table[key] = value
     return given
 
 
@@ -52,23 +49,19 @@ def use_config(file: str | None) -> None:
         os.environ[CONFIG_VARIABLE] = file
 
 
-class NamedModel(NamedTuple):
-    """A model's name without its suffix, and the pipeline that the suffix names."""
-
-    name: str
-    suffix: Pipeline | None = None
-
-
 def strategy(text: str) -> str:
-    """The name of a strategy or a pipeline."""
+    return pipeline(text).text
+
+
+def pipeline(text: str) -> Pipeline:
     try:
-        return known_strategy(text)
+        return pipeline_named(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def model(text: str) -> NamedModel:
-    """A model as clients name it, perhaps with the suffix of a pipeline."""
+def model(text: str) -> tuple[str, Pipeline | None]:
+    """A model as clients name it, without the suffix of a pipeline, and the pipeline that this names."""
     try:
         check_model(text)
     except BadRequest as error:
@@ -76,11 +69,10 @@ def model(text: str) -> NamedModel:
     name, suffix = split_model(text)
     if not name:
         raise argparse.ArgumentTypeError("is empty")
-    return NamedModel(name, suffix)
+    return name, suffix
 
 
 def window(text: str) -> int:
-    """A context length in tokens."""
     tokens = positive(text)
     if tokens < MIN_WINDOW:
         raise argparse.ArgumentTypeError(f"must be at least {MIN_WINDOW}")
@@ -88,7 +80,6 @@ def window(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """A whole number above 0."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"'{text}' must be a whole number of at least 1")
     return int(text)

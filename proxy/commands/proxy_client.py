@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from proxy.commands.running import configured_url, find_proxy
 from proxy.errors import CommandFailed
@@ -39,7 +36,6 @@ class Reply(NamedTuple):
     body: bytes = b""
     problem: str = ""
     base: str = ""
-    """The address that was asked."""
 
 
 def ask(
@@ -58,17 +54,22 @@ def ask(
     base = (url if url is not None else default_url()).rstrip("/")
     headers = {**(_HEADERS if body else {}), **({"Authorization": f"Bearer {token}"} if token is not None else {})}
     try:
-        connection, prefix = _connection(base, timeout)
+        parts = _parsed(base)
+        connection = _CONNECTIONS[parts.scheme](parts.netloc, timeout=timeout)
         try:
-            connection.request(method, prefix + path, body, headers)
+            connection.request(method, parts.path + path, body, headers)
             answer = connection.getresponse()
             return Reply(answer.status, answer.read(), f"{base} answered {answer.status}", base)
         finally:
             connection.close()
-    except (OSError, HTTPException, ValueError) as error:
-        hint = "" if url is not None else "; --url names another address"
-        shown = redacted(base) if "@" in base else base
-        return Reply(0, problem=f"no proxy answers at {shown}: {_reason(error, timeout)}{hint}")
+    except _NoAddress as error:
+        why = str(error)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+    except HTTPException:
+        why = "what answers there is not a condenser"
+    hint = "" if url is not None else "; --url names another address"
+    return Reply(0, problem=f"no proxy answers at {redacted(base) if '@' in base else base}: {why}{hint}")
 
 
 def default_url() -> str:
@@ -77,57 +78,44 @@ def default_url() -> str:
     return running.url if running else configured_url()
 
 
-class _NoAddress(ValueError):
+class _NoAddress(Exception):
     """A text that names no server; the message says what is wrong with it."""
 
 
-def _connection(base: str, timeout: float) -> tuple[HTTPConnection, str]:
-    """An open connection to the server of an address, and the path in the address."""
+def _parsed(base: str) -> SplitResult:
+    """The parts of an address; raises `_NoAddress`."""
     if "@" in base:
         raise _NoAddress("an address has no user and no password here")
     try:
         parts = urlsplit(base)
-        host, port = parts.hostname, parts.port
+        is_address = parts.scheme in _CONNECTIONS and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        host = None
-    if not host or parts.scheme not in _CONNECTIONS:
+        is_address = False
+    if not is_address:
         raise _NoAddress("an address has the form http://HOST:PORT")
-    connection = _CONNECTIONS[parts.scheme](host, port, timeout=timeout)
-    connection.connect()
-    return connection, parts.path
-
-
-def _reason(error: Exception, timeout: float) -> str:
-    match error:
-        case _NoAddress():
-            return str(error)
-        case ssl.SSLError():
-            return "the TLS handshake failed"
-        case socket.gaierror():
-            return "there is no such host"
-        case TimeoutError():
-            return f"no answer within {timeout:g} s"
-        case ConnectionRefusedError():
-            return "connection refused"
-        case OSError(errno=int() as number):
-            return os.strerror(number).lower()
-    return "what answers there is not a condenser"
+    return parts
 
 
 def actions_of(command: argparse.ArgumentParser) -> Any:
-    """The actions of a command, for `add_action`."""
     return command.add_subparsers(title="actions", required=True, metavar="ACTION")
 
 
-def add_action(actions: Any, name: str, run: Callable[[argparse.Namespace], int | None], text: str) -> Any:
-    """Adds an action, which `run` does; `text` is its line of help. Returns its parser."""
-    action = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
+def add_action(
+    actions: Any, name: str, run: Callable[[argparse.Namespace], None], text: str, session: str = ""
+) -> argparse.ArgumentParser:
+    """Adds an action that asks a proxy, and returns its parser; `text` is its line of help.
+
+    With `session` it takes the id of one; the text says in what form.
+    """
+    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
     action.set_defaults(run=run, parser=action)
+    if session:
+        action.add_argument("id", metavar="ID", help=session)
+    add_proxy_arguments(action)
     return action
 
 
 def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
-    """Adds the options that name the proxy, its token and a tenant."""
     action.add_argument("--tenant", help="look only at the sessions of this tenant, named by its digest")
     action.add_argument("--url", metavar="URL", help=URL_HELP)
     action.add_argument("--token", help="by default admin.token of the settings, or that of the proxy here")
@@ -142,21 +130,6 @@ def _token(url: str | None) -> str | None:
     if settings.admin.token is None and running and running.token_file:
         return read_token(Path(running.token_file))
     return known_token(settings, url)
-
-
-def find_key(arguments: argparse.Namespace) -> tuple[str, str]:
-    """Tenant and key of the session with the id in `arguments`.
-
-    Raises `CommandFailed` where there is none, or where several tenants have a session with that id.
-    """
-    rows = list_sessions(arguments, id=arguments.id)
-    found = [(row["tenant"], row["session"]) for row in (*rows["data"], *rows["unreadable"])]
-    if not found:
-        raise CommandFailed(f"there is no session {arguments.id}")
-    if len(found) > 1:
-        keys = "".join(f"\n  {session} --tenant {tenant}" for tenant, session in found)
-        raise CommandFailed(f"{arguments.id} is the id of several sessions; name one of{keys}")
-    return found[0]
 
 
 def list_sessions(arguments: argparse.Namespace, **query: str) -> dict[str, Any]:
@@ -176,9 +149,18 @@ def request_session(
     hint_404: str = HINT_404,
     **query: str,
 ) -> Any:
-    """The answer about the session with the id in `arguments`, or what `names` say below it; see `request_json`."""
-    path = session_path(*find_key(arguments), *names, **query)
-    return request_json(arguments, path, method, payload, hint_404)
+    """The answer about the session with the id in `arguments`, or what `names` say below it; see `request_json`.
+
+    Raises `CommandFailed` where there is no such session, or where several tenants have one with that id.
+    """
+    rows = list_sessions(arguments, id=arguments.id)
+    found = [(row["tenant"], row["session"]) for row in (*rows["data"], *rows["unreadable"])]
+    if not found:
+        raise CommandFailed(f"there is no session {arguments.id}")
+    if len(found) > 1:
+        keys = "".join(f"\n  {session} --tenant {tenant}" for tenant, session in found)
+        raise CommandFailed(f"{arguments.id} is the id of several sessions; name one of{keys}")
+    return request_json(arguments, session_path(*found[0], *names, **query), method, payload, hint_404)
 
 
 def session_path(*names: str, **query: str) -> str:
@@ -218,7 +200,6 @@ def _message(document: Any) -> str:
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

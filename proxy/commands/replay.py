@@ -17,17 +17,16 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proxy.cli import FAILED, OK, USAGE
-from proxy.commands.options import positive, strategy, use_config, window
+from proxy.cli import OK, USAGE
+from proxy.commands.options import pipeline, positive, use_config, window
 from proxy.condensing.policy import RATIOS, Window, option_tables
 from proxy.errors import SettingsError
 from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
-from strategies import DEFAULT, Pipeline, parse
+from strategies import DEFAULT, Pipeline
 
 if TYPE_CHECKING:
     from proxy.replaying.measures import ReplayedConversation
-    from proxy.replaying.models import RealModels
     from proxy.replaying.recorded import Conversation
     from proxy.replaying.report import ReplayResults
     from proxy.services import Services
@@ -38,7 +37,6 @@ _ROLES = ("summarizer", "judge")
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `replay`."""
     command.add_argument("file", metavar="FILE", type=Path, help="recorded conversations")
     command.add_argument(
         "--strategy", metavar="A,B", type=_pipelines, default=_pipelines(DEFAULT), help=f"compared with off ({DEFAULT})"
@@ -83,8 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.explain:
         return _explain(conversations, arguments)
     replayed = asyncio.run(_replay(conversations, arguments))
-    if arguments.html and not _written(arguments.html, page(replayed)):
-        return FAILED
+    if arguments.html:
+        arguments.html.write_text(page(replayed), "utf-8")
     if arguments.json:
         print(json.dumps(document(replayed), indent=1))
         return OK
@@ -102,27 +100,15 @@ def _explain(conversations: Sequence[Conversation], arguments: argparse.Namespac
     settings = _settings(arguments)
     tokenizers, options = Tokenizers(settings.tokenizer.ranks_dir), option_tables(settings).get(arguments.explain, {})
     found = [
-        (each.id, scored(each, tokenizers.for_model(arguments.model, each.endpoint.counter), options))
-        for each in conversations
+        (talk.id, scored(talk, tokenizers.for_model(arguments.model, talk.endpoint.counter), options))
+        for talk in conversations
     ]
-    print(
-        json.dumps(list(starmap(document, found)), indent=1) if arguments.json else "\n\n".join(starmap(table, found))
-    )
+    as_json = arguments.json
+    print(json.dumps(list(starmap(document, found)), indent=1) if as_json else "\n\n".join(starmap(table, found)))
     return OK
 
 
-def _written(file: Path, text: str) -> bool:
-    try:
-        file.write_text(text, "utf-8")
-    except OSError as error:
-        print(f"condenser: {file}: {error.strerror}", file=sys.stderr)
-        return False
-    return True
-
-
 class _Progress:
-    """A bar on standard error, where that is a terminal."""
-
     def __init__(self, steps: int) -> None:
         self._steps, self._done, self._shown = steps, 0, sys.stderr.isatty()
 
@@ -144,19 +130,19 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     from proxy.replaying.report import ReplayResults
     from proxy.tokens.counter import Tokenizers
 
-    settings, roles = _settings(arguments), _asked(arguments)
+    settings, roles, pipelines = _settings(arguments), _asked(arguments), arguments.strategy
     models = RealModels(Tokenizers(settings.tokenizer.ranks_dir), roles, arguments.max_cost) if roles else None
     async with open_replay_proxy(settings, models) as built:
         _check_asked(roles, built.services, arguments)
         known = built.services.policies.window(None, Scope(arguments.model))
         assumed = arguments.window or (WINDOW if known.tokens is None else None)
         player = Player(built, arguments.model, assumed)
-        progress = _Progress(len(arguments.strategy) * len(conversations))
-        rows: dict[str, list[ReplayedConversation]] = {pipeline.text: [] for pipeline in arguments.strategy}
-        for i, each in enumerate(conversations):
+        progress = _Progress(len(pipelines) * len(conversations))
+        rows: dict[str, list[ReplayedConversation]] = {pipeline.text: [] for pipeline in pipelines}
+        for i, conversation in enumerate(conversations):
             played = []
-            for pipeline in arguments.strategy:
-                played.append(await player.play(each, pipeline.text, f"{i}/{pipeline}"))
+            for pipeline in pipelines:
+                played.append(await player.play(conversation, pipeline.text, f"{i}/{pipeline}"))
                 progress.step(pipeline.text)
             if models is not None and models.stopped:
                 break
@@ -164,24 +150,26 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
                 results.append(one)
         conversations = conversations[: len(rows[_OFF])]
         if arguments.cliff:
-            rows[baseline.CLIFF] = [baseline.play_by_rule(player, each) for each in conversations]
-        economies = [player.economy(each) for each in conversations]
+            rows[baseline.CLIFF] = [baseline.play_by_rule(player, conversation) for conversation in conversations]
+        economies = [player.economy(conversation) for conversation in conversations]
         costs = prices_of(built.services, arguments.model)
-    summaries = [summarize(name, results, costs, rows[_OFF]) for name, results in rows.items()]
-    prices = "usual ratios" if costs == RATIOS else f"the prices of {arguments.model} for a million tokens"
     window = known if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
+    failures = models.failures.items() if models else ()
+    warnings = [f"{number:,} calls to a model failed: {reason}" for reason, number in failures]
+    if models is not None and models.stopped:
+        warnings.append("stopped by --max-cost: the conversations after that are left out")
     return ReplayResults(
         str(arguments.file),
         len(conversations),
         arguments.model,
         window,
-        summaries,
-        prices,
+        [summarize(name, results, costs, rows[_OFF]) for name, results in rows.items()],
+        "usual ratios" if costs == RATIOS else f"the prices of {arguments.model} for a million tokens",
         economies,
         played=rows,
         costs=costs,
         asked=roles,
-        warnings=_warnings(models),
+        warnings=warnings,
     )
 
 
@@ -196,7 +184,6 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _asked(arguments: argparse.Namespace) -> dict[str, str]:
-    """The roles that real models have, and where these are."""
     return {role: redacted(url) for role in _ROLES if (url := getattr(arguments, f"{role}_url"))}
 
 
@@ -212,16 +199,7 @@ def _check_asked(roles: Mapping[str, str], services: Services, arguments: argpar
             raise SettingsError(f"--max-cost needs the prices of {model}: set them under [[models]]")
 
 
-def _warnings(models: RealModels | None) -> list[str]:
-    if models is None:
-        return []
-    failed = [f"{number:,} calls to a model failed: {reason}" for reason, number in models.failures.items()]
-    stopped = ["stopped by --max-cost: the conversations after that are left out"] if models.stopped else []
-    return [*failed, *stopped]
-
-
 def _amount(text: str) -> float:
-    """A number above 0."""
     try:
         amount = float(text)
     except ValueError:
@@ -234,4 +212,4 @@ def _amount(text: str) -> float:
 def _pipelines(text: str) -> list[Pipeline]:
     """The pipelines in a list of names, `off` before all others."""
     names = dict.fromkeys((_OFF, *(name.strip() for name in text.split(","))))
-    return [pipeline for name in names if (pipeline := parse(strategy(name)))]
+    return [pipeline(name) for name in names]

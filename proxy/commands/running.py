@@ -15,14 +15,12 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from proxy.errors import SettingsError
-from proxy.quoting import printable
 
 HOST, PORT = "127.0.0.1", 8484
 _CONFIG_VARIABLE = "CONDENSER_CONFIG"
-_LONGEST_PATH = 200
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 """Hosts that mean every address of this machine, with one of them that a client can connect to."""
 
@@ -43,7 +41,6 @@ def client_url(host: str, port: int | str) -> str:
 
 
 def listening_url(host: str, port: int | str) -> str:
-    """The address that a proxy listens on."""
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
@@ -52,23 +49,15 @@ def configured_url() -> str:
 
     Raises `SettingsError` for a file that cannot be read.
     """
-    file = _settings_file()
-    host, port = (
-        os.environ.get(f"CONDENSER_{key.upper()}") or file.get(key, default)
-        for key, default in (("host", HOST), ("port", PORT))
-    )
-    return client_url(str(host), str(port))
-
-
-def _settings_file() -> dict[str, Any]:
     path = os.environ.get(_CONFIG_VARIABLE)
     try:
-        return tomllib.loads(Path(path).read_text("utf-8")) if path else {}
-    except OSError as error:
-        why = error.strerror
-    except ValueError:
-        why = "it is not valid TOML"
-    raise SettingsError(f"the settings are in {printable(path or '', _LONGEST_PATH)}, which cannot be read: {why}")
+        file = tomllib.loads(Path(path).read_text("utf-8")) if path else {}
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not valid TOML"
+        raise SettingsError(f"the settings are in {path}, which cannot be read: {why}") from None
+    host = os.environ.get("CONDENSER_HOST") or file.get("host", HOST)
+    port = os.environ.get("CONDENSER_PORT") or file.get("port", PORT)
+    return client_url(str(host), str(port))
 
 
 # Notes
@@ -82,7 +71,6 @@ def find_proxy() -> Note | None:
 
 
 def note_at(url: str) -> Note | None:
-    """The note of this user's proxy at an address."""
     return next((note for note in _living() if note.url == url), None)
 
 
@@ -130,9 +118,8 @@ def _living() -> Iterator[Note]:
         return  # there are no notes, or none that can be trusted
     for path in folder.glob("*.json"):
         try:
-            told = json.loads(_text(path) or "{}")
-            yield Note(*(told[name] for name in Note._fields))
-        except (ValueError, LookupError, TypeError):
+            yield Note(**json.loads(_text(path) or "{}"))
+        except (ValueError, TypeError):
             continue  # of a process that has ended, or of another version
 
 

@@ -43,11 +43,9 @@ _NO_PEPPER = (
     " set it to one secret on all replicas"
 )
 NOT_STARTED = 3
-"""The exit code of a proxy that could not start."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `serve`."""
     command.add_argument("--host", help=f"the address to listen on ({HOST})")
     command.add_argument("--port", type=int, help=f"the port to listen on ({PORT}); 0 takes any free one")
     command.add_argument("--workers", metavar="N", type=int, help="processes that serve the port (1)")
@@ -59,21 +57,8 @@ def run(arguments: argparse.Namespace) -> int:
     configured = configured_url()
     settings = settings_from(arguments)
     prepare(settings)
-    try:
-        listening = bound_socket(settings.host, settings.port)
-    except OSError as error:
-        raise CommandFailed(_why_not_bound(settings, error), NOT_STARTED) from None
-    with listening, noted(note_of(settings, configured, listening.getsockname()[1])):
+    with bound_socket(settings) as listening, noted(note_of(settings, configured, listening.getsockname()[1])):
         return _serve(settings, listening)
-
-
-def _why_not_bound(settings: Settings, error: OSError) -> str:
-    place = f"port {settings.port} of {settings.host}"
-    if error.errno == errno.EADDRINUSE:
-        return f"{place} is taken by another program; choose another port with --port, or any free one with --port 0"
-    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
-        return f"{settings.host} is no address of this machine; --host names the one to listen on"
-    return f"{place} cannot be listened on: {(error.strerror or '').lower()}"
 
 
 def _serve(settings: Settings, listening: socket.socket) -> int:
@@ -96,8 +81,6 @@ def _serve(settings: Settings, listening: socket.socket) -> int:
 
 
 class AnnouncedServer(Server):
-    """A server that calls `announce` once it accepts connections."""
-
     def __init__(self, config: ServerConfig, announce: Callable[[], None]) -> None:
         super().__init__(config)
         self._announce = announce
@@ -118,21 +101,33 @@ def banner(settings: Settings, port: int) -> str:
     )
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket at an address, of IPv4 where the host has both kinds; raises `OSError`."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
-    bound = socket.socket(family)
+def bound_socket(settings: Settings) -> socket.socket:
+    """A socket at the settings' address, of IPv4 where the host has both kinds; raises `CommandFailed`."""
     try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        bound.bind(address)
-        bound.set_inheritable(True)
-    except OSError:
-        bound.close()
-        raise
+        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+        bound = socket.socket(family)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            bound.bind(address)
+            bound.set_inheritable(True)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise CommandFailed(_why_not_bound(settings, error), NOT_STARTED) from None
     return bound
+
+
+def _why_not_bound(settings: Settings, error: OSError) -> str:
+    place = f"port {settings.port} of {settings.host}"
+    if error.errno == errno.EADDRINUSE:
+        return f"{place} is taken by another program; choose another port with --port, or any free one with --port 0"
+    if error.errno == errno.EADDRNOTAVAIL or isinstance(error, socket.gaierror):
+        return f"{settings.host} is no address of this machine; --host names the one to listen on"
+    return f"{place} cannot be listened on: {(error.strerror or '').lower()}"
 
 
 def note_of(settings: Settings, configured: str, port: int) -> Note:
@@ -161,7 +156,7 @@ def prepare(settings: Settings) -> None:
         why = f"store.url is {redacted(settings.store.url)}, which cannot be opened: {in_words(error)}"
         raise CommandFailed(why, NOT_STARTED) from None
     is_keyed = settings.tenant.pepper is not None or settings.tenant.source == "fixed"
-    if settings.store.url.lower().startswith("redis") and not is_keyed:
+    if settings.store.url.startswith("redis") and not is_keyed:
         _log.warning(_NO_PEPPER)
     if settings.open_to_all and keys and not is_loopback(settings.host):
         place = f"{settings.host}:{settings.port}"

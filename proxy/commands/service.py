@@ -13,7 +13,7 @@ from pathlib import Path
 
 from proxy.cli import FAILED, OK
 from proxy.commands.options import add_settings_arguments, settings_from
-from proxy.commands.proxy_client import actions_of, add_action, ask
+from proxy.commands.proxy_client import ask
 from proxy.commands.running import HOST, client_url, note_at
 from proxy.package import VERSION
 from proxy.values import json_or_none
@@ -36,14 +36,14 @@ _MAC = sys.platform == "darwin"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `service`."""
-    actions = actions_of(command)
+    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
     for name, run, text in (
         ("install", _install, "start the proxy now and at every login, with these settings"),
         ("remove", _remove, "stop it, and remove all that `install` made; sessions stay"),
         ("status", _status, "whether it is installed, runs, and runs the code that is installed"),
     ):
-        action = add_action(actions, name, run, text)
+        action = actions.add_parser(name, help=text, description=text)
+        action.set_defaults(run=run, parser=action)
         action.add_argument("--name", type=_name, default="default", help="which one, where several are wanted")
         if name == "install":
             action.add_argument("--port", type=int, help="the port to listen on")
@@ -58,11 +58,10 @@ def _name(text: str) -> str:
 
 def _install(arguments: argparse.Namespace) -> int:
     port, file = settings_from(arguments).port, _file(arguments.name)
-    given = {"--port": port, "--upstream": arguments.upstream, "--store": arguments.store}
-    given |= {"--strategy": arguments.strategy, "--window": arguments.window}
-    given["--config"] = os.path.abspath(arguments.config) if arguments.config else None
+    given = {"port": port, **{name: getattr(arguments, name) for name in ("upstream", "store", "strategy", "window")}}
+    given["config"] = os.path.abspath(arguments.config) if arguments.config else None
     words = [sys.executable, "-m", "proxy", "serve"]
-    words += [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    words += [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
     file.parent.mkdir(parents=True, exist_ok=True)
     # A store's address may hold a password.
     with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as opened:
@@ -90,11 +89,11 @@ def _remove(arguments: argparse.Namespace) -> int:
 def _status(arguments: argparse.Namespace) -> int:
     file = _file(arguments.name)
     if not file.exists():
-        others = ", ".join(sorted(_installed())) or "none"
-        print(f"{arguments.name} is not installed; installed: {others}", file=sys.stderr)
+        found = sorted(path.stem.removeprefix("condenser.") for path in file.parent.glob(f"condenser.*{file.suffix}"))
+        print(f"{arguments.name} is not installed; installed: {', '.join(found) or 'none'}", file=sys.stderr)
         return FAILED
-    found = _PORT.search(file.read_text("utf-8"))
-    url = client_url(HOST, found.group(1)) if found else ""
+    port = _PORT.search(file.read_text("utf-8"))
+    url = client_url(HOST, port[1]) if port else ""
     reply = ask(url, "/readyz")
     state = json_or_none(reply.body)
     print(f"installed  {file}")
@@ -113,19 +112,16 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _changed() -> float:
-    """When the installed code was last changed."""
     return max(path.stat().st_mtime for path in Path(__file__).parents[1].rglob("*.py"))
 
 
 def unit(name: str, words: Sequence[str]) -> str:
-    """The unit of systemd that runs a command."""
     escaped = (word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") for word in words)
     folder = os.getcwd().replace("%", "%%")
     return UNIT.format(name=name, folder=folder, command=" ".join(f'"{word}"' for word in escaped))
 
 
 def agent(name: str, words: Sequence[str]) -> bytes:
-    """The property list of launchd that runs a command."""
     return plistlib.dumps(
         {
             "Label": f"condenser.{name}",
@@ -142,11 +138,6 @@ def _file(name: str) -> Path:
         return Path.home() / "Library" / "LaunchAgents" / f"condenser.{name}.plist"
     home = os.environ.get("XDG_CONFIG_HOME")
     return (Path(home) if home else Path.home() / ".config") / "systemd" / "user" / f"condenser.{name}.service"
-
-
-def _installed() -> list[str]:
-    folder, suffix = _file("x").parent, _file("x").suffix
-    return [path.name.removeprefix("condenser.").removesuffix(suffix) for path in folder.glob(f"condenser.*{suffix}")]
 
 
 def _systemctl(file: Path, *verbs: str) -> list[list[str]]:

@@ -16,8 +16,6 @@ from proxy.commands.proxy_client import (
     HINT_TENANT,
     actions_of,
     add_action,
-    add_proxy_arguments,
-    find_key,
     list_sessions,
     request_json,
     request_session,
@@ -29,44 +27,36 @@ from proxy.quoting import one_line, printable
 
 SHOWN = 100  # characters of a message
 WIDTH = 120
-VOTES, REASONING = "judge_votes", "reasoning"
+VOTES = "judge_votes"
 COLUMNS = ("TENANT", "SESSION", "ID", "SOURCE", "BRANCHES", "CONDENSED", "REQUESTS", "TOKENS", "FORWARDED", "CREATED")
+_ID = "the session as `list` prints it, or its id"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `sessions`."""
     actions = actions_of(command)
-    for name, run, text in (
-        ("list", _list, "one line for each session, the newest first"),
-        ("show", _show, "one session: branches, condensations, messages"),
-        ("export", _export, "one session as JSON"),
-        ("revert", _revert, "take a condensation back: the longer view returns while it fits"),
-        (
-            "pin",
-            _pin,
-            "keep a message word for word in every later view, with the call or the results that belong to it",
-        ),
-        ("unpin", _unpin, "take a pin back: the message goes with the next condensation"),
-        ("condense", _condense, "have the next request condensed, whatever the marks say"),
-        ("delete", _delete, "remove a session, or with --tenant alone all of a tenant"),
-    ):
-        action = add_action(actions, name, run, text)
-        if name != "list":
-            nargs = "?" if name == "delete" else None
-            action.add_argument("id", metavar="ID", nargs=nargs, help="the session as `list` prints it, or its id")
-        if name == "revert":
-            which = "its id as `show` prints it; by default the latest one that views apply"
-            action.add_argument("condensation", metavar="CONDENSATION", nargs="?", help=which)
-        if name in ("pin", "unpin"):
-            or_pin = ", or the pin's id" if name == "unpin" else ""
-            action.add_argument("message", metavar="MESSAGE", help=f"its number as `show` prints it{or_pin}")
-            action.add_argument("--branch", metavar="BRANCH", default="main", help="its branch; main by default")
-        if name == "condense":
-            action.add_argument("--branch", metavar="BRANCH", help="by default the one that was used last")
-        if name == "export":
-            action.add_argument("--file", metavar="FILE", help="where to write; by default standard output")
-            action.add_argument("--memory", action="store_true", help="the array of its memory cards alone")
-        add_proxy_arguments(action)
+    add_action(actions, "list", _list, "one line for each session, the newest first")
+    add_action(actions, "show", _show, "one session: branches, condensations, messages", _ID)
+    export = add_action(actions, "export", _export, "one session as JSON", _ID)
+    export.add_argument("--file", metavar="FILE", help="where to write; by default standard output")
+    export.add_argument("--memory", action="store_true", help="the array of its memory cards alone")
+    revert = add_action(
+        actions, "revert", _revert, "take a condensation back: the longer view returns while it fits", _ID
+    )
+    which = "its id as `show` prints it; by default the latest one that views apply"
+    revert.add_argument("condensation", metavar="CONDENSATION", nargs="?", help=which)
+    kept = "keep a message word for word in every later view, with the call or the results that belong to it"
+    pin = add_action(actions, "pin", _pin, kept, _ID)
+    pin.add_argument("message", metavar="MESSAGE", help="its number as `show` prints it")
+    unpin = add_action(actions, "unpin", _unpin, "take a pin back: the message goes with the next condensation", _ID)
+    unpin.add_argument("message", metavar="MESSAGE", help="its number as `show` prints it, or the pin's id")
+    for action in (pin, unpin):
+        action.add_argument("--branch", metavar="BRANCH", default="main", help="its branch; main by default")
+    condense = add_action(
+        actions, "condense", _condense, "have the next request condensed, whatever the marks say", _ID
+    )
+    condense.add_argument("--branch", metavar="BRANCH", help="by default the one that was used last")
+    delete = add_action(actions, "delete", _delete, "remove a session, or with --tenant alone all of a tenant")
+    delete.add_argument("id", metavar="ID", nargs="?", help=_ID)
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -105,16 +95,16 @@ def _delete(arguments: argparse.Namespace) -> None:
 
 
 def _revert(arguments: argparse.Namespace) -> None:
-    key, name = find_key(arguments), arguments.condensation
+    name = arguments.condensation
     if name is None:
-        records = request_json(arguments, session_path(*key))["condensations"]
+        records = request_session(arguments)["condensations"]
         standing = [record["id"] for record in records if record["standing"] and not record.get("restores")]
         if not standing:
             print("no condensation to revert")
             return
         name = standing[-1]
-    path = session_path(*key, "condensations", name, "revert")
-    request_json(arguments, path, method="POST", hint_404="no such condensation in this session")
+    hint = "no such condensation in this session"
+    request_session(arguments, "condensations", name, "revert", method="POST", hint_404=hint)
     print(f"reverted {name}")
 
 
@@ -128,17 +118,15 @@ def _pin(arguments: argparse.Namespace) -> None:
 
 
 def _unpin(arguments: argparse.Namespace) -> None:
-    key, name = find_key(arguments), arguments.message
+    name = arguments.message
     if name.isdecimal():
-        pins = request_json(arguments, session_path(*key))["pins"]
         place = (int(name), arguments.branch)
-        found = [pin["id"] for pin in pins if (pin["message"], pin["branch"]) == place]
-        if not found:
-            print(f"message {name} of branch {arguments.branch} is not pinned")
+        pins = request_session(arguments)["pins"]
+        name = next((pin["id"] for pin in pins if (pin["message"], pin["branch"]) == place), None)
+        if name is None:
+            print(f"message {place[0]} of branch {arguments.branch} is not pinned")
             return
-        name = found[0]
-    path = session_path(*key, "pins", name)
-    request_json(arguments, path, method="DELETE", hint_404="no such pin in this session")
+    request_session(arguments, "pins", name, method="DELETE", hint_404="no such pin in this session")
     print(f"unpinned {name}")
 
 
@@ -169,10 +157,7 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
     settings = ", ".join(f"{name} {json.dumps(value)}" for name, value in sorted(session["settings"].items()))
     yield from table(
         [
-            ("session", session["session"]),
-            ("id", session["id"]),
-            ("tenant", session["tenant"]),
-            ("source", session["source"]),
+            *((name, session[name]) for name in ("session", "id", "tenant", "source")),
             ("parent", session["parent"] or "none"),
             ("created", _moment(session["created_at"])),
             ("strategy", session["context_strategy"] or "not known"),
@@ -184,21 +169,15 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
     for condensation in session["condensations"]:
         yield from _condensation_lines(condensation, is_latest=condensation["id"] == session["latest_condensation"])
     yield from _judging_lines(session)
-    if failed := session["failed_try"]:
-        wanted = " after a judge's YES" if failed["judged"] else ""
-        yield (
-            f"no record{wanted} on branch {failed['branch']}: {failed['reason']}, with {failed['tokens']:,} tokens,"
-            f" {_moment(failed['at'])}"
-        )
     for branch in session["branches"]:
         yield ""
         waits = ", condensed with its next request" if branch["name"] in session.get("condenses_next", ()) else ""
         yield f"branch {branch['name']}: {branch['count']} messages, last used {_moment(branch['last_used'])}{waits}"
-        yield from _message_lines(branch["messages"], _pins(session, branch["name"]))
+        yield from _message_lines(branch["messages"], session, branch["name"])
     if session["appended"]:
         yield ""
         yield f"appended: {len(session['appended'])} messages"
-        yield from _message_lines(session["appended"], _pins(session, "main"))
+        yield from _message_lines(session["appended"], session, "main")
 
 
 def _economy(advice: Mapping[str, Any] | None) -> str:
@@ -231,7 +210,7 @@ def _condensation_lines(record: Mapping[str, Any], *, is_latest: bool) -> Iterat
 
 
 def _state(record: Mapping[str, Any]) -> str:
-    if record.get("reverted"):  # a proxy of an earlier version does not say
+    if record.get("reverted"):
         return "reverted"
     if record.get("restores"):
         return f"standing, takes {record['restores']} back"
@@ -239,20 +218,12 @@ def _state(record: Mapping[str, Any]) -> str:
 
 
 def _telemetry_lines(title: str, telemetry: Mapping[str, Any]) -> Iterator[str]:
-    """A strategy's telemetry: all its members, and each vote with its reasoning."""
-    yield from _wrapped(f"{title}{_members(telemetry, VOTES)}")
+    """What a strategy or its judges tell: all members, and each vote with its reasoning."""
+    members = (
+        f"{name} {_cut(json.dumps(value, ensure_ascii=False))}" for name, value in telemetry.items() if name != VOTES
+    )
+    yield from _wrapped(f"{title}{', '.join(members)}")
     yield from _vote_lines(telemetry)
-
-
-def _members(values: Mapping[str, Any], left_out: str) -> str:
-    return ", ".join(f"{name} {_value(value)}" for name, value in values.items() if name != left_out)
-
-
-def _value(value: object) -> str:
-    """A value on one line. What judges said is left out: it is shown with their votes."""
-    if isinstance(value, Mapping):
-        return f"({_members(value, REASONING)})"
-    return _cut(json.dumps(value, ensure_ascii=False))
 
 
 def _wrapped(text: str) -> list[str]:
@@ -264,12 +235,12 @@ def _vote_lines(telemetry: Mapping[str, Any]) -> Iterator[str]:
     for vote in telemetry.get(VOTES, ()):
         parsed = "parsed" if vote.get("parsed_ok") else "not parsed"
         problem = f", {vote['error_type']}" if vote.get("error_type") else ""
-        reasoning = f": {one_line(str(vote[REASONING]))}" if vote.get(REASONING) else ""
+        reasoning = f": {one_line(str(vote['reasoning']))}" if vote.get("reasoning") else ""
         yield from _wrapped(f"    vote {vote.get('decision') or 'none'}, {parsed}{problem}{reasoning}")
 
 
 def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
-    """The last state of judging, even if it condensed nothing, and every verdict with its votes."""
+    """The last state of judging, even if it condensed nothing, every verdict with its votes, and what came of one."""
     if session["judging"]:
         yield ""
         yield from _telemetry_lines("judging: ", session["judging"])
@@ -279,23 +250,24 @@ def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
             f" of {verdict['tokens']:,} tokens, {_moment(verdict['at'])}"
         )
         yield from _vote_lines(verdict["metadata"])
+    if failed := session["failed_try"]:
+        wanted = " after a judge's YES" if failed["judged"] else ""
+        yield (
+            f"no record{wanted} on branch {failed['branch']}: {failed['reason']}, with {failed['tokens']:,} tokens,"
+            f" {_moment(failed['at'])}"
+        )
 
 
-def _pins(session: Mapping[str, Any], branch: str) -> dict[int, str]:
-    """What to say of the pinned messages of a branch, by their numbers."""
-    found = (pin for pin in session.get("pins", ()) if pin["branch"] == branch)
-    return {pin["message"]: f"pinned as {pin['id']}{'' if pin['fits'] else ', does not fit'}" for pin in found}
-
-
-def _message_lines(messages: Sequence[Any], pins: Mapping[int, str]) -> Iterator[str]:
+def _message_lines(messages: Sequence[Any], session: Mapping[str, Any], branch: str) -> Iterator[str]:
+    pins = {pin["message"]: pin for pin in session.get("pins", ()) if pin["branch"] == branch}
     for number, message in enumerate(messages):
-        pinned = f" ({pins[number]})" if number in pins else ""
-        if message is None:
-            yield f"  {number}{pinned}  text not kept"
-        else:
+        pin = pins.get(number)
+        pinned = f" (pinned as {pin['id']}{'' if pin['fits'] else ', does not fit'})" if pin else ""
+        said = "text not kept"
+        if message is not None:
             content = message.get("content") or message.get("tool_calls")
             said = f"{_cut(str(message.get('role')))}: {_cut(json.dumps(content, ensure_ascii=False))}"
-            yield f"  {number}{pinned}  {said}"
+        yield f"  {number}{pinned}  {said}"
 
 
 def _cut(text: str) -> str:

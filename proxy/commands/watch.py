@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from proxy.commands.proxy_client import add_proxy_arguments, request_json, table
@@ -19,7 +19,6 @@ Row = Mapping[str, Any]
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `watch`."""
     command.add_argument("--every", metavar="SECONDS", type=float, default=EVERY, help=f"how often ({EVERY:g})")
     command.add_argument("--once", action="store_true", help="print the rows as they are now, and end")
     add_proxy_arguments(command)
@@ -37,19 +36,15 @@ def run(arguments: argparse.Namespace) -> None:
             clear = "" if arguments.once else _CLEAR
             print(clear + "\n".join(table([COLUMNS, *map(_cells, rows)])), flush=True)
         else:
-            _print_changed(rows, seen)
+            # The oldest change comes first.
+            for row in reversed(rows):
+                key = row["tenant"], row["id"]
+                if seen.get(key) != row["requests"]:
+                    seen[key] = row["requests"]
+                    print("  ".join(_cells(row)[:-1]), flush=True)
         if arguments.once:
             return
         time.sleep(arguments.every)
-
-
-def _print_changed(rows: Sequence[Row], seen: dict[tuple[str, str], int]) -> None:
-    """Prints a line for each row that has changed, oldest change first; `seen` has the requests that were shown."""
-    for row in reversed(rows):
-        key = row["tenant"], row["id"]
-        if seen.get(key) != row["requests"]:
-            seen[key] = row["requests"]
-            print("  ".join(_cells(row)[:-1]), flush=True)
 
 
 def _cells(row: Row) -> tuple[str, ...]:

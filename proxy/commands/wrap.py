@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import re
 import secrets
 import shlex
 import signal
@@ -18,13 +17,15 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
 
 from proxy.app import server_config
@@ -32,7 +33,6 @@ from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.proxy_client import ask, session_path
 from proxy.commands.running import HOST, client_url, configured_url, noted
 from proxy.commands.serve import NOT_STARTED, AnnouncedServer, bound_socket, note_of, prepare
-from proxy.errors import CommandFailed
 from proxy.quoting import one_line, printable, redacted
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings
 from proxy.settings.tables import AdminSettings
@@ -46,12 +46,9 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, sign
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 _MAX_QUOTED, _MAX_LOOKS = 3, 5
 _SHOWN = 90  # characters of a rule
-_SAMPLE = re.compile(r"condenser_(\w+)_total\{(.*)\} ([0-9.e+]+)")
-_LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `wrap`."""
     command.usage = "condenser wrap [OPTION ...] -- COMMAND [ARGUMENT ...]"
     command.add_argument("--port", type=int, default=0, help="the port of the proxy; by default any free one")
     add_settings_arguments(command)
@@ -63,10 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     configured, arguments.host, arguments.workers = configured_url(), HOST, 1
     settings = _quiet(settings_from(arguments))
     prepare(settings)
-    try:
-        listening = bound_socket(HOST, settings.port)
-    except OSError as error:
-        raise CommandFailed(f"port {settings.port} cannot be listened on: {error.strerror}", NOT_STARTED) from None
+    listening = bound_socket(settings)
     port = listening.getsockname()[1]
     url, token = client_url(HOST, port), admin_token(settings) or secrets.token_urlsafe()
     note = note_of(settings, configured, port)
@@ -122,27 +116,21 @@ def _environment(url: str) -> dict[str, str]:
 
 def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """The exit status of the command, which gets every signal that comes meanwhile."""
-    started: list[subprocess.Popen[bytes]] = []
-    waiting: list[int] = []
-
-    def pass_on(number: int, _frame: FrameType | None) -> None:
-        if number in _FROM_TERMINAL and _is_in_foreground():
-            return  # the terminal has sent it to the command as well
-        if started:
-            started[0].send_signal(number)
-        else:
-            waiting.append(number)
-
-    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
     try:
-        with subprocess.Popen(words, env=environment) as process:  # noqa: S603
-            started.append(process)
-            for number in waiting:
-                process.send_signal(number)
-            code = process.wait()
+        process = subprocess.Popen(words, env=environment)  # noqa: S603
     except OSError as error:
         print(f"condenser: {words[0]}: {(error.strerror or '').lower()}", file=sys.stderr)
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        # What comes from the terminal, that has sent to the command as well.
+        if number not in _FROM_TERMINAL or not _is_in_foreground():
+            process.send_signal(number)
+
+    before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    try:
+        with process:
+            code = process.wait()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -157,64 +145,66 @@ def _is_in_foreground() -> bool:
         return False
 
 
-def _json(url: str, path: str, token: str) -> dict[str, Any]:
-    document = json_or_none(ask(url, path, token=token).body)
-    return document if isinstance(document, dict) else {}
-
-
 # The receipt
 
 
 def _receipt(url: str, token: str, settings: Settings, arguments: argparse.Namespace) -> Iterator[str]:
     """What the run came to, in lines for a person: made of the metrics, the live rows and the sessions."""
-    exposition = ask(url, "/metrics").body.decode()
-    requests = _counts(exposition, "requests", "action")
-    if not requests:
+    counts = partial(_counts, ask(url, "/metrics").body.decode())
+    if not counts("requests", "action"):
         yield "condenser: the command sent no request through the proxy"
         return
     rows = _json(url, "/_condenser/live", token).get("data", [])
     documents = [_json(url, session_path(row["id"], tenant=row["tenant"]), token) for row in rows]
+    ids = [document["id"] for document in documents if "id" in document]
     yield ""
     yield "condenser receipt"
-    parts = (
-        _totals(exposition, requests),
-        _kept(documents),
-        _own_calls(exposition),
-        _money(rows),
-        _looks(documents, _look(arguments) if settings.store.url != "memory://" else ""),
-    )
+    parts = _totals(counts), _kept(documents), _own_calls(counts), _money(rows), _looks(ids, settings, arguments)
     for title, text in chain(*parts):
         yield f"  {title:<14} {text}"
+
+
+def _json(url: str, path: str, token: str) -> dict[str, Any]:
+    document = json_or_none(ask(url, path, token=token).body)
+    return document if isinstance(document, dict) else {}
 
 
 def _counts(exposition: str, name: str, label: str) -> Counter[str]:
     """The totals of a metric above 0, by one of its labels."""
     found: Counter[str] = Counter()
-    for each, labels, value in _SAMPLE.findall(exposition):
-        if each == name and float(value):
-            found[dict(_LABEL.findall(labels)).get(label, "")] += round(float(value))
+    for family in text_string_to_metric_families(exposition):
+        for sample in family.samples:
+            if sample.name == f"condenser_{name}_total" and sample.value:
+                found[sample.labels[label]] += round(sample.value)
     return found
 
 
-def _totals(exposition: str, requests: Counter[str]) -> Iterator[tuple[str, str]]:
+_Counts = Callable[[str, str], Counter[str]]
+_Rows = Iterator[tuple[str, str]]
+
+
+def _totals(counts: _Counts) -> _Rows:
+    requests, tokens, triggers = (
+        counts("requests", "action"),
+        counts("tokens", "stage"),
+        counts("condensations", "trigger"),
+    )
     shortened = requests["condensed"] + requests["replayed"]
     yield "requests", f"{requests.total():,}" + (f", {shortened:,} on condensed history" if shortened else "")
-    tokens = _counts(exposition, "tokens", "stage")
     before, after = tokens["before"], tokens["after"]
     share = f" ({1 - after / before:.0%})" if before else ""
     yield "tokens sent", f"{after:,} of {before:,}"
     yield "tokens saved", f"{before - after:,}{share}"
-    triggers = _counts(exposition, "condensations", "trigger")
     listed = ", ".join(f"{trigger} {count}" for trigger, count in triggers.most_common())
     yield "condensations", f"{triggers.total():,} ({listed})" if listed else "none: everything fitted"
 
 
-def _kept(documents: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _kept(documents: Sequence[Mapping[str, Any]]) -> _Rows:
     ledgers = [ledger for document in documents if (ledger := _ledger(document)) is not None]
     if not ledgers:
         return
     rules = [rule for ledger in ledgers for rule in ledger.rules]
-    names, facts = sum(len(each.names) for each in ledgers), sum(len(each.facts) for each in ledgers)
+    names, facts = sum(len(ledger.names) for ledger in ledgers), sum(len(ledger.facts) for ledger in ledgers)
     parts = ((len(rules), "rule"), (names, "name"), (facts, "fact"))
     said = ", ".join(f"{count:,} {word}{'' if count == 1 else 's'}" for count, word in parts if count)
     yield "kept", f"{said}, word for word" if said else "no rules, names or facts were found"
@@ -225,52 +215,42 @@ def _kept(documents: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
 def _ledger(document: Mapping[str, Any]) -> Ledger | None:
     """The ledger of the latest condensation of a session; None where there is no condensation with a replacement."""
     latest = document.get("latest_condensation")
-    records = [each for each in document.get("condensations", ()) if each["id"] == latest]
+    records = [record for record in document.get("condensations", ()) if record["id"] == latest]
     pieces = [piece for record in records for piece in record["pieces"] if isinstance(piece, dict)]
     texts = [_text(json.loads(piece["raw"])) for piece in pieces if piece["kind"] == "replacement"]
     return split_ledger("\n".join(texts))[1] if texts else None
 
 
 def _text(value: Any) -> str:
-    """The texts in a message of any protocol."""
     if isinstance(value, dict):
-        value = [each for name, each in value.items() if name in ("content", "text")]
+        value = [value[name] for name in ("content", "text") if name in value]
     return "\n".join(map(_text, value)) if isinstance(value, list) else str(value)
 
 
-def _own_calls(exposition: str) -> Iterator[tuple[str, str]]:
-    calls, ended = _counts(exposition, "calls", "role"), _counts(exposition, "calls", "outcome")
-    tokens = _counts(exposition, "tokens", "stage")
-    own, failed = tokens.total() - tokens["before"] - tokens["after"], ended.total() - ended["answered"]
+def _own_calls(counts: _Counts) -> _Rows:
+    calls, tokens = counts("calls", "outcome"), counts("tokens", "stage")
+    own, failed = tokens.total() - tokens["before"] - tokens["after"], calls.total() - calls["answered"]
     text = f"{calls.total():,}, {own:,} tokens" + (f", {failed:,} failed" if failed else "")
     yield "own calls", text if calls else "none"
 
 
-def _money(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+def _money(rows: Sequence[Mapping[str, Any]]) -> _Rows:
     priced = [row for row in rows if row["cost"] is not None]
-    if not priced:
+    if priced:
+        cost, saved = (sum(row[name] for row in priced) for name in ("cost", "saved_cost"))
+        unpriced = "" if len(priced) == len(rows) else ", where prices are known"
+        yield "money", f"{cost:,.4f} spent{unpriced}; at least {saved:,.4f} saved; own calls apart"
+
+
+def _looks(ids: Sequence[str], settings: Settings, arguments: argparse.Namespace) -> _Rows:
+    if not ids or settings.store.url == "memory://":
+        why = "the store was in memory; name one with --store to keep sessions"
+        yield "look", f"nothing is left: {'no conversation was long enough to be stored' if not ids else why}"
         return
-    cost, saved = (sum(row[name] for row in priced) for name in ("cost", "saved_cost"))
-    unpriced = "" if len(priced) == len(rows) else ", where prices are known"
-    yield "money", f"{cost:,.4f} spent{unpriced}; at least {saved:,.4f} saved; own calls apart"
-
-
-def _looks(documents: Sequence[Mapping[str, Any]], look: str) -> Iterator[tuple[str, str]]:
-    """How to look at the sessions afterwards; `look` is "" where none is kept."""
-    stored = [document["id"] for document in documents if "id" in document]
-    if not look:
-        yield "look", "nothing is left: the store was in memory; name one with --store to keep sessions"
-    elif not stored:
-        yield "look", "nothing is left: no conversation was long enough to be stored"
-    else:
-        for name in stored[:_MAX_LOOKS]:
-            yield "look", f"{look} {shlex.quote(name)}"
-        if len(stored) > _MAX_LOOKS:
-            yield "", f"and {len(stored) - _MAX_LOOKS} more: {look.removesuffix(' show')} list"
-
-
-def _look(arguments: argparse.Namespace) -> str:
-    """The command that shows a session afterwards, without the session's id."""
     given = {"--config": os.environ.get(CONFIG_VARIABLE), "--store": arguments.store and redacted(arguments.store)}
     words = [word for name, value in given.items() if value for word in (name, value)]
-    return f"{shlex.join(['condenser', 'wrap', *words])} -- condenser sessions show"
+    wrapping = f"{shlex.join(['condenser', 'wrap', *words])} -- condenser sessions"
+    for name in ids[:_MAX_LOOKS]:
+        yield "look", f"{wrapping} show {shlex.quote(name)}"
+    if len(ids) > _MAX_LOOKS:
+        yield "", f"and {len(ids) - _MAX_LOOKS} more: {wrapping} list"

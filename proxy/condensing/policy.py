@@ -21,11 +21,12 @@ from proxy.controls import MEMORY, Controls, Memory
 from proxy.errors import BadRequest
 from proxy.knowledge.learned_windows import LearnedWindow, Origin
 from proxy.knowledge.profiles import ANY, Profile, Scope
+from proxy.pipeline_names import pipeline_named
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
 from proxy.tokens.windows import ModelTable, WindowLookup, no_stated_window
-from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, parse, stages
+from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, stages
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks, Scale
 from strategies.core.economics import Prices, is_cheaper_continued
 from strategies.core.effects import JUDGE, SUMMARIZER
@@ -326,13 +327,12 @@ class Policies:
 
     def _read_facts(self, model: str) -> _ModelFacts:
         own, entry = partial(self._settings.own, model=model), self._settings.for_model(model)
-        pipeline, limit, tokens = parse(own("strategy")), own("max_input"), own("window")
-        assert pipeline is not None, "strategies are checked when settings are read"
+        limit, tokens = entry.max_input if entry else None, own("window")
         source = f"{SETTINGS} for '{entry.match}'" if entry and entry.window else SETTINGS
         found = self._table.find(model)
         prices = entry.prices.to_prices() if entry and entry.prices else None
         policy = Policy(
-            pipeline=pipeline,
+            pipeline=pipeline_named(own("strategy")),
             summarizer=own("summarizer"),
             judge=own("judge"),
             background=own("background"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -62,9 +63,9 @@ def of_live(rows: Sequence[Row]) -> dict[str, Any]:
 
     Money is None where no model of theirs has prices.
     """
-    strategies: dict[str, int] = {}
+    strategies = Counter[str]()
     for row in rows:
-        strategies[row["strategy"]] = strategies.get(row["strategy"], 0) + row["requests"]
+        strategies[row["strategy"]] += row["requests"]
     priced = [row for row in rows if row["cost"] is not None]
     return {
         "live": rows[:NEWEST],
@@ -75,7 +76,6 @@ def of_live(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def newest(rows: Sequence[Row]) -> list[Row]:
-    """The sessions that were condensed last, newest first."""
     condensed = [row for row in rows if row["latest"]]
     return sorted(condensed, key=lambda row: -row["latest"]["created_at"])[:NEWEST]
 

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from starlette.exceptions import HTTPException
@@ -52,25 +52,29 @@ async def dashboard(request: Request) -> Response:
     if token is None:
         raise HTTPException(HTTPStatus.NOT_FOUND)
     path = request.scope["path"].removeprefix("/_condenser/").removeprefix("pages/")
-    if name := path.removeprefix("static/") if path.startswith("static/") else "":
-        return _static(name)
+    if path.startswith("static/"):
+        return _static(path.removeprefix("static/"))
     cookie = request.cookies.get(_cookie_name(request), "")
     is_known = is_valid_cookie(cookie, token, services.clock())
     if not is_known and (path, request.method) != ("login", "POST"):
         return _sign_in(request)
+    form_mac = _mac(token, "form", cookie)
     if request.method == "POST":
         data = await read_body(request, _MAX_FORM, "form")
         form = {name: values[-1] for name, values in parse_qs(data.decode("utf-8", "replace")).items()}
-        _check_origin(request)
+        # Refuses a form of any page but our own; a browser says where a form comes from.
+        origin = request.headers.get("origin", "")
+        if not origin or urlsplit(origin).netloc != request.headers.get("host"):
+            raise HTTPException(HTTPStatus.FORBIDDEN)
         if path == "login":
             return _signed_in(request, services, token, form)
-        if not secrets.compare_digest(form.get("form", ""), form_token(cookie, token)):
+        if not secrets.compare_digest(form.get("form", ""), form_mac):
             raise HTTPException(HTTPStatus.FORBIDDEN)
         return await _acted(request, services, path, form)
     if request.method not in {"GET", "HEAD"}:
         raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": "GET, POST"})
     try:
-        return await _shown(request, services, path, form_token(cookie, token))
+        return await _shown(request, services, path, form_mac)
     except StoreError as error:
         return _page("unavailable.html", request, "", HTTPStatus.SERVICE_UNAVAILABLE, reason=error.reason)
 
@@ -97,13 +101,6 @@ def _cookie_name(request: Request) -> str:
 
 def _cookie_path(request: Request) -> str:
     return f"{request.scope.get('root_path', '')}/_condenser"
-
-
-def _check_origin(request: Request) -> None:
-    """Refuses a form of any page but our own; a browser says where a form comes from."""
-    origin = request.headers.get("origin", "")
-    if not origin or urlsplit(origin).netloc != request.headers.get("host"):
-        raise HTTPException(HTTPStatus.FORBIDDEN)
 
 
 def _signed_in(request: Request, services: Services, token: bytes, form: Form) -> Response:
@@ -139,11 +136,6 @@ def is_valid_cookie(cookie: str, token: bytes, now: float) -> bool:
     return is_signed and expires.isdecimal() and now < int(expires)
 
 
-def form_token(cookie: str, token: bytes) -> str:
-    """What the forms of a page carry that was sent to the holder of this cookie."""
-    return _mac(token, "form", cookie)
-
-
 def _mac(token: bytes, purpose: str, text: str) -> str:
     key = blake2b(token, digest_size=32, person=b"dashboard").digest()
     return blake2b(f"{purpose}:{text}".encode(), key=key, digest_size=24).hexdigest()
@@ -157,45 +149,40 @@ async def _acted(request: Request, services: Services, path: str, form: Form) ->
         response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
         response.delete_cookie(_cookie_name(request), path=_cookie_path(request))
         return response
-    match path.split("/"):
-        case ["sessions", tenant, session]:
-            key = StoreKey(tenant, session)
-        case _:
-            raise HTTPException(HTTPStatus.NOT_FOUND)
+    page, *key = path.split("/")
+    if page != "sessions" or len(key) != len(StoreKey._fields):
+        raise HTTPException(HTTPStatus.NOT_FOUND)
     action = _ACTIONS.get(form.get("do", ""))
     if action is None:
         raise BadRequest("The form does not say what to do.", param="do")
-    if await action(services, key, form) is None:
+    if not await action(services, StoreKey(*key), form):
         raise HTTPException(HTTPStatus.NOT_FOUND)
     if form["do"] == "delete":
         return RedirectResponse("../../sessions", HTTPStatus.SEE_OTHER, _HEADERS)
-    back = "&".join(f"{name}={quote(form[name])}" for name in ("branch", "from") if form.get(name))
-    return RedirectResponse(f"{session}?{back}", HTTPStatus.SEE_OTHER, _HEADERS)
+    back = urlencode({name: form[name] for name in ("branch", "from") if form.get(name)})
+    return RedirectResponse(f"{key[1]}?{back}", HTTPStatus.SEE_OTHER, _HEADERS)
 
 
-async def _pin(services: Services, key: StoreKey, form: Form) -> object:
+def _place_in(form: Form) -> dict[str, object]:
     number = int(form["message"]) if form.get("message", "").isdecimal() else None
-    return await services.admin.pin(key, {"message": number, "branch": form.get("branch", "")})
+    return {"message": number, "branch": form.get("branch", "")}
 
 
 def _card_in(form: Form) -> dict[str, str]:
     return {"content": form.get("content", ""), "type": form.get("type", "")}
 
 
-async def _delete(services: Services, key: StoreKey, _form: Form) -> object:
-    return await services.admin.delete(key) or None
-
-
 _ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] = {
     "revert": lambda services, key, form: services.admin.revert(key, form.get("id", "")),
-    "pin": _pin,
+    "pin": lambda services, key, form: services.admin.pin(key, _place_in(form)),
     "unpin": lambda services, key, form: services.admin.unpin(key, form.get("id", "")),
     "condense": lambda services, key, form: services.admin.condense(key, {"branch": form.get("branch", "")}),
     "forget": lambda services, key, form: services.memory_admin.forget(key, form.get("id") or "-"),
     "remember": lambda services, key, form: services.memory_admin.add(key, _card_in(form)),
     "edit": lambda services, key, form: services.memory_admin.add(key, _card_in(form), replaces=form.get("id", "")),
-    "delete": _delete,
+    "delete": lambda services, key, _form: services.admin.delete(key),
 }
+"""What the buttons do, by the member `do` of their forms; a false answer means that there is no such thing."""
 
 
 # Pages
@@ -215,29 +202,24 @@ async def _shown(request: Request, services: Services, path: str, form: str) -> 
             rows = overview.sessions(listed["data"], query.get("q", ""), query.get("sort", ""))
             return _page("sessions.html", request, form, rows=rows, query=query, unreadable=listed["unreadable"])
         case ["sessions", tenant, session]:
-            shown = await services.admin.shown(StoreKey(tenant, session))
+            key = StoreKey(tenant, session)
+            shown = await services.admin.shown(key)
             if shown is not None and "export" in query:
-                return _exported(shown)
+                name = f'attachment; filename="{shown.document["session"]}.json"'
+                text, headers = json.dumps(shown.document, indent=2), {**_HEADERS, "content-disposition": name}
+                return Response(text, headers=headers, media_type="application/json")
             if shown is not None:
-                cards = await services.memory_admin.list_cards(StoreKey(tenant, session)) or {"data": []}
+                cards = await services.memory_admin.list_cards(key) or {"data": []}
                 page = _session(shown, query, services)
                 return _page("session.html", request, form, cards=cards["data"][-_MAX_CARDS:], **page)
     raise HTTPException(HTTPStatus.NOT_FOUND)
 
 
-def _exported(shown: ShownSession) -> Response:
-    name = f'attachment; filename="{shown.document["session"]}.json"'
-    text = json.dumps(shown.document, indent=2)
-    return Response(text, headers={**_HEADERS, "content-disposition": name}, media_type="application/json")
-
-
 def _session(shown: ShownSession, query: Mapping[str, str], services: Services) -> dict[str, Any]:
-    """What the page of a session shows; of a long transcript one page."""
-    names = list(shown.branches)
-    latest = max(shown.session.branches, key=lambda each: each.last_used, default=None)
+    latest = max(shown.session.branches, key=lambda branch: branch.last_used, default=None)
     name = query.get("branch") or (latest.name if latest else "")
     messages = shown.branches.get(name, [])
-    stored = next((each for each in shown.session.branches if each.name == name), None)
+    stored = next((branch for branch in shown.session.branches if branch.name == name), None)
     branch = timeline.branch_of(
         messages,
         shown.session.condensations,
@@ -247,11 +229,15 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
     pins = {pin["message"]: pin["id"] for pin in shown.document["pins"] if pin["branch"] == name}
     asked = query.get("from", "")
     start = min(int(asked), len(messages)) if asked.isdecimal() else max(len(messages) - timeline.PAGE, 0)
-    window = branch.condensations[-1].window if branch.condensations else None
-    limits = _limits(services, window) if window else {}
+    limits: dict[str, float] = {}
+    if branch.condensations:
+        # The window that it was last condensed for, with the marks of the settings for all models.
+        limits["window"] = window = branch.condensations[-1].window
+        if budget := services.policies.policy(Controls(window=window), {}, Scope("")).budget:
+            limits |= {"trigger": budget.trigger, "target": budget.target}
     return {
         "session": shown.document,
-        "names": names,
+        "names": list(shown.branches),
         "branch": name,
         "plot": timeline.plot(branch, limits),
         "groups": timeline.groups(branch, pins, start),
@@ -260,19 +246,10 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
         "count": len(messages),
         "page": timeline.PAGE,
         "condensations": timeline.condensations_of(shown.document, branch),
-        "injected": timeline.injected(branch, stored.block.node, stored.block.raw, shown.session.patches)
-        if stored
-        else [],
+        "injected": timeline.injected(branch, stored.block, shown.session.patches) if stored else [],
         "verdicts": timeline.votes_of(shown.document),
         "card_types": TYPES,
     }
-
-
-def _limits(services: Services, window: int) -> dict[str, float]:
-    """The window that a session was last condensed for, with the marks of the settings for all models."""
-    budget = services.policies.policy(Controls(window=window), {}, Scope("")).budget
-    marks = {"trigger": budget.trigger, "target": budget.target} if budget else {}
-    return {"window": window, **marks}
 
 
 def _page(template: str, request: Request, form: str, status: int = HTTPStatus.OK, **values: Any) -> Response:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from math import inf
 from typing import Any, NamedTuple
 
 from proxy.plots import Line, line_plot
+from proxy.sessions.session import MemoryBlock
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Dialect, Message, Role
 from strategies.core.parsing import loads
@@ -20,7 +22,6 @@ from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
 from strategies.core.transcript import Transcript
 
 PAGE = 200
-"""Messages of one page."""
 SHOWN = 600
 """Characters of a message; the export has all of them."""
 _SLACK = 0.02
@@ -28,13 +29,10 @@ _MAX_REQUESTS = 1_000
 
 
 class Row(NamedTuple):
-    """One message of the transcript."""
-
     number: int
     role: str
     text: str
     cut: int
-    """Characters that are left out."""
     tokens: int
     is_condensed: bool
     pin: str
@@ -75,22 +73,19 @@ def plot(branch: Branch, limits: Mapping[str, float]) -> str:
 
 def _requests(branch: Branch) -> Iterator[tuple[int, int, bool]]:
     """For each request: tokens of its history and of its view, and whether it was condensed."""
-    waiting = [each for each in branch.condensations if each.standing and not each.restores]
+    waiting = [made for made in branch.condensations if made.standing and not made.restores]
     history = left_out = 0
     for i, message in enumerate(branch.messages):
         is_reply = message.role is Role.ASSISTANT and (i == 0 or branch.messages[i - 1].role is not Role.ASSISTANT)
         if is_reply:
-            due = bool(waiting) and history - left_out >= waiting[0].tokens_before * (1 - _SLACK) - _fixed(waiting[0])
-            if due:
+            # Sizes of a condensation have tools and framing, which no message has: at most an eighth of the window.
+            least = waiting[0].tokens_before * (1 - _SLACK) - waiting[0].window / 8 if waiting else inf
+            is_due = history - left_out >= least
+            if is_due:
                 made = waiting.pop(0)
                 left_out = history - max(history - left_out - made.tokens_before + made.tokens_after, 0)
-            yield history, history - left_out, due
+            yield history, history - left_out, is_due
         history += branch.tokens[i]
-
-
-def _fixed(made: Condensation) -> float:
-    """Tools and framing, which a condensation's sizes have and no message has; at most an eighth of the window."""
-    return made.window / 8
 
 
 def groups(branch: Branch, pins: Mapping[int, str], start: int) -> list[Group]:
@@ -123,7 +118,6 @@ def _texts(made: Condensation, branch: Branch) -> list[str]:
 
 
 def text_of(piece: Literal, dialect: Dialect) -> str:
-    """What the proxy wrote, as text."""
     body = loads(piece.raw)
     return visible(dialect.text(body) or json.dumps(body, ensure_ascii=False))
 
@@ -134,17 +128,13 @@ def visible(text: str) -> str:
 
 
 def _row(branch: Branch, number: int, is_condensed: bool, pin: str) -> Row:
-    message = branch.messages[number]
-    text = _said(message) if message.has_text else "text not kept"
+    message, text = branch.messages[number], "text not kept"
+    if message.has_text:
+        calls = (f"{call.name} {call.arguments}" for call in message.calls)
+        text = "\n".join(filter(None, (message.text, *calls))) or json.dumps(message.body, ensure_ascii=False)
     can_pin = message.role is not Role.SYSTEM and not pin
     shown, cut = visible(text[:SHOWN]), max(len(text) - SHOWN, 0)
     return Row(number, message.role.value, shown, cut, branch.tokens[number], is_condensed, pin, can_pin)
-
-
-def _said(message: Message) -> str:
-    text = message.text
-    calls = "\n".join(f"{call.name} {call.arguments}" for call in message.calls)
-    return "\n".join(part for part in (text, calls) if part) or json.dumps(message.body, ensure_ascii=False)
 
 
 def branch_of(
@@ -161,10 +151,10 @@ def branch_of(
     return Branch(messages, tokens, own, next((made for made in own if made.id == applied), None))
 
 
-def injected(branch: Branch, node: str, raw: str, patches: Sequence[Overlay]) -> list[tuple[int, str, str]]:
+def injected(branch: Branch, block: MemoryBlock, patches: Sequence[Overlay]) -> list[tuple[int, str, str]]:
     """What memory has put into views: the number of the message that it stands before, what it is, and its text.
 
-    `raw` is the block of the branch's newest turn, before the message with the chain digest `node`.
+    `block` is that of the branch's newest turn.
     """
     digests = [digest.hex() for digest in Transcript.of(branch.messages).digests]
     numbers = [i for i, message in enumerate(branch.messages) if message.role is not Role.SYSTEM]
@@ -175,10 +165,9 @@ def injected(branch: Branch, node: str, raw: str, patches: Sequence[Overlay]) ->
         for piece in patch.pieces
         if isinstance(piece, Literal)
     ]
-    if raw and node in digests:
-        found.append((digests.index(node), Literal(raw, PieceKind.MEMORY)))
-    dialect = branch.messages[0].dialect if found else None
-    return [(numbers[at], piece.kind.value, text_of(piece, dialect)) for at, piece in found if dialect is not None]
+    if block.raw and block.node in digests:
+        found.append((digests.index(block.node), Literal(block.raw, PieceKind.MEMORY)))
+    return [(numbers[at], piece.kind.value, text_of(piece, branch.messages[0].dialect)) for at, piece in found]
 
 
 def condensations_of(document: Mapping[str, Any], branch: Branch) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ LITELLM_CREATED = 1_677_610_602
 CEILINGS = "ollama"
 """The beginning of LiteLLM's names for models at Ollama; it states their ceilings, as Ollama's `/api/show` does."""
 
-ANY_NAME = object()
+ANY_NAME = "\0any"
 """In place of a name: the server has one model, which it serves under any name."""
 
 Row = Mapping[str, Any]
@@ -80,23 +80,22 @@ class Reading:
 
     kind: ServerKind
     windows: Mapping[str, StatedWindow] = field(default_factory=dict)
-    only: StatedWindow | None = None
-    """The window of its one model, which it serves under any name."""
+    """By name, or by `ANY_NAME`."""
 
     @property
     def is_silent(self) -> bool:
         """Whether it has no window at all: the server has loaded no model, or does not state windows."""
-        return not self.windows and self.only is None
+        return not self.windows
 
     def of(self, model: str) -> StatedWindow | None:
         """The window of a model; None if the server did not state one."""
-        return self.windows.get(model) or self.only
+        return self.windows.get(model) or self.windows.get(ANY_NAME)
 
     def after(self, earlier: Reading | None) -> Reading:
         """This reading, with the windows of models that are not loaded now: they will be loaded the same way again."""
         if earlier is None or earlier.kind is not self.kind or not self.kind.is_local:
             return self
-        return Reading(self.kind, {**earlier.windows, **self.windows}, self.only)
+        return Reading(self.kind, {**earlier.windows, **self.windows})
 
 
 class Stated(NamedTuple):
@@ -113,14 +112,13 @@ def _reading(kind: ServerKind, stated: Iterable[Stated]) -> Reading:
 
     Of several windows for one name the smallest counts, because a request may meet any of them.
     """
-    windows: dict[object, StatedWindow] = {}
+    windows: dict[str, StatedWindow] = {}
     for name, window, max_input in stated:
         tokens, most = _as_window(window), _as_window(max_input)
-        is_name = isinstance(name, str) or name is ANY_NAME
-        if is_name and tokens is not None and (name not in windows or tokens < windows[name].window):
-            windows[name] = StatedWindow(tokens, most if most and most < tokens else None, f"stated by {kind}")
-    named = {name: window for name, window in windows.items() if isinstance(name, str)}
-    return Reading(kind, named, windows.get(ANY_NAME))
+        if not isinstance(name, str) or tokens is None or (name in windows and tokens >= windows[name].window):
+            continue
+        windows[name] = StatedWindow(tokens, most if most and most < tokens else None, f"stated by {kind}")
+    return Reading(kind, windows)
 
 
 def _as_window(value: object) -> int | None:

@@ -100,8 +100,6 @@ class JoiningTransport:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection of a client."""
-
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _is_in_head = True
@@ -178,7 +176,6 @@ class Connection(HttpToolsProtocol):
         self._refuse(BadHttp(msg))
 
     def _refuse(self, error: ProxyError) -> None:
-        """Answers with an error and closes the connection."""
         if self.transport.is_closing():
             return
         body, more = error.to_json(), "".join(f"{name}: {value}\r\n" for name, value in error.headers)

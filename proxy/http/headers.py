@@ -94,7 +94,6 @@ def encoding_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def is_event_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a reply with these headers is a stream of server-sent events."""
     return (first(headers, b"content-type") or "").startswith("text/event-stream")
 
 

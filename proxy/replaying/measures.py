@@ -51,7 +51,6 @@ class ReplayedRequest:
 
     @property
     def refused(self) -> bool:
-        """Whether nothing was forwarded."""
         return self.message_tokens is None
 
     @property

@@ -69,7 +69,6 @@ _PAGE = """<!doctype html>
 
 
 def page(replayed: ReplayResults) -> str:
-    """The whole page."""
     parts = [*_overview(replayed), *_compared(replayed), *_plotted(replayed), *_each(replayed)]
     return _PAGE.format(style=_STYLE, title=escape(title(replayed)), parts="\n".join(parts))
 
@@ -82,7 +81,6 @@ def _overview(replayed: ReplayResults) -> Iterator[str]:
 
 
 def _compared(replayed: ReplayResults) -> Iterator[str]:
-    """Bars that compare the strategies."""
     for heading, told, share in _SHARES:
         yield _shares(heading, told, [(summary.strategy, summary.intervals[share]) for summary in replayed.summaries])
     money = [(summary.strategy, summary.cost_share) for summary in replayed.summaries]

@@ -234,6 +234,5 @@ def kept_in(
 
 
 def text_of(conversation: Conversation, view: Sequence[ForwardedMessage]) -> str:
-    """The text of forwarded messages."""
     text = conversation.endpoint.dialect.text
     return "\n".join(text(json.loads(message.raw)) for message in view)

@@ -53,7 +53,6 @@ class ReplayResults(NamedTuple):
         return "\n".join([NOTE.format(prices=self.prices), *real, *([] if "summarizer" in self.asked else [_SCRIPTED])])
 
     def all_warnings(self) -> list[str]:
-        """What went wrong, in sentences."""
         degraded = [
             f"{each.strategy}: {each.degraded:,} requests were degraded; their figures are not the strategy's."
             for each in self.summaries
@@ -132,7 +131,6 @@ def each_conversation(replayed: ReplayResults) -> str:
 
 
 def title(replayed: ReplayResults) -> str:
-    """What was replayed, and under which window."""
     count = replayed.conversations
     conversations = f"{count:,} conversation{'s' if count != 1 else ''}"
     model = replayed.model or "no model named"

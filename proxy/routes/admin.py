@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
@@ -14,9 +15,9 @@ from starlette.responses import Response
 
 from proxy.errors import BadRequest, BodyTooLarge, error_body
 from proxy.http.headers import first
-from proxy.memory.admin import MAX_HITS, TOP_K, MemoryAdmin
+from proxy.memory.admin import MAX_HITS, TOP_K
 from proxy.services import Services
-from proxy.sessions.admin import Admin, Document
+from proxy.sessions.admin import Document
 from proxy.sessions.session import MAIN
 from proxy.store.base import StoreError, StoreKey
 
@@ -25,8 +26,21 @@ _NUMBER = re.compile(r"[0-9]{1,4}")
 _JSON = "application/json"
 _MAX_BODY = 64 * 1024  # bytes of a body
 _MAX_IMPORT = 1024 * 1024
-_MEMORY_METHODS = {"": "GET, POST, DELETE", "export": "GET", "search": "GET", "import": "POST"}
 _PRIVATE = {"cache-control": "no-store"}
+Answer = Document | list[Document] | None
+
+
+class Call(NamedTuple):
+    """A request that has the token: the names in its path, the parameters of its address, and its JSON body."""
+
+    services: Services
+    names: Sequence[str]
+    query: Mapping[str, str]
+    body: object
+
+    @property
+    def key(self) -> StoreKey:
+        return StoreKey(self.names[0], self.names[1])
 
 
 async def admin(request: Request) -> Response:
@@ -47,99 +61,6 @@ async def admin(request: Request) -> Response:
     return Response(json.dumps(document), headers=_PRIVATE, media_type=_JSON)
 
 
-async def _answer(request: Request, services: Services) -> Document | list[Document] | None:
-    """The document at the path, or None."""
-    # The raw path: an id may contain a slash, which is %2F there.
-    path = [unquote(part) for part in request.scope["raw_path"].decode("ascii", "replace").split("/")[2:]]
-    match path:
-        case ["live"] if request.method == "GET":
-            return services.live.document()
-        case ["sessions", name] if request.method == "GET" and name:
-            return await services.admin.find_session(name, request.query_params.get("tenant"))
-        case ["sessions", *names] if names and not all(map(_NAME.fullmatch, names)):
-            return None
-        case ["sessions", tenant, session, "memory", *more]:
-            return await _memory(request, services.memory_admin, StoreKey(tenant, session), more)
-        case ["sessions", tenant, session, "condensations" | "pins" | "condense" as what, *more]:
-            return await _steered(request, services.admin, StoreKey(tenant, session), [what, *more])
-    return await _sessions(request, services.admin, path)
-
-
-async def _sessions(request: Request, admin: Admin, path: list[str]) -> Document | None:
-    query = request.query_params
-    match request.method, path:
-        case "GET", ["stats"]:
-            return await admin.stats()
-        case "GET", ["sessions"]:
-            return await admin.list_sessions(query.get("tenant"), query.get("id"))
-        case "GET", ["sessions", tenant, session]:
-            return await admin.session(StoreKey(tenant, session))
-        case "DELETE", ["sessions", tenant, session]:
-            return _deleted(await admin.delete(StoreKey(tenant, session)))
-        case "DELETE", ["sessions", tenant]:
-            return _deleted(await admin.delete_tenant(tenant))
-        case _, ["live"] | ["stats"] | ["sessions"]:
-            raise _not_allowed("GET")
-        case _, ["sessions", _] | ["sessions", _, _]:
-            raise _not_allowed("GET, DELETE")
-    return None
-
-
-async def _steered(request: Request, admin: Admin, key: StoreKey, path: list[str]) -> Document | None:
-    match request.method, path:
-        case "POST", ["condensations", condensation, "revert"]:
-            return await admin.revert(key, condensation)
-        case "POST", ["pins"]:
-            return await admin.pin(key, await _body(request))
-        case "DELETE", ["pins", pin]:
-            return await admin.unpin(key, pin)
-        case "POST", ["condense"]:
-            return await admin.condense(key, await _body(request, if_empty={}))
-        case _, ["condensations", _, "revert"] | ["pins"] | ["condense"]:
-            raise _not_allowed("POST")
-        case _, ["pins", _]:
-            raise _not_allowed("DELETE")
-    return None
-
-
-async def _memory(
-    request: Request, memory: MemoryAdmin, key: StoreKey, more: list[str]
-) -> Document | list[Document] | None:
-    match request.method, more:
-        case "GET", []:
-            return await memory.list_cards(key)
-        case "GET", ["export"]:
-            return await memory.export_cards(key)
-        case "GET", ["search"]:
-            return await memory.search(key, *_search(request.query_params))
-        case "POST", []:
-            return await memory.add(key, await _body(request))
-        case "POST", ["import"]:
-            return await memory.import_cards(key, await _body(request, _MAX_IMPORT))
-        case "DELETE", []:
-            return await memory.forget(key)
-        case "DELETE", [card]:
-            return await memory.forget(key, card)
-    if len(more) > 1:
-        return None
-    raise _not_allowed(_MEMORY_METHODS.get("".join(more), "DELETE"))
-
-
-def _not_allowed(methods: str) -> HTTPException:
-    """The error for a path that has only these methods."""
-    return HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": methods})
-
-
-def _search(query: Mapping[str, str]) -> tuple[str, str, int]:
-    """The text to search for, the branch, and the number of hits; raises `BadRequest`."""
-    text, top_k = query.get("query", ""), query.get("top_k", str(TOP_K))
-    if not text.strip():
-        raise BadRequest("'query' must say what to search.", param="query")
-    if not _NUMBER.fullmatch(top_k) or not 0 < int(top_k) <= MAX_HITS:
-        raise BadRequest(f"'top_k' must be a number from 1 to {MAX_HITS}.", param="top_k")
-    return text, query.get("branch", MAIN), int(top_k)
-
-
 async def read_body(request: Request, largest: int, name: str = "request body") -> bytes:
     """The body of a request; raises `BodyTooLarge` if it has more than `largest` bytes."""
     data = b""
@@ -150,19 +71,78 @@ async def read_body(request: Request, largest: int, name: str = "request body") 
     return data
 
 
-async def _body(request: Request, largest: int = _MAX_BODY, *, if_empty: object = None) -> object:
-    """The JSON body of a request, of at most `largest` bytes; raises `BadRequest` and `BodyTooLarge`.
+async def _answer(request: Request, services: Services) -> Answer:
+    # The raw path: an id may contain a slash, which is %2F there.
+    parts = [unquote(part) for part in request.scope["raw_path"].decode("ascii", "replace").split("/")[2:]]
+    for path, methods in _ROUTES.items():
+        wanted = path.split("/")
+        if len(wanted) != len(parts) or any(word not in ("*", part) for word, part in zip(wanted, parts, strict=True)):
+            continue
+        names = [part for word, part in zip(wanted, parts, strict=True) if word == "*"]
+        is_id = path == "sessions/*" and request.method == "GET" and names[0]
+        if not is_id and not all(map(_NAME.fullmatch, names)):
+            return None
+        if request.method not in methods:
+            raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": ", ".join(methods)})
+        body = await _json_body(request) if request.method == "POST" else None
+        return await methods[request.method](Call(services, names, request.query_params, body))
+    return None
 
-    `if_empty` is what a body without any bytes means, where it may be missing.
-    """
-    data = await read_body(request, largest)
-    if not data and if_empty is not None:
-        return if_empty
+
+async def _json_body(request: Request) -> object:
+    """The JSON body of a request, {} for an empty one; raises `BadRequest` and `BodyTooLarge`."""
+    is_import = request.scope["path"].endswith("/memory/import")
+    data = await read_body(request, _MAX_IMPORT if is_import else _MAX_BODY)
     try:
-        return json.loads(data)
+        return json.loads(data or b"{}")
     except (ValueError, RecursionError):
         raise BadRequest("The request body is no JSON.") from None
 
 
-def _deleted(count: int) -> Document | None:
+async def _live(call: Call) -> Answer:
+    return call.services.live.document()
+
+
+async def _deleted(deleting: Awaitable[int]) -> Answer:
+    count = await deleting
     return {"object": "deleted", "sessions": int(count)} if count else None
+
+
+async def _search(call: Call) -> Answer:
+    text, top_k = call.query.get("query", ""), call.query.get("top_k", str(TOP_K))
+    if not text.strip():
+        raise BadRequest("'query' must say what to search.", param="query")
+    if not _NUMBER.fullmatch(top_k) or not 0 < int(top_k) <= MAX_HITS:
+        raise BadRequest(f"'top_k' must be a number from 1 to {MAX_HITS}.", param="top_k")
+    return await call.services.memory_admin.search(call.key, text, call.query.get("branch", MAIN), int(top_k))
+
+
+_ROUTES: Mapping[str, Mapping[str, Callable[[Call], Awaitable[Answer]]]] = {
+    "live": {"GET": _live},
+    "stats": {"GET": lambda call: call.services.admin.stats()},
+    "sessions": {"GET": lambda call: call.services.admin.list_sessions(call.query.get("tenant"), call.query.get("id"))},
+    "sessions/*": {
+        "GET": lambda call: call.services.admin.find_session(call.names[0], call.query.get("tenant")),
+        "DELETE": lambda call: _deleted(call.services.admin.delete_tenant(call.names[0])),
+    },
+    "sessions/*/*": {
+        "GET": lambda call: call.services.admin.session(call.key),
+        "DELETE": lambda call: _deleted(call.services.admin.delete(call.key)),
+    },
+    "sessions/*/*/condensations/*/revert": {
+        "POST": lambda call: call.services.admin.revert(call.key, call.names[2]),
+    },
+    "sessions/*/*/pins": {"POST": lambda call: call.services.admin.pin(call.key, call.body)},
+    "sessions/*/*/pins/*": {"DELETE": lambda call: call.services.admin.unpin(call.key, call.names[2])},
+    "sessions/*/*/condense": {"POST": lambda call: call.services.admin.condense(call.key, call.body)},
+    "sessions/*/*/memory": {
+        "GET": lambda call: call.services.memory_admin.list_cards(call.key),
+        "POST": lambda call: call.services.memory_admin.add(call.key, call.body),
+        "DELETE": lambda call: call.services.memory_admin.forget(call.key),
+    },
+    "sessions/*/*/memory/export": {"GET": lambda call: call.services.memory_admin.export_cards(call.key)},
+    "sessions/*/*/memory/search": {"GET": _search},
+    "sessions/*/*/memory/import": {"POST": lambda call: call.services.memory_admin.import_cards(call.key, call.body)},
+    "sessions/*/*/memory/*": {"DELETE": lambda call: call.services.memory_admin.forget(call.key, call.names[2])},
+}
+"""What each method does at each path; a `*` is a name."""

@@ -39,32 +39,25 @@ async def root(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """The metrics in the format of Prometheus."""
     services: Services = request.app.state.services
     return Response(services.telemetry.exposition(), media_type="text/plain; version=0.0.4")
 
 
 async def readiness(services: Services) -> dict[str, Any]:
     """The state of each part; addresses are shown without credentials."""
-    store = await store_state(services)
-    tokenizers = {row.name: row.state for row in services.tokenizers.status()}
+    try:
+        async with asyncio.timeout(services.settings.store.timeout):
+            await services.store.ping()
+        store = await services.stored.why_unwritable(is_suspected=True) or "ok"
+    except StoreError as error:
+        store = error.reason
+    except TimeoutError:
+        store = "store-timeout"
     return {
         "status": "ok" if store == "ok" else "degraded",
         "version": VERSION,
         "upstream": redacted(services.settings.upstream.base_url),
         "strategy": services.settings.strategy,
         "store": {"url": redacted(services.settings.store.url), "state": store},
-        "tokenizers": tokenizers,
+        "tokenizers": {row.name: row.state for row in services.tokenizers.status()},
     }
-
-
-async def store_state(services: Services) -> str:
-    """`ok`, or why the store does not answer or cannot write."""
-    try:
-        async with asyncio.timeout(services.settings.store.timeout):
-            await services.store.ping()
-    except StoreError as error:
-        return error.reason
-    except TimeoutError:
-        return "store-timeout"
-    return await services.stored.why_unwritable(is_suspected=True) or "ok"

@@ -239,7 +239,7 @@ async def pass_unread(arrival: Arrival, unread: Unread) -> ASGIApp:
 
 def _note_bypass(arrival: Arrival, reason: Reason) -> Pairs:
     """Counts a request that asks a model and is not condensed; returns the headers that say so."""
-    arrival.services.telemetry.record_bypass()
+    arrival.services.telemetry.count("requests_total", Action.BYPASSED)
     arrival.scope[LINE].outcome = Action.BYPASSED, reason
     return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
 

@@ -17,35 +17,31 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 
 from proxy.controls import KEYS, MIN_WINDOW, Controls
 from proxy.errors import BadRequest, SettingsError
-from proxy.knowledge.profiles import Profile
 from proxy.quoting import quoted
 from proxy.settings import tables
 from proxy.settings.sources import from_environment, from_file, normalized, option_problems, problems_in_words
-from proxy.settings.tables import GENERAL, ModelSettings
+from proxy.settings.tables import ELSEWHERE, ModelSettings
 from proxy.settings.values import KnownStrategy, Table, Text, split_at_commas
 from strategies import DEFAULT, TABLE
 
 
-def _control_name(value: str) -> str:
-    name = value.lower()
+def _known_control(name: str) -> str:
     if name not in ("*", *KEYS):
         near = get_close_matches(name, KEYS, 1)
-        hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(KEYS)}, *"
-        raise ValueError(f"there is no control {quoted(value)}{hint}")
+        hint = f"did you mean '{near[0]}'?" if near else f"known: {', '.join(KEYS)}, *"
+        raise ValueError(f"there is no control {quoted(name)}; {hint}")
     return name
 
 
-_ControlNames = Annotated[tuple[Annotated[str, AfterValidator(_control_name)], ...], BeforeValidator(split_at_commas)]
+_Control = Annotated[str, AfterValidator(str.lower), AfterValidator(_known_control)]
 
 
 class ControlSettings(Table):
     """Which controls clients may set, by header, member of the body or suffix of the model."""
 
-    allow: _ControlNames = ("*",)
+    allow: Annotated[tuple[_Control, ...], BeforeValidator(split_at_commas)] = ("*",)
     max_window: int = Field(0, ge=0)
-    """The largest window that a client may name, in tokens; 0 means no limit."""
     own_calls: bool = True
-    """Clients may choose strategies that ask a model."""
 
     def check(self, controls: Controls) -> None:
         """Raises `BadRequest` that names a control that a client may not set, or not so."""
@@ -71,24 +67,15 @@ class Settings(BaseSettings):
     port: int = Field(8484, ge=0, le=65_535)
     workers: int = Field(1, ge=1)
     open_to_all: bool = False
-    """Serve beyond this machine with `upstream.api_key`, although callers then bring no credential."""
     strategy: KnownStrategy = DEFAULT
     window: int | None = Field(None, ge=MIN_WINDOW)
-    """The context length of every model, in tokens."""
     strict: bool = False
-    """Refuse what stays over the budget after condensing, instead of leaving that to the upstream."""
     economy: tables.Economy = "advise"
-    """Whether conversations are condensed where that is cheapest, or the reply only says where that is."""
     inline_timeout: float = Field(10.0, gt=0)
-    """Seconds that a client may wait for the proxy's own model calls, all calls of one request together."""
     keepalive: Literal["comment", "chunk", "off"] = "comment"
-    """What the client of a stream gets while it waits for the proxy."""
     keepalive_interval: float = Field(10.0, gt=0)
-    """Seconds until the first keep-alive, and between two."""
     usage_probe: bool = True
-    """Ask for the usage of a stream in a body that is changed anyway."""
     report_usage: Literal["forwarded", "original"] = "forwarded"
-    """The prompt tokens that a client sees: as the upstream reports them, or for the client's own list."""
     server: tables.ServerSettings = tables.ServerSettings()
     controls: ControlSettings = ControlSettings()
     log: tables.LogSettings = tables.LogSettings()
@@ -109,39 +96,29 @@ class Settings(BaseSettings):
     limits: tables.LimitSettings = tables.LimitSettings()
     models: tuple[ModelSettings, ...] = ()
     options: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    """The tables of the strategies, by the strategy's name."""
 
     @field_validator("options")
     @classmethod
     def _known_options(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        if any(option_problems(value)):
-            raise ValueError("must be options that the strategies take")
+        if problems := list(option_problems(value)):
+            raise ValidationError.from_exception_data("options", problems)
         return value
 
     def for_model(self, model: str) -> ModelSettings | None:
-        """The first entry of `[[models]]` that matches."""
         return next((entry for entry in self.models if fnmatchcase(model, entry.match)), None)
 
     def own(self, key: str, model: str) -> Any:
-        """The value of a key of `[[models]]` for a model: its entry's, else that of the tables."""
+        """The value of a key of `[[models]]` for a model: its entry's, else the general setting."""
         value = getattr(self.for_model(model), key, None)
-        return attrgetter(GENERAL[key])(self) if value is None and key in GENERAL else value
-
-    def profile_of(self, model: str) -> Profile:
-        """Which forms of messages the server of a model accepts, by the settings."""
-        profile: Profile = self.own("profile", model)
-        return profile
+        return attrgetter(ELSEWHERE.get(key, key))(self) if value is None else value
 
     @classmethod
-    def settings_customise_sources(
+    def settings_customise_sources(  # type: ignore[override]  # pydantic passes the others by name
         cls,
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        **_others: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Arguments, then the environment, then the file."""
         trees = normalized(init_settings()), from_environment(), from_file()
         return tuple(InitSettingsSource(settings_cls, tree) for tree in trees)
 

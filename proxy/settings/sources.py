@@ -15,24 +15,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from proxy.quoting import not_this, printable
 from strategies import TABLE
 from strategies.core.errors import OptionError
-from strategies.core.options import expand_mode, fill_options
+from strategies.core.options import Options, expand_mode, fill_options
 
 PREFIX = "CONDENSER_"
 CONFIG_VARIABLE = "CONDENSER_CONFIG"
-_MAX_NAME = 200
-"""Characters of a file's or variable's name that are shown."""
+_MAX_SHOWN = 400
+"""Characters of a line that tells what is wrong."""
 _AT_TOP = {"log_format": "format", "log_level": "level"}
 """Keys of `[log]` that may also be at the top, as `CONDENSER_LOG_FORMAT` is; the table's own key wins."""
 _STRATEGIES = {name.replace("-", "_"): name for name in TABLE}
 """The tables of strategies, as variables of the environment spell them."""
-_OPTIONS: Mapping[tuple[str, ...], str] = {
+COMMAND_LINE: Mapping[tuple[str, ...], str] = {
     **{(key,): f"--{key}" for key in ("host", "port", "workers", "strategy", "window")},
     ("upstream", "base_url"): "--upstream",
     ("store", "url"): "--store",
@@ -70,7 +71,6 @@ def _merged(table: Any, values: Any) -> Any:
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """What the environment sets."""
     return normalized({_STRATEGIES.get(name, name): value for name, value in environment_tree(environ).items()})
 
 
@@ -78,42 +78,36 @@ def environment_tree(environ: Mapping[str, str]) -> dict[str, Any]:
     """`CONDENSER_STORE__URL=x` as `{"store": {"url": "x"}}`; values that look like JSON are read as JSON."""
     tree: dict[str, Any] = {}
     for variable, text in _variables(environ):
-        *tables, key = variable.removeprefix(PREFIX).removesuffix("_FILE").lower().split("__")
         plain = variable.removesuffix("_FILE")
-        if plain == variable:
-            value = _value(variable, text)
-        elif plain in environ:
-            value = Unreadable(f"{plain} and {variable} are both set; leave one of them out")
+        *tables, key = plain.removeprefix(PREFIX).lower().split("__")
+        if plain != variable and plain in environ:
+            value: Any = Unreadable(f"{plain} and {variable} are both set; leave one of them out")
         else:
-            value = _of_file_named_by(variable, text)
+            value = _value(variable, text, is_file=plain != variable)
         _put(tree, tables, key, value)
     return tree
 
 
 def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The variables that are settings, by name."""
     return sorted(pair for pair in environ.items() if pair[0].startswith(PREFIX) and pair[0] != CONFIG_VARIABLE)
 
 
-def _of_file_named_by(variable: str, path: str) -> Any:
+def _value(variable: str, text: str, *, is_file: bool) -> Any:
+    """The text itself or that of the file it names, or the value that it holds if it looks like JSON."""
     try:
-        return _value(variable, Path(path).read_text("utf-8").strip())
+        read = Path(text).read_text("utf-8").strip() if is_file else text
     except (OSError, ValueError) as error:
-        return Unreadable(f"{variable} names {_unreadable(path, error)}")
+        return Unreadable(f"{variable} names {_unreadable(text, error)}")
+    try:
+        return json.loads(read) if read[:1] in ("[", "{") else read
+    except (ValueError, RecursionError) as error:
+        return Unreadable(f"{variable} begins as JSON does, but cannot be read as such: {error}")
 
 
 def _unreadable(path: str, error: OSError | ValueError) -> str:
     """The words for a file that cannot be read; its contents may be a secret and are not quoted."""
     why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-    return f"{printable(path, _MAX_NAME)}, which cannot be read: {why}"
-
-
-def _value(variable: str, text: str) -> Any:
-    """The text itself, or the value that it holds if it looks like JSON."""
-    try:
-        return json.loads(text) if text[:1] in ("[", "{") else text
-    except (ValueError, RecursionError) as error:
-        return Unreadable(f"{variable} begins as JSON does, but cannot be read as such: {error}")
+    return f"{path}, which cannot be read: {why}"
 
 
 def _put(tree: dict[str, Any], tables: Sequence[str], key: str, value: Any) -> None:
@@ -134,7 +128,7 @@ def from_file() -> dict[str, Any]:
     try:
         return normalized(tomllib.loads(Path(path).read_text("utf-8")))
     except tomllib.TOMLDecodeError as error:
-        problem = f"{printable(path, _MAX_NAME)} is not valid TOML: {error}"
+        problem = f"{path} is not valid TOML: {error}"
     except (OSError, ValueError) as error:
         problem = f"the settings are in {_unreadable(path, error)}"
     return {"config": Unreadable(problem)}  # no setting is called so
@@ -143,21 +137,6 @@ def from_file() -> dict[str, Any]:
 def trees_by_source(**given: Any) -> dict[str, dict[str, Any]]:
     """What each source sets for `load_settings` with the same arguments, by the source's name; the first one wins."""
     return {"command line": normalized(given), "environment": from_environment(), "file": from_file()}
-
-
-def origins(given: Mapping[str, Any], path: Sequence[str | int]) -> list[str]:
-    """Where the key at `path`, or a key of the table there, is set: its option, its variables or the file.
-
-    The names are those that a user knows. `given` is what the command line sets. The list is empty for a value that a
-    program has given otherwise.
-    """
-    if sets(normalized(given), path):
-        option = _OPTIONS.get(tuple(map(str, path)))
-        return [option] if option else []
-    variables = [name for name, text in _variables(os.environ) if sets(from_environment({name: text}), path)]
-    if variables:
-        return variables
-    return [printable(os.environ[CONFIG_VARIABLE], _MAX_NAME)] if sets(from_file(), path) else []
 
 
 def sets(tree: Any, path: Sequence[str | int]) -> bool:
@@ -176,35 +155,44 @@ def sets(tree: Any, path: Sequence[str | int]) -> bool:
 
 # What is wrong
 
-KeyPath = tuple[str | int, ...]
-"""Where a key is: the names of its tables and its own, and numbers within lists."""
-_MAX_LISTED = 12
-"""If no key resembles an unknown one, the keys of a table of at most this size are listed."""
 _LIKENESS = 0.6
 _SECRETS = frozenset({"api_key", "token", "pepper", "url", "base_url"})
-_MAX_PROBLEM = 400
-_MISSING = "is missing"
-_TABLE = "must be a table"
 _WORDS = {
-    "missing": _MISSING,
+    "missing": "is missing",
     "tuple_type": "must be a list; in the environment it is one in JSON",
-    "dict_type": _TABLE,
-    "model_type": _TABLE,
-    "model_attributes_type": _TABLE,
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a table"),
 }
-"""The kinds of errors for which pydantic's own words do not suit a file of settings."""
+"""The kinds of errors for which pydantic's own words do not suit a file of settings.
+
+A value in the place of a table may be one of its secrets, so it is not shown.
+"""
 _WHY = re.compile(r", (?:unable|got) .*")
-_MOVED = {("reserve",): "marks.reserve", ("models", "marks", "reserve"): "models[].reserve"}
-"""Keys of earlier releases, by their path without numbers, and what they are called now."""
 
 
-class _Problem(NamedTuple):
-    """What is wrong at a path; None if there is no such key."""
+def option_problems(options: Mapping[str, Mapping[str, Any]]) -> Iterator[InitErrorDetails]:
+    """The options of strategies that are wrong, each by itself, or else together with others of its table."""
+    for strategy, values in options.items():
+        if strategy not in TABLE:
+            yield InitErrorDetails(type="extra_forbidden", loc=(strategy,), input=values)
+            continue
+        declared = TABLE[strategy].options
+        checked = [_option_problem((strategy, key), {key: value}, declared) for key, value in values.items()]
+        if not any(checked):
+            checked = [_option_problem((strategy,), expand_mode(declared, values), declared)]
+        yield from filter(None, checked)
 
-    path: KeyPath
-    text: str | None
-    is_whole: bool = False
-    """Whether the text itself says where the value is from."""
+
+def _option_problem(path: tuple[str, ...], values: Mapping[str, Any], declared: Options) -> InitErrorDetails | None:
+    """What is wrong with these options together; `path` leads to the table, or to the only one of them."""
+    value, problem = values.get(path[-1], values), PydanticCustomError("extra_forbidden", "")
+    if len(path) == 1 or (path[-1] in _keys_of_options(path[0]) and not isinstance(value, Unreadable)):
+        try:
+            fill_options(declared, values)
+        except OptionError as error:
+            problem = PydanticCustomError("option", "{text}", {"text": error.detail.removeprefix(f"'{path[-1]}' ")})
+        else:
+            return None
+    return InitErrorDetails(type=problem, loc=path, input=value)
 
 
 def problems_in_words(error: ValidationError, model: type[BaseModel], given: Mapping[str, Any]) -> list[str]:
@@ -213,99 +201,70 @@ def problems_in_words(error: ValidationError, model: type[BaseModel], given: Map
     `given` is what the command line sets.
     """
     # A default that depends on another key is missing if that key is wrong, which has an error of its own.
-    details = (detail for detail in error.errors() if detail["type"] != "default_factory_not_called")
-    found = [problem for detail in details for problem in _problems(detail)]
-    return [line for problem in found for line in _lines(problem, model, given)]
+    details = [detail for detail in error.errors() if detail["type"] != "default_factory_not_called"]
+    return [line for detail in details for line in _lines(detail, model, given)]
 
 
-def _problems(error: Any) -> Iterator[_Problem]:
-    path: KeyPath = tuple(error["loc"])
-    if isinstance(error["input"], Unreadable):
-        yield _Problem(path, error["input"].problem, is_whole=True)
-    elif path == ("options",) and isinstance(error["input"], Mapping):
-        yield from option_problems(error["input"])
-    elif error["type"] == "extra_forbidden":
-        yield _Problem(path, None)
-    else:
-        yield _Problem(path, _translated(error, is_secret=bool(path) and path[-1] in _SECRETS))
-
-
-def option_problems(options: Mapping[str, Any]) -> Iterator[_Problem]:
-    """The options of strategies that are wrong, each by itself, or else together with others of its table."""
-    for name, values in options.items():
-        if name not in TABLE:
-            yield _Problem(("options", name), None)
-            continue
-        wrong = [problem for key, value in values.items() if (problem := _option_problem(name, key, value))]
-        yield from wrong
-        try:
-            fill_options(TABLE[name].options, {} if wrong else expand_mode(TABLE[name].options, values))
-        except OptionError as error:
-            yield _Problem(("options", name), error.detail)
-
-
-def _option_problem(strategy: str, key: str, value: object) -> _Problem | None:
-    path = ("options", strategy, key)
-    if isinstance(value, Unreadable):
-        return _Problem(path, value.problem, is_whole=True)
-    try:
-        fill_options(TABLE[strategy].options, {key: value})
-    except OptionError as error:
-        return _Problem(path, error.detail.removeprefix(f"'{key}' ") if key in _options_of(strategy) else None)
-    return None
-
-
-def _translated(error: Any, *, is_secret: bool) -> str:
-    """What is wrong with a value."""
-    if error["type"] == "value_error":
-        return str(error["ctx"]["error"])
-    if error["type"] in _WORDS:
-        # A value in the place of a table may be one of its secrets, so it is not shown.
-        return _WORDS[error["type"]]
-    text = _WHY.sub("", error["msg"].replace("Input should ", "must "))
-    return text + ("" if is_secret else not_this(error["input"]))
-
-
-def _lines(problem: _Problem, model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
-    if problem.is_whole:
-        yield printable(problem.text or "", _MAX_PROBLEM)
+def _lines(detail: Any, model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(detail["input"], Unreadable):
+        yield printable(detail["input"].problem, _MAX_SHOWN)
         return
+    path: tuple[str | int, ...] = detail["loc"]
     # The tables of strategies are at the top, as the user has them.
-    written = problem.path[1:] if problem.path[:1] == ("options",) and len(problem.path) > 1 else problem.path
+    written = path[1:] if path[0] == "options" and len(path) > 1 else path
     key = ".".join(map(str, written))
     # A missing key is set nowhere, so the origin is that of its table.
-    found = origins(given, problem.path[:-1] if problem.text == _MISSING else problem.path)
-    if problem.text is not None:
-        where = f" ({found[0]})" if found else ""
-        yield f"{key}: {printable(problem.text, _MAX_PROBLEM)}{where}"
+    origins = _origins(given, path[:-1] if detail["type"] == "missing" else path)
+    if detail["type"] != "extra_forbidden":
+        where = f" ({origins[0]})" if origins else ""
+        yield f"{key}: {printable(_translated(detail), _MAX_SHOWN)}{where}"
         return
-    known = _keys_beside(written, model)
-    near = get_close_matches(str(written[-1]), known, 1, _LIKENESS)
-    moved = _MOVED.get(tuple(part for part in written if isinstance(part, str)))
-    listed = f"; known: {', '.join(known)}" if 0 < len(known) <= _MAX_LISTED else ""
-    for origin in found or [""]:
+    near = get_close_matches(str(written[-1]), _keys_beside(written, model), 1, _LIKENESS)
+    place = len(written) - 1
+    for origin in origins or [""]:
         words = origin.removeprefix(PREFIX).split("__")
-        if origin.startswith(PREFIX) and len(words) >= len(written):
-            name, where = f"variable {printable(origin, _MAX_NAME)}", ""
-            meant = _variable(words, len(written) - 1, near[0]) if near else ""
+        if origin.startswith(PREFIX) and place < len(words):
+            name, where = f"variable {origin}", ""
+            if near:
+                words[place] = words[place].replace(_in_capitals(str(written[-1])), _in_capitals(near[0]))
+            meant = PREFIX + "__".join(words)
         else:
-            name, where = f"key '{printable(key, _MAX_NAME)}'", f" ({origin})" if origin else ""
-            meant = f"'{'.'.join([*key.split('.')[:-1], near[0]])}'" if near else ""
-        hint = f"; it is called '{moved}' now" if moved else f"; did you mean {meant}?" if meant else listed
-        yield f"unknown {name}{hint}{where}"
+            name, where = f"key '{printable(key, _MAX_SHOWN)}'", f" ({origin})" if origin else ""
+            meant = f"'{'.'.join(map(str, (*written[:-1], *near)))}'"
+        yield f"unknown {name}{f'; did you mean {meant}?' if near else ''}{where}"
 
 
-def _variable(words: Sequence[str], place: int, near: str) -> str:
-    """The variable that was perhaps meant: the word at `place` is replaced."""
-    suffix = "_FILE" if place == len(words) - 1 and words[place].endswith("_FILE") else ""
-    meant = [*words[:place], near.upper().replace("-", "_") + suffix, *words[place + 1 :]]
-    return f"{PREFIX}{'__'.join(meant)}"
+def _in_capitals(key: str) -> str:
+    """A key as variables of the environment spell it."""
+    return key.upper().replace("-", "_")
 
 
-def _keys_beside(written: KeyPath, model: type[BaseModel]) -> list[str]:
+def _translated(detail: Any) -> str:
+    """What is wrong with a value."""
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
+    if detail["type"] in _WORDS:
+        return _WORDS[detail["type"]]
+    text = _WHY.sub("", detail["msg"].replace("Input should ", "must "))
+    return text if detail["type"] == "option" or detail["loc"][-1] in _SECRETS else text + not_this(detail["input"])
+
+
+def _origins(given: Mapping[str, Any], path: Sequence[str | int]) -> list[str]:
+    """Where the key at `path`, or a key of the table there, is set: its option, its variables or the file.
+
+    The names are those that a user knows. The list is empty for a value that a program has given otherwise.
+    """
+    if sets(normalized(given), path):
+        option = COMMAND_LINE.get(tuple(map(str, path)))
+        return [option] if option else []
+    variables = [name for name, text in _variables(os.environ) if sets(from_environment({name: text}), path)]
+    return variables or ([os.environ[CONFIG_VARIABLE]] if sets(from_file(), path) else [])
+
+
+def _keys_beside(written: Sequence[str | int], model: type[BaseModel]) -> Sequence[str]:
     """All keys that the table of a key may have."""
     if len(written) > 1 and written[0] in TABLE:
-        return list(_options_of(str(written[0])))
+        return _keys_of_options(str(written[0]))
     table: Any = model
     for part in written[:-1]:
         if isinstance(part, str):
@@ -314,8 +273,8 @@ def _keys_beside(written: KeyPath, model: type[BaseModel]) -> list[str]:
     return [*keys, *(TABLE if table is model else ())]
 
 
-def _options_of(strategy: str) -> dict[str, Any]:
-    return {option.name: option for option in fields(TABLE[strategy].options)}
+def _keys_of_options(strategy: str) -> list[str]:
+    return [option.name for option in fields(TABLE[strategy].options)]
 
 
 def _table_of(annotation: Any) -> Any:

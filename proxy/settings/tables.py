@@ -1,4 +1,8 @@
-"""The tables of the settings: one class for each, with its keys, their defaults and their bounds."""
+"""The tables of the settings: one class for each, with its keys, their defaults and their bounds.
+
+docs/configuration.md says what each key means. Times are in seconds, sizes in bytes, or in tokens where the name or the
+docs say so.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from proxy.controls import MIN_WINDOW
 from proxy.knowledge.profiles import ANY, Profile
@@ -18,12 +22,12 @@ from proxy.settings.values import (
     Networks,
     Origins,
     Secret,
+    StoreUrl,
     Table,
+    TenantSource,
     Text,
-    header_name,
     not_empty,
 )
-from proxy.store import SCHEMES
 from strategies.core.budget import Marks
 from strategies.core.economics import Prices
 from strategies.core.ledger import LedgerCaps
@@ -33,55 +37,31 @@ class UpstreamSettings(Table):
     """Where requests go."""
 
     base_url: HttpAddress = "https://api.openai.com/v1"
-    """The server's address; one without a path gets `/v1`."""
     api_key: Secret | None = None
-    """The key to send. None: the caller's own credential is passed on."""
     connect_timeout: float = Field(5.0, gt=0)
-    """Seconds in which a connection must be made."""
     read_timeout: float = Field(600.0, gt=0)
-    """Seconds for which the server may send nothing."""
     max_connections: int = Field(1_000, gt=0)
-    """Maximum number of connections to the server at the same time."""
     discover: bool = True
-    """The server is asked which windows its models have."""
     learned_ttl: int = Field(24 * 3600, gt=0)
     """Seconds for which a learned window, or that a model accepts no tools, is believed."""
     profile: Profile = ANY
-    """Which forms of messages the server accepts."""
 
 
 class StoreSettings(Table):
     """Where sessions are kept."""
 
-    url: str = Field(default_factory=lambda: f"sqlite:///{data_directory() / 'condenser.db'}")
-    """The store's address; see `proxy.store`."""
+    url: StoreUrl = Field(default_factory=lambda: f"sqlite:///{data_directory() / 'condenser.db'}")
     ttl: int = Field(7 * 24 * 3600, gt=0)
-    """Seconds for which a session is kept after its last turn."""
     timeout: float = Field(1.0, gt=0)
-    """Seconds that one request may wait for the store in all."""
     content: Literal["full", "digests"] = "full"
     """`digests` keeps no text of clients' messages: only digests, counts and pieces of our own."""
     max_session_bytes: int = Field(0, ge=0)
-    """Maximum size of one session as it is stored, in bytes; 0 means no limit."""
     max_tenant_bytes: int = Field(0, ge=0)
-    """Maximum size of all sessions of one tenant as they are stored, in bytes; 0 means no limit."""
 
     @property
     def keeps_text(self) -> bool:
         """Whether the text of clients' messages is stored, and not only their digests."""
         return self.content == "full"
-
-    @field_validator("url")
-    @classmethod
-    def _known_scheme(cls, value: str) -> str:
-        scheme, _, place = value.partition("://")
-        if scheme not in SCHEMES:
-            raise ValueError(f"must begin with one of {', '.join(f'{name}://' for name in SCHEMES)}")
-        if scheme == "sqlite" and (not place.startswith("/") or place == "/"):
-            raise ValueError("names no file; write sqlite:///relative/path or sqlite:////absolute/path")
-        if scheme == "memory" and place:
-            raise ValueError("memory:// takes nothing more")
-        return value
 
 
 class MarkShares(Table):
@@ -110,18 +90,14 @@ class ModelRole(Table):
     api_key: Secret | None = None
     model: Text | None = None
     timeout: float = Field(300.0, gt=0)
-    """Seconds for one call."""
     temperature: float | None = Field(None, ge=0, le=2)
-    """Sent only if it is set."""
     max_tokens: int | None = Field(None, gt=0)
-    """Maximum length of an answer in tokens; sent only if it is set."""
 
 
 class SummarizerRole(ModelRole):
     """The model that writes summaries."""
 
     window: int | None = Field(None, ge=MIN_WINDOW)
-    """Its context length in tokens, if that differs from the request's."""
     form: Literal["isolated", "continue", "auto"] = "isolated"
     """`continue` has the request's model go on from the view itself, so that the upstream's prompt cache is hit; `auto`
     does so where that is the request's own model and cheaper."""
@@ -145,38 +121,30 @@ class JudgeRole(ModelRole):
 
 
 Mode = Literal["on", "idle", "off"]
+SwitchedMode = Annotated[
+    Mode, BeforeValidator(lambda value: ("off", "on")[value] if isinstance(value, bool) else value)
+]
 
 
 class BackgroundSettings(Table):
     """Model calls of our own that no client waits for."""
 
     mode: Mode = "on"
-    """When they may be made; `idle`: only while no client's request is under way at that server."""
     concurrency: int = Field(8, gt=0)
-    """Maximum number of such calls at the same time to one server."""
     allowance: float = Field(0.10, ge=0)
-    """The share of a session's prompt tokens that votes and embeddings together may spend, plus one window."""
 
 
 class MemorySettings(Table):
     """How messages that were condensed away reach the model again."""
 
     default: Literal["off", "inject", "tool", "inject+tool"] = "inject"
-    """The mode if neither request nor session sets one."""
     max_tokens: int = Field(800, ge=64)
-    """Maximum size in tokens of a block that is put before a user message."""
     top_k: int = Field(5, gt=0)
-    """Maximum number of passages in such a block."""
     max_rounds: int = Field(3, gt=0)
-    """Maximum number of rounds of searches for one reply."""
     scopes: bool = False
-    """Sessions of one tenant may share memory cards."""
     embeddings_model: str = ""
-    """The model that makes vectors, by which passages are ranked too; "" ranks them by words alone."""
     embeddings_search_wait: float = Field(0.3, ge=0)
-    """Seconds that a search waits for the vector of its query."""
     embeddings_inject_wait: float = Field(0.0, ge=0)
-    """Seconds that a request waits for the vector of its query before a block is chosen."""
 
 
 class LedgerSettings(Table):
@@ -200,7 +168,7 @@ class TokenizerSettings(Table):
 class TenantSettings(Table):
     """Who owns a session: the `credential`'s tenant, one for all (`fixed`), or `header:NAME` of a trusted proxy."""
 
-    source: str = Field("credential", alias="from")
+    source: TenantSource = Field("credential", alias="from")
     trusted_proxies: Networks = ("127.0.0.1", "::1")
     headers: HeaderNames = (
         "api-key",
@@ -212,18 +180,7 @@ class TenantSettings(Table):
         "helicone-auth",
         "cf-aig-authorization",
     )
-    """The headers besides `Authorization` in which clients send credentials; each is part of the tenant."""
     pepper: Secret | None = None
-
-    @field_validator("source")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        source, _, name = value.partition(":")
-        if source == "header" and name:
-            header_name(name)
-        elif value not in ("credential", "fixed"):
-            raise ValueError("must be 'credential', 'fixed' or 'header:NAME'")
-        return value
 
 
 class AdminSettings(Table):
@@ -245,16 +202,13 @@ class SessionSettings(Table):
         "x-openwebui-chat-id",
         "x-conversation-id",
     )
-    """The headers of clients that name a session, in order; `x-*-session-id` always comes after them."""
     take_over: bool = False
-    """A request that names an earlier reply in place of its history is condensed, if that history is stored here."""
 
 
 class ServerSettings(Table):
     """Which hosts the server answers to besides addresses and localhost, and the origins of pages that may use it."""
 
     hosts: HostNames = ()
-    """If there are none, a server that listens beyond this machine answers to every host."""
     origins: Origins = ()
 
 
@@ -269,39 +223,26 @@ class DrainSettings(Table):
     """What happens between a signal to stop and the end, in seconds."""
 
     delay: float = Field(0.0, ge=0)
-    """For how long connections are still accepted, while `/readyz` answers 503."""
     timeout: float = Field(30.0, ge=0)
-    """How long running replies have to end after that."""
 
 
 class LimitSettings(Table):
     """Upper bounds for one request; docs/security.md says what each is for."""
 
     body: int = Field(64 * 1024 * 1024, gt=0)
-    """Bytes of a body, unpacked."""
     messages: int = Field(10_000, gt=0)
     members: int = Field(1_000, gt=0)
-    """Members of the body itself."""
     values: int = Field(250_000, ge=1_000)
-    """JSON values in a body, nested ones included; one message or member may have a tenth of them."""
     header_bytes: int = Field(64 * 1024, ge=1_024)
     header_timeout: float = Field(15.0, gt=0)
-    """Seconds until the head of a request must be complete."""
     body_timeout: float = Field(30.0, gt=0)
-    """Seconds that a body may take, with one more for each `body_rate` bytes of it."""
     body_rate: int = Field(8 * 1024, gt=0)
     connections: int = Field(1_000, gt=0)
-    """Open connections of clients; fewer if the system gives fewer descriptors."""
     in_flight: int = Field(512, gt=0)
-    """Requests under `/v1/` that are served at the same time, each until its reply has ended."""
     per_tenant: int = Field(256, gt=0)
-    """The same for one tenant."""
     queue: int = Field(512, ge=0)
-    """Requests that wait to be served."""
     queue_timeout: float = Field(10.0, gt=0)
-    """Seconds that a request may wait to be served."""
     bodies: int = Field(512 * 1024 * 1024, gt=0)
-    """Bytes of all bodies that are held at the same time, unpacked."""
 
 
 Economy = Literal["off", "advise", "auto"]
@@ -311,13 +252,9 @@ class ModelPrices(Table):
     """What a million tokens cost, in any one currency."""
 
     input: float = Field(ge=0)
-    """Tokens of a prompt."""
     cached_input: float = Field(default_factory=lambda data: data["input"], ge=0)
-    """Tokens of a prompt that the upstream had in its cache; by default they cost as much as the others."""
     cache_write: float = Field(default_factory=lambda data: data["input"], ge=0)
-    """Tokens of a prompt that the upstream writes to its cache; by default they cost as much as the others."""
     output: float = Field(0.0, ge=0)
-    """Tokens of a reply."""
 
     def to_prices(self) -> Prices:
         """The prices for the cost model."""
@@ -328,14 +265,7 @@ class CostSettings(Table):
     """When a condensation that is not needed yet is worth its cost, for models that have prices."""
 
     payback_turns: float = Field(8.0, ge=0)
-    """Turns within which it must save what it costs."""
     cache_lifetime: float = Field(300.0, ge=0)
-    """Seconds for which the upstream keeps a prompt in its cache."""
-
-
-def background_mode(value: object) -> object:
-    """`value`, with `true` and `false` as the modes `on` and `off`."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 class ModelSettings(Table):
@@ -349,20 +279,15 @@ class ModelSettings(Table):
     marks: MarkShares | None = None
     summarizer: SummarizerRole | None = None
     judge: JudgeRole | None = None
-    background: Annotated[Mode | None, BeforeValidator(background_mode)] = None
+    background: SwitchedMode | None = None
     prices: ModelPrices | None = None
     economy: Economy | None = None
     strict: bool | None = None
     profile: Profile | None = None
 
 
-GENERAL = {
-    **{key: key for key in ("window", "strategy", "marks", "summarizer", "judge", "economy", "strict")},
-    "reserve": "marks.reserve",
-    "background": "background.mode",
-    "profile": "upstream.profile",
-}
-"""The settings that hold for models whose entry leaves a key out."""
+ELSEWHERE = {"reserve": "marks.reserve", "background": "background.mode", "profile": "upstream.profile"}
+"""Keys of `[[models]]` whose general setting has another name."""
 
 
 def data_directory() -> Path:

@@ -37,12 +37,12 @@ def known_token(settings: Settings, url: str | None = None) -> str | None:
     """
     if settings.admin.token is not None:
         return settings.admin.token.get_secret_value()
-    path = path_beside(settings.store.url, TOKEN_FILE)
     try:
-        local = url is None or is_loopback(urlsplit(url).hostname or "")
+        is_local = url is None or is_loopback(urlsplit(url).hostname or "")
     except ValueError:
-        return None
-    return read_token(path) if path and local else None
+        is_local = False
+    path = path_beside(settings.store.url, TOKEN_FILE)
+    return read_token(path) if path and is_local else None
 
 
 def read_token(path: Path) -> str | None:

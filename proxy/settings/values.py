@@ -13,14 +13,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, SecretStr
 
-from proxy.pipeline_names import why_no_pipeline
+from proxy.pipeline_names import pipeline_named
 from proxy.quoting import not_this
-from strategies import parse
-
-_SCHEMES = ("http://", "https://")
-_HOST = re.compile(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*")
-_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^\s/?#@*]+")
-_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 class Table(BaseModel):
@@ -35,33 +29,22 @@ def http_address(value: str) -> str:
     Raises `ValueError` for a text that is no address, and for an address with a credential, because addresses are shown
     to everyone. Each call appends its own path, so nothing may follow the path of the address.
     """
-    if not value.startswith(_SCHEMES):
-        raise ValueError("must start with http:// or https://")
-    authority = re.split(r"[/?#]", value.partition("://")[2], maxsplit=1)[0]
-    if "@" in authority:
+    if "@" in re.split(r"[/?#]", value.partition("://")[2], maxsplit=1)[0]:
         raise ValueError("must hold no user and no password: a key belongs in api_key, which is beside it")
-    if " " in value or not value.isprintable():
-        raise ValueError("must hold no white space")
-    if not _names_a_server(value):
-        raise ValueError("must name a host, or a host and the number of a port")
-    if "?" in value or "#" in value:
-        raise ValueError("must end with its path, without '?' and '#'")
+    try:
+        parts = urlsplit(value)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False  # the message of the error quotes the address
+    if not is_address or not value.isprintable() or set(value) & set(" ?#"):
+        raise ValueError("must be http:// or https://, a host and a path, without white space, '?' and '#'")
     url = value.rstrip("/")
     return url if urlsplit(url).path else url + "/v1"
 
 
-def _names_a_server(value: str) -> bool:
-    try:
-        parts = urlsplit(value)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False  # the message of the error quotes the address
-
-
 def known_strategy(value: str) -> str:
     """`value` if it names a pipeline; raises `ValueError` that says which stage is wrong."""
-    if parse(value) is None:
-        raise ValueError(why_no_pipeline(value))
+    pipeline_named(value)
     return value
 
 
@@ -70,27 +53,6 @@ def not_empty(value: object) -> object:
     if value == "":
         raise ValueError("is empty; leave it out to have the default")
     return value
-
-
-def header_name(value: str) -> str:
-    """`value` if a header can have that name; raises `ValueError`."""
-    if not _HEADER.fullmatch(value):
-        raise ValueError(f"must be the name of a header{not_this(value)}")
-    return value
-
-
-def host_name(value: str) -> str:
-    """`value` in lower case if it is a name, or `*.` and a name; raises `ValueError`."""
-    if not _HOST.fullmatch(value.lower()):
-        raise ValueError(f"must be a name without a port, or one such as *.example.com{not_this(value)}")
-    return value.lower()
-
-
-def origin(value: str) -> str:
-    """`value` in lower case if it is an origin or `*`; raises `ValueError`."""
-    if not _ORIGIN.fullmatch(value.lower()):
-        raise ValueError("must be an origin such as https://app.example.com, without a path, or *")
-    return value.lower()
 
 
 def network_address(value: str) -> str:
@@ -107,14 +69,40 @@ def split_at_commas(value: object) -> object:
     return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
+def matching(pattern: str, what: str) -> AfterValidator:
+    """Checks that a text as a whole matches a pattern; `what` says what it must be."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"must be {what}{not_this(value)}")
+        return value
+
+    return AfterValidator(check)
+
+
+_LOWERED = AfterValidator(str.lower)
+_LIST = BeforeValidator(split_at_commas)
+_HEADER = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+_HOST = matching(r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*", "a name without a port, or one such as *.example.com")
+_ORIGIN = matching(
+    r"\*|[a-z][a-z0-9+.-]*://[^\s/?#@*]+", "an origin such as https://app.example.com, without a path, or *"
+)
 HttpAddress = Annotated[str, AfterValidator(http_address)]
 KnownStrategy = Annotated[str, AfterValidator(known_strategy)]
 Text = Annotated[str, BeforeValidator(not_empty)]
 Secret = Annotated[SecretStr, BeforeValidator(not_empty)]
-Networks = Annotated[tuple[Annotated[str, AfterValidator(network_address)], ...], BeforeValidator(split_at_commas)]
-HeaderNames = Annotated[tuple[Annotated[str, AfterValidator(header_name)], ...], BeforeValidator(split_at_commas)]
-HostNames = Annotated[tuple[Annotated[str, AfterValidator(host_name)], ...], BeforeValidator(split_at_commas)]
-Origins = Annotated[tuple[Annotated[str, AfterValidator(origin)], ...], BeforeValidator(split_at_commas)]
+StoreUrl = Annotated[
+    str,
+    matching(
+        r"memory://|sqlite:///.*[^/].*|redis(s|\+sentinel|\+cluster)?://.*",
+        "memory://, sqlite:///relative/path, sqlite:////absolute/path, or the address of a Redis",
+    ),
+]
+TenantSource = Annotated[str, matching(f"credential|fixed|header:{_HEADER}", "'credential', 'fixed' or 'header:NAME'")]
+Networks = Annotated[tuple[Annotated[str, AfterValidator(network_address)], ...], _LIST]
+HeaderNames = Annotated[tuple[Annotated[str, matching(_HEADER, "the name of a header")], ...], _LIST]
+HostNames = Annotated[tuple[Annotated[str, _LOWERED, _HOST], ...], _LIST]
+Origins = Annotated[tuple[Annotated[str, _LOWERED, _ORIGIN], ...], _LIST]
 _MAPPED_PREFIX = 96
 """Bits before the IPv4 address in an IPv4-mapped IPv6 address."""
 Network = IPv4Network | IPv6Network

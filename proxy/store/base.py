@@ -73,8 +73,6 @@ class Snapshot(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One change of an entry."""
-
     meta: bytes
     """The new document."""
     revision: int

@@ -93,9 +93,6 @@ class Command:
         return ("EVAL", self.source, *self.words[2:])
 
 
-PING = Command(("PING",))
-
-
 class Server:
     """One server, or the master of the service called `name` behind Sentinels.
 
@@ -136,7 +133,7 @@ class Server:
 
     async def ping(self) -> None:
         """Returns when every server that takes writes has answered."""
-        await self.ask([PING])
+        await self.ask([Command(("PING",))])
 
     async def keys(self, pattern: str, until: float) -> set[bytes]:
         """The keys that match, of all servers that take writes; raises `store-timeout` where time runs out."""
@@ -202,7 +199,7 @@ class Cluster:
     async def ping(self) -> None:
         await self._find_nodes()
         masters = self._client.get_primaries()
-        await asyncio.gather(*(self._send(each.name, *PING.words, target_nodes=each) for each in masters))
+        await asyncio.gather(*(self._send(each.name, "PING", target_nodes=each) for each in masters))
 
     async def keys(self, pattern: str, until: float) -> set[bytes]:
         await self._find_nodes()

@@ -98,7 +98,6 @@ class SqliteStore:
     async def open(
         cls, path: Path | None, *, clock: Callable[[], float] = time.time, quotas: Quotas | None = None
     ) -> SqliteStore:
-        """Opens the file; creates it and its tables where they are missing."""
         own_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="condenser-sqlite")
         store = cls(clock, quotas or Quotas(), own_thread if path is not None else None)
         try:

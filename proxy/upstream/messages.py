@@ -65,7 +65,6 @@ def unreachable(error: Exception) -> UpstreamUnavailable:
 
 
 def sentence(error: BaseException) -> str:
-    """What happened, as one sentence about the upstream."""
     chain = _chain(error)
     if cause := next(filter(None, map(_system_cause, chain)), ""):
         return f"The upstream cannot be reached: {cause}."

@@ -14,7 +14,7 @@ import pytest
 from bench.load import KINDS, TURNS, measure, rows
 from bench.processes import AWECOMPRESS, DIRECT, NAIVE, targets
 from bench.stub import REPLY
-from bench.traffic import Job, Load, Template, requests
+from bench.traffic import Job, Load, request, requests
 from strategies.core.messages import message_digest
 from strategies.dialects.chat import CHAT
 from tests.support import strict_messages, strict_responses
@@ -32,8 +32,8 @@ def parsed(sent: bytes) -> tuple[list[str], dict[str, Any]]:
 @pytest.mark.parametrize("payload", ["small", "medium", "large"])
 def test_strict_servers_take_the_requests_in_their_protocols(payload: str) -> None:
     for protocol, is_refused in (("messages", strict_messages.refused), ("responses", strict_responses.refused)):
-        parts = Template.of(Job(payload, streamed=True, cold=True, protocol=protocol))
-        _, body = parsed(parts.request(b"s000000000001", 2, [1]))
+        job = Job(payload, streamed=True, cold=True, protocol=protocol)
+        _, body = parsed(request(job, b"s000000000001", 2, [1]))
         assert not is_refused(body)
         assert "conversation s000000000001" in str(body.get("system", body.get("instructions")))
 
@@ -44,7 +44,7 @@ def sent_by(job: Job, number: int) -> list[dict[str, Any]]:
 
 
 def digests(payload: str, number: int, *, cold: bool) -> list[bytes]:
-    _, body = parsed(Template.of(Job(payload, cold=cold)).request(b"s000000000001", number))
+    _, body = parsed(request(Job(payload, cold=cold), b"s000000000001", number))
     return [message_digest(each, CHAT) for each in body["messages"]]
 
 
@@ -60,7 +60,7 @@ def test_of_warm_requests_only_the_last_message_differs_and_of_cold_ones_every_m
 
 @pytest.mark.parametrize("payload", ["small", "medium", "large"])
 def test_a_request_is_what_most_clients_send_and_names_no_session(payload: str) -> None:
-    headers, body = parsed(Template.of(Job(payload, streamed=True)).request(b"s000000000001", 1))
+    headers, body = parsed(request(Job(payload, streamed=True), b"s000000000001", 1))
 
     assert headers == ["host", "authorization", "content-type", "content-length"]
     assert body["stream_options"] == {"include_usage": True}
@@ -70,15 +70,14 @@ def test_a_request_is_what_most_clients_send_and_names_no_session(payload: str) 
 
 
 def test_connections_differ_in_the_system_prompt_alone() -> None:
-    parts = Template.of(Job("medium"))
-    first, second = (parsed(parts.request(name, 1))[1]["messages"] for name in (b"s1", b"s2"))
+    first, second = (parsed(request(Job("medium"), name, 1))[1]["messages"] for name in (b"s1", b"s2"))
 
     assert first[0] != second[0]
     assert first[1:] == second[1:]
 
 
 def test_a_named_request_tells_its_session_in_a_header() -> None:
-    sent = Template.of(Job("small", named=True)).request(b"s000000000001", 1)
+    sent = request(Job("small", named=True), b"s000000000001", 1)
     assert b"\r\nx-condenser-session: s000000000001\r\n" in sent
 
 

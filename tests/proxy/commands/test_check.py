@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from proxy.commands.effective import CheckedModel, budget_lines
+from proxy.commands.check import CheckedModel, budget_lines
 from proxy.settings import Settings
 from proxy.store import open_store
 from tests.proxy.command_line import run

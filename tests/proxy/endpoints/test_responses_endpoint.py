@@ -13,7 +13,7 @@ from proxy.endpoints.question import Question
 from proxy.endpoints.replies import ending, ending_in
 from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT as ENDPOINT
 from proxy.endpoints.table import endpoint_at
-from proxy.errors import BadRequest
+from proxy.errors import BadRequest, CredentialRefused
 from proxy.http.headers import Headers
 from tests.support.prefixes import event
 from tests.support.responses_upstream import events, function_call, message, reasoning
@@ -156,6 +156,20 @@ def test_an_error_in_a_stream_has_the_next_number() -> None:
     (error,) = payloads(ENDPOINT.error_event(BadRequest("No.", param="input"), STREAM[: STREAM.index(b"event", 9)]))
     assert (error["type"], error["message"], error["param"]) == ("error", "No.", "input")
     assert (error["sequence_number"], error["error"]["type"]) == (1, "invalid_request_error")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "message"),
+    [
+        ({"error": {"message": "No.", "code": "no"}}, "No."),
+        ({"error": "No."}, "No."),
+        ({"detail": "No."}, "The upstream refuses this credential."),
+        ([], "The upstream refuses this credential."),
+    ],
+)
+def test_an_error_of_the_upstream_in_any_form_is_an_event_that_sdks_raise(theirs: object, message: str) -> None:
+    (error,) = payloads(ENDPOINT.error_event(CredentialRefused(401, json.dumps(theirs).encode()), b""))
+    assert (error["type"], error["message"], error["error"]["message"]) == ("error", message, message)
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/", "/v1/responses/input_tokens"])

@@ -18,7 +18,7 @@ def test_a_misspelt_name_is_logged_once_with_the_one_that_is_near(caplog: pytest
     for name in ("x-condenser-stratgy", "X-Condenser-Stratgy", "X-CONDENSER-STRATGY"):
         unknown.warnings([name])
     assert warnings(caplog) == [
-        "the request header X-Condenser-Stratgy is unknown and ignored; did the client mean X-Condenser-Strategy?"
+        "the request header X-Condenser-Stratgy is unknown and ignored, did you mean X-Condenser-Strategy?"
     ]
 
 

@@ -90,9 +90,8 @@ def test_a_credential_that_stands_in_a_wrong_place_is_not_shown(value: str, monk
         ("CONDENSER_STORE__URI", "unknown variable CONDENSER_STORE__URI; did you mean CONDENSER_STORE__URL?"),
         ("CONDENSER_HALFWINDOW__X", "unknown variable CONDENSER_HALFWINDOW__X; did you mean CONDENSER_HALF_WINDOW__X?"),
         ("CONDENSER_MASK__KEEPS", "unknown variable CONDENSER_MASK__KEEPS; did you mean CONDENSER_MASK__KEEP?"),
-        ("CONDENSER_ADMIN__X", "unknown variable CONDENSER_ADMIN__X; known: token"),
+        ("CONDENSER_ADMIN__X", "unknown variable CONDENSER_ADMIN__X"),
         ("CONDENSER_QUUX", "unknown variable CONDENSER_QUUX"),
-        ("CONDENSER_RESERVE", "unknown variable CONDENSER_RESERVE; it is called 'marks.reserve' now"),
         ("CONDENSER_QUUX__X__Y", "unknown variable CONDENSER_QUUX__X__Y"),
     ],
 )
@@ -126,20 +125,15 @@ def test_the_word_for_a_file_stays_at_the_end_of_the_variable_that_was_meant(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[marks]\nquux = 1", "unknown key 'marks.quux'; known: prepare, trigger, target, step, reserve"),
+        ("[marks]\nquux = 1", "unknown key 'marks.quux'"),
         ("[store]\nulr = 1", "unknown key 'store.ulr'; did you mean 'store.url'?"),
         ("quux = 1", "unknown key 'quux'"),
-        ("reserve = 1", "unknown key 'reserve'; it is called 'marks.reserve' now"),
-        (
-            '[[models]]\nmatch = "m"\nmarks = { reserve = 1 }',
-            "unknown key 'models.0.marks.reserve'; it is called 'models[].reserve' now",
-        ),
         ("[half_window]\nmin_rounds = 4", "unknown key 'half_window'; did you mean 'half-window'?"),
         ("[off]\nquux = 1", "unknown key 'off.quux'"),
         ("[dynacontext]\nquux = 1", "unknown key 'dynacontext.quux'"),
     ],
 )
-def test_an_unknown_key_has_a_near_one_or_the_few_of_its_table(
+def test_an_unknown_key_names_the_nearest_one_that_its_table_has(
     text: str, says: str, write: Any, tmp_path: Path
 ) -> None:
     write(text)

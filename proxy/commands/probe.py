@@ -1,4 +1,4 @@
-"""Show the state of a running proxy."""
+"""Commands that ask a running proxy one thing: `healthcheck`, `status` and `dashboard`."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import argparse
 from collections.abc import Iterator
 
 from proxy.commands.proxy_client import URL_HELP, ask
+from proxy.commands.running import find_proxy
 from proxy.errors import CommandFailed
 from proxy.values import json_or_none
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """Options of `status`."""
     command.add_argument("--url", metavar="URL", help=URL_HELP)
+    if command.prog.endswith(" dashboard"):
+        command.add_argument("--no-open", action="store_true", help="print the address only")
 
 
-def run(arguments: argparse.Namespace) -> None:
-    """Prints readiness, and the counters since the start."""
+def healthcheck(arguments: argparse.Namespace) -> None:
+    answer = ask(arguments.url, "/livez")
+    if answer.status != 200:
+        raise CommandFailed(answer.problem)
+
+
+def status(arguments: argparse.Namespace) -> None:
     ready = ask(arguments.url, "/readyz")
     if ready.status != 200:
         raise CommandFailed(ready.problem)
@@ -33,8 +40,24 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def counters(exposition: str) -> Iterator[str]:
-    """The totals in a Prometheus exposition, a line each."""
     for line in exposition.splitlines():
         name, _, value = line.rpartition(" ")
         if name.startswith("condenser_") and "_total{" in name and float(value):
             yield f"  {name.removeprefix('condenser_').replace('_total', '')}  {float(value):,.0f}"
+
+
+def dashboard(arguments: argparse.Namespace) -> None:
+    """Prints the address, and where the token is that one signs in with; the token itself never is in an address."""
+    import webbrowser
+
+    page = ask(arguments.url, "/_condenser/")
+    if page.status not in {200, 401}:
+        closed = f"{page.base} has no dashboard: set admin.token"
+        raise CommandFailed(closed if page.status == 404 else page.problem)
+    address = f"{page.base.rstrip('/')}/_condenser/"
+    print(address)
+    running = find_proxy() if arguments.url is None else None
+    file = running.token_file if running else None
+    print(f"sign in with {f'the token in {file}' if file else 'admin.token of its settings'}")
+    if not arguments.no_open:
+        webbrowser.open(address)
