@@ -149,7 +149,7 @@ def _done(words: Sequence[str]) -> bool:
     """Runs a command of the system; says what went wrong, and returns whether nothing did."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
-        problem = done.stderr.strip() if done.returncode else ""
+        problem = (done.stderr.strip() or f"exit status {done.returncode}") if done.returncode else ""
     except OSError as error:
         problem = (error.strerror or "").lower()
     if problem:

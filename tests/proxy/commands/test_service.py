@@ -101,3 +101,13 @@ def test_settings_that_are_wrong_install_nothing(home: Path, capsys: pytest.Capt
 def test_the_agent_of_launchd_has_the_same_words() -> None:
     words = ["/usr/bin/python", "-m", "proxy", "serve", "--port", "8485"]
     assert plistlib.loads(agent("two", words))["ProgramArguments"] == words
+
+
+def test_a_service_manager_that_fails_without_a_word_is_a_failure(
+    home: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    manager = tmp_path / "systemctl"
+    manager.write_text("#!/bin/sh\nexit 3\n")
+    manager.chmod(0o700)
+    code, _, err = run(capsys, "service", "install", "--name", "mute", "--port", str(free_port()))
+    assert (code, err.splitlines()[0]) == (1, "condenser: systemctl --user daemon-reload: exit status 3")
