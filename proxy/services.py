@@ -39,7 +39,7 @@ from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.admin import Admin
-from proxy.sessions.append import KeptReplies
+from proxy.sessions.histories import KeptReplies
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser
 from proxy.sessions.stored import StoredSessions

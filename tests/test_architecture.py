@@ -227,7 +227,6 @@ OTHER_MEANINGS = {
     "proxy/request/message_cache.py": {"messages"},  # an attribute
     "proxy/serving/reading.py": {"messages"},  # a segment of a path
     "proxy/sessions/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
-    "proxy/sessions/append.py": {"messages"},  # of what is stored
     "proxy/sessions/codec.py": {"messages"},
     "proxy/sessions/histories.py": {"messages"},
     "proxy/sessions/turn.py": {"prompt_tokens", "completion_tokens"},

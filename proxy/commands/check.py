@@ -125,15 +125,15 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
 def _check_tokenizers(built: Services) -> bool:
     """Looks also at the vocabularies that were not needed yet."""
     good = True
-    for row in built.tokenizers.status():
-        problem = row.problem
-        if row.state == "not loaded":
+    for name, state in built.tokenizers.states().items():
+        problem = built.tokenizers.problems.get(name, "")
+        if state == "not loaded":
             try:
-                vocabulary(row.name, built.settings.tokenizer.ranks_dir)
+                vocabulary(name, built.settings.tokenizer.ranks_dir)
             except RanksUnavailable as error:
                 problem = str(error)
-        ready = row.state if row.state == "loaded" else "ready, loaded when it is first needed"
-        print(f"tokenizer   {row.name}: {problem or ready}")
+        ready = state if state == "loaded" else "ready, loaded when it is first needed"
+        print(f"tokenizer   {name}: {problem or ready}")
         good = good and not problem
     return good
 

@@ -12,12 +12,12 @@ from proxy.condensing.policy import Policy
 from proxy.knowledge.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.knowledge.profiles import Profile
 from proxy.reasons import Action, Reason
-from proxy.request.client_request import ClientRequest
 from proxy.request.measure import LENGTH_ESTIMATE, Measured
+from proxy.request.wire import ClientRequest
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching.rounds import NO_OFFER, Offer, offer_members
-from proxy.sessions.append import Append
 from proxy.sessions.cards import combined_cards, forgotten_cards
+from proxy.sessions.histories import Append
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import MAIN, Branch, MemoryBlock, Wish, has_node
 from proxy.tokens.counter import Counter
@@ -238,7 +238,7 @@ class RequestContext(NamedTuple):
         """The caller on whose behalf the proxy asks models, with the requests that wait for the branch's work."""
         request, policy, body = self.request, self.policy, self.request.body
         offered = offer_members(body, self.offer)
-        texts = {name: offered.get(name) or body.raw_value(name) for name in body.endpoint.prompt_members}
+        texts = {name: offered.get(name) or body.envelope.raw_value(name) for name in body.endpoint.prompt_members}
         return Caller(
             request.model,
             request.headers,

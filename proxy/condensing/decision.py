@@ -15,8 +15,8 @@ from proxy.controls import Controls
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import UNCALIBRATED, Calibration
 from proxy.reasons import Action, Reason, Trigger
-from proxy.request.client_request import ClientRequest
-from proxy.sessions.session import MAIN, NO_MEMORY_BLOCK, OWN_HEADER, MemoryBlock, printable_id
+from proxy.request.wire import ClientRequest
+from proxy.sessions.session import MAIN, OWN_HEADER, MemoryBlock, printable_id
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.economics import Advice
@@ -60,7 +60,7 @@ class Decision(NamedTuple):
     """Tokens that no condensation can take away, if they keep the view from its target or from fitting."""
     calibrated: Calibration = UNCALIBRATED
     """How the upstream is expected to count the view."""
-    memory_block: MemoryBlock = NO_MEMORY_BLOCK
+    memory_block: MemoryBlock = MemoryBlock()
     """The memory block in the view."""
     advice: Advice | None = None
     """Where condensing is cheapest for this session."""

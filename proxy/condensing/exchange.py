@@ -56,9 +56,9 @@ from proxy.quoting import label
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
 from proxy.reply.watching import WatchedReply
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.searching.joining import Send
-from proxy.sessions.append import Append, reply_block
+from proxy.sessions.histories import Append, reply_block
 from proxy.sessions.session import DERIVED
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply

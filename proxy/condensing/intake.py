@@ -22,9 +22,9 @@ from proxy.condensing.restoring import Restorer
 from proxy.controls import MEMORY
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import CountedPrompt
-from proxy.request.client_request import ClientRequest
 from proxy.request.measure import LENGTH_ESTIMATE, Measured, Measurer, fits_by_length
-from proxy.sessions.append import Append, append_to, check_append
+from proxy.request.wire import ClientRequest
+from proxy.sessions.histories import Append, append_to, check_append
 from proxy.sessions.recognition import Identity, Recogniser
 from proxy.store.access import Patience
 from proxy.store.base import StoreError
@@ -64,7 +64,7 @@ class Intake:
         counter = self.tokenizers.for_model(request.model, request.body.endpoint.counter, request.tenant)
         body = request.body
         identity = self.recogniser.identify(request.controls.session, request.headers, body.endpoint, body.values)
-        patience = self.recogniser.patience()
+        patience = self.recogniser.stored.patience()
         waits = not self.policies.is_off(request.controls, request.model)
         hidden = await self.knowledge.before(scope, (counter.cache_key, LENGTH_ESTIMATE), patience, waits=waits)
         known = self.policies.known(request.controls.window, scope)

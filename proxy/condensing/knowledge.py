@@ -23,7 +23,7 @@ from proxy.knowledge.profiles import MAX_MODELS, CallersText, Profile, Profiles,
 from proxy.overflow import Refusal, recognise
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Patience

@@ -28,7 +28,7 @@ from proxy.condensing.context import ON_EMBEDDINGS, RequestContext
 from proxy.condensing.decision import Decision
 from proxy.memory.meaning import Asker, Meanings, Vector
 from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
-from proxy.sessions.session import NO_MEMORY_BLOCK, MemoryBlock
+from proxy.sessions.session import MemoryBlock
 from proxy.settings.tables import MemorySettings
 from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
@@ -200,12 +200,12 @@ class Injector:
             return await self._inject_for_good(decision, context)
         block = context.memory_block or await self._choose_block(decision.view, context)
         if block is None and not any(is_memory(item.piece) for item in decision.view.lead):
-            return decision._replace(memory_block=NO_MEMORY_BLOCK)
+            return decision._replace(memory_block=MemoryBlock())
         heads = (decision.applied.overlay,) if decision.applied else ()
         inserted = (_overlay_of(block, context),) if block else ()
         transcript = context.transcript_under(decision.applied)
         view = fold(transcript, (*heads, *inserted), context.framing, context.counter)
-        shown = block if block and any(is_memory(item.piece) for item in view.lead) else NO_MEMORY_BLOCK
+        shown = block if block and any(is_memory(item.piece) for item in view.lead) else MemoryBlock()
         return decision.with_view(view)._replace(memory_block=shown)
 
     async def _inject_for_good(self, decision: Decision, context: RequestContext) -> Decision:

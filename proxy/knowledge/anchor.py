@@ -35,13 +35,10 @@ _NOWHERE = Scope("", "")
 
 @dataclass(frozen=True)
 class CountedPrompt:
-    """One request as we counted it."""
-
     transcript: Transcript
     overhead: int
     """Tokens of tools and framing, by our own count."""
     counter: str
-    """The name of the tokenizer that counted."""
     frame: str
     """A digest of all that is outside of the chain."""
     has_tools: bool = False
@@ -50,11 +47,8 @@ class CountedPrompt:
     hidden: tuple[tuple[int, Message], ...] = ()
     """Messages of hidden rounds, each with the number of chain messages before it."""
     chain_features: Features | None = None
-    """The features of the chain, if they have been computed already."""
     scope: Scope = _NOWHERE
-    """Its model and tenant."""
     conversation: str = ""
-    """A digest that names the conversation."""
 
     @property
     def chain(self) -> Features:
@@ -73,11 +67,9 @@ class CountedPrompt:
 
     @property
     def own(self) -> int:
-        """Tokens of the whole transcript by our own count."""
         return self.transcript.tokens + self.overhead
 
     def since(self, length: int) -> list[Message]:
-        """The messages after the first `length` chain messages."""
         return [*[message for at, message in self.hidden if at >= length], *self.transcript.chain[length:]]
 
 
@@ -97,23 +89,16 @@ class Anchor(NamedTuple):
     counted: int
     """The upstream's count of the view, in tokens."""
     own: int
-    """Our count of the view, by `counter`, in tokens."""
+    """Our count of the view, in tokens."""
     counter: str
     """The name of the tokenizer that counted for us."""
     frame: str
-    """A digest of all that was outside of the chain."""
     fixed: Features
-    """The features of what was outside of the chain."""
-
-
-def row(anchor: Anchor) -> list[Any]:
-    return [*anchor[:-1], list(anchor.fixed)]
 
 
 def from_row(value: Sequence[Any]) -> Anchor:
-    """The anchor in a JSON array; raises `ValueError`, `LookupError` or `TypeError`."""
-    node, length, applied, counted, own, counter, frame, fixed = value
-    return Anchor(node, length, applied, counted, own, counter, frame, Features(*map(float, fixed)))
+    """The anchor that was written as a JSON array; raises `ValueError`, `LookupError` or `TypeError`."""
+    return Anchor._make([*value[:-1], Features(*map(float, value[-1]))])
 
 
 def stands_in(anchor: Anchor, digests: Sequence[bytes]) -> bool:
@@ -138,8 +123,8 @@ def longest_anchor(
 class Growth(NamedTuple):
     """The part of a request that came after its anchor."""
 
+    anchor: Anchor
     features: Features
-    """The features of what is new."""
     own: int
     """Our count of the whole grown view, in tokens."""
 
@@ -155,12 +140,12 @@ def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
     if anchor.counter == prompt.counter:
         tokens = sum([message.tokens for message in new])
         if anchor.fixed == prompt.fixed:
-            return Growth(features, anchor.own + tokens)
+            return Growth(anchor, features, anchor.own + tokens)
         outside = prompt.fixed.minus(anchor.fixed)
-        return Growth(features.plus(outside), anchor.own + tokens + round(outside.own))
+        return Growth(anchor, features.plus(outside), anchor.own + tokens + round(outside.own))
     if anchor.applied or anchor.frame != prompt.frame:
         return None
-    return Growth(features, prompt.own)
+    return Growth(anchor, features, prompt.own)
 
 
 class Calibration(NamedTuple):
@@ -168,9 +153,8 @@ class Calibration(NamedTuple):
 
     scale: Scale = UNSCALED
     """From our count of its views to the upstream's."""
-    anchor: Anchor | None = None
     grown: Growth | None = None
-    """The part of the request that came after the anchor; None without one."""
+    """The anchor, and the part of the request that came after it; None without one."""
     error: float | None = None
     """The share by which an estimate may be wrong; None if that is not known."""
     prices: Features = EVEN
@@ -185,16 +169,15 @@ class Calibration(NamedTuple):
             return self.scale.upstream(view.tokens)
         return round(prompt.fixed.plus(of_messages(view.item_messages)).at(self.prices))
 
-    def growth_since(self, applied: str, own: int) -> tuple[Anchor, Growth] | None:
-        """The anchor, and what came since, if a view of `own` tokens that applies this condensation has grown from it;
-        else None.
+    def growth_since(self, applied: str, own: int) -> Growth | None:
+        """What came since the anchor, if a view of `own` tokens with this condensation has grown from it; else None.
 
         The condensation's id is no proof: other sessions have it too, and the view may lack messages that the client
         trims, or a memory block that has left. So the sizes are compared.
         """
-        if self.anchor is None or self.grown is None or self.anchor.applied != applied:
+        if self.grown is None or self.grown.anchor.applied != applied:
             return None
-        return (self.anchor, self.grown) if abs(self.grown.own - own) <= _ALIKE * own else None
+        return self.grown if abs(self.grown.own - own) <= _ALIKE * own else None
 
 
 UNCALIBRATED = Calibration()
@@ -203,12 +186,12 @@ UNCALIBRATED = Calibration()
 def calibration_for(
     prompt: CountedPrompt, prices: Features, anchor: Anchor | None, window: int | None, error: float | None = None
 ) -> Calibration:
-    """The scale of a request whose transcript contains the `anchor`; `window` is in tokens of the upstream."""
+    """The calibration of a request whose transcript has the `anchor`; `window` is in tokens of the upstream."""
     grown = growth(anchor, prompt) if anchor is not None else None
     with_media = prompt if prices != EVEN and prompt.whole.media else None
-    if anchor is not None and grown is not None:
-        total = anchor.counted + grown.features.at(prices)
-        return Calibration(_through(prompt, prices, grown.own, total), anchor, grown, error, prices, with_media)
+    if grown is not None:
+        total = grown.anchor.counted + grown.features.at(prices)
+        return Calibration(_through(prompt, prices, grown.own, total), grown, error, prices, with_media)
     if prices == EVEN:
         return Calibration(error=error)
     total = prompt.whole.at(prices)

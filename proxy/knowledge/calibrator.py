@@ -18,17 +18,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 from proxy.knowledge.anchor import Anchor, Calibration, CountedPrompt, calibration_for, longest_anchor
-from proxy.knowledge.prices import (
-    EVEN,
-    Features,
-    Observation,
-    Samples,
-    could_be,
-    decoded,
-    encoded,
-    mean_error,
-    of_messages,
-)
+from proxy.knowledge.prices import EVEN, Features, Observation, Samples, decoded, encoded, mean_error, of_messages
 from proxy.knowledge.profiles import Scope
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -60,9 +50,7 @@ class Progress(NamedTuple):
     first: float | None
     """The mean relative error for requests without an anchor; None if too few are known."""
     anchored: float | None
-    """The same for requests with an anchor."""
     prices: Features
-    """The prices for requests without an anchor."""
 
 
 @dataclass(slots=True)
@@ -97,7 +85,7 @@ class Calibrator:
     """The calibration for one upstream; one per app.
 
     `ttl` is in seconds, `clock` gives seconds since the epoch. `report` is called with a model and its progress when
-    that changes. `truncated_at` gives the count of each prompt for a model that the upstream is proven to truncate.
+    that changes. `truncated_at` gives the count of each prompt that the upstream is proven to truncate.
     """
 
     upstream: str
@@ -113,15 +101,9 @@ class Calibrator:
     _models: Callable[[str], defaultdict[str, _Known]] = field(
         default_factory=lambda: lru_cache(MAX_MODELS)(lambda _: defaultdict(_Known))
     )
-    """By model and counter."""
-
-    # -- before a request ----------------------------------------------------------------------------
 
     def refresh(self, model: str, *counters: str) -> Sequence[Hashable]:
-        """Starts reading what other processes have learned, for each counter that it is time for.
-
-        Returns the keys of those tasks that read for the first time.
-        """
+        """Starts reading what others have learned, if that is due; returns the keys of the tasks that read it first."""
         now, first = self.clock(), []
         for counter in counters:
             known, key = self._models(model)[counter], ("calibration-read", model, counter)
@@ -155,8 +137,6 @@ class Calibrator:
         error = None if mean is None else max(_MARGIN * mean, _MIN_ERROR)
         return calibration_for(prompt, known.prices, anchor, window, error)
 
-    # -- after a reply -------------------------------------------------------------------------------
-
     def learn(
         self, prompt: CountedPrompt, calibration: Calibration, view: View, applied: str, counted: int
     ) -> Anchor | None:
@@ -167,19 +147,16 @@ class Calibrator:
         """
         digests, own, scope = prompt.transcript.digests, view.tokens, prompt.scope
         since = calibration.growth_since(applied, own)
-        least = _MIN_LEFT * min(since[0].counted, calibration.scale.upstream(own)) if since else 0
+        least = _MIN_LEFT * min(since.anchor.counted, calibration.scale.upstream(own)) if since else 0
         whole = prompt.whole if view.is_verbatim else prompt.fixed.plus(of_messages(view.item_messages))
         is_truncated = counted == self.truncated_at(scope)
-        if not digests or is_truncated or not could_be(counted, whole) or counted < least:
+        if not digests or is_truncated or not whole.may_be(counted) or counted < least:
             return None
-        now = int(self.clock())
-        if since is None:
-            lesson = Observation(whole, counted, prompt.conversation, now)
-        else:
-            lesson = Observation(since[1].features, counted - since[0].counted, prompt.conversation, now)
+        features, new = (whole, counted) if since is None else (since.features, counted - since.anchor.counted)
+        lesson = Observation(features, new, prompt.conversation, int(self.clock()))
         self._learn(prompt, lesson, abs(calibration.expected(view, applied) - counted) / counted)
-        node, length = digests[-1].hex(), len(digests)
-        anchor = Anchor(node, length, applied, counted, own, prompt.counter, prompt.frame, prompt.fixed)
+        made_by = prompt.counter, prompt.frame, prompt.fixed
+        anchor = Anchor(digests[-1].hex(), len(digests), applied, counted, own, *made_by)
         self._anchors.put((scope, digests[-1]), anchor)
         return anchor
 
@@ -221,8 +198,6 @@ class Calibrator:
         known = states[counter]
         known.prices, known.unfitted = known.samples.fit(hints), 0.0
 
-    # -- shared --------------------------------------------------------------------------------------
-
     async def progress(self, model: str, counter: str) -> Progress:
         """How good the estimates for a model are, by what this process and the store know."""
         await self._read(model, counter)
@@ -236,7 +211,6 @@ class Calibrator:
         await self.facts.put(self._name(model, counter), fact, self.ttl, "a calibration")
 
     async def _read(self, model: str, counter: str) -> None:
-        """Reads and merges what other processes have learned."""
         fact = await self.facts.get(self._name(model, counter), "a calibration")
         try:
             theirs = decoded(fact) if fact else None

@@ -19,6 +19,7 @@ No request waits for the store here: lessons are shared in the background.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections import deque
@@ -40,7 +41,6 @@ TRIAL = 900.0  # seconds between two trials of a window
 FRESH = 30.0  # seconds until the store is read again for what other processes have learned
 MAX_SCOPES = 4_000
 MAX_REPLIES = 16
-"""The latest replies of a model that are compared."""
 PROMPTS = 3
 """Prompts of clearly different length that must have been counted the same."""
 CLEARLY = 1.05
@@ -56,8 +56,6 @@ _log = logging.getLogger(__name__)
 
 
 class Origin(StrEnum):
-    """How a window was learned."""
-
     OVERFLOW = "overflow"
     GUESS = "guess"
     TRUNCATION = "truncation"
@@ -65,10 +63,7 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LearnedWindow:
-    """A window that an upstream has taught."""
-
     tokens: int
-    """In tokens of the upstream."""
     origin: Origin
     until: float
     """When it expires, in seconds since the epoch."""
@@ -79,20 +74,15 @@ class LearnedWindow:
         return f"learned: {self.origin}"
 
     def disproved_by(self, expected: int, counted: int) -> bool:
-        """Whether a prompt that was read whole is longer than the window.
-
-        A guess was made from our own expected count, so it is compared with that.
-        """
+        """Whether a prompt that was read whole is longer than the window."""
+        # A guess was made from our own expected count.
         return self.tokens < (expected if self.origin is Origin.GUESS else counted)
 
 
 class CountedReply(NamedTuple):
-    """One prompt, counted by us and by the upstream."""
-
     own: int
     """Our own count, without calibration."""
     counted: int
-    """The upstream's count."""
     exact: bool = True
     """Whether ours is a count, not an estimate by length."""
 
@@ -103,15 +93,11 @@ class _ScopeState:
 
     window: LearnedWindow | None = None
     replies: deque[CountedReply] = field(default_factory=lambda: deque(maxlen=MAX_REPLIES))
-    """The latest replies, oldest first."""
     highest: int = 0
-    """The highest count that the upstream has given for a prompt."""
     longest_passed: int = 0
     """Tokens of the longest prompt that passed, as the upstream was expected to count it."""
     read_at: float | None = None
     """When the store was last read, in seconds since the epoch."""
-    is_sharing: bool = False
-    """Whether a task is writing to the store."""
     tried_at: float = 0.0
     """When the window was learned or last tried, in seconds since the epoch."""
 
@@ -120,7 +106,7 @@ class _ScopeState:
 class LearnedWindows:
     """The windows that one upstream has taught; one per app.
 
-    `ttl` is in seconds, `clock` gives seconds since the epoch, `loaded` the window that the server reports for a model.
+    `ttl` is in seconds, `clock` gives seconds since the epoch. `loaded` gives the window that the server reports.
     """
 
     upstream: str
@@ -132,6 +118,7 @@ class LearnedWindows:
     _state: Callable[[Scope], _ScopeState] = field(
         default_factory=lambda: lru_cache(MAX_SCOPES)(lambda _: _ScopeState())
     )
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _has_taught: bool = False  # mostly, so that most requests need not look any further
 
     def window(self, scope: Scope) -> LearnedWindow | None:
@@ -168,10 +155,7 @@ class LearnedWindows:
         return [state for state in states if state.window is not None]
 
     def refresh(self, scope: Scope) -> Sequence[Hashable]:
-        """Starts reading what other processes have learned, if it is time for that.
-
-        Returns the keys of the tasks that read for the first time, so that the request can wait for them.
-        """
+        """Starts reading what others have learned, if that is due; returns the keys of the tasks that read it first."""
         now, first = self.clock(), []
         for each in (scope, scope.everyone):
             state, key = self._state(each), ("learned", each)
@@ -189,9 +173,7 @@ class LearnedWindows:
         """Learns from a refusal of a prompt that the upstream was expected to count as `sent` tokens.
 
         A window that is `proven` without the request's text holds for everyone, and a guess never does: its length is
-        the caller's choice.
-
-        Unless it `shares`, only this process learns: nothing of a request that may not be stored reaches the store.
+        the caller's choice. Unless it `shares`, only this process learns.
         """
         if refusal.window is not None:
             tokens, origin = refusal.window, Origin.OVERFLOW
@@ -211,26 +193,25 @@ class LearnedWindows:
         state, stated = self._state(scope), self.loaded(scope.model)
         state.replies.append(reply)
         state.highest = max(state.highest, reply.counted)
-        before, kept = state.window, kept_by(state.replies, state.highest, stated.window if stated else None)
+        kept = kept_by(state.replies, state.highest, stated.window if stated else None)
         if kept is not None:
             self._lower(scope, kept, Origin.TRUNCATION)
+            if shares:
+                self._share(scope)
         else:
             state.longest_passed = max(state.longest_passed, expected)
             if self._has_taught:
                 self._disprove(scope, expected, reply.counted, shares=shares)
-        if shares and before != state.window:
-            self._share(scope)
         return kept
 
     def _disprove(self, scope: Scope, expected: int, counted: int, *, shares: bool) -> None:
-        """Forgets windows that are smaller than a prompt which was read whole, as far as is known."""
-        state, common = self._state(scope), self._state(scope.everyone)
-        if state.window is not None and state.window.disproved_by(expected, counted):
-            state.window = None
-        if common.window is not None and common.window.disproved_by(expected, counted):
-            common.window = None
-            if shares:
-                self._share(scope.everyone)
+        """Forgets windows that are smaller than a prompt that was read whole, as far as is known."""
+        for each in (scope, scope.everyone):
+            state = self._state(each)
+            if state.window is not None and state.window.disproved_by(expected, counted):
+                state.window = None
+                if shares:
+                    self._share(each)
 
     def _lower(self, scope: Scope, tokens: int, origin: Origin) -> LearnedWindow:
         state = self._state(scope)
@@ -249,42 +230,27 @@ class LearnedWindows:
 
     def _share(self, scope: Scope) -> None:
         """Starts writing to the store what is known of a scope; an app that closes lets that finish."""
-        state = self._state(scope)
-        if not state.is_sharing:
-            state.is_sharing = True
-            self.tasks.own(self._write(scope, state), to_its_end=True)
+        self.tasks.own(self._write(scope), to_its_end=True)
 
-    async def _write(self, scope: Scope, state: _ScopeState) -> None:
-        """Writes to the store what is known, including what is learned meanwhile; a failure is only logged."""
-        written = b""
-        try:
-            while (fact := _encoded(state)) != written:
-                if not await self.facts.put(self._name(scope), fact, self.ttl, _WHAT):
-                    break
-                written = fact
-        finally:
-            state.is_sharing = False
+    async def _write(self, scope: Scope) -> None:
+        # One after the other, so that no write of an older window comes last.
+        async with self._writing:
+            known = self._state(scope).window
+            window = known and [known.tokens, known.origin, known.until]
+            fact = json.dumps({"v": _VERSION, "window": window}).encode()
+            await self.facts.put(self._name(scope), fact, self.ttl, _WHAT)
 
     async def _read(self, scope: Scope) -> None:
-        fact = await self.facts.get(self._name(scope), _WHAT)
-        if fact is not None:
-            self._merge(self._state(scope), fact)
-
-    def _merge(self, state: _ScopeState, fact: bytes) -> None:
         """Takes over what another process knows, if its window is no larger, or ours has none."""
+        fact, state = await self.facts.get(self._name(scope), _WHAT), self._state(scope)
         try:
-            window = _decoded(fact)
+            theirs = self._unexpired(_decoded(fact) if fact is not None else None)
         except (ValueError, LookupError, TypeError):
             _log.warning("what was learned of a window cannot be read")
             return
-        theirs, ours = self._unexpired(window), self._unexpired(state.window)
+        ours = self._unexpired(state.window)
         if theirs is not None and (ours is None or theirs.tokens <= ours.tokens):
             state.window, state.tried_at, self._has_taught = theirs, state.tried_at or self.clock(), True
-
-
-def _encoded(state: _ScopeState) -> bytes:
-    window = state.window and [state.window.tokens, state.window.origin, state.window.until]
-    return json.dumps({"v": _VERSION, "window": window}).encode()
 
 
 def _decoded(fact: bytes) -> LearnedWindow | None:
@@ -297,7 +263,7 @@ def _decoded(fact: bytes) -> LearnedWindow | None:
 def kept_by(replies: Sequence[CountedReply], highest: int = 0, loaded: int | None = None) -> int | None:
     """The tokens that an upstream keeps of a longer prompt; None unless its latest replies prove that it truncates.
 
-    The replies are those to one model, oldest first; `highest` is the highest count that the upstream has ever given
+    The replies are those of one model, oldest first; `highest` is the highest count that the upstream has ever given
     for the model, `loaded` the window that its server reports.
     """
     last = replies[-1]
@@ -307,13 +273,8 @@ def kept_by(replies: Sequence[CountedReply], highest: int = 0, loaded: int | Non
         return None
     lengths = sorted([each.own for each in replies if (each.counted, each.exact) == (last.counted, last.exact)])
     is_possible = lengths[0] * MAX_FOR_ONE >= last.counted
-    return last.counted if is_possible and _clearly_different(lengths) >= PROMPTS else None
-
-
-def _clearly_different(lengths: Sequence[int]) -> int:
-    """How many of these lengths, shortest first, are clearly longer than the one counted before."""
-    number, longest = 0, 0
+    number = longest = 0
     for length in lengths:
         if length >= CLEARLY * longest:
             number, longest = number + 1, length
-    return number
+    return last.counted if is_possible and number >= PROMPTS else None

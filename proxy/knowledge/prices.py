@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import json
 from bisect import bisect
-from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from operator import add, mul, sub
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -47,9 +47,6 @@ MIN_BARE = 3  # requests without tools
 MAX_TIMES, MAX_HIDDEN, MIN_SHARE = 6, 100_000, 0.2
 
 
-# -- features ----------------------------------------------------------------------------------------------
-
-
 class Features(NamedTuple):
     """Amounts of what costs tokens, for a whole request or for a part of it; also the price of each."""
 
@@ -58,7 +55,6 @@ class Features(NamedTuple):
     offers: float = 0.0
     """1 if it offers tools."""
     messages: float = 0.0
-    """The number of messages."""
     words: float = 0.0
     """Tokens of text in Latin letters, by our own count, as are all that follow."""
     code: float = 0.0
@@ -68,32 +64,31 @@ class Features(NamedTuple):
     outside: float = 0.0
     """Tokens outside of messages: tools and framing."""
     media: float = 0.0
-    """The number of pictures, sounds and files."""
     media_tokens: float = 0.0
     """The tokens that we count for them."""
 
     @property
     def own_text(self) -> float:
-        """Tokens of text by our own count."""
         return self.words + self.code + self.non_latin + self.outside
 
     @property
     def own(self) -> float:
-        """Tokens by our own count."""
         return self.words + self.code + self.non_latin + self.outside + self.media_tokens
 
     def plus(self, other: Features) -> Features:
-        """The amounts of both."""
         return Features(*map(add, self, other))
 
     def minus(self, other: Features) -> Features:
-        """The amounts that the other does not have."""
         return Features(*map(sub, self, other))
 
     def at(self, prices: Features) -> float:
         """The cost of these amounts, in tokens of the upstream."""
         cost: float = sum(map(mul, self, prices))
         return cost
+
+    def may_be(self, counted: int) -> bool:
+        """Whether an upstream can count so much for a whole request; media may be far cheaper than text."""
+        return MIN_SHARE * self.own_text <= counted <= MAX_TIMES * self.own + MAX_HIDDEN
 
     @property
     def hidden(self) -> int:
@@ -106,8 +101,6 @@ EVEN = Features(words=1.0, code=1.0, non_latin=1.0, outside=1.0, media_tokens=1.
 
 
 class _Kinds(NamedTuple):
-    """What was found in a message."""
-
     wide: float
     """The share of its text that is in other than Latin letters."""
     media: int = 0
@@ -162,19 +155,14 @@ def non_latin_share(data: bytes) -> float:
     return min(1.0, (_PER_CONTINUATION * continuations + escaped) / len(sample))
 
 
-# -- observations ------------------------------------------------------------------------------------------
-
-
 class Observation(NamedTuple):
     """The upstream's count for a request, or for a part of one."""
 
     features: Features
     counted: int
-    """Tokens of the upstream."""
     by: str = ""
     """A digest of the conversation."""
     at: int = 0
-    """In seconds since the epoch."""
 
     @property
     def noise(self) -> float:
@@ -196,10 +184,7 @@ class Samples(NamedTuple):
     """The newest relative errors of estimates with an anchor, oldest first."""
 
     def fit(self, hints: Sequence[Observation] = ()) -> Features:
-        """Fits prices to the samples; this takes about 2 ms if the reservoirs are full.
-
-        `hints` are what samples of other counters say about the same upstream and model.
-        """
+        """Fits prices to the samples, in about 2 ms if these are full; `hints` come from those of other counters."""
         return fit_prices((*hints, *self.wholes, *self.growths)) if self.wholes or self.growths else EVEN
 
     def hint(self, prices: Features) -> tuple[Observation, ...]:
@@ -221,7 +206,6 @@ class Samples(NamedTuple):
         return self._replace(wholes=more) if observation.features.requests else self._replace(growths=more)
 
     def with_error(self, error: float, *, anchored: bool) -> Samples:
-        """The samples with the relative error of one more estimate."""
         if anchored:
             return self._replace(anchored=(*self.anchored, error)[-MAX_ERRORS:])
         return self._replace(firsts=(*self.firsts, error)[-MAX_ERRORS:])
@@ -234,8 +218,8 @@ class Samples(NamedTuple):
     def merged(self, other: Samples) -> Samples:
         """The samples of both; the errors are those of the one that has more."""
         return Samples(
-            _newest((*self.wholes, *other.wholes)),
-            _newest((*self.growths, *other.growths)),
+            reduce(_with, other.wholes, self.wholes),
+            reduce(_with, other.growths, self.growths),
             max(self.firsts, other.firsts, key=lambda errors: (len(errors), errors)),
             max(self.anchored, other.anchored, key=lambda errors: (len(errors), errors)),
         )
@@ -250,18 +234,12 @@ def is_plausible(observation: Observation) -> bool:
     """Whether a count can be one of the text it is said to be of; a growth must be large enough to teach anything."""
     features, counted = observation.features, observation.counted
     if features.requests:
-        return could_be(counted, features)
-    own = features.own
-    return own >= MIN_GROWTH and MIN_SHARE * features.own_text <= counted <= MAX_TIMES * own
-
-
-def could_be(counted: int, features: Features) -> bool:
-    """Whether an upstream can have counted `counted` tokens for a whole request; media may be far cheaper than text."""
-    return MIN_SHARE * features.own_text <= counted <= MAX_TIMES * features.own + MAX_HIDDEN
+        return features.may_be(counted)
+    return features.own >= MIN_GROWTH and MIN_SHARE * features.own_text <= counted <= MAX_TIMES * features.own
 
 
 def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation, ...]:
-    """The same as `_newest` of `kept` and one more observation, without sorting: this runs for every reply."""
+    """The newest observations after one more, a few of each conversation, oldest first; the same in any order."""
     place = bisect(kept, _age(new), key=_age)
     if place and kept[place - 1] == new:
         return kept
@@ -275,19 +253,6 @@ def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation,
 def _age(each: Observation) -> tuple[int, Observation]:
     return each.at, each
 
-
-def _newest(observations: Iterable[Observation]) -> tuple[Observation, ...]:
-    """The newest observations, a few of each conversation, oldest first."""
-    of_one: Counter[str] = Counter()
-    kept: list[Observation] = []
-    for each in sorted(set(observations), key=_age, reverse=True):
-        of_one[each.by] += 1
-        if of_one[each.by] <= MAX_BY_ONE and len(kept) < MAX_OBSERVATIONS:
-            kept.append(each)
-    return tuple(reversed(kept))
-
-
-# -- the fit -----------------------------------------------------------------------------------------------
 
 MIN_PRICES = Features(0, -2_000, -4, 0.3, 0.3, 0.3, 0.3, 0, 0)
 MAX_PRICES = Features(64_000, 8_000, 24, 4, 4, 4, 4, 20_000, 20)
@@ -352,9 +317,6 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
         known = sum(rows[i][j] * found[j] for j in range(i + 1, size))
         found[i] = (rows[i][size] - known) / rows[i][i]
     return found
-
-
-# -- as bytes --------------------------------------------------------------------------------------------
 
 
 def encoded(samples: Samples) -> bytes:

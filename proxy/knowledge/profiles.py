@@ -63,7 +63,6 @@ class Scope(NamedTuple):
 
     @property
     def everyone(self) -> Scope:
-        """The same model for everyone."""
         return Scope(self.model)
 
 
@@ -137,7 +136,6 @@ class Profile(BaseModel):
 
     @cached_property
     def form(self) -> Form | None:
-        """The form that messages must have; None if the upstream accepts any."""
         form = Form(self.alternate_roles, self.assistant_name, self.empty_assistant, self.middle_system)
         return None if form == Form() else form
 
@@ -150,48 +148,32 @@ ANY = Profile()
 """The profile of OpenAI's own API."""
 
 
-class _Lesson(NamedTuple):
-    """A restriction on the form of messages, and the words of the errors that teach it."""
-
-    key: str
-    value: bool
-    words: re.Pattern[str]
-
-
-def _lesson(key: str, *words: str, value: bool = False) -> _Lesson:
-    return _Lesson(key, value, re.compile("|".join(words), re.IGNORECASE | re.DOTALL))
-
-
 _REFUSED = r"(?:unsupported|not supported|not permitted|not allowed|forbidden|unknown|unrecognized|unexpected|extra)"
 _UNKNOWN = (
     rf"(?:\b{_REFUSED}\b|\b(?:invalid|unrecognised|not recogni[sz]ed|cannot find)\b|(?:\bnot|n.t|\bcannot) support\b)"
 )
-_NO_OPTIONS = re.compile(
-    rf"{_UNKNOWN}.{{0,80}}\b{STREAM_OPTIONS}\b|\b{STREAM_OPTIONS}\b.{{0,80}}{_UNKNOWN}", re.IGNORECASE | re.DOTALL
-)
-_LESSONS = (
-    _lesson(
-        "alternate_roles",
+_WORDS = {
+    STREAM_OPTIONS: (
+        rf"{_UNKNOWN}.{{0,80}}\b{STREAM_OPTIONS}\b",
+        rf"\b{STREAM_OPTIONS}\b.{{0,80}}{_UNKNOWN}",
+    ),
+    "alternate_roles": (
         r"\b(?:roles?|turns?|requests?|messages?|conversations?|user)\b[^.]{0,80}\balternat",
         r"\balternat\w*[^.]{0,80}\b(?:roles?|user|assistant)\b",
         r"\b(?:successive|consecutive)\b[^.]{0,40}\b(?:user|assistant|role|messages?)\b",
         r"unexpected role\W{1,4}(?:user|assistant)\W{1,4}after role",
-        value=True,
     ),
-    _lesson(
-        "middle_system",
+    "middle_system": (
         r"\bsystem\W{0,3}(?:message|role|prompt)s?\b[^.]{0,60}\b(?:beginning|first|start|precede)\b",
         r"unexpected role\W{1,4}system\W{1,4}after role",
         r"only the first message can\b[^.]{0,20}\bsystem",
     ),
-    _lesson(
-        "assistant_name",
+    "assistant_name": (
         rf"\bmessages?\b.{{0,80}}\bname\b.{{0,80}}\b{_REFUSED}\b",
         rf"\b{_REFUSED}\b.{{0,60}}\bname\b.{{0,60}}\b(?:messages?|assistant)\b",
         rf"\b{_REFUSED}\b.{{0,60}}\bmessages?\b.{{0,40}}\bname\b",
     ),
-    _lesson(
-        "empty_assistant",
+    "empty_assistant": (
         r"non-?empty content",
         r"content blocks? must be non-?empty",
         r"\bcontent\b.{0,80}\bis blank\b",
@@ -199,15 +181,14 @@ _LESSONS = (
         r"assistant.{0,60}\bmust\b.{0,30}\b(?:content|not be empty)",
         r"\bmessages?\b.{0,60}\bcontent\b.{0,60}(?:valid string|field required|none is not an allowed)",
     ),
-)
+}
+_LESSONS = {key: re.compile("|".join(words), re.IGNORECASE | re.DOTALL) for key, words in _WORDS.items()}
+"""The words of the errors that teach each restriction."""
 
 
 @dataclass(slots=True, eq=False)
 class Profiles:
-    """The profiles of one upstream's models; one per app."""
-
     _set_for: Callable[[str], Profile] = lambda _: ANY
-    """Gives a model's profile from the settings."""
     _set: Lru[str, Profile] = field(default_factory=lambda: Lru(MAX_MODELS), init=False)
     _learned: Lru[Scope, Profile] = field(default_factory=lambda: Lru(MAX_SCOPES), init=False)
 
@@ -263,9 +244,9 @@ def profile_after(status: int, body: bytes, known: Profile = ANY, *, options: bo
     if status not in REFUSING:
         return known
     text = body[:MAX_READ].decode("utf-8", "replace")
-    if options and known.stream_options and _NO_OPTIONS.search(text):
-        return known.learned(STREAM_OPTIONS, value=False)
-    for lesson in _LESSONS:
-        if getattr(known, lesson.key) != lesson.value and lesson.words.search(text):
-            return known.learned(lesson.key, value=lesson.value)
+    for key, words in _LESSONS.items():
+        value = key == "alternate_roles"
+        may_be_learned = getattr(known, key) != value and (options or key != STREAM_OPTIONS)
+        if may_be_learned and words.search(text):
+            return known.learned(key, value=value)
     return known

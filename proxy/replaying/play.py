@@ -28,7 +28,7 @@ from proxy.replaying.measures import (
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.replaying.recorded import Conversation, Message, Question
 from proxy.request import wire
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from http import HTTPStatus
@@ -53,14 +53,11 @@ class Owner(NamedTuple):
     """Whose request it is; both are keyed digests, so that no store ever holds a credential."""
 
     tenant: str
-    """Who owns the sessions."""
     credential: str
     """What the caller authenticates with; the same for all callers without a credential."""
 
 
 class Tenants:
-    """Names the owners of requests by their headers."""
-
     def __init__(self, settings: Settings, key: bytes) -> None:
         self._source = settings.tenant.source
         self._header = self._source.partition(":")[2]
@@ -76,7 +73,12 @@ class Tenants:
         if such a header, or one with a credential, is there twice.
         """
         values = values_once(headers, self._names)
-        credential = self._digest("credential", self._credential(values))
+        # All credentials as one text, the first by its value alone, wherever it is.
+        parts: list[str] = []
+        for name in self._credentials:
+            if name in values:
+                parts += [name.decode(), values[name]] if parts else [values[name]]
+        credential = self._digest("credential", "\0".join(parts))
         if self._source == "credential":
             return Owner(credential, credential)
         if not self._header:
@@ -87,14 +89,6 @@ class Tenants:
                 f"The header {self._header} from a trusted proxy must name the tenant.", param=self._header
             )
         return Owner(self._digest("header", value), credential)
-
-    def _credential(self, values: Mapping[bytes, str]) -> str:
-        """All credentials of a request as one text: the first by its value alone, wherever it is."""
-        parts: list[str] = []
-        for name in self._credentials:
-            if name in values:
-                parts += [name.decode(), values[name]] if parts else [values[name]]
-        return "\0".join(parts)
 
     def _digest(self, kind: str, value: str) -> str:
         data = f"{kind}\0{value}".encode("utf-8", "surrogatepass")
@@ -118,8 +112,6 @@ def key_file(settings: Settings) -> Path | None:
 
 
 class TrustedProxies:
-    """The peers whose address is in one of the given networks."""
-
     def __init__(self, networks: Iterable[str]) -> None:
         self._networks = tuple(map(network, networks))
 
@@ -145,11 +137,9 @@ class Trust:
 
     @property
     def accepted(self) -> bool:
-        """Whether the upstream has accepted the credential."""
         return self.accepted_at > -math.inf
 
     async def look_up(self, patience: Patience) -> None:
-        """Asks the store about a credential that this process does not know."""
         if self.accepted_at == -math.inf and self._callers is not None:
             self.accepted_at = await self._callers.stored_time(self.credential, patience)
 
@@ -195,7 +185,6 @@ class Callers:
     _shared: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
 
     def trust_in(self, credential: str) -> Trust:
-        """What this process knows of a credential."""
         return ALWAYS if self.own_key else Trust(credential, self._unexpired(self._accepted.get(credential)), self)
 
     async def stored_time(self, credential: str, patience: Patience) -> float:
@@ -242,14 +231,12 @@ class Callers:
         if reply.status in _REFUSALS:
             await self.note(trust, reply.status)
             raise CredentialRefused(reply.status, reply.body)
-        if not is_success(reply.status) or (credentials and not await self._guards_models()):
+        if not is_success(reply.status):
             raise CredentialUnproven
         if credentials:
+            if (await self.upstream.page("/models", [], _TIMEOUT, 0)).status not in _REFUSALS:
+                raise CredentialUnproven
             await self.note(trust, reply.status)
-
-    async def _guards_models(self) -> bool:
-        """Whether the upstream shows its models only to those whom it knows."""
-        return (await self.upstream.page("/models", [], _TIMEOUT, 0)).status in _REFUSALS
 
     def _unexpired(self, at: float | None) -> float:
         return at if at is not None and self.clock() - LIFE < at else -math.inf
@@ -259,7 +246,4 @@ class Callers:
 
     def _share(self, credential: str, at: float) -> None:
         self._shared.put(credential, at)
-        self.tasks.own(self._write(credential, at), to_its_end=True)
-
-    async def _write(self, credential: str, at: float) -> None:
-        await self.facts.put(self._name(credential), str(at).encode(), LIFE, _WHAT)
+        self.tasks.own(self.facts.put(self._name(credential), str(at).encode(), LIFE, _WHAT), to_its_end=True)

@@ -9,8 +9,7 @@ counts are estimates.
 What is made of all messages of a conversation together, its transcript with digests and sums, is cached as a prefix:
 the messages without the last one, which clients rewrite, and without the system messages at the head, into which agents
 put the time of day. A prefix is found by its last element, searched backwards from the end of a request. A conversation
-has one for each counter of tokens, which moves on with every request; the first one stays where it was too, because
-other conversations may continue from there.
+has one for each counter of tokens, which moves on with every request.
 """
 
 from __future__ import annotations
@@ -50,37 +49,21 @@ class CountedTranscript(NamedTuple):
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> CountedTranscript:
-        """The transcript of some messages."""
         transcript = Transcript.of(messages)
         return cls(transcript, of_messages(transcript.chain))
 
     def followed(self, messages: Iterable[Message]) -> CountedTranscript:
-        """The transcript with more messages after its own."""
         longer = self.transcript.extended_by(messages)
         return CountedTranscript(longer, self.features.plus(of_messages(longer.chain[len(self.transcript.chain) :])))
 
 
 class CachedPrefix(NamedTuple):
-    """The first elements of a message list, and the transcript that was built from them."""
-
     elements: Sequence[Element]
     counted: CountedTranscript
-    is_first: bool
-    """Whether it was stored when the list had no prefix yet; such a prefix stays where it is."""
     size: int
-    """Bytes of memory that its elements take."""
-
-
-class CachedCount(NamedTuple):
-    """What is kept of a message when its bytes are no longer in the message cache."""
-
-    digest: bytes
-    tokens: int
 
 
 class Measured(NamedTuple):
-    """A transcript with its counts."""
-
     transcript: Transcript
     overhead: int
     """Tokens of tools and framing."""
@@ -89,7 +72,6 @@ class Measured(NamedTuple):
     restored: int = 0
     """Tokens of the messages that the client did not send and that were put back from the store."""
     counted_by: str = ""
-    """The name of the counter."""
     outside_digest: str = ""
     """A digest, in hex, of the members besides `messages` that were counted; "" if there are none."""
     features: Features | None = None
@@ -102,10 +84,7 @@ class Measured(NamedTuple):
 
 
 class Prefixes:
-    """The cached prefixes, least recently used dropped first; their elements take at most about `max_bytes` of memory.
-
-    Nearly all of these elements are in the message cache too, and take no memory of their own.
-    """
+    """The cached prefixes. Their elements take at most about `max_bytes`; most are in the message cache too."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._kept: Lru[tuple[Element, str], CachedPrefix] = Lru(max_bytes)
@@ -123,10 +102,7 @@ class Prefixes:
         return None
 
     def store(self, elements: Sequence[Element], counted_by: str, found: CachedPrefix | None) -> None:
-        """Stores the prefix of a message list, all elements but the last; `found` is what `find` gave for the list.
-
-        The new prefix takes the place of `found`, unless that is a first one.
-        """
+        """Stores the prefix of a message list, all elements but the last, in place of the one that was `found`."""
         start, end = len(found.elements) if found else 0, len(elements) - 1
         if end < MIN_MESSAGES or start >= end or not all(element.cost for element in elements[start:end]):
             return
@@ -136,10 +112,8 @@ class Prefixes:
             counted = CountedTranscript.of(messages)
         else:
             counted, size = found.counted.followed(messages), found.size + size
-            if not found.is_first:
-                self._kept.forget((found.elements[-1], counted_by))
-        prefix = CachedPrefix(elements[:end], counted, found is None, size)
-        self._kept.put((elements[end - 1], counted_by), prefix, size)
+            self._kept.forget((found.elements[-1], counted_by))
+        self._kept.put((elements[end - 1], counted_by), CachedPrefix(elements[:end], counted, size), size)
 
 
 class _Split(NamedTuple):
@@ -161,11 +135,11 @@ class Measurer:
         self._pool = pool
         self._cache = MessageCache() if cache is None else cache
         self.prefixes = Prefixes()
-        self._counts: Lru[bytes, CachedCount] = Lru(most_counts)
+        self._counts: Lru[bytes, tuple[bytes, int]] = Lru(most_counts)
+        """Digest and tokens of each message, also when its bytes are no longer in the message cache."""
         self._overheads: Lru[bytes, int] = Lru(_MAX_OVERHEADS)
 
     async def measure(self, body: Body, counter: Counter) -> Measured:
-        """The transcript, each message counted by the counter."""
         name = counter.cache_key
         split = self._split(body, name)
         new = [element for element in (*split.systems, *split.later) if name not in element.messages]
@@ -181,7 +155,10 @@ class Measurer:
         read: dict[int, Message] = {}
         for element in (*split.systems, *split.later):
             if LENGTH_ESTIMATE not in element.messages:
-                read[id(element)] = self._estimated(element)
+                tokens = len(element.data) // BYTES_PER_TOKEN + 1
+                message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect)
+                element.set_message(LENGTH_ESTIMATE, message)
+                read[id(element)] = message
         transcript, features = self._build(body, split, LENGTH_ESTIMATE, read)
         overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
         return Measured(transcript, overhead, False, 0, LENGTH_ESTIMATE, body.envelope.outside_digest.hex(), features)
@@ -218,23 +195,13 @@ class Measurer:
         for start in range(0, len(elements), _BATCH):
             if start:
                 await asyncio.sleep(0)  # lets other requests run while a long history is read
-            batch = zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True)
-            messages += [self._read_message(each, key, counter, cached.get(key) or tokens[key]) for each, key in batch]
+            for each, key in zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True):
+                digest, number = cached[key] if key in cached else (None, tokens[key])
+                message = self._reader.read_bytes(each.data, each.value, number, each.endpoint.dialect, digest)
+                self._counts.put(key, (message.digest, message.tokens))
+                each.set_message(counter.cache_key, message)
+                messages.append(message)
         return messages
-
-    def _read_message(self, element: Element, key: bytes, counter: Counter, count: CachedCount | int) -> Message:
-        tokens, digest = (count, None) if isinstance(count, int) else (count.tokens, count.digest)
-        message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect, digest)
-        self._counts.put(key, CachedCount(message.digest, message.tokens))
-        element.set_message(counter.cache_key, message)
-        return message
-
-    def _estimated(self, element: Element) -> Message:
-        """The message of an element, its tokens estimated by its length."""
-        tokens = len(element.data) // BYTES_PER_TOKEN + 1
-        message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect)
-        element.set_message(LENGTH_ESTIMATE, message)
-        return message
 
     async def _overhead(self, outside_digest: bytes, body: Body, transcript: Transcript, counter: Counter) -> int:
         """Tokens of the request besides its messages, counted once for the same tools."""
@@ -249,7 +216,6 @@ class Measurer:
 
 
 def end_of_systems(elements: Sequence[Element]) -> int:
-    """The index of the first element that is not a system message."""
     for index, element in enumerate(elements):
         if element.role not in element.endpoint.dialect.system_roles:
             return index

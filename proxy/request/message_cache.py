@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from weakref import ref
 
 from proxy.endpoints.endpoint import Endpoint
-from proxy.request.scanning import SLICE_GROWTH, Envelopes, Tally
+from proxy.request.scanning import Envelopes, Tally
 from proxy.runtime.lru import Lru
 from strategies.core.messages import Message, message_digest
 from strategies.core.parsing import decode, loads
@@ -45,6 +45,8 @@ MAX_COST_IN_SPAN = 16 * 1024
 """The largest `cost` of a message in a span; for larger messages the comparison takes the time, not the step."""
 
 _FIRST_WINDOW = 2 * 1024
+_GROWTH = 8
+"""How many times as much is parsed next where a window was too narrow, or all in it was new."""
 _WINDOW = 16 * 1024
 """Bytes that are parsed in one turn of the event loop, in about half a millisecond; a longer message takes more."""
 _JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
@@ -62,7 +64,6 @@ class Element:
     )
 
     data: bytes
-    """Its JSON text."""
     endpoint: Endpoint
     owner: str
     """Whose it is: a tenant under one endpoint."""
@@ -92,17 +93,14 @@ class Element:
 
     @classmethod
     def of(cls, raw: str, endpoint: Endpoint) -> Element:
-        """The element with this JSON text."""
         return cls(raw.encode("utf-8", "surrogatepass"), loads(raw), endpoint)
 
     @property
     def raw(self) -> str:
-        """Its JSON text."""
         return self.data.decode("utf-8", "surrogatepass")
 
     @property
     def digest(self) -> bytes:
-        """The digest of its message."""
         message = next(iter(self.messages.values()), None)
         return message_digest(self.value, self.endpoint.dialect) if message is None else message.digest
 
@@ -146,10 +144,8 @@ class MessageCache:
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self.envelopes = Envelopes()
         self.size = 0
-        """About the bytes of memory that the kept messages take."""
         self._max_bytes = max_bytes
         self.kept: dict[tuple[str, bytes], Element] = {}
-        """The elements by their tenant and bytes."""
         self._units: OrderedDict[Element | Span, None] = OrderedDict()
         """What is dropped as a whole, the least recently used first: spans, and elements in none."""
         self._first: Lru[str, ref[Element]] = Lru(MAX_TENANTS)
@@ -202,10 +198,10 @@ class MessageCache:
         """
         window, is_rest = data[at : at + width], at + width >= len(data)
         text, _ = utf_8_decode(window, "strict", is_rest)
-        is_dense = tally.is_dense(window)
+        is_long = len(text) > tally.max_piece
         elements, start, end, place = array.elements, at, at, 0
         while True:
-            if is_dense:
+            if is_long:
                 tally.check_piece(text, f"{tally.endpoint.list_member}[{len(elements)}]", place)
             try:
                 value, stop = decode(text, place)
@@ -214,7 +210,7 @@ class MessageCache:
                     break
                 if is_rest:
                     raise
-                return self._parse(data, at, width * SLICE_GROWTH, array, tally, owner)
+                return self._parse(data, at, width * _GROWTH, array, tally, owner)
             element = self._element(value, text[place:stop].encode(), tally, owner)
             if elements:
                 elements[-1].successor = ref(element)
@@ -228,7 +224,7 @@ class MessageCache:
                 break
             place = joint.end()
             start = end + place - stop
-        return end, min(width * SLICE_GROWTH, _WINDOW)
+        return end, min(width * _GROWTH, _WINDOW)
 
     def _element(self, value: Any, data: bytes, tally: Tally, owner: str) -> Element:
         """The element of a parsed message: the one in the cache if it has the same bytes."""
@@ -267,7 +263,6 @@ class MessageCache:
         return at
 
     def _bind(self, elements: Sequence[Element]) -> None:
-        """Makes a span of elements that can join one."""
         span = Span(elements)
         for element in elements:
             element.span = span

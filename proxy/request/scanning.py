@@ -6,16 +6,14 @@ in one call, which nothing can interrupt, and a value takes far more memory and 
 bytes and becomes an object of 72. A limit of bytes alone therefore bounds neither. So a piece is checked before it is
 decoded (`Tally.check_piece`) and its values are counted afterwards (`Tally.add`).
 
-Values are counted by the marks that begin them: `{`, `[` and `,` outside of strings. Nearly always the marks of the
-whole text are few enough, and then strings need not be told from what is between them. A text that has no more bytes
-than it may have values is not even counted.
+Values are counted by the marks that begin them: `{`, `[` and `,` outside of strings. A text that has no more characters
+than it may have values is not even looked at.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -42,23 +40,16 @@ _DIGEST_BYTES = 16
 _MEMORY_PER_BYTE = 4
 """Bytes of memory for one byte of an envelope: one as it came, one as text, and about two for the parsed values."""
 _ENTRY_BYTES = 1_500
-"""Bytes of memory that an entry takes besides."""
 _FEW_MARKS = 64
 _LONG = 4_096
-_FIRST_SLICE = 2_048
-"""Length of the text that is tried first to read a piece; where that is too short, `SLICE_GROWTH` times as much."""
-SLICE_GROWTH = 8
 _MARKS = b"{[,"
 _SPACE = re.compile(r"[ \t\n\r]*")
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
 
 
 class Bounds(NamedTuple):
-    """What one body may hold."""
-
     messages: int = 10_000
     members: int = 1_000
-    """Members of the body itself."""
     values: int = 250_000
     """JSON values, nested ones included."""
 
@@ -67,9 +58,6 @@ DEFAULT_BOUNDS = Bounds()
 
 
 class Member(NamedTuple):
-    """A member of the body, and its place in the text."""
-
-    key: str
     value: Any
     start: int
     """Index of the first character of the key."""
@@ -84,44 +72,19 @@ class Tally:
 
     def __init__(self, endpoint: Endpoint, bounds: Bounds, size: int) -> None:
         self.endpoint = endpoint
-        self._bounds = bounds
+        self.bounds = bounds
         self.max_messages = bounds.messages
-        self._piece = bounds.values // PIECE_SHARE
+        self.max_piece = bounds.values // PIECE_SHARE
         self._counts = size > bounds.values
         self._values = 0
 
-    def is_dense(self, data: bytes) -> bool:
-        """Whether a text may hold a piece with too many values."""
-        return len(data) > self._piece and _marks(data) > self._piece
-
     def check_piece(self, text: str, name: str, at: int) -> None:
-        """Checks the piece at index `at` of a dense text, which may end within the piece or go on after it."""
-        if self._exceeds(text, at):
-            raise BodyTooLarge(f"{name} holds more than {self._piece:,} values.", param=name)
+        """Checks the piece at index `at` of a text that may end within the piece or go on after it.
 
-    def add(self, value: Any, data: bytes) -> None:
-        """Counts a piece that was read from `data`; raises `BadRequest` if it is nested too deeply."""
-        if not self._counts and len(data) < MAX_LEVELS:
-            return
-        if len(data) < _LONG and (marks := _marks(data)) <= _FEW_MARKS:
-            self._values += marks
-        else:
-            self._values += count_values(value)
-        if self._values > self._bounds.values:
-            raise BodyTooLarge(f"The request body holds more than {self._bounds.values:,} values.")
-
-    def refuse_messages(self) -> NoReturn:
-        """Refuses a body with more than `max_messages`."""
-        raise BodyTooLarge(f"There are more than {self.max_messages:,} messages.", param=self.endpoint.list_member)
-
-    def check_members(self, count: int) -> None:
-        """Checks the number of members."""
-        if count > self._bounds.members:
-            raise BodyTooLarge(f"The request body has more than {self._bounds.members:,} members.")
-
-    def _exceeds(self, text: str, at: int) -> bool:
-        """Whether the value at index `at` has more marks outside of strings than a piece may have values."""
-        depth, left = 0, self._piece
+        It may have no more marks outside of strings than a piece may have values. Raises `BadRequest` for a piece that
+        is nested too deeply.
+        """
+        depth, left = 0, self.max_piece
         for found in _TOKEN.finditer(text, at):
             mark = found[0]
             if mark in ("{", "[", ","):
@@ -129,22 +92,37 @@ class Tally:
                 depth += mark != ","
             elif mark in ("}", "]"):
                 depth -= 1
-            if left < 0 or depth == 0:
-                break
-        return left < 0
+            if depth > MAX_LEVELS:
+                raise BadRequest(TOO_DEEP)
+            if left < 0:
+                raise BodyTooLarge(f"{name} holds more than {self.max_piece:,} values.", param=name)
+            if depth <= 0:
+                return
+
+    def add(self, value: Any, data: bytes) -> None:
+        """Counts a piece that was read from `data`; raises `BadRequest` if it is nested too deeply."""
+        if not self._counts and len(data) < MAX_LEVELS:
+            return
+        # A short text with few marks, those in strings included, has no more values than marks.
+        if len(data) < _LONG and (marks := len(data) - len(data.translate(None, _MARKS))) <= _FEW_MARKS:
+            self._values += marks
+        else:
+            self._values += count_values(value)
+        if self._values > self.bounds.values:
+            raise BodyTooLarge(f"The request body holds more than {self.bounds.values:,} values.")
+
+    def refuse_messages(self) -> NoReturn:
+        raise BodyTooLarge(f"There are more than {self.max_messages:,} messages.", param=self.endpoint.list_member)
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """The text of a body and its members."""
-
     text: str
     members: Mapping[str, Member]
     endpoint: Endpoint
 
     @cached_property
     def values(self) -> Mapping[str, Any]:
-        """The values of all members but the list."""
         return {key: member.value for key, member in self.members.items() if key != self.endpoint.list_member}
 
     @cached_property
@@ -186,7 +164,7 @@ class Envelopes:
         return len(self._kept)
 
     def read(self, before: bytes, after: bytes, tally: Tally, owner: str = "") -> Envelope | None:
-        """The envelope of a tenant's body with these bytes around its list; None if what they surround is not the list.
+        """The envelope of a body with these bytes around its list; None if what they surround is not the list.
 
         Raises what `scan_members` does, and `RecursionError`.
         """
@@ -216,83 +194,57 @@ def scan_members(text: str, tally: Tally) -> dict[str, Member]:
         decode(text, at)
         raise BadRequest("The request body must be a JSON object.")
     members: dict[str, Member] = {}
-    for member in _scan_object(text, at, tally):
-        tally.check_members(len(members) + 1)
-        if member.key in members and member.key in (tally.endpoint.list_member, "model", EXTENSION):
-            raise BadRequest(f"The member '{member.key}' stands twice in the request body.", param=member.key)
-        members[member.key] = member
-    return members
-
-
-def _scan_object(text: str, at: int, tally: Tally) -> Iterator[Member]:
-    """The members of the object at `at`, which must be all that is left of the text."""
-    end = skip_space(text, at + 1)
-    if text[end : end + 1] == "}":
-        return _check_end(text, end + 1)
-    while True:
-        start = end
-        key, end = decode(text, start)
+    at = skip_space(text, at + 1)
+    while text[at : at + 1] != "}":
+        if members:
+            at = _expect(text, at, ",")
+        if len(members) >= tally.bounds.members:
+            raise BodyTooLarge(f"The request body has more than {tally.bounds.members:,} members.")
+        key, end = decode(text, at)
         if not isinstance(key, str):
-            raise ValueError(f"a key must be a string (character {start})")  # noqa: TRY004
+            raise ValueError(f"a key must be a string (character {at})")  # noqa: TRY004
         end = _expect(text, end, ":")
-        if key == tally.endpoint.list_member and text[end : end + 1] == "[":
-            value, stop = _scan_array(text, end, tally)
-        else:
-            value, stop = _decode_piece(text, end, key, tally)
-        yield Member(key, value, start, end, stop)
-        end = skip_space(text, stop)
-        if text[end : end + 1] == "}":
-            return _check_end(text, end + 1)
-        end = _expect(text, end, ",")
+        is_list = key == tally.endpoint.list_member and text[end : end + 1] == "["
+        value, stop = _scan_array(text, end, tally) if is_list else _decode_piece(text, end, key, tally)
+        if key in members and key in (tally.endpoint.list_member, "model", EXTENSION):
+            raise BadRequest(f"The member '{key}' stands twice in the request body.", param=key)
+        members[key] = Member(value, at, end, stop)
+        at = skip_space(text, stop)
+    end = skip_space(text, at + 1)
+    if end != len(text):
+        raise ValueError(f"something follows the object (character {end})")
+    return members
 
 
 def _scan_array(text: str, at: int, tally: Tally) -> tuple[list[tuple[Any, str]], int]:
     """The elements of the array at `at`, each with its JSON text, and the index just after the array."""
     elements: list[tuple[Any, str]] = []
-    end = skip_space(text, at + 1)
-    if text[end : end + 1] == "]":
-        return elements, end + 1
-    while True:
+    at = skip_space(text, at + 1)
+    while text[at : at + 1] != "]":
+        if elements:
+            at = _expect(text, at, ",")
         if len(elements) >= tally.max_messages:
             tally.refuse_messages()
-        value, stop = _decode_piece(text, end, f"{tally.endpoint.list_member}[{len(elements)}]", tally)
-        elements.append((value, text[end:stop]))
-        end = skip_space(text, stop)
-        if text[end : end + 1] == "]":
-            return elements, end + 1
-        end = _expect(text, end, ",")
+        value, stop = _decode_piece(text, at, f"{tally.endpoint.list_member}[{len(elements)}]", tally)
+        elements.append((value, text[at:stop]))
+        at = skip_space(text, stop)
+    return elements, at + 1
 
 
 def _decode_piece(text: str, at: int, name: str, tally: Tally) -> tuple[Any, int]:
     """The JSON value at index `at` and the index where it ends; raises `ValueError` if there is none."""
-    if text[at : at + 1] not in ("{", "["):
-        return decode(text, at)  # a scalar is one value; of a number, a slice would be another one
-    width = _FIRST_SLICE
-    while True:
-        part = text[at : at + width]
-        if tally.is_dense(part.encode()):
-            tally.check_piece(part, name, 0)
-        try:
-            value, size = decode(part)
-        except json.JSONDecodeError as error:
-            if at + width >= len(text):
-                raise json.JSONDecodeError(error.msg, text, at + error.pos) from None
-            width *= SLICE_GROWTH
-        else:
-            tally.add(value, part[:size].encode())
-            return value, at + size
+    if len(text) - at > tally.max_piece:
+        tally.check_piece(text, name, at)
+    value, end = decode(text, at)
+    if isinstance(value, (dict, list)):
+        tally.add(value, text[at:end].encode())
+    return value, end
 
 
 def skip_space(text: str, at: int) -> int:
     """The index of the first character from `at` on that is not white space."""
     found = _SPACE.match(text, at)
     return found.end() if found else at
-
-
-def _check_end(text: str, at: int) -> None:
-    end = skip_space(text, at)
-    if end != len(text):
-        raise ValueError(f"something follows the object (character {end})")
 
 
 def _expect(text: str, at: int, mark: str) -> int:
@@ -304,10 +256,7 @@ def _expect(text: str, at: int, mark: str) -> int:
 
 
 def count_values(value: Any) -> int:
-    """The number of JSON values in one, itself included; raises `BadRequest` if it has more than `MAX_LEVELS` levels.
-
-    Works without recursion.
-    """
+    """The number of JSON values in one, itself included; raises `BadRequest` above `MAX_LEVELS` levels."""
     level, count = [value], 0
     for _ in range(MAX_LEVELS + 1):
         if not level:
@@ -316,8 +265,3 @@ def count_values(value: Any) -> int:
         containers = [outer for outer in level if isinstance(outer, (dict, list))]
         level = [inner for outer in containers for inner in (outer.values() if isinstance(outer, dict) else outer)]
     raise BadRequest(TOO_DEEP)
-
-
-def _marks(data: bytes) -> int:
-    """The number of marks in a text, those in strings included; never fewer than the values that begin in it."""
-    return len(data) - len(data.translate(None, _MARKS))

@@ -15,12 +15,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint, MalformedElement
 from proxy.errors import BadRequest
+from proxy.http.headers import Headers
+from proxy.knowledge.profiles import Scope
+from proxy.request.callers import ALWAYS, Trust
 from proxy.request.message_cache import IS_TEXT, Element, MessageCache, Span
 from proxy.request.scanning import (
     DEFAULT_BOUNDS,
@@ -44,15 +48,12 @@ _MAX_UNREAD = 2 * 1024 * 1024
 
 
 class Body(NamedTuple):
-    """The body of a request as it came in."""
-
     endpoint: Endpoint
     data: bytes
     """The body, decompressed."""
     envelope: Envelope
     """The members and their text: all of `data`, or `data` without the messages if there is a `hole`."""
     values: Mapping[str, Any]
-    """The values of all members but the list."""
     elements: Sequence[Element]
     """The messages, in append mode after those that the store supplied."""
     units: Sequence[Element | Span]
@@ -61,11 +62,6 @@ class Body(NamedTuple):
     """Bytes of the request; with a supplied history an upper bound, which counts the appended messages twice."""
     hole: slice | None = None
     """The bytes of the messages that `envelope` is without; their place is before the bracket that closes the array."""
-
-    @property
-    def members(self) -> Mapping[str, Member]:
-        """The members, each with its place in the text of `envelope`."""
-        return self.envelope.members
 
     @property
     def is_text(self) -> bool:
@@ -77,13 +73,9 @@ class Body(NamedTuple):
         size = len(self.data) + sum(len(element.data) for element in elements)
         return self._replace(elements=elements, units=elements, size=size)
 
-    def raw_value(self, key: str) -> str:
-        """The JSON text of the value of a member other than the list, as it came in, or ""."""
-        return self.envelope.raw_value(key)
-
     def tools_with(self, tool: str) -> str:
         """The JSON text of `tools` with one more tool at the end; the client's own tools keep their bytes."""
-        return f"{self.raw_value('tools')[:-1]},{tool}]" if self.values.get("tools") else f"[{tool}]"
+        return f"{self.envelope.raw_value('tools')[:-1]},{tool}]" if self.values.get("tools") else f"[{tool}]"
 
     def spliced(
         self, *, messages: bytes | None = None, model: str | None = None, members: Mapping[str, str] | None = None
@@ -92,80 +84,88 @@ class Body(NamedTuple):
 
         `members` maps other members to their new JSON text; those that the body does not have are added at its end.
         """
-        edits: list[tuple[int, int, bytes]] = []
-        if members:
-            edits += [self._member_edit(key, text.encode()) for key, text in members.items()]
+        changed = {key: text.encode() for key, text in members.items()} if members else {}
         if messages is not None:
-            edits.append(self._member_edit(self.endpoint.list_member, messages))
+            changed[self.endpoint.list_member] = messages
         if model is not None:
-            edits.append((*self._span("model"), json.dumps(model).encode()))
+            changed["model"] = json.dumps(model).encode()
+        edits = [self._member_edit(key, value) for key, value in changed.items()]
         if EXTENSION in self.envelope.members:
             edits.append((*self._removal(EXTENSION), b""))
         if not edits:
             return self.data
         if self.hole is not None and messages is None:
-            at = self.members[self.endpoint.list_member].end - 1
+            at = self.envelope.members[self.endpoint.list_member].end - 1
             edits.append((at, at, self.data[self.hole]))
         return _edited(self.envelope.text, edits)
 
     def _member_edit(self, key: str, value: bytes) -> tuple[int, int, bytes]:
-        """The edit that sets a member to a value, or adds it."""
-        if key in self.members:
-            return (*self._span(key), value)
-        end = max(member.end for member in self.members.values())
+        members = self.envelope.members
+        if key in members:
+            return members[key].value_start, members[key].end, value
+        end = max(member.end for member in members.values())
         return end, end, b",%s:%s" % (json.dumps(key).encode(), value)
-
-    def _span(self, key: str) -> tuple[int, int]:
-        member = self.members[key]
-        return member.value_start, member.end
 
     def _removal(self, key: str) -> tuple[int, int]:
         """The span of a member and of the comma before or after it, if there is one."""
-        member, text = self.members[key], self.envelope.text
+        member, text = self.envelope.members[key], self.envelope.text
         after = skip_space(text, member.end)
         if text[after] == ",":
             return member.start, skip_space(text, after + 1)
         before = text.rfind(",", 0, member.start)
-        is_first = before < 0 or skip_space(text, before + 1) < member.start
-        return (member.start if is_first else before), member.end
+        return (member.start if before < 0 else before), member.end
 
 
-def read(
-    data: bytes,
-    endpoint: Endpoint,
-    cache: MessageCache | None = None,
-    bounds: Bounds = DEFAULT_BOUNDS,
-    *,
-    owner: str = "",
-) -> Body:
-    """Reads a body that came to an endpoint, without parsing again what is in the `cache` of the tenant that owns it.
+class GoesOn(NamedTuple):
+    """What a request goes on from whose reply is to be stored, so that a later request may name it."""
 
-    Raises `BadRequest` that says what is wrong where, and `BodyTooLarge` if the bounds are exceeded.
-    """
-    owner = f"{endpoint.dialect.name} {owner}"
-    body = None if cache is None else _result(_recognised(data, endpoint, cache, bounds, owner))
-    return body or _parse_all(data, endpoint, bounds, owner)
+    name: str = ""
+    """The name of the block with the reply that the request names; "" where it names none."""
+    session: str = ""
+    supplied: int = 0
+    """How many elements of the list the store has supplied."""
+
+
+class ClientRequest(NamedTuple):
+    tenant: str
+    headers: Headers
+    """The client's headers to forward, without those that describe a content encoding of the body."""
+    body: Body
+    model: str
+    """The model's id without a strategy suffix."""
+    has_suffix: bool
+    controls: Controls
+    path: bytes = b""
+    """The path that it is forwarded to, where that is not the endpoint's own."""
+    query: bytes = b""
+    received_at: float = 0.0
+    """When the request came in, in seconds since the epoch."""
+    encoded_body: bytes = b""
+    """The body as it came in if it had a content encoding, else empty."""
+    encoding_headers: Sequence[tuple[bytes, bytes]] = ()
+    trust: Trust = ALWAYS
+    goes_on: GoesOn | None = None
+    """What it goes on from; None if its reply is not to be stored for others to name."""
+
+    @property
+    def target(self) -> bytes:
+        return self.path or self.body.endpoint.path.encode()
+
+    @property
+    def scope(self) -> Scope:
+        """The scope of what an answer to this request teaches."""
+        return Scope(self.model, self.tenant)
 
 
 async def read_in_turns(
     data: bytes, endpoint: Endpoint, cache: MessageCache, bounds: Bounds, *, owner: str = ""
 ) -> Body:
-    """Reads a body as `read` does, but lets other requests run meanwhile if it is large."""
+    """Reads as `read` does, without parsing again what the owner has in the cache; other requests get their turns."""
     owner = f"{endpoint.dialect.name} {owner}"
     body = await _recognised(data, endpoint, cache, bounds, owner)
     if body is None and len(data) > _MAX_INLINE:
-        return await asyncio.to_thread(_parse_all, data, endpoint, bounds, owner)
-    return body or _parse_all(data, endpoint, bounds, owner)
-
-
-def _result(reading: Coroutine[Any, Any, Body | None]) -> Body | None:
-    """The result of a coroutine that waits for nothing but its next turn."""
-    while True:
-        try:
-            reading.send(None)
-        except StopIteration as end:
-            body: Body | None = end.value
-            return body
+        return await asyncio.to_thread(read, data, endpoint, bounds, owner)
+    return body or read(data, endpoint, bounds, owner)
 
 
 async def _recognised(data: bytes, endpoint: Endpoint, cache: MessageCache, bounds: Bounds, owner: str) -> Body | None:
@@ -190,11 +190,14 @@ async def _recognised(data: bytes, endpoint: Endpoint, cache: MessageCache, boun
 
 @cache
 def _opening(list_member: str) -> re.Pattern[bytes]:
-    """What the list begins with, up to its first element."""
     return re.compile(rb'"%s"[ \t\n\r]*:[ \t\n\r]*\[[ \t\n\r]*' % list_member.encode())
 
 
-def _parse_all(data: bytes, endpoint: Endpoint, bounds: Bounds, owner: str) -> Body:
+def read(data: bytes, endpoint: Endpoint, bounds: Bounds = DEFAULT_BOUNDS, owner: str = "") -> Body:
+    """Reads a body that came to an endpoint.
+
+    Raises `BadRequest` that says what is wrong where, and `BodyTooLarge` if the bounds are exceeded.
+    """
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -224,15 +227,14 @@ def _parsed_elements(members: Mapping[str, Member], endpoint: Endpoint, owner: s
         raise BadRequest(f"'{name}' must be an array of messages.", param=name)
     if not member.value and not endpoint.list_is_optional:
         raise BadRequest(f"'{name}' must not be empty.", param=name)
-    pairs = enumerate(member.value)
-    return [_parsed_element(one, text, f"{name}[{i}]", endpoint, owner) for i, (one, text) in pairs]
-
-
-def _parsed_element(value: Any, text: str, name: str, endpoint: Endpoint, owner: str) -> Element:
-    try:
-        return Element(text.encode(), value, endpoint, owner)
-    except MalformedElement as error:
-        raise BadRequest(f"{name} {error}", param=name + error.member) from None
+    elements: list[Element] = []
+    for value, text in member.value:
+        try:
+            elements.append(Element(text.encode(), value, endpoint, owner))
+        except MalformedElement as error:
+            place = f"{name}[{len(elements)}]"
+            raise BadRequest(f"{place} {error}", param=place + error.member) from None
+    return elements
 
 
 def _edited(text: str, edits: Sequence[tuple[int, int, bytes]]) -> bytes:

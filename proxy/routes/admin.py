@@ -46,7 +46,7 @@ class Call(NamedTuple):
 async def admin(request: Request) -> Response:
     """Answers a request that has the token: 404 if the settings have no token, 401 if the request has a wrong one."""
     services: Services = request.app.state.services
-    if services.admin.is_closed:
+    if services.admin.token is None:
         raise HTTPException(HTTPStatus.NOT_FOUND)
     authorization = first(request.scope["headers"], b"authorization") or ""
     if not services.admin.allows(authorization.encode("latin-1")):

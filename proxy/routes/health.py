@@ -59,5 +59,5 @@ async def readiness(services: Services) -> dict[str, Any]:
         "upstream": redacted(services.settings.upstream.base_url),
         "strategy": services.settings.strategy,
         "store": {"url": redacted(services.settings.store.url), "state": store},
-        "tokenizers": {row.name: row.state for row in services.tokenizers.status()},
+        "tokenizers": services.tokenizers.states(),
     }

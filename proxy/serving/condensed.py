@@ -27,7 +27,7 @@ from proxy.log import LINE, RequestLine
 from proxy.reasons import Reason
 from proxy.reply.watching import WatchedReply, editor_for
 from proxy.request.callers import ALWAYS
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import Services
 from proxy.serving.keepalive import COMMENT, KeepAlive
 from proxy.serving.layer import error_response

@@ -36,8 +36,8 @@ from proxy.log import LINE
 from proxy.reasons import Action, Reason
 from proxy.request import wire
 from proxy.request.callers import Owner
-from proxy.request.client_request import ClientRequest, GoesOn
 from proxy.request.scanning import EXTENSION
+from proxy.request.wire import ClientRequest, GoesOn
 from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
 

@@ -1,8 +1,7 @@
 """Sessions for an operator, who may list, read and delete them, take condensations back, and pin messages.
 
-They are JSON documents, for holders of the admin token.
-
-Where the store keeps the text of conversations, the documents have it too. So they go to nobody else and into no log.
+Where the store keeps the text of conversations, the JSON documents here have it too. So they go to holders of the admin
+token only, and into no log.
 """
 
 from __future__ import annotations
@@ -15,23 +14,15 @@ from hmac import compare_digest
 from typing import Any, NamedTuple, TypeVar
 
 from proxy.errors import BadRequest
+from proxy.sessions.cards import SHOWN, scope_key
 from proxy.sessions.cards import SOURCE as SCOPE
-from proxy.sessions.cards import key_of_shown
-from proxy.sessions.codec import (
-    StoredMessage,
-    condensation_document,
-    encode_condensation,
-    encode_verdict,
-    record_name,
-    reverted,
-)
+from proxy.sessions.codec import condensation_document, encode_condensation, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, history_at, messages_on
 from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, session_key, wish_for
 from proxy.sessions.stored import StoredSessions
 from proxy.store.access import compress
 from proxy.store.base import StoreError, StoreKey
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.alignment import Tree
 from strategies.core.cards import to_json
 from strategies.core.condensation import Condensation, restoration
 from strategies.core.messages import Message, Reader, Role
@@ -45,8 +36,6 @@ _MIN_LIFE = 1  # seconds that the session lives at least; what it has already is
 
 
 class ShownSession(NamedTuple):
-    """A session with its messages, by branch."""
-
     document: Document
     session: Session
     branches: Mapping[str, list[Message]]
@@ -63,25 +52,21 @@ class Admin:
     def __init__(self, stored: StoredSessions, token: str | None, reader: Reader, tokenizers: Tokenizers) -> None:
         self._stored = stored
         self.token = token.encode() if token else None
-        """The admin token; None where nobody is let in."""
         self._reader = reader
         self._tokenizers = tokenizers
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether there is no token, so that nobody is let in."""
-        return self.token is None
-
     def allows(self, authorization: bytes) -> bool:
-        """Whether the value of an `Authorization` header has the token."""
         scheme, _, given = authorization.partition(b" ")
         return self.token is not None and scheme.lower() == b"bearer" and compare_digest(given.strip(), self.token)
 
     async def list_sessions(self, tenant: str | None = None, name: str | None = None) -> Document:
         """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
-        keys_of_id = [session_key(name, dialect) for dialect in DIALECTS] if name else []
-        names = None if name is None else {name, *keys_of_id, key_of_shown(name)}
-        keys = [key for key in await self._stored.store.keys(tenant) if names is None or key.name in names]
+        keys = await self._stored.store.keys(tenant)
+        if name is not None:
+            names = {name, *(session_key(name, dialect) for dialect in DIALECTS)}
+            if name.startswith(SHOWN):
+                names.add(scope_key("", name.removeprefix(SHOWN)).name)
+            keys = [key for key in keys if key.name in names]
         loaded = [each async for each in self._each_session(keys)]
         rows = [_summary(key, session) for key, session in loaded if session is not None]
         unreadable = [{"tenant": key.tenant, "session": key.name} for key, session in loaded if session is None]
@@ -102,7 +87,6 @@ class Admin:
         return await self.session(keys[0]) if keys else None
 
     async def session(self, key: StoreKey) -> Document | None:
-        """All that is stored of one session; None where there is none."""
         shown = await self.shown(key)
         return shown and shown.document
 
@@ -117,37 +101,37 @@ class Admin:
 
     def _shown(self, key: StoreKey, session: Session, blocks: Mapping[str, bytes]) -> ShownSession:
         stored = StoredHistory.of(blocks, session.dialect)
-        document = {**session_document(key, session, stored), "pins": list(self._pins(session, stored))}
         branches = {each.name: list(messages_on(session, each, stored, self._reader)) for each in session.branches}
         counter = self._tokenizers.for_model("", stored.endpoint.counter)
-        return ShownSession(document, session, branches, counter)
+        pins = list(_pins(session, branches, counter))
+        return ShownSession({**session_document(key, session, stored), "pins": pins}, session, branches, counter)
 
     async def revert(self, key: StoreKey, condensation: str) -> Document | None:
-        """Takes a session's condensation back, so that no later view applies it; None where there is none of this id.
-
-        May be repeated.
-        """
+        """Takes a condensation back, so that no later view applies it; None where there is none. May be repeated."""
         session = await self._stored.in_time(self._stored.load(key))
         found = next((each for each in session.condensations if each.id == condensation), None) if session else None
         if session is None or found is None:
             return None
         if not found.reverted and DIALECTS[session.dialect].binds_reasoning:
-            await self._restore(key, restoration(found, session.condensations, time.time()))
-        mark = reverted(record_name(found.digest, found.depth))
-        await self._stored.in_time(self._stored.store.mark(key, mark))
+            record = restoration(found, session.condensations, time.time())
+            name, data = record_name(record.digest, record.depth), compress(encode_condensation(record))
+            await self._stored.in_time(self._stored.store.put_record(key, name, data, _MIN_LIFE))
+            await self._mark(key, name)
+        await self._mark(key, reverted(record_name(found.digest, found.depth)))
         return {"object": "reverted", "condensation": condensation}
 
-    async def _restore(self, key: StoreKey, record: Condensation) -> None:
-        name, data = record_name(record.digest, record.depth), compress(encode_condensation(record))
-        await self._stored.in_time(self._stored.store.put_record(key, name, data, _MIN_LIFE))
-        await self._stored.in_time(self._stored.store.mark(key, name))
+    async def _mark(self, key: StoreKey, mark: str) -> None:
+        await self._stored.in_time(self._stored.store.mark(key, mark))
 
     async def pin(self, key: StoreKey, written: object) -> Document | None:
         """Pins a message, named as `{"message": N, "branch": "main"}`; None where there is no such session or branch.
 
         May be repeated. Raises `BadRequest`, also for a message that does not fit beside those that are pinned already.
         """
-        number, name = _number_in(written), _branch_in(written)
+        name = _branch_in(written)
+        number = written.get("message") if isinstance(written, Mapping) else None
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise BadRequest("'message' must be the number of a message, from 0.", param="message")
         patience = self._stored.patience()
         session = await patience.read(self._stored.load(key))
         branch = _branch_named(name, session)
@@ -156,7 +140,7 @@ class Admin:
         blocks = await patience.read(self._stored.blocks(key, session))
         node = await _read_in_thread(self._pinnable, session, branch, blocks, number)
         pin = wish_for(node.hex(), PIN, session.pins)
-        await self._stored.in_time(self._stored.store.mark(key, pin.mark))
+        await self._mark(key, pin.mark)
         return {"object": "pin", "id": pin.id, "message": number, "branch": name}
 
     def _pinnable(self, session: Session, branch: Branch, blocks: Mapping[str, bytes], number: int) -> bytes:
@@ -170,7 +154,8 @@ class Admin:
         transcript = Transcript.of(messages)
         index = sum(each.role is not Role.SYSTEM for each in messages[:number])
         node = transcript.digests[index]
-        if self._fitting(session, transcript, stored, node).get(index) is False:
+        counter = self._tokenizers.for_model("", stored.endpoint.counter)
+        if _fitting(session, transcript, counter, node).get(index) is False:
             raise BadRequest(
                 f"Message {number} does not fit with all that belongs to it beside what is pinned already: together it"
                 " may have an eighth of the window.",
@@ -179,45 +164,13 @@ class Admin:
             )
         return node
 
-    def _fitting(
-        self, session: Session, transcript: Transcript, stored: StoredHistory, *more: bytes
-    ) -> dict[int, bool]:
-        """By chain index of each pinned message, and of those at `more`, whether it fits into the share of pins.
-
-        The window is that of the last condensation; where there is none, all of them are taken to fit.
-        """
-        nodes = (*(pin.node for pin in session.pins if pin.is_live), *more)
-        latest = max(session.condensations, key=lambda each: each.created_at, default=None)
-        counter = self._tokenizers.for_model("", stored.endpoint.counter)
-        fitting = pinned_in(
-            nodes, transcript, latest.window if latest else None, lambda each: counter.message(each.body)
-        )
-        pinned = pinned_in(nodes, transcript, None)
-        places = {digest: index for index, digest in enumerate(transcript.digests)}
-        found = (places[node] for node in nodes if node in places)
-        return {index: index in fitting or index not in pinned for index in found}
-
-    def _pins(self, session: Session, stored: StoredHistory) -> Iterator[Document]:
-        """Each pin on each branch that has its message; one that no branch has any more is on none."""
-        live = {pin.node: pin.id for pin in session.pins if pin.is_live}
-        lost = set(live)
-        for branch in session.branches if live else ():
-            messages = list(messages_on(session, branch, stored, self._reader))
-            transcript = Transcript.of(messages)
-            numbers = [i for i, each in enumerate(messages) if each.role is not Role.SYSTEM]
-            for index, fits in self._fitting(session, transcript, stored).items():
-                node = transcript.digests[index]
-                lost.discard(node)
-                yield {"id": live[node], "message": numbers[index], "branch": branch.name, "fits": fits}
-        yield from ({"id": live[node], "message": None, "branch": None, "fits": False} for node in sorted(lost))
-
     async def unpin(self, key: StoreKey, pin: str) -> Document | None:
         """Takes a pin back; None where the session never had one of this id. May be repeated."""
         session = await self._stored.in_time(self._stored.load(key))
         found = [each for each in session.pins if each.id == pin] if session else []
         for each in found:
             if each.is_live:
-                await self._stored.in_time(self._stored.store.mark(key, each.mark_of_end))
+                await self._mark(key, each.mark_of_end)
         return {"object": "unpinned", "pin": pin} if found else None
 
     async def condense(self, key: StoreKey, written: object) -> Document | None:
@@ -230,8 +183,7 @@ class Admin:
         branch = _branch_named(name, session)
         if session is None or branch is None:
             return None
-        wish = wish_for(branch.name, CONDENSE, session.wishes)
-        await self._stored.in_time(self._stored.store.mark(key, wish.mark))
+        await self._mark(key, wish_for(branch.name, CONDENSE, session.wishes).mark)
         return {"object": "condense", "branch": branch.name}
 
     async def delete(self, key: StoreKey) -> bool:
@@ -246,7 +198,6 @@ class Admin:
         return len(keys)
 
     async def stats(self) -> Document:
-        """Counts over all sessions that have not expired."""
         totals: Tally[str] = Tally()
         tenants: set[str] = set()
         async for key, session in self._each_session(await self._stored.store.keys()):
@@ -273,27 +224,47 @@ class Admin:
                     yield key, session
 
 
-# Documents
+def _fitting(session: Session, transcript: Transcript, counter: Counter, *more: bytes) -> dict[int, bool]:
+    """By chain index of each pinned message, and of those at `more`, whether it fits into the share of pins.
+
+    The window is that of the last condensation; where there is none, all of them are taken to fit.
+    """
+    nodes = (*(pin.node for pin in session.pins if pin.is_live), *more)
+    latest = max(session.condensations, key=lambda each: each.created_at, default=None)
+    fitting = pinned_in(nodes, transcript, latest.window if latest else None, lambda each: counter.message(each.body))
+    pinned = pinned_in(nodes, transcript, None)
+    places = {digest: index for index, digest in enumerate(transcript.digests)}
+    found = (places[node] for node in nodes if node in places)
+    return {index: index in fitting or index not in pinned for index in found}
+
+
+def _pins(session: Session, branches: Mapping[str, list[Message]], counter: Counter) -> Iterator[Document]:
+    """Each pin on each branch that has its message; one that no branch has any more is on none."""
+    live = {pin.node: pin.id for pin in session.pins if pin.is_live}
+    lost = set(live)
+    for name, messages in branches.items() if live else ():
+        transcript = Transcript.of(messages)
+        numbers = [i for i, each in enumerate(messages) if each.role is not Role.SYSTEM]
+        for index, fits in _fitting(session, transcript, counter).items():
+            node = transcript.digests[index]
+            lost.discard(node)
+            yield {"id": live[node], "message": numbers[index], "branch": name, "fits": fits}
+    yield from ({"id": live[node], "message": None, "branch": None, "fits": False} for node in sorted(lost))
 
 
 def _summary(key: StoreKey, session: Session) -> Document:
+    standing = [each for each in session.condensations if each.standing and not each.restores]
+    latest = max(standing, key=lambda each: each.created_at, default=None)
+    names = ("id", "strategy", "trigger", "tokens_before", "tokens_after", "own_tokens", "created_at")
     return {
         **_head(key, session),
         "last_used": max((each.last_used for each in session.branches), default=session.created_at),
         "strategy": session.strategy,
-        "latest": _latest(session),
+        "latest": None if latest is None else {name: getattr(latest, name) for name in names},
         "branches": len(session.branches),
         "condensations": len(session.condensations),
         "totals": dict(session.totals),
     }
-
-
-def _latest(session: Session) -> Document | None:
-    """The newest condensation that views apply, in a few words."""
-    standing = [each for each in session.condensations if each.standing and not each.restores]
-    latest = max(standing, key=lambda each: each.created_at, default=None)
-    names = ("id", "strategy", "trigger", "tokens_before", "tokens_after", "own_tokens", "created_at")
-    return None if latest is None else {name: getattr(latest, name) for name in names}
 
 
 def _head(key: StoreKey, session: Session) -> Document:
@@ -312,14 +283,6 @@ async def _read_in_thread(read: Callable[..., T], *arguments: object) -> T:
         return await asyncio.to_thread(read, *arguments)
     except (ValueError, LookupError, TypeError) as error:
         raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
-
-
-def _number_in(written: object) -> int:
-    """The number of the message that a body names; raises `BadRequest`."""
-    number = written.get("message") if isinstance(written, Mapping) else None
-    if not isinstance(number, int) or isinstance(number, bool) or number < 0:
-        raise BadRequest("'message' must be the number of a message, from 0.", param="message")
-    return number
 
 
 def _branch_in(written: object, default: str = MAIN) -> str:
@@ -347,12 +310,10 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
         "settings": dict(session.settings),
         "rewriting_refused": session.rewriting_refused,
         "totals": dict(session.totals),
-        "branches": [_branch(each, stored.tree) for each in session.branches],
+        "branches": [_branch(each, stored) for each in session.branches],
         "condenses_next": [wish.what for wish in session.wishes if wish.is_live],
         "context_strategy": session.strategy,
-        "condensations": [
-            {**_condensation(each), "saved_tokens": session.saved_tokens.get(each.id, 0)} for each in condensations
-        ],
+        "condensations": [_condensation(each, session) for each in condensations],
         "latest_condensation": latest and latest.id,
         "condenser_meta_latest": latest and dict(latest.metadata),
         "judging": dict(session.judging),
@@ -364,25 +325,26 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
     }
 
 
-def _branch(branch: Branch, tree: Tree[StoredMessage]) -> Document:
+def _branch(branch: Branch, stored: StoredHistory) -> Document:
     """A branch with its messages from the first one on; null for one whose text was not kept."""
     return {
         "name": branch.name,
         "head": branch.head.hex(),
-        "count": branch.count,
+        "count": branch.length,
         "last_used": branch.last_used,
         "applied": branch.applied,
-        "messages": [None if each.raw is None else loads(each.raw) for each in tree.line(branch.head)],
+        "messages": [None if each.raw is None else loads(each.raw) for each in stored.tree.line(branch.head)],
     }
 
 
-def _condensation(condensation: Condensation) -> Document:
+def _condensation(condensation: Condensation, session: Session) -> Document:
     """A condensation as it is stored: a piece `[from, to]` is a run of kept messages, any other is the proxy's text."""
-    document = condensation_document(condensation)
-    del document["v"]
-    return {
-        **document,
+    document = {
+        **condensation_document(condensation),
         "standing": condensation.standing,
         "reverted": condensation.reverted,
         "restores": condensation.restores,
+        "saved_tokens": session.saved_tokens.get(condensation.id, 0),
     }
+    del document["v"]
+    return document

@@ -39,16 +39,7 @@ class Scope(NamedTuple):
 
 def scope_key(tenant: str, name: str) -> StoreKey:
     """The key of a scope; the keys of sessions begin with other letters."""
-    return StoreKey(tenant, _key(name))
-
-
-def key_of_shown(shown: str) -> str | None:
-    """The stored name of a scope from the id that it is shown with; None for an id that is no scope's."""
-    return _key(shown.removeprefix(SHOWN)) if shown.startswith(SHOWN) else None
-
-
-def _key(name: str) -> str:
-    return "m" + blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return StoreKey(tenant, "m" + blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest())
 
 
 def with_shared(scope: Session | None, name: str, cards: Iterable[MemoryCard], now: float) -> Session:
@@ -88,7 +79,6 @@ def _without(cards: Iterable[MemoryCard], ids: Collection[str]) -> tuple[MemoryC
 
 
 def with_card(session: Session, card: MemoryCard) -> Session:
-    """The session with a card that a person wrote."""
     others = [each for each in session.added_cards if each.id != card.id]
     again = {each.id for each in _all(session) if _alike(each, card)}
     kept = tuple(each for each in session.forgotten_ids if each not in again)
@@ -103,7 +93,6 @@ def without_cards(session: Session, ids: Collection[str]) -> Session:
 
 
 def forgotten_cards(session: Session) -> list[MemoryCard]:
-    """The cards of a session that a person has taken out."""
     return [card for card in _all(session) if card.id in session.forgotten_ids] if session.forgotten_ids else []
 
 

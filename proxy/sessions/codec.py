@@ -32,7 +32,6 @@ from strategies.core.transcript import Transcript
 from strategies.dialects import DIALECTS
 
 VERSION = 1
-"""The schema of sessions and condensations."""
 BLOCK_VERSION = 1
 """The schema of blocks, those of append mode and all others; a block without one is older than the versions."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
@@ -47,10 +46,17 @@ _RECORDED = (
     *("tokens_after", "created_at", "own_tokens", "parent", "cards", "metadata"),
 )
 """The fields of a condensation that its record has; whether it stands is stored outside of the record."""
-_NEWER: tuple[Any, ...] = ((), ("", ""), None, "", "", (), False, 0, "")
-"""What the row of a branch has from its seventh item on, if an earlier version stored it without that."""
+_SAME = ("id", "source", "created_at", "parent", "settings", "strategy", "totals", "judging", "economy", "inherited")
+_RENAMED = {
+    "opened": "branches_opened",
+    "saved": "saved_tokens",
+    "forked": "forked_after",
+    "refused": "rewriting_refused",
+}
+_PLAIN = {name: name for name in _SAME} | _RENAMED
+"""Members of a session's document that have the value of a field, and the name of that field."""
 
-_encode = json.JSONEncoder(separators=(",", ":")).encode
+_encode = json.JSONEncoder(separators=(",", ":"), default=bytes.hex).encode
 """Shared, since `json.dumps` would make an encoder for each document."""
 
 
@@ -59,27 +65,14 @@ def encode_session(session: Session) -> bytes:
     return _encode(
         {
             "v": VERSION,
-            "id": session.id,
-            "source": session.source,
-            "created_at": session.created_at,
-            "parent": session.parent,
-            "settings": session.settings,
-            "strategy": session.strategy,
-            "opened": session.branches_opened,
-            "totals": session.totals,
-            "saved": session.saved_tokens,
-            "line": [session.tip.head, session.tip.block],
-            "branches": list(map(_branch_row, session.branches)),
+            **{name: getattr(session, field) for name, field in _PLAIN.items()},
+            "line": session.tip,
+            "branches": session.branches,
             "verdicts": list(map(encode_verdict, session.verdicts)),
-            "judging": session.judging,
-            **({"economy": session.economy} if session.economy else {}),
             "failed": session.failed_try,
-            "patches": [[each.anchor.hex(), each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
+            "patches": [[each.anchor, each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
             "added": to_json(session.added_cards) if session.added_cards else [],
             "forgotten": session.forgotten_ids,
-            "inherited": session.inherited,
-            "forked": session.forked_after,
-            "refused": session.rewriting_refused,
             **({} if session.dialect == CHAT else {"dialect": session.dialect}),
         }
     ).encode()
@@ -87,25 +80,15 @@ def encode_session(session: Session) -> bytes:
 
 def decode_document(meta: bytes) -> Session | None:
     """The session in a document, without its condensations; None where a newer version wrote it."""
-    document = json.loads(meta)
+    document = json.loads(meta)  # earlier versions wrote fewer members
     dialect = document.get("dialect", CHAT)
     if document["v"] > VERSION or dialect not in DIALECTS:
         return None
     return Session(
-        id=document["id"],
-        source=document["source"],
-        created_at=document["created_at"],
-        parent=document["parent"],
-        settings=document["settings"],
-        strategy=document.get("strategy", ""),
-        branches=tuple(_branch(each) for each in document["branches"]),
-        branches_opened=document["opened"],
-        totals=document["totals"],
-        saved_tokens=document.get("saved", {}),
+        **{field: document[name] for name, field in _PLAIN.items() if name in document},
+        branches=tuple(map(_branch, document["branches"])),
         tip=Tip(*document["line"]),
         verdicts=tuple(_verdict(each) for each in document.get("verdicts", ())),
-        judging=document.get("judging", {}),
-        economy=document.get("economy", {}),
         failed_try=FailedTry(*document["failed"]) if document.get("failed") else None,
         patches=tuple(
             Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)))
@@ -113,41 +96,23 @@ def decode_document(meta: bytes) -> Session | None:
         ),
         added_cards=tuple(from_json(document.get("added", []))),
         forgotten_ids=tuple(document.get("forgotten", ())),
-        inherited=document.get("inherited", 0),
-        forked_after=document.get("forked", 0),
-        rewriting_refused=document.get("refused", False),
         dialect=dialect,
     )
 
 
-def _branch_row(branch: Branch) -> list[Any]:
-    return [
-        *(branch.name, branch.head.hex(), branch.before.hex(), branch.count, branch.last_used, branch.applied),
-        *(branch.seen, branch.block, anchors.row(branch.anchor) if branch.anchor else None, branch.reply),
-        *(branch.last.hex(), [(place, node.hex()) for place, node in branch.openings]),
-        branch.may_be_side,
-        *([branch.applied_at, branch.shown] if branch.applied_at else ()),
-    ]
-
-
 def _branch(row: Sequence[Any]) -> Branch:
-    name, head, before, count, last_used, applied, *newer = row
-    seen, block, anchor, reply, last, openings, *rest = [*newer, *_NEWER[len(newer) :]]
-    return Branch(
-        name,
-        bytes.fromhex(head),
-        bytes.fromhex(before),
-        count,
-        last_used,
-        applied,
-        tuple((count, at) for count, at in seen),
-        MemoryBlock(*block),
-        anchors.from_row(anchor) if anchor else None,
-        reply,
-        bytes.fromhex(last),
-        tuple(Opening(at, bytes.fromhex(node)) for at, node in openings),
-        *rest[:3],
-    )
+    """The branch in a row, which earlier versions wrote with fewer items."""
+    known: dict[str, Any] = dict(zip(Branch._fields, row, strict=False))
+    known |= {
+        "head": bytes.fromhex(known["head"]),
+        "before": bytes.fromhex(known["before"]),
+        "seen": tuple((count, at) for count, at in known.get("seen", ())),
+        "block": MemoryBlock(*known.get("block", ())),
+        "anchor": anchors.from_row(known["anchor"]) if known.get("anchor") else None,
+        "last": bytes.fromhex(known.get("last", "")),
+        "openings": tuple(Opening(at, bytes.fromhex(node)) for at, node in known.get("openings", ())),
+    }
+    return Branch(**known)
 
 
 def encode_verdict(verdict: Verdict) -> dict[str, Any]:
@@ -173,15 +138,11 @@ def record_name(digest: bytes, depth: int) -> str:
 
 
 def reverted(name: str) -> str:
-    """The mark that says that a person took back the condensation in the record of this name.
-
-    Earlier versions keep the mark and do not read it.
-    """
+    """The mark that says that a person took back the condensation in the record of this name."""
     return f"reverted:{name}"
 
 
 def condensation_document(condensation: Condensation) -> dict[str, Any]:
-    """The document of a condensation's record."""
     return {
         "v": VERSION,
         **{name: getattr(condensation, name) for name in _RECORDED},
@@ -301,16 +262,13 @@ class Records:
         """The session in a snapshot, None where there is none or a newer version wrote it."""
         if snapshot is None:
             return None
-        try:
-            return self._session(snapshot)
-        except UNREADABLE as error:
-            raise StoreError("store-corrupt", f"a session cannot be read: {type(error).__name__}") from error
-
-    def _session(self, snapshot: Snapshot) -> Session | None:
         session = self._documents.use(snapshot.meta)
         if session is None:
             document = decompress(snapshot.meta)
-            session = decode_document(document)
+            try:
+                session = decode_document(document)
+            except UNREADABLE as error:
+                raise StoreError("store-corrupt", f"a session cannot be read: {type(error).__name__}") from error
             if session is None:
                 return None
             self.put_session(snapshot.meta, session, len(document))
@@ -323,31 +281,25 @@ class Records:
         records = []
         for name, data in snapshot.records.items():
             is_reverted = reverted(name) in marks
-            record = self._condensation(data, standing=name in marks and not is_reverted)
+            record = self.condensation(data, standing=name in marks and not is_reverted)
             if record is not None:
                 records.append(replace(record, reverted=True) if is_reverted else record)
         return session._replace(condensations=tuple(records))
 
     def put_session(self, meta: bytes, session: Session, size: int) -> None:
-        """Caches a session that is stored as `meta`, so that reading it again decodes nothing.
-
-        `size` are the bytes of its document, which `meta` may have compressed.
-        """
+        """Caches a session that is stored as `meta`; `size` are the bytes of its document, before compression."""
         self._documents.put(meta, session, size)
 
     def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
         """The condensation in a record, None where a newer version wrote it."""
-        try:
-            return self._condensation(data, standing=standing)
-        except UNREADABLE as error:
-            raise StoreError("store-corrupt", f"a record cannot be read: {type(error).__name__}") from error
-
-    def _condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
         key = blake2b(data, digest_size=16).digest()
         cached = self._records.use(key)
         if cached is None:
             record = decompress(data)
-            cached = (decode_condensation(record, standing=standing),)
+            try:
+                cached = (decode_condensation(record, standing=standing),)
+            except UNREADABLE as error:
+                raise StoreError("store-corrupt", f"a record cannot be read: {type(error).__name__}") from error
             self._records.put(key, cached, len(record))
         (condensation,) = cached
         if condensation is None or condensation.standing is standing:

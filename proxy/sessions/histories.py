@@ -11,27 +11,46 @@ back to the beginning. When the cached sessions exceed a number of bytes togethe
 dropped.
 
 A session that was deleted and created again has another `created_at`, and nothing cached of the old one is used.
+
+In append mode the client sends only its new messages, and the proxy supplies the stored ones before them. Each append
+stores one block: the messages that the client sent and the reply, linked to the block before. The session names its
+newest block. A head, `<count>-<digest>`, is the length and the chain digest of the history up to the last message that
+the client sent; the reply is stored under that head. A client guards an append with `If-Head`: it must name the newest
+head. If it names the head before, and its messages lead to the newest one, it repeats the append that was stored last,
+and replaces that append, the reply included. Messages and reply are stored together or not at all.
+
+`KeptReplies` takes histories over. A server that keeps its replies lets a client name the newest one and send only what
+is new. So the proxy stores each such reply in a block of its own: what the client sent for it, the reply, and the name
+of the block of the reply before. The block is named by a digest of the reply's id, and the chain index leads from there
+to the session that has it. Such a conversation is stored from its first request on, in which no model has said
+anything; a client that sends what a model said keeps its history itself. In a session that forks from the one that has
+the history, the first block repeats all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.replies import Items
 from proxy.endpoints.table import endpoint_named
+from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.message_cache import Element
+from proxy.request.wire import Body, GoesOn
 from proxy.runtime.lru import Lru
-from proxy.sessions.codec import StoredMessage, block_document, messages_of
-from proxy.sessions.session import CHAT, NO_TIP, Branch, Session, Tip
-from proxy.sessions.stored import StoredSessions
+from proxy.sessions.codec import BLOCK_VERSION, StoredMessage, block_document, messages_of
+from proxy.sessions.session import CHAT, EMPTY, Branch, Session, Tip
+from proxy.sessions.stored import SessionLookup, StoredSessions
 from proxy.store.access import decompress
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import Tree
-from strategies.core.digest import ROOT
-from strategies.core.messages import Message, Reader, Role, unknown
+from strategies.core.digest import DIGEST_BYTES, ROOT, chain
+from strategies.core.messages import Message, Reader, Role, dump, unknown
 from strategies.core.parsing import loads
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -66,25 +85,23 @@ def history_at(tip: Tip, blocks: Mapping[str, StoredAppend]) -> History:
     while at.block:
         appends.append(blocks[at.block])
         at = appends[-1].base
-    elements = [element for each in reversed(appends) for element in each.elements]
-    newest = len(appends[0].elements) if appends else 0
-    before = appends[0].base if appends else NO_TIP
-    return History(tip, tuple(elements), before, tuple(elements[: len(elements) - newest]))
+    if not appends:
+        return History()
+    newest, *older = appends
+    before = tuple([element for each in reversed(older) for element in each.elements])
+    return History(tip, (*before, *newest.elements), newest.base, before)
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(NamedTuple):
     """An appended history up to and with its newest reply, and the same history before its newest append."""
 
-    tip: Tip = NO_TIP
+    tip: Tip = Tip()
     elements: tuple[Element, ...] = ()
-    tip_before: Tip = NO_TIP
+    tip_before: Tip = Tip()
     elements_before: tuple[Element, ...] = ()
 
 
 class DecodedBlock(NamedTuple):
-    """One block, decoded: the messages of a turn, or an append."""
-
     name: str
     messages: list[StoredMessage]
     appended: StoredAppend | None
@@ -93,11 +110,12 @@ class DecodedBlock(NamedTuple):
 class StoredHistory:
     """The decoded blocks of one session: a tree of messages, and appends by the names of their blocks.
 
-    `size` is the memory that it takes, in bytes, roughly; `dialect` is that of the session.
+    `size` is the memory that it takes, in bytes, roughly; dialect and `created_at` are those of the session.
     """
 
-    def __init__(self, dialect: str = CHAT) -> None:
+    def __init__(self, dialect: str = CHAT, created_at: float = 0.0) -> None:
         self.endpoint = endpoint_named(dialect)
+        self.created_at = created_at
         self.tree: Tree[StoredMessage] = Tree()
         self.appended: dict[str, StoredAppend] = {}
         self.size = 0
@@ -116,26 +134,18 @@ class StoredHistory:
 
     def add(self, blocks: Iterable[DecodedBlock]) -> None:
         """Adds blocks; those that are known already change nothing."""
-        for block in blocks:
-            if block.appended is not None and block.name not in self.appended:
-                self._append(block.name, block.appended)
-            if block.messages:
-                self._grow(block.messages)
-
-    def _append(self, name: str, appended: StoredAppend) -> None:
-        self.appended[name] = appended
-        self.size += sum(_NODE_BYTES + _text_bytes(element.data) for element in appended.elements)
-        self._needed.discard(name)
-        if appended.base.block and appended.base.block not in self.appended:
-            self._needed.add(appended.base.block)
-
-    def _grow(self, messages: list[StoredMessage]) -> None:
-        before = messages[0].before
-        if before != ROOT and before not in self.tree.messages:
-            self._needed.add(before.hex())
-        for message in messages:
-            self._needed.discard(self.tree.add(message).hex())
-            self.size += _NODE_BYTES + _text_bytes(message.raw)
+        for name, messages, appended in blocks:
+            if appended is not None and name not in self.appended:
+                self.appended[name] = appended
+                self.size += sum(_NODE_BYTES + _text_bytes(element.data) for element in appended.elements)
+                self._needed.discard(name)
+                if appended.base.block and appended.base.block not in self.appended:
+                    self._needed.add(appended.base.block)
+            if messages and messages[0].before != ROOT and messages[0].before not in self.tree.messages:
+                self._needed.add(messages[0].before.hex())
+            for message in messages:
+                self._needed.discard(self.tree.add(message).hex())
+                self.size += _NODE_BYTES + _text_bytes(message.raw)
 
     def missing(self, ends: Collection[str]) -> set[str]:
         """Names of blocks that the paths to `ends` need and that are not known, except those that are gone."""
@@ -176,41 +186,30 @@ def _text_bytes(raw: str | bytes | None) -> int:
     return 0 if raw is None else _TEXT_BYTES + _COPIES * len(raw)
 
 
-class _Cached(NamedTuple):
-    """The history of a session, and when that session was created."""
-
-    created_at: float
-    history: StoredHistory
-
-
 class Histories:
     """Reads the histories of sessions; one per app. It caches at most `max_bytes` of them."""
 
     def __init__(self, stored: StoredSessions, max_bytes: int = MAX_BYTES) -> None:
         self._stored = stored
         self._max_bytes = max_bytes
-        self._cached: Lru[StoreKey, _Cached] = Lru(max_bytes)
+        self._cached: Lru[StoreKey, StoredHistory] = Lru(max_bytes)
 
     async def history(self, key: StoreKey, session: Session, ends: Collection[str]) -> StoredHistory:
         """The history of a session with its paths to `ends`, as far as they are stored; raises `StoreError`.
 
         `ends` are chain digests in hex, or names of append mode's blocks.
         """
-        cached = self._cached.use(key)
-        if cached is not None and cached.created_at == session.created_at:
-            history = cached.history
-            await self._read_missing(key, history, ends, READS_BY_NAME)
-        else:
-            history = StoredHistory(session.dialect)
-            await self._read_missing(key, history, ends, 0)
+        history, tries = self._cached.use(key), READS_BY_NAME
+        if history is None or history.created_at != session.created_at:
+            history, tries = StoredHistory(session.dialect, session.created_at), 0
+        await self._read_missing(key, history, ends, tries)
         if history.size <= self._max_bytes:
-            self._cached.put(key, _Cached(session.created_at, history), history.size)
+            self._cached.put(key, history, history.size)
         else:
             self.forget(key)
         return history
 
     def forget(self, key: StoreKey) -> None:
-        """Drops a session that is gone from the cache."""
         self._cached.forget(key)
 
     async def _read_missing(self, key: StoreKey, history: StoredHistory, ends: Collection[str], tries: int) -> None:
@@ -244,3 +243,112 @@ class MissingMessages(NamedTuple):
     messages: tuple[StoredMessage, ...]
     kept_first: bool
     history: StoredHistory
+
+
+class Append(NamedTuple):
+    """One append that is not stored yet: the tip it builds on, the messages that the client sent, and its head.
+
+    `current_head` is the newest stored head, which stays valid until the append is stored.
+    """
+
+    base: Tip
+    sent: tuple[Element, ...]
+    head: str
+    current_head: str = EMPTY
+
+    def block(self, reply: Items) -> tuple[Tip, bytes]:
+        """The tip of the history after this append, and the block that stores the append with its reply.
+
+        The last item of the reply stands by itself, as it has since every reply was one message.
+        """
+        *items, last = map(dump, reply)
+        document = {
+            "v": BLOCK_VERSION,
+            "before": [self.base.head, self.base.block],
+            "messages": [*(element.raw for element in self.sent), *items],
+            "reply": last,
+        }
+        data = json.dumps(document).encode()
+        return Tip(self.head, blake2b(data, digest_size=16).hexdigest()), data
+
+
+def head_after(elements: Sequence[Element]) -> str:
+    """The head of a history with these messages, as headers show it."""
+    digests = chain(each.digest for each in elements if each.role not in each.endpoint.dialect.system_roles)
+    return f"{len(digests)}-{digests[-1].hex()}" if digests else EMPTY
+
+
+def append_to(stored: History, sent: Sequence[Element], if_head: str | None) -> tuple[Append, tuple[Element, ...]]:
+    """The append of the `sent` messages to a stored history, and the whole history with them.
+
+    Raises `HeadMismatch` with the newest head where `if_head` names another one, unless this is a repetition of the
+    append that led to the newest head.
+    """
+    base, before = stored.tip, stored.elements
+    if if_head is not None and if_head != base.head:
+        base, before = stored.tip_before, stored.elements_before
+        if if_head != base.head or head_after((*before, *sent)) != stored.tip.head:
+            raise HeadMismatch(stored.tip.head, if_head)
+    history = (*before, *sent)
+    return Append(base, tuple(sent), head_after(history), stored.tip.head), history
+
+
+def check_append(controls: Controls, body: Body, session: str | None, *, keeps_text: bool) -> None:
+    """Raises `BadRequest` unless the store keeps text, the session is named, storing is allowed, and `n` is 1."""
+    if not keeps_text:
+        raise BadRequest('X-Condenser-History: append needs store.content = "full".', param=controls.param("history"))
+    if session is None:
+        raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
+    if controls.no_store:
+        raise BadRequest(
+            "X-Condenser-History: append cannot be combined with X-Condenser-No-Store.",
+            param=controls.param("no-store"),
+        )
+    if not body.endpoint.has_one_choice(body.values):
+        raise BadRequest("X-Condenser-History: append supports n = 1 only.", param="n")
+
+
+class KeptReplies:
+    def __init__(self, stored: StoredSessions) -> None:
+        self._stored = stored
+        self._histories = Histories(stored)
+
+    async def supplied(self, tenant: str, body: Body) -> tuple[Body, GoesOn | None]:
+        """The body of a request with the history that it names; unchanged and None where that is not known."""
+        named = body.values.get(body.endpoint.previous_reply)
+        if named is None:
+            return body, GoesOn() if body.endpoint.is_kept(body.values) else None
+        if not isinstance(named, str):
+            return body, None
+        try:
+            return await self._stored.patience().read(self._supplied(tenant, named, body))
+        except StoreError as error:
+            self._stored.outage.failed("a stored reply was not read", error)
+            return body, None
+
+    async def _supplied(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, GoesOn | None]:
+        name, lookup = block_name(reply_id), SessionLookup(self._stored, tenant)
+        key = StoreKey(tenant, (await lookup.names([name])).get(name, ""))
+        session = await lookup.session(key.name) if key.name else None
+        if session is None or session.dialect != body.endpoint.dialect.name:
+            return body, None
+        history = await self._histories.history(key, session, [name])
+        try:
+            before = history_at(Tip("", name), history.appended).elements
+        except KeyError:
+            return body, None
+        return body.with_history((*before, *body.elements)), GoesOn(name, key.name, len(before))
+
+
+def block_name(reply_id: str) -> str:
+    return blake2b(reply_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"reply").hexdigest()
+
+
+def reply_block(goes_on: GoesOn, body: Body, session: str, reply_id: str, reply: Items) -> Mapping[str, bytes]:
+    """The block that stores the reply to a request in a session, by its name; empty for a reply without an id."""
+    if not (reply and reply_id):
+        return {}
+    is_here = goes_on.session == session
+    base, start = (goes_on.name, goes_on.supplied) if is_here else ("", 0)
+    _, data = Append(Tip("", base), tuple(body.elements[start:]), "").block(reply)
+    return {block_name(reply_id): data}

@@ -13,7 +13,7 @@ a store that was slow and has recovered is still waited for. A session that is n
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
@@ -21,16 +21,15 @@ from itertools import count
 from proxy.sessions.cards import with_shared
 from proxy.sessions.codec import encode_condensation, new_block, record_name
 from proxy.sessions.recognition import Recognised, new_derived_id
-from proxy.sessions.session import MAIN, NO_TIP, Branch, Session, printable_id
+from proxy.sessions.session import MAIN, Branch, Session, Tip, printable_id
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
 from proxy.sessions.turn import SessionUpdate, nodes_of, session_after, unstored_in
 from proxy.store.access import compress
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
 from strategies.core.cards import MemoryCard
-from strategies.core.condensation import Condensation, standing_in
+from strategies.core.condensation import Condensation
 from strategies.core.pieces import Piece
 from strategies.core.plan import head_pieces, with_task
-from strategies.core.transcript import Transcript
 from strategies.core.view import View
 
 SMALL_SHARE = 4
@@ -39,15 +38,12 @@ SMALL_TOKENS = 2_048
 
 @dataclass(slots=True)
 class Keeper:
-    """Stores sessions and condensations; one per app."""
-
     _stored: StoredSessions
     _: KW_ONLY
     ttl: int
     """Seconds that a session lives after a write."""
     clock: Callable[[], float]
     keeps_text: bool = True
-    """Whether clients' messages are stored."""
 
     def cards_to_record(self, cards: Sequence[MemoryCard], condensation: str, now: float) -> tuple[MemoryCard, ...]:
         """Memory cards as they are recorded with a condensation at `now`; none where no text may be kept."""
@@ -111,17 +107,12 @@ class Keeper:
             await self._stored.write(self._put(recognised.key, condensation, standing=True), recognised.patience)
 
     async def mark(self, recognised: Recognised, name: str) -> None:
-        """Makes a mark of the session; raises `StoreError`."""
         if not recognised.trust.holds(self._logged(lambda: self.mark(recognised, name))):
             await self._stored.write(self._stored.store.mark(recognised.key, name), recognised.patience)
 
     async def mark_logged(self, recognised: Recognised, name: str) -> None:
         """Makes a mark of the session; a failure is only logged."""
         await self._logged(lambda: self.mark(recognised, name))()
-
-    async def standing_since(self, recognised: Recognised, digests: Sequence[bytes]) -> Condensation | None:
-        """A condensation for this chain that was recorded since the session was read; None if there is none."""
-        return next(iter(standing_in(await self.recorded_since(recognised), digests)), None)
 
     async def recorded_since(self, recognised: Recognised) -> list[Condensation]:
         """The condensations recorded since the session was read, prepared ones too; none where the store fails."""
@@ -203,7 +194,7 @@ class Keeper:
     async def _settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
         async with self._stored.turn(recognised.key):
             for _ in range(TRIES):
-                stored_tip = recognised.session.tip if recognised.session else NO_TIP
+                stored_tip = recognised.session.tip if recognised.session else Tip()
                 # A repetition of this very append does not count.
                 if turn.tip is not None and stored_tip != turn.tip_before and stored_tip.head != turn.tip.head:
                     raise StoreError("store-contended", "another append to this history was stored first")
@@ -229,22 +220,19 @@ class Keeper:
         index = (*(nodes_of(turn) if session.is_derived else ()), *(() if turn.tip is not None else turn.blocks))
         if turn.tip is not None:
             return await self._stored.save(recognised.key, session, self.ttl, turn.blocks, index)
-        shared, own = unstored_in(before, turn.transcript, branch)
-        blocks = {**(self._block(turn.transcript, own) if own else NONE), **turn.blocks}
+        shared, own = (
+            new_block(turn.transcript, run.start, run.stop, keeps_text=self.keeps_text)
+            for run in unstored_in(before, turn.transcript, branch)
+        )
+        own |= turn.blocks
         inheriting = session._replace(inherited=before.inherited) if before.inherited else session
-        forms = [(session, blocks)]
-        if shared:
-            forms = [(session, {**self._block(turn.transcript, shared), **blocks}), (inheriting, blocks)]
-        for form, added in forms:
+        for form, blocks in ((session, shared | own), (inheriting, own))[: 2 if shared else 1]:
             try:
-                return await self._stored.save(recognised.key, form, self.ttl, added, index)
+                return await self._stored.save(recognised.key, form, self.ttl, blocks, index)
             except StoreError as error:
                 if error.reason != "store-quota":
                     raise
         return await self._stored.save(recognised.key, inheriting, self.ttl, NONE, index)
-
-    def _block(self, transcript: Transcript, run: range) -> Mapping[str, bytes]:
-        return new_block(transcript, run.start, run.stop, keeps_text=self.keeps_text)
 
 
 def _new_id(recognised: Recognised) -> str:

@@ -35,9 +35,7 @@ from proxy.sessions.session import (
     Branch,
     Session,
     Wish,
-    has_node,
-    has_reply,
-    place_of_last,
+    may_be_a_window,
     printable_id,
     session_key,
 )
@@ -83,13 +81,10 @@ class Recognised(NamedTuple):
     """The session of a request, as far as the store has it."""
 
     identity: Identity
-    """How the request names its session."""
     key: StoreKey
     """Where the session is stored, or would be."""
     shown_id: str
-    """The session's id as headers show it."""
     patience: Patience
-    """How long the request may still wait for the store."""
     session: Session | None = None
     """None where the session is new, or could not be read."""
     branch: Branch | None = None
@@ -111,9 +106,7 @@ class Recognised(NamedTuple):
     missing: MissingMessages | None = None
     """The messages that a client left out which sends a window of its history."""
     scope: Scope | None = None
-    """The scope in which the session shares memory cards."""
     trust: Trust = ALWAYS
-    """Whether anything may be stored yet."""
 
     def last_applied(self, branch: Branch | None) -> str | None:
         """The id of the condensation in the last view of the request's branch; None where that is not known.
@@ -131,7 +124,6 @@ class Recognised(NamedTuple):
 
     @property
     def is_derived(self) -> bool:
-        """Whether the session is found by the chain rather than by an id."""
         return self.identity.id is None
 
 
@@ -143,12 +135,9 @@ class Recogniser:
     """Finds sessions; one per app. `headers` are the names of headers that may hold an id, in order."""
 
     def __init__(
-        self,
-        stored: StoredSessions,
-        headers: Sequence[str],
-        new_session: Callable[[], str] = new_derived_id,
+        self, stored: StoredSessions, headers: Sequence[str], new_session: Callable[[], str] = new_derived_id
     ) -> None:
-        self._stored = stored
+        self.stored = stored
         self._histories = Histories(stored)
         self._headers = lowered_names(headers)
         self._new_session = new_session
@@ -177,10 +166,6 @@ class Recogniser:
                 return Identity(hint.source, hint.id, hint.is_weak, dialect)
         return Identity(dialect=dialect)
 
-    def patience(self) -> Patience:
-        """The patience of a new request: how long it waits for the store in all."""
-        return self._stored.patience()
-
     async def recognise(
         self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience
     ) -> Recognised:
@@ -189,7 +174,7 @@ class Recogniser:
         try:
             return await patience.read(self._recognise(tenant, blank, transcript))
         except StoreError as error:
-            self._stored.outage.failed("the store failed", error, is_request=True)
+            self.stored.outage.failed("the store failed", error, is_request=True)
             return blank._replace(failure=error.reason)
 
     async def with_scope(self, found: Recognised, name: str, *, read: bool) -> Recognised:
@@ -198,9 +183,9 @@ class Recogniser:
         scope = Scope(key, name)
         if read and not found.failure:
             try:
-                scope = scope._replace(cards=cards_of_scope(await found.patience.read(self._stored.load(key))))
+                scope = scope._replace(cards=cards_of_scope(await found.patience.read(self.stored.load(key))))
             except StoreError as error:
-                self._stored.outage.failed("the cards of a scope were not read", error)
+                self.stored.outage.failed("the cards of a scope were not read", error)
         return found._replace(scope=scope)
 
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
@@ -230,18 +215,18 @@ class Recogniser:
             pins=session.pins,
             newest_turn=newest_turn(session, branch, transcript),
         )
-        if not _may_be_a_window(session, branch, transcript):
+        if not may_be_a_window(session, branch, transcript):
             return found
         try:
             return found._replace(missing=await self._align(found, session, transcript))
         except StoreError as error:
             if branch is None:
                 raise
-            self._stored.outage.failed("a history was not aligned", error)
+            self.stored.outage.failed("a history was not aligned", error)
             return found
 
     async def _loaded(self, key: StoreKey) -> Session | None:
-        session = await self._stored.load(key)
+        session = await self.stored.load(key)
         if session is None:
             self._histories.forget(key)
         return session
@@ -268,7 +253,7 @@ class Recogniser:
         newest, older = nodes[:_NEWEST], nodes[_NEWEST:]
         paths = [path for node in newest if (path := self._recent_paths.get((tenant, node)))]
         likely = paths[0] if paths else ()
-        lookup = SessionLookup(self._stored, tenant, likely)
+        lookup = SessionLookup(self.stored, tenant, likely)
         found = await self._match(lookup, blank, transcript, newest) if newest else None
         if found is None and older:
             found = await self._match(lookup, blank, transcript, older)
@@ -293,7 +278,7 @@ class Recogniser:
                 continue
             branch = session.find_branch(transcript)
             # After a longer match was rejected, a shorter one counts only if its reply proves the conversation.
-            if branch is not None and is_answered_alike(branch, transcript, must_be_known=nearest is not None):
+            if branch is not None and branch.is_answered_alike(transcript, must_be_known=nearest is not None):
                 recognised = await _with_records(lookup, blank, session)
                 key, newest = StoreKey(lookup.tenant, name), newest_turn(session, branch, transcript)
                 return recognised._replace(key=key, shown_id=name, session=session, branch=branch, newest_turn=newest)
@@ -322,11 +307,11 @@ class Recogniser:
             key = StoreKey(tenant, identity.key)
             return await patience.read(self._history(key, writes=writes))
         except StoreError as error:
-            self._stored.outage.failed("a history was not read", error)
+            self.stored.outage.failed("a history was not read", error)
             raise
 
     async def _history(self, key: StoreKey, *, writes: bool) -> History:
-        if writes and (failure := await self._stored.why_unwritable()):
+        if writes and (failure := await self.stored.why_unwritable()):
             raise StoreError(failure)
         session = await self._loaded(key)
         if session is None or not session.tip.block:
@@ -336,34 +321,6 @@ class Recogniser:
             return history_at(session.tip, stored.appended)
         except KeyError as missing:
             raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
-
-
-def _may_be_a_window(session: Session, branch: Branch | None, transcript: Transcript) -> bool:
-    """Whether a transcript may be the newest part of a stored branch: it continues no branch from its beginning.
-
-    It may also be one if it continues `branch` with the last message rewritten, and the session has other branches:
-    that branch may have begun as such a window itself.
-    """
-    if branch is None:
-        return bool(session.branches)
-    return len(session.branches) > 1 and not has_node(transcript.digests, branch.count, branch.head)
-
-
-def is_answered_alike(branch: Branch, transcript: Transcript, *, must_be_known: bool = False) -> bool:
-    """Whether a transcript that continues a branch may be the same conversation, if it has rewritten the last message.
-
-    Clients rewrite user messages but not tool results, and send the reply that they were given after it, as far as
-    that reply is known; one that is not known proves nothing where it `must_be_known`. An assistant message that the
-    client began is completed by the reply itself.
-    """
-    if has_node(transcript.digests, branch.count, branch.head):
-        return True
-    place = place_of_last(branch, transcript)
-    place = branch.count - 1 if place is None else place
-    rewritten = transcript.chain[place]
-    if rewritten.role is not Role.USER:
-        return rewritten.role is Role.ASSISTANT
-    return has_reply(branch, transcript, place) if branch.reply else not must_be_known
 
 
 async def _with_records(lookup: SessionLookup, blank: Recognised, session: Session) -> Recognised:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -49,10 +48,7 @@ MAX_PATCH_CHARS = 512 * 1024
 NOTHING: Mapping[str, Any] = {}
 PIN, CONDENSE = "pin", "condense"
 _ENDS = {PIN: "unpin", CONDENSE: "condensed"}
-_MARKS = {
-    PIN: re.compile(r"pin:([0-9]{1,9}):((?:[0-9a-f]{2})+)"),
-    CONDENSE: re.compile(r"condense:([0-9]{1,9}):([a-z0-9]+)"),
-}
+_MARK = re.compile(r"(pin|condense):([0-9]{1,9}):([a-z0-9]+)")
 
 EMPTY = f"0-{ROOT.hex()}"
 """The head of a history without messages."""
@@ -65,9 +61,6 @@ class MemoryBlock(NamedTuple):
     raw: str = ""
 
 
-NO_MEMORY_BLOCK = MemoryBlock()
-
-
 class Opening(NamedTuple):
     """A place where the newest turn of a branch may begin: how many chain messages come before, and their digest."""
 
@@ -75,15 +68,15 @@ class Opening(NamedTuple):
     node: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
+    """A line of history. Its fields are stored in this order, and new ones come last."""
+
     name: str
     """`main`, `b2`, `b3`, …"""
     head: bytes
     """The chain digest of the last message that a client sent on it."""
     before: bytes
-    """The chain digest before that message."""
-    count: int
+    length: int
     """How many chain messages lead up to the head."""
     last_used: float = 0.0
     """When a request last moved it, in seconds since the epoch."""
@@ -91,8 +84,7 @@ class Branch:
     """The id of the condensation in its last view; "" for none."""
     seen: tuple[tuple[int, float], ...] = ()
     """Pairs of a chain length and the time by which the messages up to it had come, in order."""
-    block: MemoryBlock = NO_MEMORY_BLOCK
-    """The memory block of its last user message."""
+    block: MemoryBlock = MemoryBlock()
     anchor: Anchor | None = None
     """The upstream's token count of the last view that has one."""
     reply: str = ""
@@ -113,29 +105,88 @@ class Branch:
         """The chain index at which its newest turn begins; None where that is not known."""
         return self.openings[0].place if len(self.openings) == 1 else None
 
+    def continues(self, transcript: Transcript, *, answered: bool) -> bool:
+        """Whether a transcript goes on from its head, or from the node before with the last message rewritten.
 
-@dataclass(frozen=True, slots=True)
-class Tip:
+        With `answered`, a rewritten last message counts only if something follows it; otherwise the transcript may be
+        another conversation that began alike. A last message that has moved always counts only then.
+        """
+        shared = self.common_length(transcript.digests)
+        if shared == self.length:
+            return True
+        place = self.place_of_last(transcript)
+        if place is None:
+            return False
+        return len(transcript.chain) > place + 1 or (shared == self.length - 1 and not answered)
+
+    def place_of_last(self, transcript: Transcript) -> int | None:
+        """Where a transcript has its last message, or what rewrote it; None where it does not go on from there."""
+        shared = self.common_length(transcript.digests)
+        if shared >= self.length - 1:
+            return self.length - 1 if shared else None
+        place = self.place_from(transcript, shared) if shared else None
+        return None if place == self.length - 1 else place
+
+    def place_from(self, transcript: Transcript, start: int) -> int | None:
+        """The first place from `start` on, at least 1, of its last message or of one that its reply follows."""
+        digests = transcript.digests
+        places = range(start, min(len(digests), self.length))
+        same = (place for place in places if link(digests[place - 1], self.last) == digests[place])
+        answered = (place for place in places if self.has_reply(transcript, place))
+        return next(same, next(answered, None))
+
+    def has_reply(self, transcript: Transcript, place: int) -> bool:
+        """Whether the user message at a place is followed by the reply to its last request, as far as known."""
+        asked, *since = transcript.chain[place : place + 2]
+        return bool(
+            self.reply
+            and asked.role is Role.USER
+            and since
+            and since[0].role is Role.ASSISTANT
+            and ending(since[0].text) == self.reply
+        )
+
+    def is_answered_alike(self, transcript: Transcript, *, must_be_known: bool = False) -> bool:
+        """Whether a transcript that continues it may be the same conversation, if it has rewritten the last message.
+
+        Clients rewrite user messages but not tool results, and send the reply that they were given after it, as far as
+        that reply is known; one that is not known proves nothing where it `must_be_known`. An assistant message that
+        the client began is completed by the reply itself.
+        """
+        if has_node(transcript.digests, self.length, self.head):
+            return True
+        found = self.place_of_last(transcript)
+        place = self.length - 1 if found is None else found
+        rewritten = transcript.chain[place]
+        if rewritten.role is not Role.USER:
+            return rewritten.role is Role.ASSISTANT
+        return self.has_reply(transcript, place) if self.reply else not must_be_known
+
+    def common_length(self, digests: Sequence[bytes]) -> int:
+        """How many first messages a transcript that continues it shares with it."""
+        count = self.length
+        if count <= len(digests) and digests[count - 1] == self.head:
+            return count
+        if has_node(digests, count - 1, self.before):
+            return count - 1
+        # The last place where the branch's newest turn may begin that the transcript has too.
+        return next((opening.place for opening in reversed(self.openings) if has_node(digests, *opening)), 0)
+
+
+class Tip(NamedTuple):
     """Where an appended history ends: its head, as headers show it, and the name of its newest block."""
 
     head: str = EMPTY
     block: str = ""
 
 
-NO_TIP = Tip()
-
-
 class FailedTry(NamedTuple):
-    """A preparation that came to nothing."""
-
     applied: str
     """The id of the condensation in the view; "" if there was none."""
     tokens: int
-    """Tokens of the view."""
     reason: str = ""
     """Why there is no record; "" where no model was asked and no judge wanted one."""
     judged: bool = False
-    """Whether judges had said YES."""
     branch: str = ""
     at: float = 0.0
     """Seconds since the epoch."""
@@ -154,7 +205,6 @@ class Wish(NamedTuple):
 
     @property
     def node(self) -> bytes:
-        """The chain digest after the message."""
         return bytes.fromhex(self.what)
 
     @property
@@ -172,10 +222,7 @@ class Wish(NamedTuple):
 
 
 class Session(NamedTuple):
-    """One session as it is stored."""
-
     id: str
-    """The id that headers show."""
     source: str
     """Where the id came from: the name of a header or body member, or `derived`."""
     created_at: float
@@ -183,13 +230,11 @@ class Session(NamedTuple):
     parent: str | None = None
     """The stored name of the session that this one forked from."""
     settings: Mapping[str, Any] = NOTHING
-    """Settings that stick to the session."""
     strategy: str = ""
     """The pipeline of the last turn, whoever chose it; "" where an earlier version wrote the session."""
     branches: tuple[Branch, ...] = ()
     """The branches that were used last, at most `MAX_BRANCHES`."""
     branches_opened: int = 0
-    """How many branches were ever opened."""
     totals: Mapping[str, int] = NOTHING
     """Sums over all requests: counts of requests and of tokens."""
     saved_tokens: Mapping[str, int] = NOTHING
@@ -200,22 +245,17 @@ class Session(NamedTuple):
     """The messages that a person pinned, in that order, also those that were unpinned; each is stored as a mark."""
     wishes: tuple[Wish, ...] = ()
     """The branches that a person wants condensed, also those that were; each is stored as a mark."""
-    tip: Tip = NO_TIP
+    tip: Tip = Tip()
     """The end of the history that append mode has stored."""
     verdicts: tuple[Verdict, ...] = ()
     """The newest verdicts of judges, oldest first."""
     judging: Mapping[str, Any] = NOTHING
-    """The last state of judgement, for people to read."""
     economy: Mapping[str, Any] = NOTHING
     """Where condensing is cheapest: `trigger` in tokens, the share that it `saves`, the `mode`; for people to read."""
     failed_try: FailedTry | None = None
-    """The last preparation, if it failed."""
     added_cards: tuple[MemoryCard, ...] = ()
-    """Memory cards that a person wrote."""
     forgotten_ids: tuple[str, ...] = ()
-    """Ids of the memory cards that a person does not want."""
     patches: tuple[Overlay, ...] = ()
-    """Hidden rounds, the newest last."""
     inherited: int = 0
     """How many first messages are stored in the parent's blocks only; 0 once the fork has stored them itself."""
     forked_after: int = 0
@@ -225,7 +265,6 @@ class Session(NamedTuple):
     dialect: str = CHAT
     """The name of the protocol that its messages are in; it is never replayed in another one."""
     revision: int = 0
-    """How many times it was saved."""
 
     @property
     def is_derived(self) -> bool:
@@ -234,11 +273,10 @@ class Session(NamedTuple):
 
     def find_branch(self, transcript: Transcript) -> Branch | None:
         """The branch that a transcript continues; None where it opens a new one."""
-        answered = self.source == DERIVED
-        continued = [branch for branch in self.branches if continues(branch, transcript, answered=answered)]
+        continued = [branch for branch in self.branches if branch.continues(transcript, answered=self.is_derived)]
         if len(continued) < 2:
             return continued[0] if continued else None
-        return max(continued, key=lambda branch: (common_length(branch, transcript.digests), branch.last_used))
+        return max(continued, key=lambda branch: (branch.common_length(transcript.digests), branch.last_used))
 
     def name_for(self, branch: Branch | None, *, has_tools: bool) -> str:
         """The name of the branch that a request continues, or of the one that it opens if that is None."""
@@ -259,7 +297,6 @@ class Session(NamedTuple):
         return [card for card in settled_cards(tuple(cards)) if card.id not in self.forgotten_ids]
 
     def with_verdict(self, verdict: Verdict, judging: Mapping[str, Any]) -> Session:
-        """The session with one more verdict and the state of judgement after it."""
         return self._replace(verdicts=(*self.verdicts, verdict)[-MAX_VERDICTS:], judging=judging)
 
     def has_more_for_fork(self, count: int) -> bool:
@@ -287,63 +324,15 @@ class Session(NamedTuple):
         return self._replace(totals={**self.totals, **{name: self.totals.get(name, 0) + more[name] for name in more}})
 
 
-def continues(branch: Branch, transcript: Transcript, *, answered: bool) -> bool:
-    """Whether a transcript goes on from the branch's head, or from the node before it with the last message rewritten.
+def may_be_a_window(session: Session, branch: Branch | None, transcript: Transcript) -> bool:
+    """Whether a transcript may be the newest part of a stored branch: it continues no branch from its beginning.
 
-    With `answered`, a rewritten last message counts only if something follows it; otherwise the transcript may be
-    another conversation that began alike. A last message that has moved always counts only then.
+    It may also be one if it continues `branch` with the last message rewritten, and the session has other branches:
+    that branch may have begun as such a window itself.
     """
-    digests, size = transcript.digests, len(transcript.chain)
-    if branch.count <= size and digests[branch.count - 1] == branch.head:
-        return True
-    place = place_of_last(branch, transcript)
-    if place is None:
-        return False
-    return size > place + 1 or (common_length(branch, digests) == branch.count - 1 and not answered)
-
-
-def place_of_last(branch: Branch, transcript: Transcript) -> int | None:
-    """Where a transcript has the branch's last message, or what rewrote it; None where it does not go on from there."""
-    shared = common_length(branch, transcript.digests)
-    if shared >= branch.count - 1:
-        return branch.count - 1 if shared else None
-    place = place_from(branch, transcript, shared) if shared else None
-    return None if place == branch.count - 1 else place
-
-
-def place_from(branch: Branch, transcript: Transcript, start: int) -> int | None:
-    """The first place from `start` on, of at least 1, where a transcript has the branch's last message.
-
-    If that was rewritten, it is known by the reply that follows it.
-    """
-    digests = transcript.digests
-    places = range(start, min(len(digests), branch.count))
-    same = (place for place in places if link(digests[place - 1], branch.last) == digests[place])
-    answered = (place for place in places if has_reply(branch, transcript, place))
-    return next(same, next(answered, None))
-
-
-def has_reply(branch: Branch, transcript: Transcript, place: int) -> bool:
-    """Whether the user message at a place is followed by the reply to the branch's last request, as far as known."""
-    asked, *since = transcript.chain[place : place + 2]
-    return bool(
-        branch.reply
-        and asked.role is Role.USER
-        and since
-        and since[0].role is Role.ASSISTANT
-        and ending(since[0].text) == branch.reply
-    )
-
-
-def common_length(branch: Branch, digests: Sequence[bytes]) -> int:
-    """How many first messages a transcript that continues a branch shares with it."""
-    count = branch.count
-    if count <= len(digests) and digests[count - 1] == branch.head:
-        return count
-    if has_node(digests, count - 1, branch.before):
-        return count - 1
-    # The last place where the branch's newest turn may begin that the transcript has too.
-    return next((opening.place for opening in reversed(branch.openings) if has_node(digests, *opening)), 0)
+    if branch is None:
+        return bool(session.branches)
+    return len(session.branches) > 1 and not has_node(transcript.digests, branch.length, branch.head)
 
 
 def has_node(digests: Sequence[bytes], count: int, node: bytes) -> bool:
@@ -376,7 +365,7 @@ def with_depth(name: str, depth: int) -> str:
 
 def wishes_in(marks: frozenset[str], kind: str) -> tuple[Wish, ...]:
     """All wishes of a kind among the marks of a session, also those that are over, in the order they were made."""
-    found = (Wish(int(each[1]), each[2], kind=kind) for each in map(_MARKS[kind].fullmatch, marks) if each)
+    found = (Wish(int(each[2]), each[3], kind=kind) for each in map(_MARK.fullmatch, marks) if each and each[1] == kind)
     return tuple(sorted(wish._replace(is_live=wish.mark_of_end not in marks) for wish in found))
 
 

@@ -27,15 +27,11 @@ from proxy.store.base import Store, StoreError, StoreKey, Write
 TRIES = 8
 LAST_SHARE = 0.25
 """The share of the whole patience that the last write gets at least, however much the steps before it took."""
-
 TRIAL_EVERY = 2.0
 """Seconds between two trials of whether the store can write."""
 _TRIAL, _TRIAL_BYTES, _TRIAL_TTL = "write-trial", 4_096, 60
-
 _ANCESTORS = 8
-
 IN_THREAD = 64 * 1024  # bytes of a write; from here on they are compressed in a thread
-
 NONE: Mapping[str, bytes] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
@@ -84,21 +80,6 @@ class StoredSessions:
             raise StoreError(error.reason, f"session {key.tenant}/{key.name} cannot be read: {error}") from error
         self.outage.answered()
         return session
-
-    async def find(
-        self, tenant: str, digests: Sequence[str], likely: Sequence[str]
-    ) -> tuple[Mapping[str, str], dict[str, Session | None]]:
-        """The names of sessions by the digests that lead to them, and the `likely` sessions; raises `StoreError`.
-
-        A likely session that cannot be read is left out: nothing says yet that it is needed.
-        """
-        found = await self.store.find(tenant, digests, likely)
-        self.outage.answered()
-        sessions: dict[str, Session | None] = {}
-        for name in likely:
-            with suppress(StoreError):
-                sessions[name] = self.records.session(found.snapshots.get(name))
-        return found.names, sessions
 
     async def save(
         self, key: StoreKey, session: Session, ttl: int, blocks: Mapping[str, bytes] = NONE, index: Sequence[str] = ()
@@ -154,6 +135,7 @@ class StoredSessions:
         try:
             return await patience.wait_for(task, LAST_SHARE * patience.total if is_last else 0.0)
         except asyncio.CancelledError:
+            # Nobody hears of a failure any more, so it is noted here.
             task.add_done_callback(self._note_failure)
             raise
 
@@ -175,7 +157,6 @@ class StoredSessions:
         return self.outage.unwritten
 
     def _write_done(self, task: asyncio.Task[Any]) -> None:
-        """Logs a defect; a `StoreError` is raised to the waiting caller, or noted by `_note_failure` if it has left."""
         self._writes.discard(task)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, StoreError):
@@ -184,7 +165,6 @@ class StoredSessions:
             _log.error("a write failed", exc_info=error)
 
     def _note_failure(self, task: asyncio.Task[Any]) -> None:
-        """Notes that a write has failed whose caller was cancelled."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, StoreError):
             self.outage.failed("a write that nobody waited for any longer failed", error)
@@ -201,15 +181,19 @@ class SessionLookup:
 
     _stored: StoredSessions
     tenant: str
-    _likely: Sequence[str]
+    _likely: Sequence[str] = ()
     _sessions: dict[str, Session | None] = field(default_factory=dict, init=False)
 
     async def names(self, digests: Sequence[str]) -> Mapping[str, str]:
         """The names of sessions that the index has for these digests, by digest."""
         likely, self._likely = self._likely, ()
-        found, sessions = await self._stored.find(self.tenant, digests, likely)
-        self._sessions.update(sessions)
-        return found
+        found = await self._stored.store.find(self.tenant, digests, likely)
+        self._stored.outage.answered()
+        for name in likely:
+            # One that cannot be read is left out: nothing says yet that it is needed.
+            with suppress(StoreError):
+                self._sessions[name] = self._stored.records.session(found.snapshots.get(name))
+        return found.names
 
     async def session(self, name: str) -> Session | None:
         if name not in self._sessions:

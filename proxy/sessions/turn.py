@@ -7,26 +7,13 @@ from the places where the branch's last turn may have begun. Everything here is 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
-from proxy.sessions.session import (
-    NO_MEMORY_BLOCK,
-    NO_TIP,
-    NOTHING,
-    Branch,
-    MemoryBlock,
-    Opening,
-    Session,
-    Tip,
-    branch_name,
-    common_length,
-    place_from,
-)
+from proxy.sessions.session import NOTHING, Branch, MemoryBlock, Opening, Session, Tip, branch_name
 from strategies.core.digest import ROOT
 from strategies.core.messages import Role
 from strategies.core.pieces import Overlay
@@ -42,38 +29,28 @@ _LAST_USED = attrgetter("last_used")
 
 
 class SessionUpdate(NamedTuple):
-    """What one request changes in its session."""
-
     transcript: Transcript
     """The history that the client sent, or in append mode all of it."""
     settings: dict[str, object]
     """Settings that stick to a session with an explicit id."""
     strategy: str
-    """The pipeline of the request."""
     tokens_before: int
-    """Tokens of the transcript."""
     tokens_after: int
-    """Tokens of the view."""
     own_tokens: int
     """Tokens of the model calls that we made for it."""
     applied: str
     """The id of the condensation in the view; "" for none."""
     tip: Tip | None = None
     """Where the history ends after an append; None outside of append mode."""
-    tip_before: Tip = NO_TIP
-    """The tip that an append builds on."""
+    tip_before: Tip = Tip()
     blocks: Mapping[str, bytes] = MappingProxyType({})
     """The block of an append, or of a reply that a later request may name, by its name."""
-    block: MemoryBlock = NO_MEMORY_BLOCK
-    """The memory block that the view shows."""
+    block: MemoryBlock = MemoryBlock()
     usage: Usage | None = None
-    """What the upstream reported."""
     anchor: Anchor | None = None
     """What calibration keeps of the usage for the branch's next request."""
     reply: str = ""
-    """How the reply ends."""
     has_tools: bool = False
-    """Whether the request offered tools."""
     covered: int = 0
     """How many messages the view's head covers."""
     patch: Overlay | None = None
@@ -81,7 +58,6 @@ class SessionUpdate(NamedTuple):
     memory_patch: Overlay | None = None
     """A memory block that stays at its place in later views."""
     memory_tokens: int = 0
-    """Tokens that the hidden rounds have cost."""
     rewriting_refused: bool = False
     """Whether the upstream took the request only as it came."""
     shown: str = ""
@@ -99,12 +75,12 @@ def openings(transcript: Transcript) -> tuple[Opening, ...]:
 def places_since(branch: Branch, transcript: Transcript, shared: int) -> list[int] | None:
     """The places of the messages that the branch's last request did not have; None where that is not known."""
     size = len(transcript.chain)
-    if shared >= branch.count - 1:
-        return list(range(branch.count, size))
-    place = place_from(branch, transcript, shared) if shared else None
+    if shared >= branch.length - 1:
+        return list(range(branch.length, size))
+    place = branch.place_from(transcript, shared) if shared else None
     if place is None:
         return None
-    if place < branch.count - 1:
+    if place < branch.length - 1:
         return list(range(place + 1, size))
     # It stands where it stood: what was in front of it has changed.
     return [i for i in range(shared, size) if i != place] if branch.turn == shared else None
@@ -121,7 +97,7 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
     branch = branch or max(session.branches, key=lambda each: each.last_used, default=None)
     if branch is None:
         return 0
-    shared = max(common_length(branch, digests), inherited)
+    shared = max(branch.common_length(digests), inherited)
     new = places_since(branch, transcript, shared)
     if new is None:
         return 0
@@ -133,17 +109,14 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
 
 
 def session_after(session: Session, branch: Branch | None, update: SessionUpdate, now: float) -> Session:
-    """The session after a request that continues `branch`, or opens a new one if that is None.
-
-    The moved branch is the last one, unless another was used later.
-    """
+    """The session after a request that continues `branch`, or opens a new one if that is None."""
     moved = _moved(session, branch, update, now)
     opened = session.branches_opened + (branch is None)
     if branch is not None:
         others = [each for each in session.branches if each.name != moved.name]
     else:
         renamed = branch_name(opened)
-        others = [replace(each, name=renamed) if each.name == moved.name else each for each in session.branches]
+        others = [each._replace(name=renamed) if each.name == moved.name else each for each in session.branches]
     patched = session
     if update.patch or update.memory_patch or session.patches:
         for patch in (update.memory_patch, update.patch):
@@ -192,10 +165,10 @@ def _moved(session: Session, old: Branch | None, update: SessionUpdate, now: flo
         session.name_for(old, has_tools=update.has_tools),
         head=digests[-1],
         before=digests[-2] if len(digests) > 1 else ROOT,
-        count=len(digests),
+        length=len(digests),
         last_used=now,
         applied=update.applied,
-        seen=_seen_after(old.seen if old else (), common_length(old, digests) if old else 0, len(digests), now),
+        seen=_seen_after(old.seen if old else (), old.common_length(digests) if old else 0, len(digests), now),
         block=update.block,
         anchor=update.anchor or (old.anchor if old else None),
         reply=update.reply,
@@ -211,14 +184,9 @@ def _seen_after(
     seen: Sequence[tuple[int, float]], shared: int, count: int, now: float
 ) -> tuple[tuple[int, float], ...]:
     """`Branch.seen` after a request with `count` messages, of which the branch had the first `shared` before."""
-    old: list[tuple[int, float]] = []
-    recent: list[tuple[int, float]] = []
-    for length, at in seen if shared else ():
-        pair = min(length, shared), at
-        if now - at > SEEN_HORIZON:
-            old = [pair]
-        else:
-            recent.append(pair)
+    known = [(min(length, shared), at) for length, at in seen] if shared else []
+    old = [pair for pair in known if now - pair[1] > SEEN_HORIZON][-1:]
+    recent = [pair for pair in known if now - pair[1] <= SEEN_HORIZON]
     if recent and now - recent[-1][1] < SEEN_STEP:
         _, now = recent.pop()
     return (*old, *recent, (count, now))
@@ -233,16 +201,13 @@ def unstored_in(session: Session, transcript: Transcript, branch: Branch | None)
     end = len(transcript.chain)
     if branch is None:
         return range(0), range(0 if session.branches else session.inherited, end)
-    shared = common_length(branch, transcript.digests)
+    shared = branch.common_length(transcript.digests)
     # Messages in front of the branch's last question may be gone, also some that were inherited.
     return range(min(session.inherited, shared)), range(shared, end)
 
 
 def nodes_of(update: SessionUpdate) -> tuple[str, ...]:
-    """The chain digests under which a derived session is indexed.
-
-    They are its head, the node before it, the end of what is condensed, and the places where the newest turn may begin.
-    """
+    """The digests that index a derived session: its last two, those of its openings, and of what is condensed."""
     digests = update.transcript.digests
     condensed = digests[update.covered - 1 : update.covered]
     nodes = (*(each.node for each in openings(update.transcript)), *condensed, *digests[-2:])

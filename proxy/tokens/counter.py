@@ -25,6 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar
 
@@ -49,7 +50,6 @@ MAX_MEDIA_TOKENS = 100_000
 REMEMBERED_CHARS = 256
 REMEMBERED_TEXTS = 4_096
 MAX_COUNTERS = 256
-"""Maximum number of counters that are kept."""
 
 # Everything newer, and other vendors' models, take the default: it is the nearest we have.
 _CL100K_PREFIXES = ("gpt-3.5", "gpt-35", "gpt-4-", "ft:gpt-3.5", "ft:gpt-4-")
@@ -66,7 +66,6 @@ class Counter(ABC):
     protocol: ClassVar[str] = ""
     """What sets the cache keys of a protocol apart from those of others."""
     dialect: ClassVar[Dialect]
-    """The dialect of the values that it counts."""
     name: str
     """`o200k_base`, `cl100k_base` or `estimate`."""
     exact: bool
@@ -74,12 +73,11 @@ class Counter(ABC):
     cache_key: str
     """Counters with the same key count every message alike: protocol, encoding and price list of pictures."""
     owner: str
-    """The tenant whose texts it counts."""
 
     def __init__(
         self, name: str, text: Callable[[str], int], family: images.Family, owner: str = "", factor: float = 1.0
     ) -> None:
-        self.text = text if factor == 1 else partial(_scaled, text, factor)
+        self.text = text if factor == 1 else lambda value: round(text(value) * factor)
         self.images = family
         self.name = name
         self.owner = owner
@@ -97,25 +95,18 @@ class Counter(ABC):
 
     @abstractmethod
     def overhead(self, values: Mapping[str, object], *, has_system: bool = False) -> int:
-        """Tokens of a request besides its messages, by its other members: tools and the like, and the priming.
-
-        `has_system` says whether one of the messages is a system message.
-        """
+        """Tokens of a request besides its messages, by its other members: tools and the like, and the priming."""
 
     @abstractmethod
     def chars(self, body: Mapping[str, object]) -> int:
         """About how much work it is to count a message, in characters of text."""
 
-    # -- texts
-
     def string(self, value: object) -> int:
-        """Tokens of what should be a text."""
         if isinstance(value, str):
             return self.text(value) if value else 0
         return 0 if value is None else self.loose(value)
 
     def json(self, value: object) -> int:
-        """Tokens of a value that is shown as JSON."""
         try:
             return self.text(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
         except (RecursionError, ValueError):
@@ -123,35 +114,21 @@ class Counter(ABC):
 
     def loose(self, value: object) -> int:
         """About the tokens of `value` written as JSON; media in it are priced like a picture."""
-        return sum(self._leaf(leaf) for leaf in _leaves(value))
-
-    def _leaf(self, leaf: object) -> int:
-        if isinstance(leaf, str) and leaf.startswith("data:"):
-            return self.images.tokens(images.size_of(leaf), "auto")
-        return 1 + self.text(leaf if isinstance(leaf, str) else str(leaf))
-
-    # -- media
+        total = 0
+        for leaf in map(str, _leaves(value)):
+            is_picture = leaf.startswith("data:")
+            total += self.images.tokens(images.size_of(leaf), "auto") if is_picture else 1 + self.text(leaf)
+        return total
 
     def image(self, size: images.Size | None, detail: object) -> int:
         return self.images.tokens(size, detail if isinstance(detail, str) else "auto")
 
     def audio(self, data: object, form: object) -> int:
-        """Tokens of a sound in base64."""
         return _bounded(data, AUDIO_BYTES_PER_TOKEN.get(str(form), COMPRESSED_AUDIO_BYTES_PER_TOKEN))
 
     def file(self, data: object, name: object) -> int:
         """Tokens of a file in base64, or of one that only the server has."""
         return self.string(name) + _bounded(data, FILE_BYTES_PER_TOKEN)
-
-
-@dataclass(frozen=True, slots=True)
-class EncodingStatus:
-    """What `check` prints of one encoding."""
-
-    name: str
-    state: str
-    """`loaded`, `not loaded` or `unavailable`."""
-    problem: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -162,14 +139,11 @@ class Tokenizers:
     """Where the rank files are; None for the bundled ones."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _encoders: dict[str, tuple[str, CountFor]] = field(default_factory=dict, init=False)
-    _problems: dict[str, str] = field(default_factory=dict, init=False)
+    problems: dict[str, str] = field(default_factory=dict, init=False)
     _counters: dict[tuple[str, type[Counter], str], Counter] = field(default_factory=dict, init=False)
 
     def for_model(self, model: str, kind: type[Counter], owner: str = "") -> Counter:
-        """A tenant's counter of a model as a client names it; unknown models get the nearest encoding.
-
-        `kind` is the counter of the protocol that the request came in.
-        """
+        """A tenant's counter for a model as a client names it; unknown models get the nearest encoding."""
         key = model, kind, owner
         counter = self._counters.get(key)
         if counter is None:
@@ -186,14 +160,10 @@ class Tokenizers:
         """Loads the default encoding now rather than in the first request."""
         self._encoder(DEFAULT_ENCODING)
 
-    def status(self) -> list[EncodingStatus]:
-        """One row for each encoding; loads nothing."""
-        return [EncodingStatus(name, self._state(name), self._problems.get(name, "")) for name in sorted(ranks.SPECS)]
-
-    def _state(self, name: str) -> str:
-        if name in self._problems:
-            return "unavailable"
-        return "loaded" if name in self._encoders else "not loaded"
+    def states(self) -> dict[str, str]:
+        """Of each encoding `loaded`, `not loaded` or `unavailable`; loads nothing."""
+        loaded = {name: "unavailable" if name in self.problems else "loaded" for name in self._encoders}
+        return {name: loaded.get(name, "not loaded") for name in sorted(ranks.SPECS)}
 
     def _encoder(self, encoding: str) -> tuple[str, CountFor]:
         found = self._encoders.get(encoding)
@@ -207,10 +177,11 @@ class Tokenizers:
         try:
             encode = ranks.load(encoding, self._directory).encode_ordinary
         except ranks.RanksUnavailable as error:
-            self._problems[encoding] = str(error)
+            self.problems[encoding] = str(error)
             _log.warning("tokens are estimated, not counted: %s", error)
-            return ESTIMATE, lambda _owner: estimate_long
-        return encoding, cached_count(lambda text: count_in_chunks(text, lambda chunk: len(encode(chunk)), estimate))
+            # In chunks, so that a huge text costs no more memory than a tokenized one.
+            return ESTIMATE, lambda _owner: partial(count_in_chunks, encode=estimate)
+        return encoding, cached_count(lambda text: count_in_chunks(text, lambda chunk: len(encode(chunk))))
 
 
 class CountingPool:
@@ -224,17 +195,21 @@ class CountingPool:
         """The tokens of each message, in order. Raises RuntimeError after close() for long input."""
         if is_short(counter, bodies, INLINE_CHARS):
             return [counter.message(body) for body in bodies]
+
+        def count(part: Sequence[Mapping[str, object]]) -> list[int]:
+            return [counter.message(body) for body in part]
+
         loop = asyncio.get_running_loop()
         if not is_short(counter, bodies, LONG_CHARS):
-            return await loop.run_in_executor(self._long_worker, _count, counter, bodies)
+            return await loop.run_in_executor(self._long_worker, count, bodies)
         halves = (bodies[: len(bodies) // 2], bodies[len(bodies) // 2 :])
-        counting = (loop.run_in_executor(self._workers, _count, counter, half) for half in halves if half)
+        counting = (loop.run_in_executor(self._workers, count, half) for half in halves)
         return [tokens for half in await asyncio.gather(*counting) for tokens in half]
 
     async def overhead(
         self, counter: Counter, values: Mapping[str, object], chars: int, *, has_system: bool = False
     ) -> int:
-        """As `Counter.overhead` of members that are written with `chars` characters."""
+        """As `Counter.overhead` of members with `chars` characters."""
         counting = partial(counter.overhead, values, has_system=has_system)
         if chars <= INLINE_CHARS:
             return counting()
@@ -271,10 +246,6 @@ def cached_count(count: Callable[[str], int]) -> CountFor:
     return lambda owner: partial(counted, owner=owner.encode())
 
 
-def _scaled(count: Callable[[str], int], factor: float, text: str) -> int:
-    return round(count(text) * factor)
-
-
 def plain_name(model: str) -> str:
     """The model's name in lower case without vendor prefixes (`openrouter/openai/gpt-4o`)."""
     return model.strip().lower().rsplit("/", 1)[-1]
@@ -286,23 +257,9 @@ def encoding_name(plain: str) -> str:
     return "cl100k_base" if is_old else DEFAULT_ENCODING
 
 
-def estimate_long(text: str) -> int:
-    """The estimate in chunks, so that a huge text costs no more memory than a tokenized one."""
-    return count_in_chunks(text, estimate, estimate)
-
-
-def _count(counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int]:
-    return [counter.message(body) for body in bodies]
-
-
 def is_short(counter: Counter, bodies: Iterable[Mapping[str, object]], chars: int) -> bool:
     """Whether messages have less than about `chars`; stops adding up as soon as they have more."""
-    room = chars
-    for body in bodies:
-        room -= counter.chars(body)
-        if room < 0:
-            return False
-    return True
+    return all(total <= chars for total in accumulate(map(counter.chars, bodies)))
 
 
 def _leaves(value: object) -> Iterator[object]:

@@ -9,62 +9,45 @@ within a quarter of the count for all kinds of text that they know.
 
 from __future__ import annotations
 
-_CLASSES: dict[str, bytes | range] = {
-    "a": b"abcdefghijklmnopqrstuvwxyz",
-    "A": b"ABCDEFGHIJKLMNOPQRSTUVWXYZ",
-    "0": b"0123456789",
-    " ": b" \t",
-    "n": b"\r\n\v\f",
-    ".": b".,;:!?'-",
-    "q": b'"{}[]()',
-    "~": range(0x80, 0xC0),  # continuation bytes: the lead byte has told the script
-    "L": range(0xC2, 0xC8),  # Latin with accents
-    "G": range(0xC8, 0xD0),  # Greek
-    "C": range(0xD0, 0xD4),  # Cyrillic
-    "R": range(0xD4, 0xE0),  # Armenian, Hebrew, Arabic
-    "I": range(0xE0, 0xE2),  # India, Thai, Georgian, Ethiopic
-    "P": range(0xE2, 0xE3),  # typographic signs
-    "J": range(0xE3, 0xE4),  # kana and CJK punctuation
-    "H": range(0xE4, 0xEA),  # Han
-    "K": range(0xEA, 0xEE),  # Hangul
-    "F": range(0xEE, 0x100),  # emoji and rare planes
+_CLASSES: dict[str, tuple[bytes | range, float]] = {
+    "a": (b"abcdefghijklmnopqrstuvwxyz", 0.088),
+    "A": (b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", 0.161),
+    "0": (b"0123456789", 0.333),
+    " ": (b" \t", 0.565),
+    "n": (b"\r\n\v\f", 1.815),
+    ".": (b".,;:!?'-", 0.726),
+    "q": (b'"{}[]()', 0.448),
+    "~": (range(0x80, 0xC0), 0.0),  # continuation bytes: the lead byte has told the script
+    "L": (range(0xC2, 0xC8), 1.585),  # Latin with accents
+    "G": (range(0xC8, 0xD0), 0.287),  # Greek
+    "C": (range(0xD0, 0xD4), 0.220),  # Cyrillic
+    "R": (range(0xD4, 0xE0), 0.231),  # Armenian, Hebrew, Arabic
+    "I": (range(0xE0, 0xE2), 0.307),  # India, Thai, Georgian, Ethiopic
+    "P": (range(0xE2, 0xE3), 0.991),  # typographic signs
+    "J": (range(0xE3, 0xE4), 0.595),  # kana and CJK punctuation
+    "H": (range(0xE4, 0xEA), 0.602),  # Han
+    "K": (range(0xEA, 0xEE), 0.433),  # Hangul
+    "F": (range(0xEE, 0x100), 2.114),  # emoji and rare planes
 }
+"""Each mark with its bytes and its weight."""
 _REST = "?"
-
-WEIGHTS: dict[str, float] = {
-    "a": 0.088,
-    "A": 0.161,
-    "0": 0.333,
-    " ": 0.565,
-    "n": 1.815,
-    ".": 0.726,
-    "q": 0.448,
-    "?": 0.988,
-    "L": 1.585,
-    "G": 0.287,
-    "C": 0.220,
-    "R": 0.231,
-    "I": 0.307,
-    "P": 0.991,
-    "J": 0.595,
-    "H": 0.602,
-    "K": 0.433,
-    "F": 2.114,
+_PAIRS = {
     "  ": -1.046,
     "nn": -2.592,
     "??": -1.811,
     "..": -0.617,
+    "qq": 0.354,
     "0a": 1.431,
     "A0": 5.085,
     " 0": 1.107,
     "Aa": 0.309,
-    "qq": 0.354,
 }
+_WEIGHTS = {mark: weight for mark, (_, weight) in _CLASSES.items()} | {_REST: 0.988} | _PAIRS
 
 
 def _table() -> bytes:
     table = bytearray(_REST.encode() * 256)
-    for mark, members in _CLASSES.items():
+    for mark, (members, _) in _CLASSES.items():
         for member in members:
             table[member] = ord(mark)
     return bytes(table)
@@ -73,16 +56,11 @@ def _table() -> bytes:
 _MARKS = _table()
 
 
-def features(text: str) -> list[int]:
-    """How often each key of WEIGHTS occurs in the marks of `text`, pairs without overlap, in that order."""
-    marks = text.encode("utf-8", "surrogatepass").translate(_MARKS)
-    return [marks.count(feature.encode()) for feature in WEIGHTS]
-
-
 def estimate(text: str) -> int:
     """About the tokens that o200k_base makes of `text`: 0 for none, else 1 to its UTF-8 length."""
     if not text:
         return 0
-    counts = features(text)
-    weighed = sum(weight * count for weight, count in zip(WEIGHTS.values(), counts, strict=True))
-    return max(1, min(round(weighed), len(text.encode("utf-8", "surrogatepass"))))
+    marks = text.encode("utf-8", "surrogatepass").translate(_MARKS)
+    # Pairs are counted without overlap.
+    weighed = sum(weight * marks.count(feature.encode()) for feature, weight in _WEIGHTS.items())
+    return max(1, min(round(weighed), len(marks)))

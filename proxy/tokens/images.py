@@ -9,10 +9,8 @@ a cap.
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,7 +22,7 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A base price and a price per 512 px tile; `low` is the base alone."""
+    """A base price and a price for each 512 px tile; `low` is the base alone."""
 
     base: int
     tile: int
@@ -53,7 +51,7 @@ class Patches:
     def tokens(self, size: Size | None, detail: str) -> int:
         if detail == "low":
             size = _fit(size, 512) if size else (512, 512)
-        patches = self.cap if size is None else min(self.cap, _patches(size))
+        patches = self.cap if size is None else min(self.cap, math.ceil(size[0] / 32) * math.ceil(size[1] / 32))
         return math.ceil(patches * self.per_thousand / 1000)
 
 
@@ -62,10 +60,8 @@ Family = Tiles | Patches
 
 `tokens` takes a size in pixels (None: unknown) and a `detail`: low, high or auto.
 """
-
 MAX_TILES = 8
 """2048 x 768 after fitting."""
-
 DEFAULT = Tiles(85, 170)
 
 # Longest prefix wins. gpt-4o, gpt-4.1, gpt-4-turbo and whatever is unknown take DEFAULT.
@@ -102,66 +98,38 @@ def size_of(uri: str) -> Size | None:
 
 
 def size_of_base64(text: str) -> Size | None:
-    """Width and height from the beginning of a base64 PNG, GIF, WebP or JPEG, or None."""
+    """Width and height from the beginning of a base64 PNG, GIF or JPEG, or None."""
     try:
-        size = _size(base64.b64decode(text[: min(len(text), HEADER_CHARS) // 4 * 4]))
-    except (ValueError, binascii.Error, struct.error, IndexError):
+        width, height = _size(base64.b64decode(text[: min(len(text), HEADER_CHARS) // 4 * 4])) or (0, 0)
+    except (ValueError, struct.error):
         return None
-    return size if size and min(size) > 0 else None
+    return (width, height) if width and height else None
 
 
-def _size(data: bytes) -> Size | None:
+def _size(data: bytes) -> tuple[int, ...] | None:
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return _pair(">II", data, 16)
+        return struct.unpack_from(">II", data, 16)
     if data[:6] in (b"GIF87a", b"GIF89a"):
-        return _pair("<HH", data, 6)
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return _webp(data)
-    if data.startswith(b"\xff\xd8"):
-        return next(_jpeg(data), None)
-    return None
+        return struct.unpack_from("<HH", data, 6)
+    return _size_of_jpeg(data) if data.startswith(b"\xff\xd8") else None
 
 
-def _pair(form: str, data: bytes, at: int) -> Size:
-    first, second = struct.unpack_from(form, data, at)
-    return int(first), int(second)
-
-
-def _webp(data: bytes) -> Size | None:
-    kind = data[12:16]
-    if kind == b"VP8 ":
-        width, height = _pair("<HH", data, 26)
-        return width & 0x3FFF, height & 0x3FFF
-    if kind == b"VP8L":
-        bits = int.from_bytes(data[21:25], "little")
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if kind == b"VP8X" and len(data) >= 30:
-        return int.from_bytes(data[24:27], "little") + 1, int.from_bytes(data[27:30], "little") + 1
-    return None
-
-
-def _jpeg(data: bytes) -> Iterator[Size]:
+def _size_of_jpeg(data: bytes) -> tuple[int, ...] | None:
     """Walks the segments to the first start-of-frame one, which has the size."""
     at = 2
     while at + 9 <= len(data) and data[at] == 0xFF:
         marker = data[at + 1]
-        if marker == 0xFF:  # fill byte
-            at += 1
-            continue
         if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = _pair(">HH", data, at + 5)
-            yield width, height
-        at += 2 + struct.unpack_from(">H", data, at + 2)[0]
+            return struct.unpack_from(">HH", data, at + 5)[::-1]
+        # A marker may be preceded by fill bytes.
+        at += 1 if marker == 0xFF else 2 + struct.unpack_from(">H", data, at + 2)[0]
+    return None
 
 
 def _tiles(size: Size) -> int:
     width, height = _fit(size, 2048)
     scale = min(1.0, 768 / min(width, height))
     return math.ceil(round(width * scale) / 512) * math.ceil(round(height * scale) / 512)
-
-
-def _patches(size: Size) -> int:
-    return math.ceil(size[0] / 32) * math.ceil(size[1] / 32)
 
 
 def _fit(size: Size, longest: int) -> Size:

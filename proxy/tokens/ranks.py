@@ -19,11 +19,13 @@ import hashlib
 import re
 from binascii import a2b_base64
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import tiktoken
+
+from proxy.tokens.estimate import estimate
 
 RANKS_DIR = Path(__file__).parent / "ranks"
 """Where the build puts the rank files (deploy/fetch_ranks.py)."""
@@ -34,12 +36,14 @@ SEARCH_CHARS = 2_048
 SAMPLE_CHARS = 2_097_152
 """Above this many characters a text is sampled."""
 
+_REMEDY = (
+    "install condenser-proxy again (in a checkout: `make ranks`), or point tokenizer.ranks_dir at a folder that has it"
+)
 _CUT = re.compile(r"(?<=\S)(?= [^\W\d_])|(?<=\n)(?=[^\W\d_])")
 _ENDING = "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """The parts of an encoding besides its ranks."""
 
     sha256: str
@@ -91,9 +95,9 @@ def load(name: str, directory: Path | None = None) -> tiktoken.Encoding:
     Raises `RanksUnavailable`, and `KeyError` for an encoding that is not in SPECS. Blocks for up to 0.5 s, once:
     encodings are immutable and 45 MB large, so all apps of a process share one.
     """
-    spec = SPECS[name]
+    _, pattern, special = SPECS[name]
     ranks = vocabulary(name, directory)
-    encoding = tiktoken.Encoding(name, pat_str=spec.pattern, mergeable_ranks=ranks, special_tokens=spec.special)
+    encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)
     # The encoder has built its own table from the ranks; this copy is never read again, and takes 28 MB.
     encoding._mergeable_ranks = {}  # noqa: SLF001
     return encoding
@@ -101,32 +105,27 @@ def load(name: str, directory: Path | None = None) -> tiktoken.Encoding:
 
 def vocabulary(name: str, directory: Path | None = None) -> dict[bytes, int]:
     """The tokens of an encoding with their ranks, not cached; raises as `load` does."""
-    contents = _read(name, directory or RANKS_DIR)
+    path = (directory or RANKS_DIR) / f"{name}.tiktoken"
+    try:
+        contents = path.read_bytes()
+    except OSError as error:
+        raise RanksUnavailable(f"{path} cannot be read: {error.strerror}; {_REMEDY}") from error
     if hashlib.sha256(contents).hexdigest() != SPECS[name].sha256:
-        raise RanksUnavailable(f"{name}.tiktoken has other contents than the published file; {_REMEDY}")
+        raise RanksUnavailable(f"{path.name} has other contents than the published file; {_REMEDY}")
     # Every line is `base64 rank`.
     pairs = (line.split() for line in contents.splitlines())
     return {a2b_base64(token): int(rank) for token, rank in pairs}
 
 
-_REMEDY = (
-    "install condenser-proxy again (in a checkout: `make ranks`), or point tokenizer.ranks_dir at a folder that has it"
-)
-
-
-def _read(name: str, directory: Path) -> bytes:
-    try:
-        return (directory / f"{name}.tiktoken").read_bytes()
-    except OSError as error:
-        raise RanksUnavailable(f"{directory}/{name}.tiktoken cannot be read: {error.strerror}; {_REMEDY}") from error
-
-
-def count_in_chunks(text: str, encode: Callable[[str], int], estimate: Callable[[str], int]) -> int:
-    """Tokens of a text by `encode`, or by `estimate` where the tokenizer panics; exact up to SAMPLE_CHARS."""
+def count_in_chunks(text: str, encode: Callable[[str], int]) -> int:
+    """Tokens of a text by `encode`, or estimated where the tokenizer panics; exact up to SAMPLE_CHARS."""
     if len(text) > SAMPLE_CHARS:
-        sample = _sample(text)
-        return count_in_chunks(sample, encode, estimate) * len(text) // len(sample)
-    return sum(_guarded(chunk, encode, estimate) for chunk in chunks(text))
+        # Evenly spaced chunks, the beginning of the text included.
+        pieces = SAMPLE_CHARS // CHUNK_CHARS
+        stride = len(text) // pieces
+        sample = "".join(text[at : at + CHUNK_CHARS] for at in range(0, stride * pieces, stride))
+        return count_in_chunks(sample, encode) * len(text) // len(sample)
+    return sum(_guarded(chunk, encode) for chunk in chunks(text))
 
 
 def chunks(text: str) -> Iterator[str]:
@@ -142,21 +141,11 @@ def chunks(text: str) -> Iterator[str]:
 
 def _cut(text: str, limit: int) -> int:
     """The last harmless cut at or shortly before `limit`, else `limit` itself."""
-    last = limit
-    for match in _CUT.finditer(text, limit - SEARCH_CHARS, limit + 2):
-        if match.start() <= limit:
-            last = match.start()
-    return last
+    places = (match.start() for match in _CUT.finditer(text, limit - SEARCH_CHARS, limit + 2))
+    return max((place for place in places if place <= limit), default=limit)
 
 
-def _sample(text: str) -> str:
-    """Evenly spaced chunks, SAMPLE_CHARS together, the beginning of the text included."""
-    pieces = SAMPLE_CHARS // CHUNK_CHARS
-    stride = len(text) // pieces
-    return "".join(text[at : at + CHUNK_CHARS] for at in range(0, stride * pieces, stride))
-
-
-def _guarded(chunk: str, encode: Callable[[str], int], estimate: Callable[[str], int]) -> int:
+def _guarded(chunk: str, encode: Callable[[str], int]) -> int:
     try:
         return encode(chunk)
     except BaseException as error:

@@ -20,18 +20,11 @@ def namespace(functions: Iterable[Mapping[str, object]]) -> str:
     """
     lines = ["namespace functions {", ""]
     for function in functions:
-        lines += [*_definitions(function), *_comment(function), _signature(function), ""]
+        lines += [*_function(function), ""]
     return "\n".join([*lines, "} // namespace functions"])
 
 
-def _signature(function: Mapping[str, object]) -> str:
-    parameters = function.get("parameters")
-    fields = list(_fields(parameters, 0)) if isinstance(parameters, Mapping) else []
-    body = "\n".join(("_: {", *fields, "}")) if fields else ""
-    return f"type {function.get('name', '')} = ({body}) => any;"
-
-
-def _definitions(function: Mapping[str, object]) -> Iterator[str]:
+def _function(function: Mapping[str, object]) -> Iterator[str]:
     parameters = function.get("parameters")
     schema = parameters if isinstance(parameters, Mapping) else {}
     definitions = schema.get("$defs", schema.get("definitions"))
@@ -39,6 +32,10 @@ def _definitions(function: Mapping[str, object]) -> Iterator[str]:
         if isinstance(shape, Mapping):
             yield from _comment(shape)
             yield f"type {name} = {_type(shape, 0)};"
+    yield from _comment(function)
+    fields = list(_fields(schema, 0))
+    body = "\n".join(("_: {", *fields, "}")) if fields else ""
+    yield f"type {function.get('name', '')} = ({body}) => any;"
 
 
 def _fields(schema: Mapping[str, object], depth: int) -> Iterator[str]:
@@ -67,21 +64,16 @@ def _type(schema: Mapping[str, object], depth: int) -> str:
         return reference.rsplit("/", 1)[-1]
     values = schema.get("enum")
     if isinstance(values, list):
-        return " | ".join(_literal(value) for value in values)
+        return " | ".join(
+            json.dumps(each, ensure_ascii=False) if isinstance(each, str) else str(each) for each in values
+        )
     options = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(options, list):
         return " | ".join(_type(one, depth + 1) for one in options if isinstance(one, Mapping))
-    return _plain(schema, depth)
-
-
-def _plain(schema: Mapping[str, object], depth: int) -> str:
     kind = schema.get("type")
-    if isinstance(kind, list):
-        return _union([one for one in kind if isinstance(one, str)], schema, depth)
-    return _named(kind, schema, depth) if isinstance(kind, str) else "any"
-
-
-def _union(kinds: list[str], schema: Mapping[str, object], depth: int) -> str:
+    if not isinstance(kind, list):
+        return _named(kind, schema, depth) if isinstance(kind, str) else "any"
+    kinds = [one for one in kind if isinstance(one, str)]
     nested = next((at for at, kind in enumerate(kinds) if kind in ("array", "object")), None)
     return " | ".join(_named(kind, schema if at == nested else {}, depth) for at, kind in enumerate(kinds))
 
@@ -94,7 +86,3 @@ def _named(kind: str, schema: Mapping[str, object], depth: int) -> str:
         fields = list(_fields(schema, depth))
         return "\n".join(("{", *fields, "}")) if fields else "object"
     return "number" if kind == "integer" else kind
-
-
-def _literal(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -42,25 +42,23 @@ class ModelTable:
     def load(cls, path: Path) -> ModelTable:
         """Reads `config/models.toml`; raises `OSError`, or `ValueError` if the file is not of its form."""
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-        entries, priced = document.get("models", {}), document.get("prices", {})
         try:
-            windows = {name.lower(): ModelWindow(**_limits_in(entry)) for name, entry in entries.items()}
-            return cls(windows, {name.lower(): Prices(*prices) for name, prices in priced.items()})
+            # `max_output` is in the file for people: the upstream decides how long a reply may be.
+            windows = {
+                name.lower(): ModelWindow(**{key: entry[key] for key in entry.keys() - {"max_output"}})
+                for name, entry in document.get("models", {}).items()
+            }
+            return cls(windows, {name.lower(): Prices(*each) for name, each in document.get("prices", {}).items()})
         except (AttributeError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error
 
-    def __len__(self) -> int:
-        return len(self._models)
-
     def find(self, model: str) -> ModelWindow | None:
         """The limits of a model as a client names it, or None: never the limits of a similar name."""
-        found = (self._models.get(form) for form in _forms(model))
-        return next(filter(None, found), None)
+        return next(filter(None, map(self._models.get, _forms(model))), None)
 
     def prices(self, model: str) -> Prices | None:
         """The published prices of a model at its vendor's own API, or None."""
-        found = (self._prices.get(form) for form in _forms(model))
-        return next(filter(None, found), None)
+        return next(filter(None, map(self._prices.get, _forms(model))), None)
 
 
 @cache
@@ -70,24 +68,17 @@ def bundled_table(path: Path) -> ModelTable:
 
 
 def without_date(model: str) -> str:
-    """The name without the date of its snapshot; unchanged when it ends in none."""
+    """The name without the date of its snapshot, if it ends in one."""
     return _DATE.sub("", model)
 
 
-def _limits_in(entry: Mapping[str, int]) -> dict[str, int]:
-    """An entry without `max_output`, which is in the file for people: the upstream decides how long a reply may be."""
-    return {key: value for key, value in entry.items() if key != "max_output"}
-
-
-def _forms(model: str) -> Iterator[str]:
+def _forms(model: str) -> tuple[str, ...]:
     name = model.strip().lower()
     plain = name.rsplit("/", 1)[-1]
-    yield from (name, plain, without_date(plain))
+    return name, plain, without_date(plain)
 
 
 class StatedWindow(NamedTuple):
-    """The window that a server states for a model."""
-
     window: int
     """In tokens, input and output together."""
     max_input: int | None
@@ -97,7 +88,6 @@ class StatedWindow(NamedTuple):
 
 
 WindowLookup = Callable[[str], StatedWindow | None]
-"""Gives the window that a server states for a model, by name."""
 
 
 def no_stated_window(_model: str) -> None:

@@ -36,7 +36,7 @@ class Sessions:
 
     async def recognise(self, tenant: str, identity: Identity, transcript: Transcript) -> Recognised:
         """As a request of its own."""
-        return await self._recogniser.recognise(tenant, identity, transcript, self._recogniser.patience())
+        return await self._recogniser.recognise(tenant, identity, transcript, self._recogniser.stored.patience())
 
     async def texts(self, key: StoreKey, *, whole: bool = False) -> list[str]:
         """The contents that its blocks have, in order; `whole`, with those that it inherits."""
@@ -50,7 +50,7 @@ class Sessions:
 
     async def history(self, tenant: str, identity: Identity) -> History:
         """As a request of its own."""
-        return await self._recogniser.appended_history(tenant, identity, self._recogniser.patience())
+        return await self._recogniser.appended_history(tenant, identity, self._recogniser.stored.patience())
 
 
 def transcript(text: str) -> Transcript:

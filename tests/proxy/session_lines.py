@@ -24,7 +24,7 @@ from proxy.condensing.exchange import Exchange
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store.redis_store import RedisStore

@@ -16,8 +16,7 @@ from proxy.condensing.exchange import Condenser
 from proxy.condensing.intake import Intake
 from proxy.condensing.recall import Injector, Recall
 from proxy.errors import BadRequest, HistoryUnavailable
-from proxy.request.client_request import ClientRequest
-from proxy.request.wire import Body
+from proxy.request.wire import Body, ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.keeping import Keeper
 from proxy.settings import load_settings

@@ -16,7 +16,7 @@ from proxy import controls
 from proxy.condensing.decision import Decision
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store

@@ -10,7 +10,7 @@ import pytest
 
 from proxy import controls
 from proxy.asking import Caller, Roles
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Endpoint
 from proxy.request import scanning, wire
 from proxy.request.message_cache import Element, MessageCache
 from proxy.request.scanning import DEFAULT_BOUNDS, Bounds, Member
@@ -12,7 +13,23 @@ from proxy.request.wire import Body
 
 
 def read(data: bytes, cache: MessageCache | None = None, bounds: Bounds = DEFAULT_BOUNDS, *, owner: str = "") -> Body:
-    return wire.read(data, CHAT_ENDPOINT, cache, bounds, owner=owner)
+    if cache is None:
+        return wire.read(data, CHAT_ENDPOINT, bounds, owner)
+    return read_by(cache, data, CHAT_ENDPOINT, bounds, owner=owner)
+
+
+def read_by(
+    cache: MessageCache, data: bytes, endpoint: Endpoint, bounds: Bounds = DEFAULT_BOUNDS, *, owner: str = ""
+) -> Body:
+    """The body as it is read through a cache, without an event loop: reading waits only for its next turn."""
+    owner = f"{endpoint.dialect.name} {owner}"
+    reading = wire._recognised(data, endpoint, cache, bounds, owner)
+    while True:
+        try:
+            reading.send(None)
+        except StopIteration as end:
+            body: Body | None = end.value
+            return body or wire.read(data, endpoint, bounds, owner)
 
 
 async def read_in_turns(data: bytes, cache: MessageCache, bounds: Bounds, *, owner: str = "") -> Body:

@@ -13,7 +13,7 @@ from typing import Any
 
 from proxy import controls
 from proxy.condensing.exchange import Exchange
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from tests.support import chat_bodies as wire

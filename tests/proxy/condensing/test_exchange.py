@@ -18,7 +18,7 @@ from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.reply.watching import WatchedReply
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.codec import Records
 from proxy.sessions.session import session_key

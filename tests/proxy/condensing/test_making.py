@@ -16,7 +16,7 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.making import handed_over
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import open_services
 from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.session import session_key

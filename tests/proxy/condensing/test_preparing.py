@@ -17,7 +17,7 @@ from proxy.condensing.exchange import Exchange
 from proxy.condensing.preparing import MAX_HELD
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.sessions.codec import Records
 from proxy.sessions.session import session_key

@@ -9,7 +9,7 @@ from proxy.condensing.context import RequestContext, undecided
 from proxy.condensing.decision import Decision
 from proxy.condensing.requiring import Need, assess_need, with_floor
 from proxy.reasons import Reason
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from strategies.core.requirement import Requirement
 from tests.support.driver import Message, driver, request, talk
 

@@ -19,6 +19,7 @@ from proxy.request.message_cache import MessageCache
 from proxy.tokens.counter import CountingPool, Tokenizers
 from strategies.core.messages import Reader
 from strategies.dialects.chat import Chat
+from tests.support.chat_bodies import read_by
 
 
 class _Items(Chat):
@@ -74,7 +75,7 @@ def body_bytes(**members: object) -> bytes:
 def test_items_are_read_and_spliced_whether_they_are_known_or_not(turn: str) -> None:
     cache, data = MessageCache(), body_bytes(input=STEP, instructions="Be brief.", condenser={"force": True})
     for _ in range(1 if turn == "first" else 3):
-        body = wire.read(data, ITEMS, cache)
+        body = read_by(cache, data, ITEMS)
         cache.keep(body.units)
     assert [element.value for element in body.elements] == STEP
     assert [element.role for element in body.elements] == ["user", "assistant", "assistant"]
@@ -85,7 +86,7 @@ def test_items_are_read_and_spliced_whether_they_are_known_or_not(turn: str) -> 
 
 def test_a_text_in_the_place_of_the_list_is_one_element_and_keeps_its_bytes() -> None:
     data = body_bytes(input="Hi é")
-    body = wire.read(data, ITEMS, MessageCache())
+    body = read_by(MessageCache(), data, ITEMS)
     assert [element.value for element in body.elements] == [{"type": "message", "role": "user", "content": "Hi é"}]
     assert body.spliced() == data
     assert json.loads(body.spliced(messages=b"[%s]" % body.elements[0].data))["input"] == [body.elements[0].value]
@@ -96,14 +97,14 @@ def test_a_text_in_the_place_of_the_list_is_one_element_and_keeps_its_bytes() ->
 @pytest.mark.parametrize("members", [{}, {"input": []}])
 def test_a_list_that_may_be_missing_has_no_elements_and_can_be_added(members: dict[str, Any]) -> None:
     data = body_bytes(**members)
-    body = wire.read(data, ITEMS, MessageCache())
+    body = read_by(MessageCache(), data, ITEMS)
     assert (body.elements, body.spliced()) == ([], data)
     assert json.loads(body.spliced(messages=b"[1]")) == {"model": "m", "input": [1]}
 
 
 def test_what_is_no_element_is_named_by_its_place() -> None:
     with pytest.raises(BadRequest) as raised:
-        wire.read(body_bytes(input=[*STEP, {"role": "user"}]), ITEMS, MessageCache())
+        read_by(MessageCache(), body_bytes(input=[*STEP, {"role": "user"}]), ITEMS)
     assert (str(raised.value), raised.value.param) == ("input[3] has no 'type'.", "input[3].type")
 
 
@@ -113,7 +114,7 @@ def test_the_same_bytes_at_two_endpoints_have_nothing_in_common() -> None:
     data = body_bytes(messages=[{"role": "user", "content": "x"}], max_tokens=5)
     read: list[wire.Body] = []
     for endpoint in (CHAT_ENDPOINT, other, CHAT_ENDPOINT):
-        read.append(wire.read(data, endpoint, cache, owner="t"))
+        read.append(read_by(cache, data, endpoint, owner="t"))
         cache.keep(read[-1].units)
     assert [body.envelope.reply_limit for body in read] == [5, None, 5]
     assert [body.envelope.counted_length for body in read] == [0, 1, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,6 @@ from proxy.knowledge.anchor import (
     from_row,
     growth,
     longest_anchor,
-    row,
     stands_in,
 )
 from proxy.knowledge.prices import EVEN, Features
@@ -159,5 +159,6 @@ def test_an_anchor_stands_in_what_begins_with_its_view() -> None:
 
 def test_an_anchor_comes_back_from_the_store_as_it_was() -> None:
     anchor = anchored(FIRST, 2_000, "c1")
-    assert from_row(row(anchor)) == anchor
-    assert isinstance(from_row(row(anchor)).fixed, Features)
+    row = json.loads(json.dumps(anchor))
+    assert from_row(row) == anchor
+    assert isinstance(from_row(row).fixed, Features)

@@ -43,11 +43,11 @@ def assert_same(one: Body, other: Body) -> None:
     assert [each.data for each in one.elements] == [each.data for each in other.elements]
     assert [each.value for each in one.elements] == [each.value for each in other.elements]
     assert [each.role for each in one.elements] == [each.role for each in other.elements]
-    assert list(one.members) == list(other.members)
+    assert list(one.envelope.members) == list(other.envelope.members)
     assert one.values == other.values
     for messages in (None, b"[7]"):
         for model in (None, "other"):
-            if model is None or "model" in one.members:
+            if model is None or "model" in one.envelope.members:
                 assert one.spliced(messages=messages, model=model) == other.spliced(messages=messages, model=model)
 
 

@@ -108,23 +108,11 @@ def test_a_message_list_is_measured_alike_whatever_prefix_is_cached(
         assert_same(reading.take(messages), Reading().take(messages))
 
 
-def test_a_conversation_has_its_first_prefix_and_one_that_moves_on_with_it() -> None:
+def test_a_conversation_has_a_prefix_that_moves_on_with_it() -> None:
     reading = Reading()
     for length in range(MIN_MESSAGES + 2, len(MESSAGES), 2):
         reading.take(MESSAGES[:length])
-        assert set(reading.prefixes) == {reading.body.elements[MIN_MESSAGES], reading.body.elements[-2]}
-
-
-def test_conversations_that_begin_alike_continue_from_the_same_first_prefix() -> None:
-    reading = Reading()
-    for name in ("one", "two", "three"):
-        forked = [*MESSAGES, {"role": "user", "content": name}]
-        reading.take(forked)
-        found = reading.found()
-        assert found is not None
-        assert found.is_first
-        assert len(found.elements) == len(MESSAGES) - 1
-        reading.take([*forked, {"role": "assistant", "content": f"{name}!"}, {"role": "user", "content": "And now?"}])
+        assert reading.prefixes == [reading.body.elements[-2]]
 
 
 def test_a_prefix_is_found_although_the_last_message_was_rewritten() -> None:
@@ -166,7 +154,7 @@ async def test_a_conversation_with_two_counters_has_a_prefix_for_each() -> None:
             found = reading.found(kind)
             assert found is not None
             assert len(found.elements) == length - 2
-    assert set(reading.prefixes) == {reading.body.elements[MIN_MESSAGES], reading.body.elements[-2]}
+    assert reading.prefixes == [reading.body.elements[-2]]
 
 
 def test_counts_of_different_counters_are_not_mixed() -> None:

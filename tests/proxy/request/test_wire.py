@@ -67,8 +67,8 @@ def test_every_member_and_message_is_found_with_its_own_text(
 ) -> None:
     members, listed, text = made
     body = read(text.encode())
-    for member in body.members.values():
-        assert json.loads(text[member.start : member.value_start].rstrip(" \t\n\r:")) == member.key
+    for key, member in body.envelope.members.items():
+        assert json.loads(text[member.start : member.value_start].rstrip(" \t\n\r:")) == key
         assert text[member.value_start : member.end] in [value for _, value in members]
     assert [each.raw for each in body.elements] == listed
 
@@ -88,7 +88,7 @@ def test_replaced_messages_leave_every_byte_before_and_after_them(
 ) -> None:
     text = made[2]
     body = read(text.encode())
-    at, end = body.members["messages"].value_start, body.members["messages"].end
+    at, end = body.envelope.members["messages"].value_start, body.envelope.members["messages"].end
     assert body.spliced(messages=new.encode()) == (text[:at] + new + text[end:]).encode()
 
 

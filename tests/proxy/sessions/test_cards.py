@@ -14,7 +14,6 @@ from proxy.sessions.cards import (
     MAX_SUPERSEDED,
     cards_of_scope,
     combined_cards,
-    key_of_shown,
     scope_key,
     with_shared,
 )
@@ -30,8 +29,6 @@ from tests.proxy.memory.test_admin import card, condensation
 def test_a_scope_has_a_key_that_no_session_id_has() -> None:
     key = scope_key("t", "home")
     assert key.name.startswith("m")
-    assert key_of_shown("scope:home") == key.name
-    assert key_of_shown("home") is None
     assert scope_key("t", "Home") != key
 
 

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.append import Append
 from proxy.sessions.codec import new_block
-from proxy.sessions.histories import READS_BY_NAME, Histories, StoredHistory
+from proxy.sessions.histories import READS_BY_NAME, Append, Histories, StoredHistory
 from proxy.sessions.session import Session, Tip
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import Store, StoreError, StoreKey, Write

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.sessions.append import Append
+from proxy.sessions.histories import Append
 from proxy.sessions.keeping import Keeper, is_small
-from proxy.sessions.session import NO_TIP, Tip
+from proxy.sessions.session import Tip
 from proxy.sessions.stored import StoredSessions
 from proxy.sessions.turn import SessionUpdate
 from proxy.store import open_store
@@ -67,7 +67,7 @@ async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:
     await asyncio.gather(sessions.settle(one, turn("abcde")), sessions.settle(two, turn("xyz")))
     found = await recognised(sessions, "abcdefg", NAMED)
     assert found.session is not None
-    assert {each.count for each in found.session.branches} == {5, 3}
+    assert {each.length for each in found.session.branches} == {5, 3}
     assert found.session.totals["requests"] == 3
 
 
@@ -87,7 +87,7 @@ async def settle_append(sessions: Sessions, *turns: SessionUpdate) -> list[str]:
 
 
 async def test_an_append_that_was_overtaken_leaves_what_was_stored_before_it(sessions: Sessions) -> None:
-    first = appended(NO_TIP, "one", "1")
+    first = appended(Tip(), "one", "1")
     assert await settle_append(sessions, first) == ["one", "1"]
     assert first.tip is not None
     won, lost = appended(first.tip, "two", "2"), appended(first.tip, "other", "3")
@@ -95,12 +95,12 @@ async def test_an_append_that_was_overtaken_leaves_what_was_stored_before_it(ses
 
 
 async def test_the_same_append_at_once_is_stored_once_with_the_newer_reply(sessions: Sessions) -> None:
-    texts = await settle_append(sessions, appended(NO_TIP, "one", "1"), appended(NO_TIP, "one", "1 again"))
+    texts = await settle_append(sessions, appended(Tip(), "one", "1"), appended(Tip(), "one", "1 again"))
     assert texts == ["one", "1 again"]
 
 
 async def test_an_append_to_a_history_that_is_gone_is_not_stored(sessions: Sessions, store: Store) -> None:
-    first = appended(NO_TIP, "one", "1")
+    first = appended(Tip(), "one", "1")
     await settle_append(sessions, first)
     assert first.tip is not None
     await store.delete((await recognised(sessions, "abc", NAMED)).key)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from proxy.endpoints.replies import ending
 from proxy.sessions.codec import Records, encode_session
-from proxy.sessions.recognition import is_answered_alike
 from proxy.sessions.session import Branch, Session, branch_name, with_depth
 from proxy.sessions.turn import MAX_BRANCHES, SessionUpdate, session_after, unstored_in
 from proxy.store.base import Snapshot
@@ -65,7 +64,7 @@ def branch(session: Session, history: str) -> str | None:
 def test_a_new_session_has_no_branch_and_its_first_is_main() -> None:
     assert branch(NEW, "a") is None
     session, opened = moved(NEW, said("a"), 1.0)
-    assert (opened.name, opened.count, opened.before) == ("main", 1, ROOT)
+    assert (opened.name, opened.length, opened.before) == ("main", 1, ROOT)
     assert branch(session, "a") == "main"
 
 
@@ -190,10 +189,10 @@ def test_a_rewritten_last_message_is_a_users_and_was_answered_alike(
     opening = [user("Plan my garden."), assistant("")]
     before = transcript_of([*opening, user("What now?")])
     session, branch = moved(DERIVED, before, 0.0, reply=ending(reply))
-    assert is_answered_alike(branch, before)
+    assert branch.is_answered_alike(before)
     later = transcript_of([*opening, rewritten, assistant("Dig."), user("And then?")])
     assert session.find_branch(later) == branch
-    assert is_answered_alike(branch, later) == alike
+    assert branch.is_answered_alike(later) == alike
 
 
 def test_a_verdict_comes_back_from_the_store_and_an_older_one_knows_its_end_only() -> None:
@@ -215,4 +214,4 @@ def test_a_branch_comes_back_from_the_store_and_an_older_one_has_no_reply() -> N
     del document["branches"][0][9:]
     older = Records().session(Snapshot(json.dumps(document).encode(), 1))
     assert older is not None
-    assert older.branches == (replace(branch, reply="", last=b"", openings=(), may_be_side=False),)
+    assert older.branches == (branch._replace(reply="", last=b"", openings=(), may_be_side=False),)

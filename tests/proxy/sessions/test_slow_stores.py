@@ -17,7 +17,7 @@ from proxy.condensing.leases import Leases
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.request.client_request import ClientRequest
+from proxy.request.wire import ClientRequest
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.services import Services, open_services
 from proxy.sessions.session import session_key

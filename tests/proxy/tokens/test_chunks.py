@@ -21,7 +21,7 @@ SOURCE = inspect.getsource(random)
 
 
 def counted(encoding: tiktoken.Encoding, text: str) -> int:
-    return count_in_chunks(text, lambda chunk: len(encoding.encode_ordinary(chunk)), estimate)
+    return count_in_chunks(text, lambda chunk: len(encoding.encode_ordinary(chunk)))
 
 
 @pytest.mark.parametrize("name", ["o200k_base", "cl100k_base"])
@@ -54,7 +54,7 @@ def test_a_text_beyond_the_cap_is_extrapolated_from_samples(encodings: Encodings
         return len(encoding.encode_ordinary(chunk))
 
     text = ENGLISH * (6_000_000 // len(ENGLISH))
-    tokens = count_in_chunks(text, encode, estimate)
+    tokens = count_in_chunks(text, encode)
     whole = len(encoding.encode_ordinary(ENGLISH)) * (len(text) // len(ENGLISH))
     assert sum(seen) <= SAMPLE_CHARS
     assert abs(tokens - whole) < 0.01 * whole
@@ -68,7 +68,7 @@ def test_a_panic_of_the_tokenizer_costs_precision_and_nothing_else() -> None:
     def panics(chunk: str) -> int:
         raise PanicException("regex stack overflow")
 
-    assert count_in_chunks("some text", panics, estimate) == estimate("some text")
+    assert count_in_chunks("some text", panics) == estimate("some text")
 
 
 def test_an_interrupt_is_not_taken_for_a_panic() -> None:
@@ -76,7 +76,7 @@ def test_an_interrupt_is_not_taken_for_a_panic() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        count_in_chunks("some text", interrupted, estimate)
+        count_in_chunks("some text", interrupted)
 
 
 @settings(max_examples=30, deadline=None)

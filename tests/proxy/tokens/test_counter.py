@@ -93,11 +93,11 @@ def test_a_text_costs_what_the_encoding_makes_of_it(encodings: Encodings) -> Non
 
 def test_an_encoding_is_loaded_when_it_is_first_needed(encodings: Encodings) -> None:
     tokenizers = Tokenizers()
-    states = [[row.state for row in tokenizers.status()]]
+    states = [list(tokenizers.states().values())]
     tokenizers.warm()
-    states.append([row.state for row in tokenizers.status()])
+    states.append(list(tokenizers.states().values()))
     tokenizers.for_model("gpt-4", ChatCounter)
-    states.append([row.state for row in tokenizers.status()])
+    states.append(list(tokenizers.states().values()))
     assert states == [["not loaded"] * 2, ["not loaded", "loaded"], ["loaded"] * 2]
 
 
@@ -134,8 +134,8 @@ def test_without_rank_files_tokens_are_estimated_with_one_warning(
     assert {(counter.name, counter.exact) for counter in counters} == {("estimate", False)}
     assert counters[0].message(HELLO) == pytest.approx(10, abs=3)
     assert len(caplog.records) == 1
-    assert [row.state for row in tokenizers.status()] == ["not loaded", "unavailable"]
-    assert "make ranks" in tokenizers.status()[1].problem
+    assert tokenizers.states() == {"cl100k_base": "not loaded", "o200k_base": "unavailable"}
+    assert "make ranks" in tokenizers.problems["o200k_base"]
 
 
 def test_the_other_encoding_still_counts_when_one_file_is_bad(encodings: Encodings, tmp_path: Path) -> None:

@@ -27,28 +27,11 @@ def jpeg(width: int, height: int) -> bytes:
     return b"\xff\xd8" + exif + tables + frame
 
 
-def webp(kind: bytes, body: bytes) -> bytes:
-    return b"RIFF\0\0\0\0WEBP" + kind + struct.pack("<I", len(body)) + body
-
-
-def lossy(width: int, height: int) -> bytes:
-    return webp(b"VP8 ", b"\0\0\0\x9d\x01\x2a" + struct.pack("<HH", width, height))
-
-
-def lossless(width: int, height: int) -> bytes:
-    return webp(b"VP8L", b"\x2f" + struct.pack("<I", (height - 1) << 14 | (width - 1)) + b"\0" * 8)
-
-
-def extended(width: int, height: int) -> bytes:
-    sides = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
-    return webp(b"VP8X", b"\0\0\0\0" + sides)
-
-
 def uri(data: bytes) -> str:
     return "data:image/whatever;base64," + base64.b64encode(data).decode()
 
 
-@pytest.mark.parametrize("make", [png, gif, jpeg, lossy, lossless, extended])
+@pytest.mark.parametrize("make", [png, gif, jpeg])
 def test_the_size_is_read_from_the_header(make: object) -> None:
     assert callable(make)
     assert images.size_of(uri(make(1126, 488))) == (1126, 488)
@@ -76,7 +59,7 @@ def test_a_picture_that_cannot_be_read_has_no_size(place: str) -> None:
 
 @given(
     st.binary(max_size=60),
-    st.sampled_from([b"", b"\xff\xd8", b"\xff\xd8\xff", b"GIF89a", b"RIFF0000WEBPVP8X"]),
+    st.sampled_from([b"", b"\xff\xd8", b"\xff\xd8\xff", b"GIF89a"]),
 )
 def test_no_bytes_make_the_reader_fail(data: bytes, head: bytes) -> None:
     size = images.size_of(uri(head + data))
