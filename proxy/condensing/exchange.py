@@ -181,7 +181,7 @@ class Exchange:
         now = self._now
         if now.rounds is None:
             return reply
-        searcher, scope = self._parts.searcher, self.request.scope
+        searcher, scope = self._parts.searcher, self.request.lesson_scope
         searched = await searcher.run_searches(now.decision, now.rounds, scope, reply, send)
         if searched.refuses_tool:
             decision = now.decision._replace(reason=Reason.MEMORY_TOOL_REFUSED)
@@ -281,7 +281,7 @@ class Exchange:
         """Learns from a refusal for length, and makes a smaller view once; for a trial, decides anew instead."""
         now, request, parts, reply_limit = self._now, self.request, self._parts, self.request.body.envelope.reply_limit
         learned = parts.knowledge.window_from(refused, refusal, now.decision, request)
-        policy = parts.policies.lowered(now.decision.policy, learned, request.scope, reply_limit)
+        policy = parts.policies.lowered(now.decision.policy, learned, request.lesson_scope, reply_limit)
         if policy.budget is None:
             return None
         if now.untried is not None:
@@ -289,7 +289,9 @@ class Exchange:
         context, started = now.rewritable, perf_counter()
         if now.is_last or context is None:
             return None
-        passed = parts.knowledge.learned.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
+        passed = (
+            parts.knowledge.learned.longest_passed(request.lesson_scope) if learned.origin is Origin.GUESS else None
+        )
         reply_tokens = refusal.reply_tokens or reply_limit or 0
         sent = RefusedRequest(now.decision.tokens_after, now.decision.expected_tokens, reply_tokens)
         context = context._replace(policy=policy.scaled(context.calibrated.scale))
@@ -338,9 +340,9 @@ class Exchange:
         )
         if is_small and update.patch is update.memory_patch is None:
             return
-        if context.keeps_reply and self.request.goes_on is not None:
+        if context.keeps_reply and self.request.continuation is not None:
             session = context.recognised.key.name
-            blocks = reply_block(self.request.goes_on, self.request.body, session, reply_id, items)
+            blocks = reply_block(self.request.continuation, self.request.body, session, reply_id, items)
             update = update._replace(blocks=blocks)
         if context.append is None:
             await self._parts.decider.keeper.settle(context.recognised, update)

@@ -60,7 +60,7 @@ class Intake:
 
     async def build_context(self, request: ClientRequest, timing: Timing) -> RequestContext:
         """The context of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
-        scope = request.scope
+        scope = request.lesson_scope
         counter = self.tokenizers.for_model(request.model, request.body.endpoint.counter, request.tenant)
         body = request.body
         identity = self.recogniser.identify(request.controls.session, request.headers, body.endpoint, body.values)
@@ -80,12 +80,12 @@ class Intake:
             await asyncio.sleep(0)  # to recognise this many messages takes long
         recognised = await self.recogniser.recognise(request.tenant, identity, measured.transcript, patience)
         recognised = recognised._replace(trust=request.trust)
-        if request.controls.dry_run and (recognised.session or recognised.condensations or request.goes_on):
+        if request.controls.dry_run and (recognised.session or recognised.condensations or request.continuation):
             await request.trust.prove(request.headers)
         settings = recognised.session.settings if recognised.session else {}
         policy = self.policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, known)
         if policy.scope:
-            recognised = await self.recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
+            recognised = await self.recogniser.with_card_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:
             policy = policy.off()
         if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
@@ -214,7 +214,7 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
         body.size if context.is_estimated else None,
         tuple(hidden),
         measured.features,
-        context.request.scope,
+        context.request.lesson_scope,
         blake2b(beginning, digest_size=4).hexdigest(),
     )
 

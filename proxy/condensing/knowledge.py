@@ -19,7 +19,7 @@ from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import CountedReply, LearnedWindow, LearnedWindows
-from proxy.knowledge.profiles import MAX_MODELS, CallersText, Profile, Profiles, Scope, sends_options
+from proxy.knowledge.profiles import MAX_MODELS, CallersText, LessonScope, Profile, Profiles, sends_options
 from proxy.overflow import Refusal, recognise
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply
@@ -48,7 +48,7 @@ class Knowledge:
     report: Callable[[], None]
     _logged: Lru[str, int] = field(default_factory=lambda: Lru(MAX_MODELS))
 
-    async def before(self, scope: Scope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> int:
+    async def before(self, scope: LessonScope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> int:
         """Makes sure that what others know of a model is known here too, if it is time to read that.
 
         Returns the maximum number of tokens that the upstream may add to a request by itself.
@@ -77,7 +77,7 @@ class Knowledge:
             return
         reply, model = CountedReply(decision.view.tokens, usage.prompt, decision.exact), request.model
         shares = not request.controls.no_store
-        kept = self.learned.learn_from_usage(request.scope, decision.expected_tokens, reply, shares=shares)
+        kept = self.learned.learn_from_usage(request.lesson_scope, decision.expected_tokens, reply, shares=shares)
         if kept is None:
             return
         self.report()
@@ -97,7 +97,7 @@ class Knowledge:
         status, answer = refused.reply.status, request.body.endpoint.answer
         stands = recognise(status, refused.error, clean, answer=answer) if refusal.window is not None else None
         return self.learned.learn_from_refusal(
-            request.scope,
+            request.lesson_scope,
             refusal,
             decision.expected_tokens,
             shares=not request.controls.no_store,
@@ -109,5 +109,5 @@ class Knowledge:
         options = sends_options(request.body.values, probed=decision.probed)
         sent = decision.policy.profile
         return self.profiles.learn_from_refusal(
-            request.scope, refused.reply.status, refused.error, sent, options=options, request=decision.body
+            request.lesson_scope, refused.reply.status, refused.error, sent, options=options, request=decision.body
         )

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from proxy.knowledge.prices import EVEN, Features, of_messages
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.lru import Lru
 from strategies.core.budget import UNSCALED, Scale
 from strategies.core.messages import Message
@@ -30,7 +30,7 @@ MIN_SLOPE, MAX_SLOPE = 0.3, 4.0  # upstream tokens for each token that we count
 _MIN_CHAIN = 64  # tokens; fewer say nothing about a slope
 _DIGITS = 6
 _ALIKE = 0.02  # of a view's tokens; a form that merges messages costs a few less
-_NOWHERE = Scope("", "")
+_NOWHERE = LessonScope("", "")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CountedPrompt:
     hidden: tuple[tuple[int, Message], ...] = ()
     """Messages of hidden rounds, each with the number of chain messages before it."""
     chain_features: Features | None = None
-    scope: Scope = _NOWHERE
+    scope: LessonScope = _NOWHERE
     conversation: str = ""
 
     @property
@@ -107,7 +107,10 @@ def stands_in(anchor: Anchor, digests: Sequence[bytes]) -> bool:
 
 
 def longest_anchor(
-    anchors: Lru[tuple[Scope, bytes], Anchor], scope: Scope, digests: Sequence[bytes], stored: Anchor | None = None
+    anchors: Lru[tuple[LessonScope, bytes], Anchor],
+    scope: LessonScope,
+    digests: Sequence[bytes],
+    stored: Anchor | None = None,
 ) -> Anchor | None:
     """The anchor of the longest beginning of a transcript with these chain digests.
 

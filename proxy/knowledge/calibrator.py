@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from proxy.knowledge.anchor import Anchor, Calibration, CountedPrompt, calibration_for, longest_anchor
 from proxy.knowledge.prices import EVEN, Features, Observation, Samples, decoded, encoded, mean_error, of_messages
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Facts
@@ -95,8 +95,8 @@ class Calibrator:
     ttl: int
     clock: Callable[[], float]
     report: Callable[[str, Progress], None]
-    truncated_at: Callable[[Scope], int | None] = lambda _: None
-    _anchors: Lru[tuple[Scope, bytes], Anchor] = field(default_factory=lambda: Lru(MAX_ANCHORS))
+    truncated_at: Callable[[LessonScope], int | None] = lambda _: None
+    _anchors: Lru[tuple[LessonScope, bytes], Anchor] = field(default_factory=lambda: Lru(MAX_ANCHORS))
     """The latest anchors of all conversations, by the chain digest of their node."""
     _models: Callable[[str], defaultdict[str, _Known]] = field(
         default_factory=lambda: lru_cache(MAX_MODELS)(lambda _: defaultdict(_Known))

@@ -30,7 +30,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.overflow import Refusal
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Facts
@@ -115,29 +115,29 @@ class LearnedWindows:
     ttl: int
     clock: Callable[[], float]
     loaded: WindowLookup = no_stated_window
-    _state: Callable[[Scope], _ScopeState] = field(
+    _state: Callable[[LessonScope], _ScopeState] = field(
         default_factory=lambda: lru_cache(MAX_SCOPES)(lambda _: _ScopeState())
     )
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _has_taught: bool = False  # mostly, so that most requests need not look any further
 
-    def window(self, scope: Scope) -> LearnedWindow | None:
+    def window(self, scope: LessonScope) -> LearnedWindow | None:
         """The smallest unexpired window that holds for a tenant."""
         if not self._has_taught:
             return None
         known = [self._unexpired(state.window) for state in self._known(scope)]
         return min(filter(None, known), key=lambda window: window.tokens, default=None)
 
-    def truncated_at(self, scope: Scope) -> int | None:
+    def truncated_at(self, scope: LessonScope) -> int | None:
         """The count that the upstream gives for each prompt that it truncates; None unless it is known to truncate."""
         window = self.window(scope) if self._has_taught else None
         return window.tokens if window is not None and window.origin is Origin.TRUNCATION else None
 
-    def longest_passed(self, scope: Scope) -> int:
+    def longest_passed(self, scope: LessonScope) -> int:
         """The longest prompt that this process saw pass, in tokens as we expected them to be counted; 0 for none."""
         return self._state(scope).longest_passed
 
-    def takes_trial(self, scope: Scope) -> bool:
+    def takes_trial(self, scope: LessonScope) -> bool:
         """Whether a request may now be sent as a trial of the learned window; if so, the next one waits for `TRIAL`.
 
         A truncation is tried only by its expiry: a trial would silently cost the client its oldest messages.
@@ -149,12 +149,12 @@ class LearnedWindows:
             state.tried_at = now
         return bool(states)
 
-    def _known(self, scope: Scope) -> list[_ScopeState]:
+    def _known(self, scope: LessonScope) -> list[_ScopeState]:
         """The states in which this tenant and everyone have learned something."""
         states = [self._state(each) for each in dict.fromkeys((scope, scope.everyone))]
         return [state for state in states if state.window is not None]
 
-    def refresh(self, scope: Scope) -> Sequence[Hashable]:
+    def refresh(self, scope: LessonScope) -> Sequence[Hashable]:
         """Starts reading what others have learned, if that is due; returns the keys of the tasks that read it first."""
         now, first = self.clock(), []
         for each in (scope, scope.everyone):
@@ -168,7 +168,7 @@ class LearnedWindows:
         return first
 
     def learn_from_refusal(
-        self, scope: Scope, refusal: Refusal, sent: int, *, shares: bool = True, proven: bool = False
+        self, scope: LessonScope, refusal: Refusal, sent: int, *, shares: bool = True, proven: bool = False
     ) -> LearnedWindow:
         """Learns from a refusal of a prompt that the upstream was expected to count as `sent` tokens.
 
@@ -185,7 +185,9 @@ class LearnedWindows:
             self._share(scope)
         return learned
 
-    def learn_from_usage(self, scope: Scope, expected: int, reply: CountedReply, *, shares: bool = True) -> int | None:
+    def learn_from_usage(
+        self, scope: LessonScope, expected: int, reply: CountedReply, *, shares: bool = True
+    ) -> int | None:
         """Learns from the usage of a reply to a prompt that the upstream was expected to count as `expected` tokens.
 
         Returns the tokens that the upstream keeps of such a prompt if it is proven to truncate, else None.
@@ -204,7 +206,7 @@ class LearnedWindows:
                 self._disprove(scope, expected, reply.counted, shares=shares)
         return kept
 
-    def _disprove(self, scope: Scope, expected: int, counted: int, *, shares: bool) -> None:
+    def _disprove(self, scope: LessonScope, expected: int, counted: int, *, shares: bool) -> None:
         """Forgets windows that are smaller than a prompt that was read whole, as far as is known."""
         for each in (scope, scope.everyone):
             state = self._state(each)
@@ -213,7 +215,7 @@ class LearnedWindows:
                 if shares:
                     self._share(each)
 
-    def _lower(self, scope: Scope, tokens: int, origin: Origin) -> LearnedWindow:
+    def _lower(self, scope: LessonScope, tokens: int, origin: Origin) -> LearnedWindow:
         state = self._state(scope)
         learned = LearnedWindow(tokens, origin, self.clock() + self.ttl)
         before = self._unexpired(state.window)
@@ -225,14 +227,14 @@ class LearnedWindows:
     def _unexpired(self, window: LearnedWindow | None) -> LearnedWindow | None:
         return window if window is not None and window.until > self.clock() else None
 
-    def _name(self, scope: Scope) -> str:
+    def _name(self, scope: LessonScope) -> str:
         return f"window-{blake2b(json.dumps([self.upstream, *scope]).encode(), digest_size=16).hexdigest()}"
 
-    def _share(self, scope: Scope) -> None:
+    def _share(self, scope: LessonScope) -> None:
         """Starts writing to the store what is known of a scope; an app that closes lets that finish."""
         self.tasks.own(self._write(scope), to_its_end=True)
 
-    async def _write(self, scope: Scope) -> None:
+    async def _write(self, scope: LessonScope) -> None:
         # One after the other, so that no write of an older window comes last.
         async with self._writing:
             known = self._state(scope).window
@@ -240,7 +242,7 @@ class LearnedWindows:
             fact = json.dumps({"v": _VERSION, "window": window}).encode()
             await self.facts.put(self._name(scope), fact, self.ttl, _WHAT)
 
-    async def _read(self, scope: Scope) -> None:
+    async def _read(self, scope: LessonScope) -> None:
         """Takes over what another process knows, if its window is no larger, or ours has none."""
         fact, state = await self.facts.get(self._name(scope), _WHAT), self._state(scope)
         try:

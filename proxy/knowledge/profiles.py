@@ -1,7 +1,7 @@
 """Profiles: the forms of a request that an upstream refuses, known from the settings or from its errors; and whom what
 an error teaches holds for.
 
-What an error teaches holds at once for the tenant that met it (`Scope`). It holds for everyone only if the error
+What an error teaches holds at once for the tenant that met it (`LessonScope`). It holds for everyone only if the error
 teaches the same without all that it may have quoted of the request (`CallersText`): values, runs of two words or more,
 and numbers.
 
@@ -55,15 +55,15 @@ _log = logging.getLogger(__name__)
 # -- whom a lesson holds for ---------------------------------------------------------------------------
 
 
-class Scope(NamedTuple):
+class LessonScope(NamedTuple):
     """A model, and the tenant that a lesson about it holds for; None for everyone."""
 
     model: str
     tenant: str | None = None
 
     @property
-    def everyone(self) -> Scope:
-        return Scope(self.model)
+    def everyone(self) -> LessonScope:
+        return LessonScope(self.model)
 
 
 class CallersText:
@@ -190,15 +190,15 @@ _LESSONS = {key: re.compile("|".join(words), re.IGNORECASE | re.DOTALL) for key,
 class Profiles:
     _set_for: Callable[[str], Profile] = lambda _: ANY
     _set: Lru[str, Profile] = field(default_factory=lambda: Lru(MAX_MODELS), init=False)
-    _learned: Lru[Scope, Profile] = field(default_factory=lambda: Lru(MAX_SCOPES), init=False)
+    _learned: Lru[LessonScope, Profile] = field(default_factory=lambda: Lru(MAX_SCOPES), init=False)
 
-    def for_model(self, scope: Scope) -> Profile:
+    def for_model(self, scope: LessonScope) -> Profile:
         """The profile of a model's server, as far as it is known in a scope."""
         learned = self._learned.get(scope) or self._learned.get(scope.everyone)
         return learned or self._set.use(scope.model) or self._set.put(scope.model, self._set_for(scope.model))
 
     def learn_from_refusal(
-        self, scope: Scope, status: int, body: bytes, sent: Profile, *, options: bool, request: bytes
+        self, scope: LessonScope, status: int, body: bytes, sent: Profile, *, options: bool, request: bytes
     ) -> Profile | None:
         """Learns from an error to a request that was written for the profile `sent`.
 
@@ -214,7 +214,7 @@ class Profiles:
         self._learn(scope, taught)
         return taught
 
-    def _learn(self, scope: Scope, taught: Profile) -> None:
+    def _learn(self, scope: LessonScope, taught: Profile) -> None:
         if taught != self.for_model(scope):
             self._learned.put(scope, taught)
             holds_for = "one tenant" if scope.tenant else "everyone"

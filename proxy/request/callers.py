@@ -133,7 +133,7 @@ class Trust:
     credential: str
     accepted_at: float
     _callers: Callers | None = None
-    _held: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    _deferred: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
 
     @property
     def accepted(self) -> bool:
@@ -148,17 +148,17 @@ class Trust:
         if self._callers is not None:
             await self._callers.prove(self, headers)
 
-    def holds(self, write: Callable[[], Awaitable[object]]) -> bool:
+    def defers(self, write: Callable[[], Awaitable[object]]) -> bool:
         """Whether a write must wait; then it is kept, and made when the credential is accepted."""
         if not self.accepted:
-            self._held.append(write)
+            self._deferred.append(write)
         return not self.accepted
 
     async def accept(self, now: float) -> None:
         """Takes in that the upstream has accepted the credential, and makes the writes that waited for that."""
         self.accepted_at = max(self.accepted_at, now)
-        held, self._held = self._held, []
-        for write in held:
+        deferred, self._deferred = self._deferred, []
+        for write in deferred:
             await write()
 
 

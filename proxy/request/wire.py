@@ -23,7 +23,7 @@ from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint, MalformedElement
 from proxy.errors import BadRequest
 from proxy.http.headers import Headers
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.request.callers import ALWAYS, Trust
 from proxy.request.message_cache import IS_TEXT, Element, MessageCache, Span
 from proxy.request.scanning import (
@@ -116,7 +116,7 @@ class Body(NamedTuple):
         return (member.start if before < 0 else before), member.end
 
 
-class GoesOn(NamedTuple):
+class Continuation(NamedTuple):
     """What a request goes on from whose reply is to be stored, so that a later request may name it."""
 
     name: str = ""
@@ -144,7 +144,7 @@ class ClientRequest(NamedTuple):
     """The body as it came in if it had a content encoding, else empty."""
     encoding_headers: Sequence[tuple[bytes, bytes]] = ()
     trust: Trust = ALWAYS
-    goes_on: GoesOn | None = None
+    continuation: Continuation | None = None
     """What it goes on from; None if its reply is not to be stored for others to name."""
 
     @property
@@ -152,9 +152,9 @@ class ClientRequest(NamedTuple):
         return self.path or self.body.endpoint.path.encode()
 
     @property
-    def scope(self) -> Scope:
+    def lesson_scope(self) -> LessonScope:
         """The scope of what an answer to this request teaches."""
-        return Scope(self.model, self.tenant)
+        return LessonScope(self.model, self.tenant)
 
 
 async def read_in_turns(

@@ -29,7 +29,7 @@ MAX_CARDS = 500
 MAX_SUPERSEDED = 100
 
 
-class Scope(NamedTuple):
+class CardScope(NamedTuple):
     """A scope as one request sees it; `cards` are the cards that it may see, superseded ones too."""
 
     key: StoreKey

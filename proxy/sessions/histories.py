@@ -41,7 +41,7 @@ from proxy.endpoints.replies import Items
 from proxy.endpoints.table import endpoint_named
 from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.message_cache import Element
-from proxy.request.wire import Body, GoesOn
+from proxy.request.wire import Body, Continuation
 from proxy.runtime.lru import Lru
 from proxy.sessions.codec import BLOCK_VERSION, StoredMessage, block_document, messages_of
 from proxy.sessions.session import CHAT, EMPTY, Branch, Session, Tip
@@ -313,11 +313,11 @@ class KeptReplies:
         self._stored = stored
         self._histories = Histories(stored)
 
-    async def supplied(self, tenant: str, body: Body) -> tuple[Body, GoesOn | None]:
+    async def supplied(self, tenant: str, body: Body) -> tuple[Body, Continuation | None]:
         """The body of a request with the history that it names; unchanged and None where that is not known."""
         named = body.values.get(body.endpoint.previous_reply)
         if named is None:
-            return body, GoesOn() if body.endpoint.is_kept(body.values) else None
+            return body, Continuation() if body.endpoint.is_kept(body.values) else None
         if not isinstance(named, str):
             return body, None
         try:
@@ -326,7 +326,7 @@ class KeptReplies:
             self._stored.outage.failed("a stored reply was not read", error)
             return body, None
 
-    async def _supplied(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, GoesOn | None]:
+    async def _supplied(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, Continuation | None]:
         name, lookup = block_name(reply_id), SessionLookup(self._stored, tenant)
         key = StoreKey(tenant, (await lookup.names([name])).get(name, ""))
         session = await lookup.session(key.name) if key.name else None
@@ -337,18 +337,20 @@ class KeptReplies:
             before = history_at(Tip("", name), history.appended).elements
         except KeyError:
             return body, None
-        return body.with_history((*before, *body.elements)), GoesOn(name, key.name, len(before))
+        return body.with_history((*before, *body.elements)), Continuation(name, key.name, len(before))
 
 
 def block_name(reply_id: str) -> str:
     return blake2b(reply_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"reply").hexdigest()
 
 
-def reply_block(goes_on: GoesOn, body: Body, session: str, reply_id: str, reply: Items) -> Mapping[str, bytes]:
+def reply_block(
+    continuation: Continuation, body: Body, session: str, reply_id: str, reply: Items
+) -> Mapping[str, bytes]:
     """The block that stores the reply to a request in a session, by its name; empty for a reply without an id."""
     if not (reply and reply_id):
         return {}
-    is_here = goes_on.session == session
-    base, start = (goes_on.name, goes_on.supplied) if is_here else ("", 0)
+    is_here = continuation.session == session
+    base, start = (continuation.name, continuation.supplied) if is_here else ("", 0)
     _, data = Append(Tip("", base), tuple(body.elements[start:]), "").block(reply)
     return {block_name(reply_id): data}

@@ -66,7 +66,7 @@ class Keeper:
         `standing` says that a view applies it; otherwise it is only prepared.
         """
         condensation = _beside_reverted(condensation, recognised.condensations)
-        if recognised.trust.holds(self._logged(lambda: self.record(recognised, condensation, standing=standing))):
+        if recognised.trust.defers(self._logged(lambda: self.record(recognised, condensation, standing=standing))):
             return replace(condensation, standing=standing)
         putting = self._put(recognised.key, condensation, standing=standing)
         kept = await self._stored.write(putting, recognised.patience)
@@ -82,7 +82,7 @@ class Keeper:
 
     async def _share(self, recognised: Recognised, kept: Condensation) -> None:
         """Puts the cards of a condensation into the scope that its request names; a failure is only logged."""
-        scope = recognised.scope
+        scope = recognised.card_scope
         if scope is None or not kept.cards:
             return
         now = self.clock()
@@ -103,11 +103,11 @@ class Keeper:
         own = recognised.session.condensations if recognised.session else ()
         if any(each.id == condensation.id for each in own):
             await self.mark(recognised, record_name(condensation.digest, condensation.depth))
-        elif not recognised.trust.holds(self._logged(lambda: self.mark_standing(recognised, condensation))):
+        elif not recognised.trust.defers(self._logged(lambda: self.mark_standing(recognised, condensation))):
             await self._stored.write(self._put(recognised.key, condensation, standing=True), recognised.patience)
 
     async def mark(self, recognised: Recognised, name: str) -> None:
-        if not recognised.trust.holds(self._logged(lambda: self.mark(recognised, name))):
+        if not recognised.trust.defers(self._logged(lambda: self.mark(recognised, name))):
             await self._stored.write(self._stored.store.mark(recognised.key, name), recognised.patience)
 
     async def mark_logged(self, recognised: Recognised, name: str) -> None:
@@ -130,7 +130,7 @@ class Keeper:
 
         With `creates`, a session that was not stored when its request came is created.
         """
-        if recognised.trust.holds(lambda: self.amend(recognised, change, creates=creates)):
+        if recognised.trust.defers(lambda: self.amend(recognised, change, creates=creates)):
             return
 
         def changed(stored: Session | None) -> Session | None:
@@ -192,7 +192,7 @@ class Keeper:
         return ""
 
     async def _settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
-        async with self._stored.turn(recognised.key):
+        async with self._stored.lock(recognised.key):
             for _ in range(TRIES):
                 stored_tip = recognised.session.tip if recognised.session else Tip()
                 # A repetition of this very append does not count.

@@ -26,7 +26,7 @@ from proxy.errors import BadRequest
 from proxy.http.headers import Headers, lowered_names
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
-from proxy.sessions.cards import Scope, cards_of_scope, scope_key
+from proxy.sessions.cards import CardScope, cards_of_scope, scope_key
 from proxy.sessions.histories import Histories, History, MissingMessages, history_at
 from proxy.sessions.session import (
     CHAT,
@@ -35,7 +35,7 @@ from proxy.sessions.session import (
     Branch,
     Session,
     Wish,
-    may_be_a_window,
+    may_be_newest_part,
     printable_id,
     session_key,
 )
@@ -105,7 +105,7 @@ class Recognised(NamedTuple):
     """How many of the last messages are the newest turn; 0 where it is not known what the last request had."""
     missing: MissingMessages | None = None
     """The messages that a client left out which sends a window of its history."""
-    scope: Scope | None = None
+    card_scope: CardScope | None = None
     trust: Trust = ALWAYS
 
     def last_applied(self, branch: Branch | None) -> str | None:
@@ -177,16 +177,16 @@ class Recogniser:
             self.stored.outage.failed("the store failed", error, is_request=True)
             return blank._replace(failure=error.reason)
 
-    async def with_scope(self, found: Recognised, name: str, *, read: bool) -> Recognised:
+    async def with_card_scope(self, found: Recognised, name: str, *, read: bool) -> Recognised:
         """The same with the scope of that name; with `read` its cards are read too, unless the store fails."""
         key = scope_key(found.key.tenant, name)
-        scope = Scope(key, name)
+        scope = CardScope(key, name)
         if read and not found.failure:
             try:
                 scope = scope._replace(cards=cards_of_scope(await found.patience.read(self.stored.load(key))))
             except StoreError as error:
                 self.stored.outage.failed("the cards of a scope were not read", error)
-        return found._replace(scope=scope)
+        return found._replace(card_scope=scope)
 
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
         if identity.id is not None:
@@ -215,7 +215,7 @@ class Recogniser:
             pins=session.pins,
             newest_turn=newest_turn(session, branch, transcript),
         )
-        if not may_be_a_window(session, branch, transcript):
+        if not may_be_newest_part(session, branch, transcript):
             return found
         try:
             return found._replace(missing=await self._align(found, session, transcript))

@@ -324,7 +324,7 @@ class Session(NamedTuple):
         return self._replace(totals={**self.totals, **{name: self.totals.get(name, 0) + more[name] for name in more}})
 
 
-def may_be_a_window(session: Session, branch: Branch | None, transcript: Transcript) -> bool:
+def may_be_newest_part(session: Session, branch: Branch | None, transcript: Transcript) -> bool:
     """Whether a transcript may be the newest part of a stored branch: it continues no branch from its beginning.
 
     It may also be one if it continues `branch` with the last message rewritten, and the session has other branches:

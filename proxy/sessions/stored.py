@@ -56,7 +56,7 @@ class StoredSessions:
     def patience(self) -> Patience:
         return Patience(self._timeout)
 
-    def turn(self, key: StoreKey) -> asyncio.Lock:
+    def lock(self, key: StoreKey) -> asyncio.Lock:
         """The lock under which this process writes a session, so that only another replica can have written first."""
         return self._locks.setdefault(key, asyncio.Lock())
 
@@ -108,7 +108,7 @@ class StoredSessions:
         `change` gets None where there is no session, and returns None where nothing is to be written; then this
         returns None too. Raises `StoreError`.
         """
-        async with self.turn(key):
+        async with self.lock(key):
             for _ in range(TRIES):
                 session = await self.load(key)
                 # In a thread, since comparing memory cards with each other takes time.
