@@ -127,7 +127,9 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
         if decoder is not None:
             plain = await decode_body(data, decoder, limit)
             place.hold(len(plain))
-        body = await wire.read_in_turns(plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant)
+        body = await wire.read_through_cache(
+            plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant
+        )
         controls.check_model(body.values.get("model"))
     except (BadRequest, BodyTooLarge):
         asked = controls.read(headers, None, None, services.permit)

@@ -1,7 +1,7 @@
 """Sessions for an operator, who may list, read and delete them, take condensations back, and pin messages.
 
-Where the store keeps the text of conversations, the JSON documents here have it too. So they go to holders of the admin
-token only, and into no log.
+If the store keeps the text of conversations, the JSON documents here contain it. So only holders of the admin token get
+them, and they are never logged.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from strategies.dialects import DIALECTS
 
 Document = dict[str, Any]
 T = TypeVar("T")
-_MIN_LIFE = 1  # seconds that the session lives at least; what it has already is not shortened
+_MIN_LIFE = 1  # seconds; a session that lives longer is not shortened
 
 
 class ShownSession(NamedTuple):
@@ -46,7 +46,7 @@ class ShownSession(NamedTuple):
 class Admin:
     """Reads and changes sessions for an operator. All methods but `allows` raise `StoreError`.
 
-    A `token` of None lets nobody in. Stored messages are read by `reader`, and counted by one of the `tokenizers`.
+    Without a `token` nobody is let in. `reader` reads stored messages, and one of the `tokenizers` counts them.
     """
 
     def __init__(self, stored: StoredSessions, token: str | None, reader: Reader, tokenizers: Tokenizers) -> None:
@@ -74,7 +74,7 @@ class Admin:
         return {"object": "list", "data": rows, "unreadable": unreadable}
 
     async def find_session(self, name: str, tenant: str | None = None) -> Document | None:
-        """The session with this key or id, of all tenants or one; raises `BadRequest` where several have it."""
+        """The session with this key or id, of all tenants or one; raises `BadRequest` if several have it."""
         listed = await self.list_sessions(tenant, name)
         keys = [StoreKey(row["tenant"], row["session"]) for row in (*listed["data"], *listed["unreadable"])]
         if len(keys) > 1:
@@ -91,7 +91,7 @@ class Admin:
         return shown and shown.document
 
     async def shown(self, key: StoreKey) -> ShownSession | None:
-        """One session with the messages of its branches, for people to look at; None where there is none."""
+        """One session with the messages of its branches, for people to look at; None if there is none."""
         patience = self._stored.patience()
         session = await patience.read(self._stored.load(key))
         if session is None:
@@ -107,7 +107,7 @@ class Admin:
         return ShownSession({**session_document(key, session, stored), "pins": pins}, session, branches, counter)
 
     async def revert(self, key: StoreKey, condensation: str) -> Document | None:
-        """Takes a condensation back, so that no later view applies it; None where there is none. May be repeated."""
+        """Takes a condensation back, so that no later view applies it; None if there is none. May be repeated."""
         session = await self._stored.in_time(self._stored.load(key))
         found = next((each for each in session.condensations if each.id == condensation), None) if session else None
         if session is None or found is None:
@@ -124,9 +124,9 @@ class Admin:
         await self._stored.in_time(self._stored.store.mark(key, mark))
 
     async def pin(self, key: StoreKey, written: object) -> Document | None:
-        """Pins a message, named as `{"message": N, "branch": "main"}`; None where there is no such session or branch.
+        """Pins a message, named as `{"message": N, "branch": "main"}`; None if there is no such session or branch.
 
-        May be repeated. Raises `BadRequest`, also for a message that does not fit beside those that are pinned already.
+        May be repeated. Raises `BadRequest`, including for a message that does not fit beside those already pinned.
         """
         name = _branch_in(written)
         number = written.get("message") if isinstance(written, Mapping) else None
@@ -165,7 +165,7 @@ class Admin:
         return node
 
     async def unpin(self, key: StoreKey, pin: str) -> Document | None:
-        """Takes a pin back; None where the session never had one of this id. May be repeated."""
+        """Takes a pin back; None if the session never had one with this id. May be repeated."""
         session = await self._stored.in_time(self._stored.load(key))
         found = [each for each in session.pins if each.id == pin] if session else []
         for each in found:
@@ -174,9 +174,9 @@ class Admin:
         return {"object": "unpinned", "pin": pin} if found else None
 
     async def condense(self, key: StoreKey, written: object) -> Document | None:
-        """Has the next request of a branch condensed, by default of the one that was used last.
+        """Asks for the next request of a branch to be condensed; by default, of the branch that was used last.
 
-        None where there is no such session or branch. May be repeated. Raises `BadRequest`.
+        None if there is no such session or branch. May be repeated. Raises `BadRequest`.
         """
         name = _branch_in(written, "")
         session = await self._stored.in_time(self._stored.load(key))
@@ -187,11 +187,11 @@ class Admin:
         return {"object": "condense", "branch": branch.name}
 
     async def delete(self, key: StoreKey) -> bool:
-        """Deletes a session, also one that cannot be read. Returns whether there was one."""
+        """Deletes a session, even one that cannot be read. Returns whether there was one."""
         return await self._stored.in_time(self._stored.store.delete(key))
 
     async def delete_tenant(self, tenant: str) -> int:
-        """Deletes all sessions of a tenant, those that were never saved included. Returns how many there were."""
+        """Deletes all sessions of a tenant, including those never saved. Returns how many there were."""
         keys = await self._stored.store.keys(tenant)
         for key in keys:
             await self.delete(key)
@@ -211,7 +211,7 @@ class Admin:
         return {"object": "stats", "tenants": len(tenants), **{name: totals[name] for name in names}}
 
     async def _each_session(self, keys: Iterable[StoreKey]) -> AsyncIterator[tuple[StoreKey, Session | None]]:
-        """Each session that was saved, read one by one so that requests get their turn; None for a broken one."""
+        """Every saved session, read one at a time so that requests can run in between; None for a broken one."""
         for key in keys:
             try:
                 session = await self._stored.in_time(self._stored.load(key))
@@ -225,9 +225,9 @@ class Admin:
 
 
 def _fitting(session: Session, transcript: Transcript, counter: Counter, *more: bytes) -> dict[int, bool]:
-    """By chain index of each pinned message, and of those at `more`, whether it fits into the share of pins.
+    """Whether each pinned message, and each at the nodes `more`, fits into the share for pins; by chain index.
 
-    The window is that of the last condensation; where there is none, all of them are taken to fit.
+    The window is that of the last condensation. Without one, all of them count as fitting.
     """
     nodes = (*(pin.node for pin in session.pins if pin.is_live), *more)
     latest = max(session.condensations, key=lambda each: each.created_at, default=None)
@@ -239,7 +239,7 @@ def _fitting(session: Session, transcript: Transcript, counter: Counter, *more: 
 
 
 def _pins(session: Session, branches: Mapping[str, list[Message]], counter: Counter) -> Iterator[Document]:
-    """Each pin on each branch that has its message; one that no branch has any more is on none."""
+    """Each pin, once for every branch that has its message; without a branch if none has it any more."""
     live = {pin.node: pin.id for pin in session.pins if pin.is_live}
     lost = set(live)
     for name, messages in branches.items() if live else ():
@@ -278,7 +278,7 @@ def _head(key: StoreKey, session: Session) -> Document:
 
 
 async def _read_in_thread(read: Callable[..., T], *arguments: object) -> T:
-    """What `read` makes of blocks; raises `StoreError` where they cannot be read."""
+    """Runs `read` in a thread; raises `StoreError` if the blocks cannot be read."""
     try:
         return await asyncio.to_thread(read, *arguments)
     except (ValueError, LookupError, TypeError) as error:
@@ -286,7 +286,7 @@ async def _read_in_thread(read: Callable[..., T], *arguments: object) -> T:
 
 
 def _branch_in(written: object, default: str = MAIN) -> str:
-    """The name of the branch in a body; raises `BadRequest` for a body with anything else."""
+    """The name of the branch in a body; raises `BadRequest` for a body of any other form."""
     name = written.get("branch", default) if isinstance(written, Mapping) else None
     if not isinstance(written, Mapping) or not isinstance(name, str) or written.keys() - {"message", "branch"}:
         raise BadRequest("The body is a JSON object with a 'branch', and for a pin with a 'message'.")
@@ -300,7 +300,7 @@ def _branch_named(name: str, session: Session | None) -> Branch | None:
 
 
 def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> Document:
-    """All that is stored of a session but its pins; its condensations are in the order of time."""
+    """Everything stored of a session except its pins; condensations are in order of time."""
     condensations = sorted(session.condensations, key=lambda each: (each.created_at, each.depth))
     latest = next((each for each in reversed(condensations) if not each.reverted), None)
     return {
@@ -326,7 +326,7 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
 
 
 def _branch(branch: Branch, stored: StoredHistory) -> Document:
-    """A branch with its messages from the first one on; null for one whose text was not kept."""
+    """A branch with all its messages; a message whose text was not kept is null."""
     return {
         "name": branch.name,
         "head": branch.head.hex(),

@@ -1,14 +1,14 @@
 """Writes a conversation back to the store after a request was decided.
 
-A condensation is recorded before the view made from it is sent; the first writer of a record wins. For a caller whom
-the upstream has not accepted yet, it waits for the head of a good reply (`proxy/request/callers.py`). The session
-itself is settled when the upstream has accepted the request: its branch moves on, its new messages become a block, its
-totals rise. The session's document has a revision, so a writer that comes too late reads the document again and applies
-its turn to that.
+A condensation is recorded before the view made from it is sent; the first writer of a record wins. If the upstream has
+not accepted the caller yet, recording is deferred until a good reply begins (`proxy/request/callers.py`). The session
+itself is settled when the upstream has accepted the request: its branch moves on, its new messages become a block, and
+its totals rise. The session's document has a revision. A writer that comes too late reads the document again and
+applies its turn to that.
 
-Every write goes on in a task of the app even if nobody waits for it any more. The last byte of a reply waits for its
-session to be settled as long as the request's patience lasts, and a quarter of the whole patience in any case, so that
-a store that was slow and has recovered is still waited for. A session that is not settled by then is logged.
+Every write runs in a task of the app, even if nobody waits for it any more. The last byte of a reply waits until its
+session is settled: as long as the request's patience lasts, and at least a quarter of the whole patience, so that a
+store that was slow and has recovered is still waited for. If the session is not settled by then, the log says so.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Keeper:
     keeps_text: bool = True
 
     def cards_to_record(self, cards: Sequence[MemoryCard], condensation: str, now: float) -> tuple[MemoryCard, ...]:
-        """Memory cards as they are recorded with a condensation at `now`; none where no text may be kept."""
+        """Memory cards as they are recorded with a condensation at `now`; none if no text may be kept."""
         at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
         dated = (replace(card, condensation=condensation, created_at=card.created_at or at) for card in cards)
         return tuple(dated) if self.keeps_text else ()
@@ -54,8 +54,8 @@ class Keeper:
     def pieces_to_record(self, view: View) -> tuple[Piece, ...]:
         """The pieces of a view's head as they are recorded.
 
-        Where the store keeps no texts, the first user message is among them, so that it stays in views when the client
-        trims it later. Otherwise the stored history has it.
+        If the store keeps no text, they include the first user message, so that it stays in views when the client trims
+        it later. Otherwise the stored history has it.
         """
         pieces = head_pieces(view)
         return pieces if self.keeps_text else with_task(pieces, view.transcript)
@@ -98,7 +98,7 @@ class Keeper:
     async def mark_standing(self, recognised: Recognised, condensation: Condensation) -> None:
         """Marks a condensation as applied by a forwarded view; raises `StoreError`.
 
-        A fork that applies a condensation of its ancestors records it as its own: marks are kept with each session.
+        A fork that applies a condensation of its ancestors records it as its own, because each session has its marks.
         """
         own = recognised.session.condensations if recognised.session else ()
         if any(each.id == condensation.id for each in own):
@@ -111,11 +111,11 @@ class Keeper:
             await self._stored.write(self._stored.store.mark(recognised.key, name), recognised.patience)
 
     async def mark_logged(self, recognised: Recognised, name: str) -> None:
-        """Makes a mark of the session; a failure is only logged."""
+        """Sets a mark of the session; a failure is only logged."""
         await self._logged(lambda: self.mark(recognised, name))()
 
     async def recorded_since(self, recognised: Recognised) -> list[Condensation]:
-        """The condensations recorded since the session was read, prepared ones too; none where the store fails."""
+        """The condensations recorded since the session was read, including prepared ones; none if the store fails."""
         try:
             session = await recognised.patience.read(self._stored.load(recognised.key))
         except StoreError:
@@ -128,7 +128,7 @@ class Keeper:
     ) -> None:
         """Changes a session outside of a turn; a failure is logged, and a session that was deleted stays deleted.
 
-        With `creates`, a session that was not stored when its request came is created.
+        With `creates`, a session that was not stored when its request arrived is created.
         """
         if recognised.trust.defers(lambda: self.amend(recognised, change, creates=creates)):
             return
@@ -144,7 +144,7 @@ class Keeper:
             self._stored.outage.failed("a session was not amended", error)
 
     def _logged(self, write: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-        """A write that is made later, when nobody waits for its failure."""
+        """The same write with its failure logged, because nobody waits for it when it is made later."""
 
         async def logged() -> None:
             try:
@@ -174,15 +174,14 @@ class Keeper:
 
     @property
     def refused(self) -> str:
-        """Why the store is known to refuse writes, "" if it is not."""
+        """Why the store refuses writes, as far as is known; "" if it does not."""
         unwritten = self._stored.outage.unwritten
         return unwritten if unwritten in REFUSED_WRITES else ""
 
     async def settle(self, recognised: Recognised, turn: SessionUpdate) -> str:
-        """Stores the session after this request, and returns why it was not stored in time, "" if it was.
+        """Stores the session after this request. Returns why it was not stored in time, "" if it was.
 
-        A failure is logged. A caller that is cancelled meanwhile changes nothing: the session is stored all the same,
-        and completely.
+        A failure is logged. Even if the caller is cancelled meanwhile, the session is stored completely.
         """
         try:
             await self._stored.write(self._settle(recognised, turn), recognised.patience, is_last=True)
@@ -209,10 +208,10 @@ class Keeper:
         raise StoreError("store-contended", "other writers were always first")
 
     async def _save(self, recognised: Recognised, turn: SessionUpdate) -> bool:
-        """Writes the session after a turn with its new blocks; False where another writer was first.
+        """Writes the session after a turn with its new blocks; False if another writer was first.
 
-        A session that is over its quota is stored without blocks, but not in append mode. A fork that goes on also
-        stores the blocks that it shares with its parent; where these exceed the quota, it goes on inheriting them.
+        A session over its quota is stored without blocks, except in append mode. A fork that continues also stores the
+        blocks that it shares with its parent; if these exceed the quota, it keeps inheriting them.
         """
         before = recognised.session or self._new(recognised)
         branch = before.find_branch(turn.transcript)
@@ -240,7 +239,7 @@ def _new_id(recognised: Recognised) -> str:
 
 
 def _beside_reverted(condensation: Condensation, known: Iterable[Condensation]) -> Condensation:
-    """A new condensation at a depth where no reverted one has its place."""
+    """A new condensation, at a depth that no reverted one has taken."""
     taken = {each.depth for each in known if each.reverted and each.digest == condensation.digest}
     depth = next(depth for depth in count(condensation.depth) if depth not in taken)
     return condensation if depth == condensation.depth else replace(condensation, depth=depth)
@@ -252,7 +251,7 @@ def is_small(tokens: int, window: int | None) -> bool:
 
 
 def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
-    """`recognised` under a new key if another request has moved its derived session on to another history meanwhile.
+    """`recognised` under a new key if another request has meanwhile moved its derived session to another history.
 
     A session without branches was only amended, by a vote or a late summary of this very request.
     """

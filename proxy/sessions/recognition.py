@@ -1,14 +1,14 @@
 """Finds the session of a request: by an explicit id, or by the chain of its messages.
 
-The id is that of the first of several sources that has one: the proxy's own header, other session headers, then members
-of the body. It is valid only inside its tenant, and only names a tree of histories; which records apply is decided by
-the chain of digests, never by the id alone.
+The id comes from the first of several sources that has one: the proxy's own header, other session headers, then members
+of the body. It is valid only inside its tenant, and only names a tree of histories. The chain of digests decides which
+records apply, never the id alone.
 
-Without an id the chain index is asked for the longest known prefix of the transcript. The index is only a hint, so a
+Without an id, the chain index is asked for the longest known prefix of the transcript. The index is only a hint, so a
 session that it names is read and verified before it is continued. A derived session never holds two conversations: a
 transcript that forks from it gets a new id and a link to its parent, whose condensations it may read.
 
-A failure of the store is reported in `Recognised.failure`, and the request goes on as if nothing were stored.
+If the store fails, `Recognised.failure` says so, and the request continues as if nothing were stored.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from strategies.core.transcript import Transcript
 
 _CANDIDATES = 4
 _NEWEST = 16
-"""Nodes that are looked up first: a conversation that goes on is found by one of its last."""
+"""Nodes that are looked up first: a conversation that continues is found by one of its last nodes."""
 _MANY = 1_000
-"""Nodes that take long enough to compute that other requests get their turn afterwards."""
+"""Computing more nodes than this takes so long that other requests get a turn before the look-up."""
 _REMEMBERED = 1_000
-"""Ends of conversations for which the sessions that their next turn will have to read are remembered."""
+"""How many ends of conversations are remembered, each with the sessions that its next turn will read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +86,33 @@ class Recognised(NamedTuple):
     shown_id: str
     patience: Patience
     session: Session | None = None
-    """None where the session is new, or could not be read."""
+    """None if the session is new, or could not be read."""
     branch: Branch | None = None
-    """The branch that the transcript continues; None where it opens a new one."""
+    """The branch that the transcript continues; None if it opens a new one."""
     condensations: tuple[Condensation, ...] = ()
     """The condensations of the session and of its ancestors."""
     patches: tuple[Overlay, ...] = ()
     """Hidden rounds of the session and of its ancestors, the newest last."""
     pins: tuple[Wish, ...] = ()
-    """The pins of the session, or of the one that a new one forks from and takes them over."""
+    """The pins of the session; for a new fork, those of its parent, which it takes over."""
     parent: str | None = None
     """The stored name of the session that a new one forks from."""
     inherited: int = 0
     """How many first messages a new fork shares with its parent."""
     failure: str = ""
-    """The reason of a `StoreError`; "" where the store has answered."""
+    """The reason of a `StoreError`; "" if the store has answered."""
     newest_turn: int = 0
-    """How many of the last messages are the newest turn; 0 where it is not known what the last request had."""
+    """How many of the last messages are the newest turn; 0 if it is not known what the last request had."""
     missing: MissingMessages | None = None
-    """The messages that a client left out which sends a window of its history."""
+    """The messages left out by a client that sends only the newest part of its history."""
     card_scope: CardScope | None = None
     trust: Trust = ALWAYS
 
     def last_applied(self, branch: Branch | None) -> str | None:
-        """The id of the condensation in the last view of the request's branch; None where that is not known.
+        """The id of the condensation in the last view of the request's branch; None if that is not known.
 
-        It is "" for a new derived conversation: its requests were sent uncondensed until now, and the condensations of
-        others that begin alike are used only where it must be condensed anyway.
+        It is "" for a new derived conversation: its requests were sent uncondensed until now, and it uses the
+        condensations of conversations that begin alike only if it must be condensed anyway.
         """
         if self.session is None:
             return "" if self.is_derived else None
@@ -178,7 +178,7 @@ class Recogniser:
             return blank._replace(failure=error.reason)
 
     async def with_card_scope(self, found: Recognised, name: str, *, read: bool) -> Recognised:
-        """The same with the scope of that name; with `read` its cards are read too, unless the store fails."""
+        """`found` with the scope of that name; with `read`, its cards are read too unless the store fails."""
         key = scope_key(found.key.tenant, name)
         scope = CardScope(key, name)
         if read and not found.failure:
@@ -232,7 +232,7 @@ class Recogniser:
         return session
 
     async def _align(self, found: Recognised, session: Session, transcript: Transcript) -> MissingMessages | None:
-        """The messages left out by a client that sends a window of its history; None where it does not do that."""
+        """The messages left out by a client that sends only the newest part of its history; None for any other."""
         if len(transcript.chain) < MIN_RUN:
             return None
         heads = {branch.head for branch in session.branches}
@@ -268,7 +268,7 @@ class Recogniser:
     async def _match(
         self, lookup: SessionLookup, blank: Recognised, transcript: Transcript, nodes: Sequence[bytes]
     ) -> Recognised | None:
-        """The session by some nodes of the chain, newest first; None where none of them leads to a derived session."""
+        """The session to which some nodes of the chain lead, newest first; None if none leads to a derived session."""
         digests = [digest.hex() for digest in nodes]
         indexed = await lookup.names(digests)
         nearest: tuple[str, Session] | None = None
@@ -301,7 +301,7 @@ class Recogniser:
     ) -> History:
         """The history that append mode has stored under an explicit id.
 
-        Raises `StoreError`, with `writes` also where nothing can be stored now.
+        Raises `StoreError`; with `writes`, also if nothing can be stored now.
         """
         try:
             key = StoreKey(tenant, identity.key)
@@ -326,7 +326,7 @@ class Recogniser:
 async def _with_records(lookup: SessionLookup, blank: Recognised, session: Session) -> Recognised:
     """`blank` with the pins of a session, and the condensations and hidden rounds of it and its ancestors.
 
-    A session and its ancestor may have the same condensation: then the session's own copy says whether it stands.
+    If a session and its ancestor have the same condensation, the session's own copy says whether it stands.
     """
     sessions = [session, *await lookup.ancestors(session)]
     condensations = tuple({each.id: each for one in reversed(sessions) for each in one.condensations}.values())
