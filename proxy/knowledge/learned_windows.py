@@ -4,7 +4,7 @@ A window is kept by upstream, model and scope: in memory, and in the store as a 
 replicas share it and a restart keeps it. It holds for the tenant that was taught, and for everyone only if the refusal
 is proof for everyone (`profiles`). A learned window only ever lowers the known one, and only a lower one replaces it.
 It expires, because a server may have been restarted with a larger window. A longer prompt that is read whole disproves
-it at once; now and then a request is sent as a trial of that.
+it at once; now and then a request is sent to try that.
 
 A refusal that names no number teaches a guess: nine tenths of what was refused, but never less than what has passed
 before. The next refusal lowers the guess further.
@@ -46,9 +46,9 @@ PROMPTS = 3
 CLEARLY = 1.05
 """A prompt is clearly longer than another if it has this many times its tokens."""
 MIN_KEPT = 1_024
-"""Tokens; no server is started with a smaller window, and a smaller constant count is invented."""
+"""Tokens; no server is started with a smaller window, so a smaller constant count is made up."""
 MAX_FOR_ONE = 2
-"""Maximum upstream tokens for each token that we count; a server that counts more has invented its count."""
+"""Maximum upstream tokens for each token that we count; a server that reports more has made its count up."""
 _VERSION = 2
 _WHAT = "what was learned of a window"
 
@@ -119,7 +119,7 @@ class LearnedWindows:
         default_factory=lambda: lru_cache(MAX_SCOPES)(lambda _: _ScopeState())
     )
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _has_taught: bool = False  # mostly, so that most requests need not look any further
+    _has_taught: bool = False  # stays so for most upstreams, whose requests then need not look any further
 
     def window(self, scope: LessonScope) -> LearnedWindow | None:
         """The smallest unexpired window that holds for a tenant."""
@@ -172,8 +172,8 @@ class LearnedWindows:
     ) -> LearnedWindow:
         """Learns from a refusal of a prompt that the upstream was expected to count as `sent` tokens.
 
-        A window that is `proven` without the request's text holds for everyone, and a guess never does: its length is
-        the caller's choice. Unless it `shares`, only this process learns.
+        A window that is `proven` without the request's text holds for everyone. A guess never does, because the caller
+        chooses its length. Unless it `shares`, only this process learns.
         """
         if refusal.window is not None:
             tokens, origin = refusal.window, Origin.OVERFLOW
@@ -243,7 +243,7 @@ class LearnedWindows:
             await self.facts.put(self._name(scope), fact, self.ttl, _WHAT)
 
     async def _read(self, scope: LessonScope) -> None:
-        """Takes over what another process knows, if its window is no larger, or ours has none."""
+        """Takes over what another process knows, if its window is not larger than ours, or if we know none."""
         fact, state = await self.facts.get(self._name(scope), _WHAT), self._state(scope)
         try:
             theirs = self._unexpired(_decoded(fact) if fact is not None else None)

@@ -1,6 +1,6 @@
-"""The memory of sessions for an operator, who may list, search, add and delete cards: JSON documents.
+"""The memory of sessions for an operator, who may list, search, add and delete cards as JSON documents.
 
-Listed cards are those of all branches; superseded ones are marked. A search covers one branch: its stored messages, and
+A list has the cards of all branches, with superseded ones marked. A search covers one branch: its stored messages, and
 the cards that it may see. A scope is read and changed like a session, by its own key.
 """
 
@@ -39,7 +39,7 @@ Document = dict[str, Any]
 class MemoryAdmin:
     """The memory of sessions; one per app. `ttl` is in seconds; without `keeps_text` no card may be added.
 
-    Methods return None where there is no such session, and raise `StoreError`.
+    Methods return None if there is no such session, and raise `StoreError`.
     """
 
     stored: StoredSessions
@@ -58,7 +58,7 @@ class MemoryAdmin:
     async def export_cards(self, key: StoreKey) -> list[Document] | None:
         """The cards that hold, oldest first, in the export format of the reference document and with no other members.
 
-        `source` is left out where it is not known.
+        `source` is left out if it is not known.
         """
         session = await self.stored.in_time(self.stored.load(key))
         if session is None:
@@ -92,7 +92,7 @@ class MemoryAdmin:
         return index.search(query, MAX_HITS)
 
     async def add(self, key: StoreKey, written: object, *, replaces: str | None = None) -> Document | None:
-        """Adds a card that a person wrote, in the place of the one with the id `replaces`. Raises `BadRequest`.
+        """Adds a card that a person wrote, in place of the one with the id `replaces`. Raises `BadRequest`.
 
         Returns the card that holds then; None also if there is no card to replace.
         """

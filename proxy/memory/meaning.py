@@ -1,13 +1,14 @@
-"""Ranks passages by meaning too, with the vectors of an embedding model, where the settings name one.
+"""Ranks passages by meaning too, with the vectors of an embedding model, if the settings name one.
 
 The vectors of passages are made in the background after a reply has been sent, the newest passages first. Their cost
 comes out of the session's allowance (`RequestContext.allowance_after_votes`) and is added to its totals. The vector of
-a query is waited for as long as the settings say, and requested only where there are vectors to compare it with.
-Without it, and after any failure, passages are ranked by their words alone.
+a query is requested only if there are vectors to compare it with, and the settings limit how long a request waits for
+it. Without it, and after any failure, passages are ranked by their words alone.
 
-Vectors are kept in memory for the sessions that were used last, under a digest of their text: a text that occurs twice,
-or is quoted in a card, is embedded once. They have length one, in float32. Each comes with the signs of its numbers as
-the bits of one integer: of many vectors only those whose signs agree most with the query's are compared in full.
+Vectors are kept in memory for the sessions that were used last, under a digest of their text, so a text that occurs
+twice, or is quoted in a card, is embedded once. They have length one, in float32. Each has the signs of its numbers as
+the bits of one integer. If there are many vectors, only those whose signs agree most with the query's are compared in
+full.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ QUERY_CHARS = 2_000
 PAUSE = 600.0  # seconds without calls after an unusable answer: the endpoint or the model does not exist
 MAX_TENANTS = 10_000
 MAX_BYTES = 64 * 1024 * 1024
-MIN_BYTES = 64 * 1024  # that a session counts as, so that those without vectors are bounded too
+MIN_BYTES = 64 * 1024  # counted for every session, so that sessions without vectors are bounded too
 FLOAT_BYTES = 4
 COMPARED = 200
 """How many vectors are compared in full; it takes about ten milliseconds in a thread."""
