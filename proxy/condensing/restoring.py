@@ -1,4 +1,4 @@
-"""Puts back the messages that a client left out when it sent only a window of its history.
+"""Puts back the messages that a client left out when it sent only the newest part of its history.
 
 Where the store keeps texts, the missing messages are put back into the transcript. Where it keeps only digests,
 placeholders without text are put back: a condensation that covers them applies as usual, and a missing message that no

@@ -47,7 +47,7 @@ MAX_TIMES, MAX_HIDDEN, MIN_SHARE = 6, 100_000, 0.2
 
 
 class Features(NamedTuple):
-    """Amounts of what costs tokens, for a whole request or for a part of it; also the price of each."""
+    """How much of each thing that costs tokens a request, or a part of one, has; or the price of each."""
 
     requests: float = 0.0
     """1 for a whole request, 0 for a part of one."""
@@ -91,7 +91,7 @@ class Features(NamedTuple):
 
     @property
     def hidden(self) -> int:
-        """Of prices: the maximum number of tokens that the upstream adds to what is in a request."""
+        """Of prices: the maximum number of tokens that the upstream adds to a request."""
         return max(round(self.requests + max(self.offers, 0)), 0)
 
 

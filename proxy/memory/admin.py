@@ -15,10 +15,10 @@ from typing import Any
 
 from proxy.errors import BadRequest
 from proxy.sessions.cards import standing_for, with_card, without_cards
-from proxy.sessions.histories import StoredHistory, messages_on
+from proxy.sessions.histories import StoredHistory, messages_on, read_in_thread
 from proxy.sessions.session import MAIN, Branch, Session, has_node
 from proxy.sessions.stored import StoredSessions
-from proxy.store.base import StoreError, StoreKey
+from proxy.store.base import StoreKey
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
 from strategies.core.messages import Reader
 from strategies.core.parsing import normalized
@@ -75,15 +75,12 @@ class MemoryAdmin:
         if session is None or (branch is None and name != MAIN):
             return None
         blocks = await patience.read(self.stored.blocks(key, session))
-        hits = await asyncio.to_thread(self._hits, session, branch, blocks, query)
+        hits = await read_in_thread(self._hits, session, branch, blocks, query)
         return {"object": "list", "data": [_hit(hit) for hit in hits[:top_k]]}
 
     def _hits(self, session: Session, branch: Branch | None, blocks: Mapping[str, bytes], query: str) -> list[Hit]:
-        try:
-            stored = StoredHistory.of(blocks, session.dialect)
-            transcript = Transcript.of(messages_on(session, branch, stored, self.reader))
-        except (ValueError, LookupError, TypeError) as error:
-            raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
+        stored = StoredHistory.of(blocks, session.dialect)
+        transcript = Transcript.of(messages_on(session, branch, stored, self.reader))
         digests = transcript.digests
         standing = [each for each in session.condensations if has_node(digests, each.covered, each.digest)]
         index = Index(card_entry(card.id, card) for card in session.cards(standing) if card.holds)

@@ -144,7 +144,7 @@ class Trust:
             self.accepted_at = await self._callers.stored_time(self.credential, patience)
 
     async def prove(self, headers: Headers) -> None:
-        """Makes sure that the credential in a request's headers may be shown what is stored; raises `ProxyError`."""
+        """Makes sure that the bearer of the credential in these headers may see stored text; raises `ProxyError`."""
         if self._callers is not None:
             await self._callers.prove(self, headers)
 
@@ -202,7 +202,7 @@ class Callers:
     async def note(self, trust: Trust, status: int, *, shares: bool = True) -> None:
         """Learns from the status of the upstream's answer to a request, and makes the deferred writes.
 
-        With `shares`, the store learns it too; a request of which nothing may be stored does not share.
+        With `shares`, the store learns it too, unlike for a request of which nothing may be stored.
         """
         if trust is ALWAYS:
             return

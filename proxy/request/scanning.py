@@ -38,7 +38,7 @@ TOO_DEEP = "The request body is nested too deeply."
 
 _DIGEST_BYTES = 16
 _MEMORY_PER_BYTE = 4
-"""Bytes of memory for one byte of an envelope: one as it came, one as text, and about two for the parsed values."""
+"""Bytes of memory for one byte of an envelope: one itself, one as text, and about two for the parsed values."""
 _ENTRY_BYTES = 1_500
 _FEW_DELIMITERS = 64
 _LONG = 4_096
@@ -144,7 +144,7 @@ class Envelope:
         return blake2b(data, digest_size=_DIGEST_BYTES, key=b"outside").digest() if any(raw_values) else b""
 
     def raw_value(self, key: str) -> str:
-        """The JSON text of a member's value as it came in, or ""."""
+        """The JSON text of a member's value as the client wrote it, or ""."""
         member = self.members.get(key)
         return "" if member is None else self.text[member.value_start : member.end]
 

@@ -141,7 +141,7 @@ class ClientRequest(NamedTuple):
     received_at: float = 0.0
     """When the request came in, in seconds since the epoch."""
     encoded_body: bytes = b""
-    """The body as it came in if it had a content encoding, else empty."""
+    """The body as the client sent it if it had a content encoding, else empty."""
     encoding_headers: Sequence[tuple[bytes, bytes]] = ()
     trust: Trust = ALWAYS
     continuation: Continuation | None = None

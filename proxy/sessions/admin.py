@@ -6,18 +6,17 @@ them, and they are never logged.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter as Tally
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from hmac import compare_digest
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
 from proxy.sessions.cards import SHOWN, scope_key
 from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.codec import condensation_document, encode_condensation, encode_verdict, record_name, reverted
-from proxy.sessions.histories import StoredHistory, history_at, messages_on
+from proxy.sessions.histories import StoredHistory, history_at, messages_on, read_in_thread
 from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, session_key, wish_for
 from proxy.sessions.stored import StoredSessions
 from proxy.store.access import compress
@@ -31,7 +30,6 @@ from strategies.core.transcript import Transcript, pinned_in
 from strategies.dialects import DIALECTS
 
 Document = dict[str, Any]
-T = TypeVar("T")
 _MIN_LIFE = 1  # seconds; a session that lives longer is not shortened
 
 
@@ -40,7 +38,7 @@ class ShownSession(NamedTuple):
     session: Session
     branches: Mapping[str, list[Message]]
     counter: Counter
-    """Counts its messages with the default tokenizer, since sessions do not store their model."""
+    """Counts its messages with the default tokenizer, because sessions do not store their model."""
 
 
 class Admin:
@@ -97,7 +95,7 @@ class Admin:
         if session is None:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
-        return await _read_in_thread(self._shown, key, session, blocks)
+        return await read_in_thread(self._shown, key, session, blocks)
 
     def _shown(self, key: StoreKey, session: Session, blocks: Mapping[str, bytes]) -> ShownSession:
         stored = StoredHistory.of(blocks, session.dialect)
@@ -138,7 +136,7 @@ class Admin:
         if session is None or branch is None:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
-        node = await _read_in_thread(self._pinnable, session, branch, blocks, number)
+        node = await read_in_thread(self._pinnable, session, branch, blocks, number)
         pin = wish_for(node.hex(), PIN, session.pins)
         await self._mark(key, pin.mark)
         return {"object": "pin", "id": pin.id, "message": number, "branch": name}
@@ -275,14 +273,6 @@ def _head(key: StoreKey, session: Session) -> Document:
         "source": session.source,
         "created_at": session.created_at,
     }
-
-
-async def _read_in_thread(read: Callable[..., T], *arguments: object) -> T:
-    """Runs `read` in a thread; raises `StoreError` if the blocks cannot be read."""
-    try:
-        return await asyncio.to_thread(read, *arguments)
-    except (ValueError, LookupError, TypeError) as error:
-        raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
 
 
 def _branch_in(written: object, default: str = MAIN) -> str:

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -45,7 +45,7 @@ from proxy.runtime.lru import Lru
 from proxy.sessions.codec import BLOCK_VERSION, StoredMessage, block_document, messages_of
 from proxy.sessions.session import CHAT, EMPTY, Branch, Session, Tip
 from proxy.sessions.stored import SessionLookup, StoredSessions
-from proxy.store.access import decompress
+from proxy.store.access import T, decompress
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import Tree
 from strategies.core.digest import DIGEST_BYTES, ROOT, chain
@@ -53,7 +53,7 @@ from strategies.core.messages import Message, Reader, Role, dump, unknown
 from strategies.core.parsing import loads
 
 MAX_BYTES = 32 * 1024 * 1024
-IN_THREAD = 16 * 1024  # bytes of blocks as stored; from here on they are decoded in a thread
+IN_THREAD = 16 * 1024  # bytes of blocks as stored; more are decoded in a thread
 READS_BY_NAME = 4  # each goes one block further back; then all of the session is read
 
 # The memory that one message takes, roughly: its nodes; its text, once as it is stored and once as it was parsed.
@@ -179,6 +179,14 @@ def decode_blocks(blocks: Mapping[str, bytes], endpoint: Endpoint) -> list[Decod
     """Decodes blocks, which are given by name; raises ValueError, LookupError or TypeError for a broken block."""
     documents = ((name, block_document(decompress(data))) for name, data in blocks.items())
     return [DecodedBlock(name, messages_of(each), decode_append(each, endpoint)) for name, each in documents]
+
+
+async def read_in_thread(read: Callable[..., T], *arguments: object) -> T:
+    """Runs what decodes blocks in a thread; raises `StoreError` if a block cannot be read."""
+    try:
+        return await asyncio.to_thread(read, *arguments)
+    except (ValueError, LookupError, TypeError) as error:
+        raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
 
 
 def _text_bytes(raw: str | bytes | None) -> int:

@@ -129,7 +129,7 @@ class Outage:
         _log.debug("%s: %s", what, error)
 
     def write_failed(self, error: StoreError) -> None:
-        """Notes that a write has failed because of the store, not because of what was to be written."""
+        """Notes that a write has failed, if the store is the cause and not the value."""
         if error.reason in REFUSED_WRITES or error.reason not in ANSWERS:
             self.unwritten = error.reason
             self._on_write(error.reason)
@@ -182,7 +182,7 @@ class Facts:
 
 
 class _Packing(threading.local):
-    """One compressor per thread, since creating one takes longer than compressing most values."""
+    """One compressor per thread, because creating one takes longer than compressing most values."""
 
     def __init__(self) -> None:
         self.compressor = zstd.ZstdCompressor(LEVEL)

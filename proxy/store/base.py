@@ -52,7 +52,7 @@ ANSWERS = frozenset(
 )
 
 REFUSED_WRITES = frozenset(("store-full", "store-read-only"))
-"""Answers that last: nothing can be written, while reading goes on."""
+"""Answers that last: nothing can be written, but reading works."""
 
 
 class StoreKey(NamedTuple):

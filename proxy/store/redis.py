@@ -257,7 +257,7 @@ async def _answer(connection: AbstractConnection) -> Any:
     try:
         return await connection.read_response(timeout=math.inf)
     except exceptions.ResponseError as error:
-        return error  # not raised, since the answers of the next commands follow
+        return error  # not raised, because the answers of the next commands follow
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def _guarded(chunk: str, encode: Callable[[str], int]) -> int:
     try:
         return encode(chunk)
     except BaseException as error:
-        # pyo3's PanicException cannot be imported; interrupts and everything else go on.
+        # pyo3's PanicException cannot be imported; interrupts and everything else are passed on.
         if type(error).__name__ != "PanicException":
             raise
         return estimate(chunk)
