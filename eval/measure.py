@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from proxy.replaying import recorded
 from proxy.replaying.recorded import Conversation, Question
@@ -27,6 +27,7 @@ SHARES = (4, 8, 16)
 Z = 1.96
 Cell = tuple[str, str, int]
 """Where a figure belongs: an arm, a language, and one part in how many the view has of the dialogue."""
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,8 @@ class Figure(NamedTuple):
         return 100 * max(low, 0.0), 100 * min(high, 1.0)
 
 
-def tally(found: Iterable[tuple[Cell, bool]]) -> dict[Cell, Figure]:
-    """The figure of each cell from the outcomes of its questions."""
+def tally(found: Iterable[tuple[C, bool]]) -> dict[C, Figure]:
+    """The figure of each cell from its outcomes."""
     outcomes = list(found)
     asked = Counter(cell for cell, _ in outcomes)
     reached = Counter(cell for cell, reaches in outcomes if reaches)

@@ -7,7 +7,7 @@ messages are counted one by one with the model's tokenizer, even where the proxy
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
@@ -70,7 +70,7 @@ class RecordedClient:
         self._raws = [json.dumps(message) for message in conversation.messages]
         members = {**conversation.members, **({"tools": conversation.tools} if conversation.tools else {})}
         self._members = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in members.items())
-        self._endpoint = conversation.endpoint
+        self.endpoint = conversation.endpoint
         self._model = model
         self._headers: Headers = [
             (f"x-condenser-{key}".encode(), str(value).encode()) for key, value in controls.items() if value is not None
@@ -79,12 +79,12 @@ class RecordedClient:
     def request(self, end: int, *more: Message) -> ClientRequest:
         """The request whose history are the first `end` messages, followed by `more` messages."""
         raws = ",".join((*self._raws[:end], *map(json.dumps, more)))
-        listed = f'"{self._endpoint.list_member}":[{raws}]'
+        listed = f'"{self.endpoint.list_member}":[{raws}]'
         data = f'{{"model":{json.dumps(self._model)},{listed}{self._members}}}'.encode()
         return ClientRequest(
             tenant=TENANT,
             headers=[],
-            body=wire.read(data, self._endpoint),
+            body=wire.read(data, self.endpoint),
             model=self._model,
             has_suffix=False,
             controls=controls.read(self._headers, None, None),
@@ -163,7 +163,7 @@ class Playing:
         self._player = player
         self._conversation = conversation
         self._overhead = player.overhead(conversation)
-        self._end = 0
+        self.end = 0
         self.view: Sequence[ForwardedMessage] = []
         self.requests: list[ReplayedRequest] = []
 
@@ -171,7 +171,7 @@ class Playing:
         """Sends the request whose history are the first `end` messages."""
         decided, sent = await self._decided(self._client.request(end))
         self.requests.append(decided)
-        self.view, self._end = sent or self.view, end
+        self.view, self.end = sent or self.view, end
         return decided
 
     async def ask(self, question: Question) -> tuple[ReplayedRequest, bool]:
@@ -182,7 +182,7 @@ class Playing:
 
     def result(self) -> ReplayedConversation:
         """The requests so far, and what the last view has kept."""
-        return kept_in(self._conversation, self._end, self.view, self.requests)
+        return kept_in(self._conversation, self.end, self.view, self.requests)
 
     async def _decided(self, request: ClientRequest) -> tuple[ReplayedRequest, Sequence[ForwardedMessage]]:
         """The figures of a request and the forwarded messages, none if it was refused."""
@@ -221,16 +221,20 @@ def kept_in(
     """What a view of the first `end` messages has kept; only questions about messages in them count."""
     text = "" if requests and requests[-1].refused else text_of(conversation, view)
     questions = [asked for asked in conversation.questions if max(asked.places) < end]
-    dialect = conversation.endpoint.dialect
-    said = [dialect.text(each) for each in conversation.messages[:end] if dialect.read(each).role is Role.USER]
-    names = {name for each in said for name in find_facts(each)}
-    rules = merge_rules((), (rule for each in said for rule in find_rules(each)))
-    kept = {
-        "evidence": (sum(asked.reaches(text) for asked in questions), len(questions)),
-        "names": (sum(name in text for name in names), len(names)),
-        "rules": (sum(rule in text for rule in rules), len(rules)),
-    }
+    kept = {"evidence": (sum(asked.reaches(text) for asked in questions), len(questions))}
+    for kind, said in said_in(conversation, conversation.messages[:end]).items():
+        kept[kind] = sum(one in text for one in said), len(said)
     return ReplayedConversation(requests, kept, conversation.id)
+
+
+def said_in(conversation: Conversation, messages: Sequence[Message]) -> dict[str, Collection[str]]:
+    """The names and numbers, and the rules, that the user gives in messages."""
+    dialect = conversation.endpoint.dialect
+    texts = [dialect.text(message) for message in messages if dialect.read(message).role is Role.USER]
+    return {
+        "names": {name for text in texts for name in find_facts(text)},
+        "rules": merge_rules((), (rule for text in texts for rule in find_rules(text))),
+    }
 
 
 def text_of(conversation: Conversation, view: Sequence[ForwardedMessage]) -> str:
