@@ -33,10 +33,9 @@ from proxy.quoting import printable
 from proxy.routes.admin import admin
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.services import open_services
-from proxy.serving.condensed import Condensed
-from proxy.serving.counting import Counting
+from proxy.serving.condensed import Condensed, Counting
 from proxy.serving.layer import Serving, error_response, new_request_id
-from proxy.serving.passthrough import PassThrough
+from proxy.serving.reading import PassThrough
 from proxy.settings import Settings
 from proxy.store.base import Store
 

@@ -13,15 +13,13 @@ import anyio.lowlevel
 from proxy.asking import Asking, Resolver
 from proxy.condensing.deciding import Decider
 from proxy.condensing.exchange import Condenser
-from proxy.condensing.inject import Injector
 from proxy.condensing.intake import Intake
-from proxy.condensing.judging import Judges
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.leases import Leases
 from proxy.condensing.making import Maker
 from proxy.condensing.policy import Policies
 from proxy.condensing.preparing import Preparer
-from proxy.condensing.recall import Recall
+from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.restoring import Restorer
 from proxy.condensing.running import PipelineRunner
 from proxy.condensing.searching import Searcher
@@ -159,12 +157,14 @@ class Services:
         maker = Maker(runner, keeper, leases, tasks, clock)
         preparer = Preparer(
             maker=maker,
-            judges=Judges(runner, keeper, leases, allowance, clock, keeps_text=keeps_text),
+            runner=runner,
             keeper=keeper,
             leases=leases,
             tasks=tasks,
             counted=intake.with_counts,
             clock=clock,
+            allowance=allowance,
+            keeps_text=keeps_text,
         )
         injector = Injector(recall, memory, tasks)
         decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout, settings.cost.cache_lifetime)

@@ -55,9 +55,7 @@ class Pipeline:
     names: tuple[str, ...]
     observe: bool = False
     is_off: bool = field(init=False, compare=False, repr=False)
-    """Whether the pipeline is `off` alone, which never changes anything."""
     text: str = field(init=False, compare=False, repr=False)
-    """The text that names it."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_off", self.names == ("off",))
@@ -89,29 +87,21 @@ def options_by_stage(pipeline: Pipeline, options: Mapping[str, object]) -> dict[
     by_stage: dict[str, dict[str, object]] = {}
     for key, value in options.items():
         stage, _, name = key.rpartition(".")
-        owner = _check_stage(pipeline, stage, key) if stage else _owner(pipeline, name)
-        by_stage.setdefault(owner, {})[name] = value
+        if stage and stage not in pipeline.names:
+            raise OptionError(f"'{key}' names a stage that is not in '{pipeline}'")
+        by_stage.setdefault(stage or _owner(pipeline, name), {})[name] = value
     return by_stage
 
 
-def _check_stage(pipeline: Pipeline, stage: str, key: str) -> str:
-    if stage not in pipeline.names:
-        raise OptionError(f"'{key}' names a stage that is not in '{pipeline}'")
-    return stage
-
-
 def _owner(pipeline: Pipeline, name: str) -> str:
-    owners = [stage for stage in dict.fromkeys(pipeline.names) if _has(stage, name)]
-    if len(owners) == 1:
-        return owners[0]
-    if owners:
+    """The stage that has the option `name`."""
+    known = {(stage, each.name): each for stage in pipeline.names for each in fields(TABLE[stage].options)}
+    owners = [stage for stage, option in known if option == name]
+    if not owners:
+        raise unknown_option(name, {".".join(key): declared for key, declared in known.items()})
+    if len(owners) > 1:
         raise OptionError(f"'{name}' belongs to {' and '.join(owners)}; write '{owners[0]}.{name}'")
-    known = {f"{stage}.{each.name}": each for stage in pipeline.names for each in fields(TABLE[stage].options)}
-    raise unknown_option(name, known)
-
-
-def _has(stage: str, name: str) -> bool:
-    return any(each.name == name for each in fields(TABLE[stage].options))
+    return owners[0]
 
 
 def stages(
@@ -125,8 +115,7 @@ def stages(
     """
     strategies: list[Strategy] = []
     for name in names:
-        row = TABLE[name]
-        levels = (defaults.get(name, {}), options.get(name, {}))
-        values = {key: value for level in levels for key, value in expand_mode(row.options, level).items()}
-        strategies.append(row.make(fill_options(row.options, values)))
+        make, bare = TABLE[name]
+        values = expand_mode(bare, defaults.get(name, {})) | expand_mode(bare, options.get(name, {}))
+        strategies.append(make(fill_options(bare, values)))
     return strategies

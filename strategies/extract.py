@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar
 
 from strategies.core.budget import Budget
@@ -20,7 +21,7 @@ from strategies.core.ledger import append_ledger
 from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.options import Options, option
 from strategies.core.paths import target
-from strategies.core.plan import Plan, Split, replace_before, task_piece
+from strategies.core.plan import Plan, Split, replace_before
 from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.replacement import frame_tokens, previous_text, replacement, stands_for, text_room
 from strategies.core.transcript import is_chinese
@@ -50,38 +51,28 @@ class ExtractOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class Extract(Strategy):
-    """Condenses until the goal is met; asks no model."""
-
     options: ExtractOptions
     name: ClassVar[str] = "extract"
-    asks: ClassVar[bool] = False
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans a record in the place of the shortest prefix that meets the goal."""
         yield from ()
         most = min(text_room(budget.replacement_cap, view.counter), self.options.max_tokens + budget.ledger.all)
         split = Split(view, frame_tokens(view.counter) + most, budget.task_cap)
         goal = min(budget.goal, int(budget.usable * self.options.depth))
-        end = split.first_at_round(goal) or split.first_at_round(budget.goal) or _after_oversized(view, budget)
+        end = split.first_at_round(goal)
+        start = 0 if view.replacement is None else view.replacement + 1
+        if end is None and start and view.items[start - 1].message.tokens > budget.replacement_cap:
+            end = start  # Nothing else can go, but the earlier record is too large for this window.
         if end is None:
             raise NothingToDo("nothing-to-extract")
-        start = 0 if view.replacement is None else view.replacement + 1
         kept = next_ledger(view, view.items[start:end], end, budget)
         record_room = min(most - ledger_tokens(kept, view.counter), self.options.max_tokens)
         text = append_ledger(record(view, end, record_room), kept)
         if not text:
             raise NothingToDo("nothing-to-extract")
         piece = replacement(text, stands_for(view, end), view.counter.dialect, chinese=is_chinese(view.transcript))
-        edit = replace_before(view, end, piece, task_piece(view, budget.task_cap))
+        edit = replace_before(view, end, piece, budget.task_cap)
         return Plan((edit,), {"extractedMessageCount": stands_for(view, end)})
-
-
-def _after_oversized(view: View, budget: Budget) -> int | None:
-    """The item after an earlier record that is too large for this window: if nothing else can go, that one is cut."""
-    place = view.replacement
-    if place is None or view.items[place].message.tokens <= budget.replacement_cap:
-        return None
-    return place + 1
 
 
 def record(view: View, end: int, cap: int) -> str:
@@ -126,7 +117,11 @@ def _shorten_record(record: str, cap: int, counter: TokenCounter) -> str:
 def _sections(messages: Sequence[Message], titles: Sequence[str]) -> Iterator[tuple[str, Iterable[str]]]:
     """Yields the title and lines of each section, most important section first."""
     said = [f"- {_cut_line(line, _SAID)}" for line in user_lines(messages)]
-    yield from zip(titles, (said, _actions(messages), _errors(messages), _last_words(messages)), strict=True)
+    printed = (line for message in messages if message.role is Role.TOOL for line in message.text.splitlines())
+    errors = list(dict.fromkeys(f"- {_cut_line(line)}" for line in printed if ERROR.search(line[:_LINE])))[-_ERRORS:]
+    spoken = (message.text.strip() for message in reversed(messages) if message.role is Role.ASSISTANT)
+    last_words = [_cut_line(text, 2 * _LINE) for text in islice(filter(None, spoken), 1)]
+    yield from zip(titles, (said, _actions(messages), errors, last_words), strict=True)
 
 
 def _actions(messages: Iterable[Message]) -> Iterator[str]:
@@ -137,19 +132,6 @@ def _actions(messages: Iterable[Message]) -> Iterator[str]:
             actions[f"{call.name} {file.path}" if file else f"{call.name} {_cut_line(call.arguments, 80)}"] += 1
     for action, times in list(actions.items())[-_ACTIONS:]:
         yield f"{_ACTION}{action}" + (f" ({times} times)" if times > 1 else "")
-
-
-def _errors(messages: Iterable[Message]) -> list[str]:
-    lines = (line for message in messages if message.role is Role.TOOL for line in message.text.splitlines())
-    unique = dict.fromkeys(f"- {_cut_line(line)}" for line in lines if ERROR.search(line[:_LINE]))
-    return list(unique)[-_ERRORS:]
-
-
-def _last_words(messages: Sequence[Message]) -> Iterator[str]:
-    for message in reversed(messages):
-        if message.role is Role.ASSISTANT and message.text.strip():
-            yield _cut_line(message.text.strip(), 2 * _LINE)
-            return
 
 
 def _cut_line(line: str, length: int = _LINE) -> str:

@@ -1,11 +1,8 @@
 """`half-window`: the older half of the rounds becomes one summary.
 
-The rounds after the newest replacement are listed as cursors, and half of them, at least two, stay verbatim. The split
-moves to the start of its turn, because finished turns are not split, or to the end of that turn if nothing would be
-left to summarize; only where too few rounds would stay after that end is the finished turn split. Rounds of the turn
-that still goes on may be separated anywhere. If the view is then still above its goal, the split moves on to later
-legal cuts, turn boundaries first, until the goal is met. docs/strategies.md lists where this departs from the
-source document of the algorithm.
+The split moves to the start of its turn, or to the end of that turn if nothing would be left to summarize. If the view
+is then still above its goal, it moves on to later legal cuts, turn boundaries first, until the goal is met.
+docs/strategies.md lists where this departs from the source document of the algorithm.
 
 Fallback levels: 0 half window; 1 too few rounds, so all but the last are summarized; 2 too few rounds after an
 earlier summary, so nothing is done; 3 nothing to summarize.
@@ -35,14 +32,12 @@ _INSIDE = "inside-turn"
 
 @dataclass(frozen=True, slots=True)
 class HalfWindowOptions(Options):
+    """docs/strategies.md describes each option, as it does for all strategies."""
+
     min_rounds: int = option(4, 2)
-    """Fewer rounds than this are not halved."""
     min_overlap: int = option(1, 0)
-    """Rounds that always stay; at least one more than this is kept."""
     summary_max_tokens: int = option(2_000, 100)
-    """The maximum number of tokens of the summary."""
     memory_cards: bool = option(True)
-    """Whether memory cards are asked for along with the summary."""
 
 
 class RoundCursor(NamedTuple):
@@ -51,14 +46,12 @@ class RoundCursor(NamedTuple):
     turn: int
     """The index of the turn; -1 for the turn that goes on."""
     round: int
-    """The index of the round in its turn."""
     span: Round
     start_of_turn: int | None
     """For the first round of a turn, the item with which the turn starts."""
 
     @property
     def is_active(self) -> bool:
-        """Whether its turn still goes on."""
         return self.turn < 0
 
     @property
@@ -71,7 +64,6 @@ class SplitDecision(NamedTuple):
     """Where the list is split, and how that came about."""
 
     level: int
-    """The fallback level."""
     first_kept: int
     """The index of the first cursor that is kept."""
     cut: int
@@ -81,29 +73,24 @@ class SplitDecision(NamedTuple):
     boundary: str = "exact"
     """The document's `boundaryAdjustmentType`; or `inside-turn`."""
     delta: int = 0
-    """By how many cursors the split was moved."""
     reason: str = ""
-    """Why a fallback was taken; "" for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class HalfWindow(Strategy):
-    """Asks one model for one summary: in one call where the older half fits the model's window."""
-
     options: HalfWindowOptions
     name: ClassVar[str] = "half-window"
     asks: ClassVar[bool] = True
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans a summary in the place of the older half."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         cursors = collect_rounds(view)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
-        decision = reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
+        decision = _reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
         span = span_before(decision.cut, view, split, cap)
         form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
         record = yield from summarize(span, cap, budget, session, form)
-        metadata = {**telemetry(cursors, decision), "promptDigest": form.digest}
+        metadata = {**_telemetry(cursors, decision), "promptDigest": form.digest}
         return plan_record(record, span, budget, metadata)
 
 
@@ -121,15 +108,9 @@ def collect_rounds(view: View) -> list[RoundCursor]:
 
 def decide(view: View, cursors: list[RoundCursor], options: HalfWindowOptions) -> SplitDecision:
     """The split of the document: half of the rounds, at a turn boundary; or one of its fallbacks."""
-    if len(cursors) < options.min_rounds:
-        return _too_few(view, cursors)
-    keep = max(options.min_overlap + 1, ceil(len(cursors) / 2))
-    if len(cursors) - keep <= 0:
-        return _too_few(view, cursors)
-    return _to_turn_boundary(view, cursors, len(cursors) - keep, options.min_overlap)
-
-
-def _too_few(view: View, cursors: list[RoundCursor]) -> SplitDecision:
+    index = len(cursors) - max(options.min_overlap + 1, ceil(len(cursors) / 2))
+    if index > 0 and len(cursors) >= options.min_rounds:
+        return _to_turn_boundary(view, cursors, index, options.min_overlap)
     if view.replacement is not None:
         raise Declined("summary-boundary", "too few rounds after the earlier summary")
     if len(cursors) < 2:
@@ -164,15 +145,13 @@ def _place(cursors: list[RoundCursor], index: int) -> str:
 def _labelled(cursors: list[RoundCursor], decision: SplitDecision) -> SplitDecision:
     """The decision with the labels of the place where it splits; level 1 has no `splitStrategy`."""
     place = _place(cursors, decision.first_kept)
-    boundary = decision.boundary
-    if place == _INSIDE:
-        boundary = _INSIDE
-    elif boundary == _INSIDE:
-        boundary = "adjusted-to-turn-end"
-    return decision._replace(strategy=decision.strategy if decision.level else place, boundary=boundary)
+    boundary = "adjusted-to-turn-end" if decision.boundary == _INSIDE else decision.boundary
+    return decision._replace(
+        strategy=decision.strategy if decision.level else place, boundary=_INSIDE if place == _INSIDE else boundary
+    )
 
 
-def reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, goal: int) -> SplitDecision:
+def _reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, goal: int) -> SplitDecision:
     """`first` if it is legal and meets the goal; else the nearest later cut that does; else the last cut."""
     if split.is_legal(first.cut) and split.tokens_after(first.cut) <= goal:
         return first
@@ -184,7 +163,7 @@ def reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, g
     return _labelled(cursors, first._replace(first_kept=index, cut=cut, delta=delta))
 
 
-def telemetry(cursors: list[RoundCursor], decision: SplitDecision) -> dict[str, Any]:
+def _telemetry(cursors: list[RoundCursor], decision: SplitDecision) -> dict[str, Any]:
     """The document's telemetry fields, except `compressionDuration`, which the driver adds because it has a clock."""
     pivot = cursors[decision.first_kept] if decision.first_kept < len(cursors) else None
     kept = cursors[decision.first_kept :]

@@ -1,13 +1,6 @@
 """`mask`: old tool results, and large arguments of old calls, become one line each.
 
-The line names the tool, the file and the size, and says to read a file again. What a command said may not be had again,
-so it leaves an excerpt: the last line that tells of an error, else the last line. These stay:
-
-- the newest `keep` rounds; fewer, but always the newest, where only that meets the goal;
-- the newest whole content of every file that was read or written, newest first, while all of them together fit
-  into `paths` of usable: an edit that quotes a file needs its text word for word;
-- results and arguments so small that a line would save nothing.
-
+What a command said may not be had again, so its line is followed by an excerpt. docs/strategies.md says what stays.
 No model is asked, no message disappears, calls keep their results.
 """
 
@@ -28,7 +21,7 @@ from strategies.core.paths import Target, parsed, target, target_in
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply
 from strategies.core.protocol import SessionFacts, Steps, Strategy
-from strategies.core.rounds import Round
+from strategies.core.rounds import Round, answered_calls
 from strategies.core.transcript import is_chinese
 from strategies.core.view import Item, View
 
@@ -40,22 +33,15 @@ _NO_ERROR = re.compile(r"\b(?:0|no|without)\s+(?:\w+\s+)?(?:error|fail|exception
 @dataclass(frozen=True, slots=True)
 class MaskOptions(Options):
     keep: int = option(3, 1)
-    """The newest rounds that stay if the goal permits."""
     min_tokens: int = option(60, 30)
-    """Only results of more tokens are masked."""
     min_chars: int = option(400, 100)
-    """Only string arguments of more characters are masked."""
     paths: float = option(0.4, 0, 1)
-    """The share of usable for whole contents of files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mask(Strategy):
-    """Masks results and arguments; asks no model."""
-
     options: MaskOptions
     name: ClassVar[str] = "mask"
-    asks: ClassVar[bool] = False
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans to mask everything old at once: after one big step the prefix stays the same for long."""
@@ -66,35 +52,39 @@ class Mask(Strategy):
             plan = replace(plan, after=after)
         else:
             fewer = range(min(self.options.keep, len(view.structure.rounds)) - 1, 0, -1)
-            place = bisect_left(fewer, True, key=lambda keep: self._meets_goal(view, budget, keep))
+            place = bisect_left(
+                fewer, True, key=lambda keep: apply(view, self._plan(view, budget, keep)).tokens <= budget.goal
+            )
             plan = self._plan(view, budget, fewer[place]) if place < len(fewer) else plan
         if not plan.edits:
             raise NothingToDo("nothing-to-mask")
         return plan
-
-    def _meets_goal(self, view: View, budget: Budget, keep: int) -> bool:
-        return apply(view, self._plan(view, budget, keep)).tokens <= budget.goal
 
     def _plan(self, view: View, budget: Budget, keep: int) -> Plan:
         files = _Files(int(budget.usable * self.options.paths), chinese=is_chinese(view.transcript))
         edits: list[Replace] = []
         for number, each in enumerate(reversed(view.structure.rounds)):
             is_old = number >= keep and each.end <= view.last_cut
-            edits.extend(self._round(view, each, files) if is_old else files.note(view, each))
+            if is_old:
+                edits.extend(self._round(view, each, files))
+            else:
+                files.note(view, each)
         edits.sort(key=lambda edit: edit.start)
         return Plan(tuple(edits), {"maskedMessageCount": len(edits), "keptFileCount": files.kept})
 
     def _round(self, view: View, each: Round, files: _Files) -> Iterator[Replace]:
-        calls = _by_result(view, each)
+        answered = answered_calls(view.items[each.start : each.end])
         for i in range(each.end - 1, each.start - 1, -1):
             item = view.items[i]
             if not item.intact or item.source in view.transcript.pinned:
                 continue
             if item.role is Role.TOOL:
-                answered = calls.get(i, [None] * max(len(item.answers), 1))
-                yield from self._results(i, item, answered, files, view.counter)
+                yield from self._results(i, item, answered[i - each.start], files, view.counter)
             elif any(len(call.arguments) > self.options.min_chars for call in item.calls):
-                yield from self._calls(i, item, files)
+                written = item.message.body  # once: a message from the cache is parsed again each time
+                body = item.message.dialect.with_arguments(written, lambda call: self._arguments(call, files))
+                if body is not written:
+                    yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
     def _results(
         self, i: int, item: Item, calls: Sequence[ToolCall | None], files: _Files, counter: TokenCounter
@@ -114,16 +104,10 @@ class Mask(Strategy):
         file = target(call) if call else None
         if files.keeps(file, tokens):
             return text
-        line = result_line(call, file, len(text), tokens, chinese=files.chinese)
+        line = _result_line(call, file, len(text), tokens, chinese=files.chinese)
         # A file can be read again.
-        excerpt = excerpt_of(text) if file is None and tokens > 2 * self.options.min_tokens else ""
+        excerpt = _excerpt(text) if file is None and tokens > 2 * self.options.min_tokens else ""
         return f"{line}\n{excerpt}" if excerpt else line
-
-    def _calls(self, i: int, item: Item, files: _Files) -> Iterator[Replace]:
-        written = item.message.body  # once: a message from the cache is parsed again each time
-        body = item.message.dialect.with_arguments(written, lambda call: self._arguments(call, files))
-        if body is not written:
-            yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
     def _arguments(self, call: ToolCall, files: _Files) -> Mapping[str, object] | None:
         """The arguments that are shown of a call; None if they stay as they are."""
@@ -138,18 +122,12 @@ class Mask(Strategy):
         if not isinstance(value, str) or len(value) <= self.options.min_chars:
             return value
         named = file if file and file.path != value else None
-        if chinese:
-            again = f"；如需内容请重新读取 {named.path}" if named else ""
-            return f"[已省略 {len(value):,} 个字符{again}]"
-        again = f"; read {named.path} again if you need it" if named else ""
-        return f"[{len(value):,} characters left out{again}]"
+        again = _read_again(named, chinese=chinese)
+        return f"[已省略 {len(value):,} 个字符{again}]" if chinese else f"[{len(value):,} characters left out{again}]"
 
 
 class _Files:
-    """Decides which whole contents of files stay: the newest of each file, newest first, while they fit.
-
-    `chinese` says in which language the lines are that stand for the others.
-    """
+    """Decides which whole contents of files stay: the newest of each file, newest first, while they fit."""
 
     def __init__(self, room: int, *, chinese: bool) -> None:
         self._room = room
@@ -157,14 +135,10 @@ class _Files:
         self._seen: set[str] = set()
         self.kept = 0
 
-    def note(self, view: View, each: Round) -> Iterator[Replace]:
-        """Remembers the files of a round that is kept anyway. Yields nothing."""
-        for i in range(each.start, each.end):
-            for call in view.items[i].calls:
-                file = target(call)
-                if file and file.whole:
-                    self._seen.add(file.path)
-        yield from ()
+    def note(self, view: View, each: Round) -> None:
+        """Remembers the files of a round that is kept anyway."""
+        files = (target(call) for item in view.items[each.start : each.end] for call in item.calls)
+        self._seen.update(file.path for file in files if file and file.whole)
 
     def keeps(self, file: Target | None, tokens: int) -> bool:
         """Decides whether this content of `file` stays, as the newest of that file, and takes its tokens if so."""
@@ -178,19 +152,7 @@ class _Files:
         return True
 
 
-def _by_result(view: View, each: Round) -> dict[int, list[ToolCall | None]]:
-    """By item, the calls that a message of a round answers: the n-th result with an id answers its n-th call."""
-    waiting: dict[str, list[ToolCall]] = {}
-    for item in view.items[each.start : each.end]:
-        for call in item.calls:
-            waiting.setdefault(call.id, []).append(call)
-    return {
-        i: [calls.pop(0) if (calls := waiting.get(answered)) else None for answered in view.items[i].answers or ("",)]
-        for i in range(each.start + 1, each.end)
-    }
-
-
-def excerpt_of(text: str) -> str:
+def _excerpt(text: str) -> str:
     """What is left of what a command said: the last line that tells of an error, else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = (line for line in reversed(lines) if ERROR.search(line[:EXCERPT]) and not _NO_ERROR.search(line[:EXCERPT]))
@@ -198,16 +160,17 @@ def excerpt_of(text: str) -> str:
     return line if len(line) <= EXCERPT else line[: EXCERPT - 1] + "…"
 
 
-def result_line(
-    call: ToolCall | None, file: Target | None, characters: int, tokens: int, *, chinese: bool = False
-) -> str:
+def _result_line(call: ToolCall | None, file: Target | None, characters: int, tokens: int, *, chinese: bool) -> str:
     """The line that stands for a result."""
+    again, tool = _read_again(file, chinese=chinese), call.name if call else ""
     if chinese:
-        name = f" {call.name} " if call and call.name else "工具"
-        where = f"（{file.path}）" if file else ""
-        again = f"；如需内容请重新读取 {file.path}" if file else ""
+        name, where = f" {tool} " if tool else "工具", f"（{file.path}）" if file else ""
         return f"[已省略{name}的结果{where}：{characters:,} 个字符，{tokens:,} 个 token{again}]"
-    tool = f"of {call.name}" if call and call.name else "of a tool"
     where = f" on {file.path}" if file else ""
-    again = f"; read {file.path} again if you need it" if file else ""
-    return f"[result {tool}{where} left out: {characters:,} characters, {tokens:,} tokens{again}]"
+    return f"[result of {tool or 'a tool'}{where} left out: {characters:,} characters, {tokens:,} tokens{again}]"
+
+
+def _read_again(file: Target | None, *, chinese: bool) -> str:
+    if file is None:
+        return ""
+    return f"；如需内容请重新读取 {file.path}" if chinese else f"; read {file.path} again if you need it"

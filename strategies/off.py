@@ -18,7 +18,6 @@ class Off(Strategy):
 
     options: Options
     name: ClassVar[str] = "off"
-    asks: ClassVar[bool] = False
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         yield from ()

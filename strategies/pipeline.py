@@ -25,21 +25,17 @@ from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, NothingToDo, StrategyError
 from strategies.core.messages import Role, TokenCounter
 from strategies.core.pieces import Overlay
-from strategies.core.plan import Plan, apply, check, head_pieces, newest_is_shortened, with_wider_task
+from strategies.core.plan import apply, check, head_pieces, newest_is_shortened, with_wider_task
 from strategies.core.protocol import Judging, Marking, SessionFacts, Strategy, Triggering
-from strategies.core.requirement import RULES, Requirement, Rule, can_help, condensable, requirement_for
+from strategies.core.requirement import RULES, Requirement, can_help, condensable, requirement_for
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 
 
 @dataclass(slots=True)
 class Outcome:
-    """The result of a run of the pipeline."""
-
     view: View
-    """The view after the last stage that changed it."""
     stages: list[str] = field(default_factory=list)
-    """The names of the stages that changed the view, in order."""
     reasons: dict[str, str] = field(default_factory=dict)
     """By stage name, why a stage changed nothing or had to settle for less: one kebab-case word each."""
     idle: set[str] = field(default_factory=set)
@@ -47,7 +43,6 @@ class Outcome:
     metadata: dict[str, Any] = field(default_factory=dict)
     """By stage name, the metadata of its plan, or of an attempt that failed; `invalidPlan` where a plan was refused."""
     cards: list[MemoryCard] = field(default_factory=list)
-    """What summarizers thought worth remembering."""
     defects: list[Exception] = field(default_factory=list)
     """Exceptions that no strategy may raise. The caller should report them."""
 
@@ -65,15 +60,6 @@ class Outcome:
         """Records the reason of a stage, in place of an earlier one of the same name."""
         self.reasons[stage.name] = reason
         (self.idle.add if is_idle else self.idle.discard)(stage.name)
-
-    def accept(self, stage: Strategy, plan: Plan, after: View) -> None:
-        """Records that a stage changed the view to `after`."""
-        self.view = after
-        self.stages.append(stage.name)
-        self.cards.extend(plan.cards)
-        self.metadata[stage.name] = dict(plan.metadata)
-        if plan.reason:
-            self.note(stage, plan.reason)
 
 
 Run = Generator[tuple[Effect, ...], tuple[Result, ...], Outcome]
@@ -103,17 +89,15 @@ def attempt(
         # What is forced is tried by every stage, so no idle one's reason says why nothing goes.
         idle = "" if requirement is Requirement.FORCED else outcome.reason
         raise Declined(outcome.failure or idle or "nothing-to-condense")
-    asked = any(stage.asks and stage.name in outcome.stages for stage in allowed)
-    shrink = view.tokens - outcome.view.tokens
-    if shrink < rule.least_shrink * view.tokens or not (asked or _buys_room(rule, view, outcome.view, aim)):
+    has_asked = any(stage.asks and stage.name in outcome.stages for stage in allowed)
+    size, shrink = outcome.view.tokens, view.tokens - outcome.view.tokens
+    if rule.least_room and not has_asked and size > aim.goal:
+        buys_room = min(view.tokens, aim.trigger) - size >= rule.least_room * growth(view)
+    else:
+        buys_room = True
+    if shrink < rule.least_shrink * view.tokens or not buys_room:
         raise Declined("no-progress", f"{shrink} of {view.tokens} tokens")
     return outcome
-
-
-def _buys_room(rule: Rule, before: View, after: View, budget: Budget) -> bool:
-    """Whether a view meets its goal, or leaves as much room under the trigger as the rule wants."""
-    room = min(before.tokens, budget.trigger) - after.tokens
-    return after.tokens <= budget.goal or not rule.least_room or room >= rule.least_room * growth(before)
 
 
 def growth(view: View) -> int:
@@ -147,11 +131,6 @@ def is_due(stage: Strategy, view: View, budget: Budget) -> bool:
     return isinstance(stage, Triggering) and stage.is_due(view, budget)
 
 
-def _goes_on(stage: Strategy, view: View, budget: Budget, session: SessionFacts) -> bool:
-    """Whether a stage has work to do although the view meets its goal: its own trigger, or a verdict."""
-    return is_due(stage, view, budget) or (session.verdict is not None and isinstance(stage, Judging))
-
-
 def run(
     stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget, session: SessionFacts
 ) -> Run:
@@ -166,7 +145,7 @@ def run(
     yield from _run_stages(stages, budget.goal, outcome, budget, session)
     yield from _run_stages(ladder, budget.trigger - 1, outcome, budget, session)
     if ladder and outcome.view.tokens > budget.usable and outcome.view.transcript.newest_turn:
-        outcome.view = replace(outcome.view, transcript=outcome.view.transcript.with_newest_turn(0))
+        outcome.view = replace(outcome.view, transcript=outcome.view.transcript.having(newest_turn=0))
         yield from _run_stages(ladder, budget.usable, outcome, budget, session)
     wider = with_wider_task(outcome.view, budget.task_ceiling, budget.goal)
     if wider.tokens < view.tokens:
@@ -177,15 +156,18 @@ def run(
 def _run_stages(
     stages: Iterable[Strategy], enough: int, outcome: Outcome, budget: Budget, session: SessionFacts
 ) -> Step:
-    """Runs stages while the view has more than `enough` tokens, or none has changed it yet."""
+    """Runs stages while the view has more than `enough` tokens, or none has changed it yet.
+
+    A stage runs in any case that has reached its own trigger, or has a verdict to follow.
+    """
     for stage in stages:
         is_enough = outcome.stages and outcome.view.tokens <= enough
-        if not is_enough or _goes_on(stage, outcome.view, budget, session):
+        is_judged = session.verdict is not None and isinstance(stage, Judging)
+        if not is_enough or is_judged or is_due(stage, outcome.view, budget):
             yield from _run_stage(stage, outcome, budget, session)
 
 
 def _run_stage(stage: Strategy, outcome: Outcome, budget: Budget, session: SessionFacts) -> Step:
-    """Runs one stage, and records in `outcome` what came of it."""
     try:
         plan = yield from stage.condense(outcome.view, budget, session)
         after = apply(outcome.view, plan) if plan.after is None else plan.after
@@ -200,10 +182,15 @@ def _run_stage(stage: Strategy, outcome: Outcome, budget: Budget, session: Sessi
         outcome.note(stage, "internal-error")
         outcome.defects.append(defect)
     else:
-        if after.tokens < outcome.view.tokens:
-            outcome.accept(stage, plan, after)
-        else:
+        if after.tokens >= outcome.view.tokens:
             outcome.note(stage, "no-progress", is_idle=True)
+            return
+        outcome.view = after
+        outcome.stages.append(stage.name)
+        outcome.cards.extend(plan.cards)
+        outcome.metadata[stage.name] = dict(plan.metadata)
+        if plan.reason:
+            outcome.note(stage, plan.reason)
 
 
 def walk(
@@ -223,21 +210,17 @@ def walk(
         requirement = requirement_for(sizes[end] + more, budget, since=since)
         if requirement is None:
             continue
-        view = fold(_prefix(transcript, end), head, fixed, counter)
-        after = _condense(requirement, allowed, ladder, view, budget)
-        if after is not None:
-            head = (
-                Overlay(
-                    transcript.digests[after.covered_count - 1],
-                    after.covered_count,
-                    after.covered_count,
-                    head_pieces(after),
-                ),
-            )
-            since, more = after.tokens, after.tokens - sizes[end]
-        else:
+        systems = tuple((place, message) for place, message in transcript.systems if place <= end)
+        view = fold(Transcript(transcript.chain[:end], systems), head, fixed, counter)
+        try:
+            after = finish_without_effects(attempt(requirement, allowed, ladder, view, budget, SessionFacts())).view
+        except StrategyError:
             # Do not retry until the view has grown by a step: until then it still cannot be condensed.
             since = sizes[end] + more
+        else:
+            covered = after.covered_count
+            head = (Overlay(transcript.digests[covered - 1], covered, covered, head_pieces(after)),)
+            since, more = after.tokens, after.tokens - sizes[end]
     return fold(transcript, head, fixed, counter)
 
 
@@ -251,26 +234,12 @@ def _request_ends(transcript: Transcript) -> Iterator[int]:
         yield len(chain)
 
 
-def _prefix(transcript: Transcript, end: int) -> Transcript:
-    systems = tuple((place, message) for place, message in transcript.systems if place <= end)
-    return Transcript(transcript.chain[:end], systems)
-
-
 def _sizes(transcript: Transcript) -> list[int]:
     """Tokens of every prefix with the system messages up to its end: later ones must not change an earlier cut."""
     own = [0, *(message.tokens for message in transcript.chain)]
     for place, message in transcript.systems:
         own[place] += message.tokens
     return list(accumulate(own))
-
-
-def _condense(
-    requirement: Requirement, stages: Sequence[Strategy], ladder: Sequence[Strategy], view: View, budget: Budget
-) -> View | None:
-    try:
-        return finish_without_effects(attempt(requirement, stages, ladder, view, budget, SessionFacts())).view
-    except StrategyError:
-        return None
 
 
 def finish_without_effects(running: Run) -> Outcome:

@@ -21,19 +21,17 @@ from strategies.core.view import View
 
 @dataclass(frozen=True, slots=True)
 class Recent(Strategy):
-    """Drops rounds; asks no model."""
-
     options: Options
     name: ClassVar[str] = "recent"
-    asks: ClassVar[bool] = False
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans to drop as many of the oldest rounds as the goal requires."""
         yield from ()
-        dropped = list(_to_drop(view, view.tokens - budget.goal))
+        dropped = set(_to_drop(view, view.tokens - budget.goal))
         if not dropped:
             raise NothingToDo("nothing-to-drop")
-        edits = tuple(Replace(start, end) for start, end in _runs(sorted(dropped)))
+        starts = sorted(i for i in dropped if i - 1 not in dropped)
+        ends = sorted(i + 1 for i in dropped if i + 1 not in dropped)
+        edits = tuple(Replace(start, end) for start, end in zip(starts, ends, strict=True))
         return Plan(edits, {"droppedMessageCount": len(dropped)})
 
 
@@ -60,13 +58,3 @@ def _units(view: View, turn: Turn) -> Iterator[list[int]]:
             return
         rest = [i for i in range(each.start, each.end) if i not in keep]
         yield users + rest if each is turn.rounds[-1] else rest
-
-
-def _runs(indices: list[int]) -> Iterator[tuple[int, int]]:
-    start = previous = indices[0]
-    for i in indices[1:]:
-        if i != previous + 1:
-            yield start, previous + 1
-            start = i
-        previous = i
-    yield start, previous + 1

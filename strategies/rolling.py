@@ -14,9 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from strategies.core.answer import ParsedAnswer
+from strategies.core.answer import read_json_answer
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks
-from strategies.core.cards import read_answer
 from strategies.core.errors import NothingToSummarize
 from strategies.core.options import Options, option
 from strategies.core.plan import Split
@@ -34,30 +33,20 @@ _HEADROOM, _HEADROOM_SHARE, _MAX_HEADROOM_SHARE = 2_000, 0.1, 0.2
 
 @dataclass(frozen=True, slots=True)
 class RollingOptions(Options):
-    """The parameters of the source document."""
+    """The parameters of the source document; docs/strategies.md describes each."""
 
     compression_threshold: float = option(0.8, MIN_TRIGGER, 1)
-    """The share of usable at which the view is condensed."""
     retained_ratio: float = option(0.6, 0.05, 1)
-    """The share of usable that the condensed view may have."""
     min_messages_to_keep: int = option(4, 1)
-    """The newest messages that always stay."""
     summary_max_tokens: int = option(1_200, 100)
-    """The maximum number of tokens of the summary."""
     memory_cards: bool = option(True)
-    """Whether memory cards are asked for along with the summary."""
     enable_memory_injection: bool = option(True)
-    """Whether a memory block is put before each user message."""
     memory_top_k: int = option(5, 1)
-    """The maximum number of passages in a memory block."""
     memory_max_tokens: int = option(800, 64)
-    """The maximum number of tokens of a memory block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rolling(Strategy, Marking, Injecting):
-    """Asks one model for one summary and its cards: in several calls where the history is larger than its window."""
-
     options: RollingOptions
     name: ClassVar[str] = "rolling"
     asks: ClassVar[bool] = True
@@ -77,12 +66,15 @@ class Rolling(Strategy, Marking, Injecting):
         return Injection(options.enable_memory_injection, options.memory_top_k, options.memory_max_tokens)
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans a summary in the place of all but the newest rounds."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
-        end = self._end(split, view, budget.goal)
+        cuts = [cut for cut in split.round_cuts() if cut <= view.size - self.options.min_messages_to_keep]
+        if not cuts:
+            raise NothingToSummarize("nothing before the newest messages")
+        end = next((cut for cut in cuts if split.tokens_after(cut) <= budget.goal), cuts[-1])
         span = span_before(end, view, split, cap)
-        form = self._form(view)
+        form = _CHINESE if is_chinese(view.transcript) else _ENGLISH
+        form = form.with_cards(f"{form.template}-memory") if self.options.memory_cards else form
         record = yield from summarize(span, span.cap(cap), budget, session, form)
         metadata = {
             "summarizedMessageCount": stands_for(view, end),
@@ -93,23 +85,6 @@ class Rolling(Strategy, Marking, Injecting):
         }
         return plan_record(record, span, budget, metadata, context_summary)
 
-    def _form(self, view: View) -> RecordForm:
-        form = _CHINESE if is_chinese(view.transcript) else _ENGLISH
-        return form.with_cards(f"{form.template}-memory") if self.options.memory_cards else form
 
-    def _end(self, split: Split, view: View, goal: int) -> int:
-        """The first cut that meets the goal, or the last one that leaves as many messages as must stay."""
-        cuts = [cut for cut in split.round_cuts() if cut <= view.size - self.options.min_messages_to_keep]
-        if not cuts:
-            raise NothingToSummarize("nothing before the newest messages")
-        return next((cut for cut in cuts if split.tokens_after(cut) <= goal), cuts[-1])
-
-
-def _read_json_answer(answer: str) -> ParsedAnswer:
-    """Reads summary and cards out of JSON; any other text is the summary itself."""
-    parts = read_answer(answer)
-    return ParsedAnswer(parts.text, tuple(parts.cards), is_complete=parts.has_card_list)
-
-
-_ENGLISH = RecordForm("rolling", "Write the JSON object now.", read=_read_json_answer, extra_tokens=_QUOTING)
-_CHINESE = RecordForm("rolling-zh", "现在写 JSON 对象。", read=_read_json_answer, extra_tokens=_QUOTING)
+_ENGLISH = RecordForm("rolling", "Write the JSON object now.", read=read_json_answer, extra_tokens=_QUOTING)
+_CHINESE = RecordForm("rolling-zh", "现在写 JSON 对象。", read=read_json_answer, extra_tokens=_QUOTING)

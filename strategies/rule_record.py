@@ -36,44 +36,19 @@ class Names(NamedTuple):
     success: str
     error: str
     files: str
-    kinds: dict[EventKind, str]
+    kinds: tuple[str, ...]
+    """The names of the kinds of events, in the order of `EventKind`."""
 
 
 ENGLISH = Names(
-    "Task context",
-    "Key progress",
-    "Technical state",
-    "Open items",
-    "Important findings",
-    "User",
-    "Success",
-    "Error",
-    "Files",
-    {
-        EventKind.USER: "user messages",
-        EventKind.EDIT: "edits",
-        EventKind.CALL: "tool calls",
-        EventKind.TEXT: "assistant messages",
-        EventKind.RESULT: "tool results",
-    },
+    *("Task context", "Key progress", "Technical state", "Open items", "Important findings"),
+    *("User", "Success", "Error", "Files"),
+    kinds=("user messages", "edits", "tool calls", "assistant messages", "tool results"),
 )
 CHINESE = Names(
-    "任务上下文",
-    "关键进展",
-    "技术状态",
-    "待处理项",
-    "重要发现",
-    "用户",
-    "成功",
-    "错误",
-    "文件",
-    {
-        EventKind.USER: "用户消息",
-        EventKind.EDIT: "编辑操作",
-        EventKind.CALL: "工具调用",
-        EventKind.TEXT: "助手消息",
-        EventKind.RESULT: "工具结果",
-    },
+    *("任务上下文", "关键进展", "技术状态", "待处理项", "重要发现"),
+    *("用户", "成功", "错误", "文件"),
+    kinds=("用户消息", "编辑操作", "工具调用", "助手消息", "工具结果"),
 )
 
 
@@ -100,13 +75,27 @@ def rule_record(
 
 
 def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> dict[str, list[str]]:
-    picked = [_pick_line(message, scorer) for message in messages if message.role is not Role.USER]
+    # Of each event the line that mentions an error, else the line that mentions a success.
+    errors, successes = [], []
+    for message in (message for message in messages if message.role is not Role.USER):
+        lines = [line.strip() for line in scorer.shown(body(message)).splitlines()]
+        if error := _first(lines, scorer.speaks_of_error):
+            errors.append(f"- {names.error}: {error}")
+        elif success := _first(lines, scorer.speaks_of_success):
+            successes.append(f"- {names.success}: {success}")
     return {
         names.context: [f"- {names.said}: {line[:_SAID]}" for line in user_lines(messages)],
-        names.progress: [f"- {names.success}: {line}" for is_error, line in picked if line and not is_error][::-1],
+        names.progress: successes[::-1],
         names.state: list(_state(messages, names, scorer)),
-        names.open: [f"- {unit}" for unit in _open_items(messages)],
-        names.findings: [f"- {names.error}: {line}" for is_error, line in picked if line and is_error][::-1],
+        # The newest first: rules cannot tell which of them are done.
+        names.open: [
+            f"- {unit[:_SAID]}"
+            for message in reversed(messages)
+            if message.role is Role.USER
+            for unit in find_rules(message.text)
+            if is_weak(unit)
+        ],
+        names.findings: errors[::-1],
     }
 
 
@@ -117,20 +106,6 @@ def user_lines(messages: Iterable[Message]) -> Iterator[str]:
             yield from (line.strip() for line in message.text.splitlines() if line.strip())
 
 
-def _open_items(messages: Sequence[Message]) -> Iterator[str]:
-    """The user's wishes and tasks, newest first: rules cannot tell which of them are done."""
-    for message in reversed(messages):
-        if message.role is Role.USER:
-            yield from (unit[:_SAID] for unit in find_rules(message.text) if is_weak(unit))
-
-
-def _pick_line(message: Message, scorer: MessageImportanceScorer) -> tuple[bool, str]:
-    """Whether a message mentions an error, and the line that does; else the line that mentions a success, or ""."""
-    lines = [line.strip() for line in scorer.shown(body(message)).splitlines()]
-    error = _first(lines, scorer.speaks_of_error)
-    return (True, error) if error else (False, _first(lines, scorer.speaks_of_success))
-
-
 def _first(lines: Sequence[str], matches: Callable[[str], bool]) -> str:
     found = next((line for line in lines if matches(line)), "")
     return found if len(found) <= _EXCERPT else f"{found[:_EXCERPT]}..."
@@ -138,7 +113,8 @@ def _first(lines: Sequence[str], matches: Callable[[str], bool]) -> str:
 
 def _state(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> Iterator[str]:
     kinds = Counter(scorer.kind(message) for message in messages)
-    yield "- " + ", ".join(f"{names.kinds[kind]} {kinds[kind]}" for kind in EventKind if kinds[kind])
+    named = zip(names.kinds, EventKind, strict=True)
+    yield "- " + ", ".join(f"{name} {kinds[kind]}" for name, kind in named if kinds[kind])
     files = (target(call) for message in messages for call in message.calls)
     paths = list(dict.fromkeys(file.path for file in files if file))[-_FILES:]
     if paths:

@@ -1,15 +1,6 @@
 """The scorer and the selection of `semantic`: how important a message is, and which messages are forgotten.
 
-The score of a message:
-
-    score = base of its kind × length factor + bonuses, clamped to [0.15, 0.9]
-
-    base    0.4 user message          bonus   +0.4   the user asks for something
-            0.3 call that edits               +0.3   an error is mentioned
-            0.25 other call, plain text       +0.25  an important operation is mentioned
-            0.1 result of a tool              +0.2   a success is mentioned
-                                              +0.1   first seen within the hour, +0.05 within the day
-
+A score is the base of the message's kind × length factor + bonuses; docs/strategies.md has a table.
 The length factor is 0.8 for a long body and for one that looks like a log. A result of one line is the outcome of a
 command and has the base of its call. Of a long body only both ends are searched, because a summarizer is shown no more.
 
@@ -44,7 +35,7 @@ WITHIN_AN_HOUR, WITHIN_A_DAY = 0.1, 0.05
 LENGTH_FACTOR = 0.8
 LONG_SHARE = 8
 _HOUR, _DAY = 3_600.0, 86_400.0
-_LONGEST_OUTCOME = 200
+_LONGEST_OUTCOME, _LONGEST_NAME = 200, 256
 _LOG_WORDS = ("DEBUG", "TRACE")
 _LOG_LINE = re.compile(r"^.{0,40}?\b(?:DEBUG|TRACE)\b")
 _BEFORE_NAME = re.compile(r"^.*(?:__|[./:])")
@@ -84,7 +75,10 @@ class MessageImportanceScorer:
     def __init__(self, wording: Wording, max_event_length: int) -> None:
         self._wording = wording
         self._most = max_event_length
-        self._operation = _whole_words(wording.operation)
+        # English words stand without adjoining letters or digits; Chinese has no spaces, so its words stand anywhere.
+        alone = r"(?<![a-z0-9_]){}(?![a-z0-9_])"
+        patterns = (alone.format(re.escape(word)) if word.isascii() else word for word in wording.operation)
+        self._operation = re.compile("|".join(patterns) or r"(?!)")
 
     def score(self, message: Message, call: ToolCall | None = None, age: float | None = None) -> float:
         """The importance of a message; `call` is what a result answers, `age` is in seconds (None if unknown)."""
@@ -92,18 +86,17 @@ class MessageImportanceScorer:
         is_log = _is_log(self.shown(text))
         factor = LENGTH_FACTOR if is_log or len(text) > self._most / LONG_SHARE else 1.0
         kind = self.kind(message)
-        if kind is EventKind.RESULT and call is not None and not is_log and _is_outcome(text):
+        is_outcome = not is_log and 0 < len(text) <= _LONGEST_OUTCOME and "\n" not in text
+        if kind is EventKind.RESULT and call is not None and is_outcome:
             kind = self._kind_of([call])
-        total = BASE[kind] * factor + self._said(text, kind) + _freshness(age)
+        freshness = 0.0 if age is None or age > _DAY else WITHIN_AN_HOUR if age <= _HOUR else WITHIN_A_DAY
+        total = BASE[kind] * factor + self._said(text, kind) + freshness
         return round(min(max(total, LOWEST), HIGHEST), 4)
 
     def kind(self, message: Message) -> EventKind:
-        match message.role:
-            case Role.TOOL:
-                return EventKind.RESULT
-            case Role.ASSISTANT:
-                return self._kind_of(message.calls)
-        return EventKind.USER
+        if message.role is Role.ASSISTANT:
+            return self._kind_of(message.calls)
+        return EventKind.RESULT if message.role is Role.TOOL else EventKind.USER
 
     def speaks_of_error(self, text: str) -> bool:
         return _has(text.lower(), self._wording.error)
@@ -138,9 +131,6 @@ def body(message: Message) -> str:
     return "\n".join([message.text, *(f"{call.name} {call.arguments}" for call in message.calls)]).strip()
 
 
-_LONGEST_NAME = 256
-
-
 @lru_cache(maxsize=1_024)
 def _plain_name(name: str) -> str:
     return _BEFORE_NAME.sub("", name).lower()
@@ -150,28 +140,12 @@ def _has(lowered: str, words: Iterable[str]) -> bool:
     return any(map(lowered.__contains__, words))
 
 
-def _whole_words(words: Iterable[str]) -> re.Pattern[str]:
-    """Matches English words without adjoining letters or digits, and Chinese words, which have no spaces, anywhere."""
-    patterns = (rf"(?<![a-z0-9_]){re.escape(word)}(?![a-z0-9_])" if word.isascii() else word for word in words)
-    return re.compile("|".join(patterns) or r"(?!)")
-
-
 def _is_log(text: str) -> bool:
     """Whether at least half of the lines are DEBUG or TRACE output."""
     if not _has(text, _LOG_WORDS):
         return False
     lines = [line for line in text.splitlines() if line.strip()]
     return 2 * sum(_LOG_LINE.match(line) is not None for line in lines) >= len(lines)
-
-
-def _is_outcome(text: str) -> bool:
-    return 0 < len(text) <= _LONGEST_OUTCOME and "\n" not in text
-
-
-def _freshness(age: float | None) -> float:
-    if age is None or age > _DAY:
-        return 0.0
-    return WITHIN_AN_HOUR if age <= _HOUR else WITHIN_A_DAY
 
 
 class Zone(IntEnum):
@@ -214,7 +188,8 @@ class Selection(NamedTuple):
 def select(view: View, aim: Aim, score: Callable[[Unit], float]) -> Selection:
     """Selects what is forgotten of a view; nothing, not even an earlier replacement, if no unit may be forgotten."""
     earlier = () if view.replacement is None else (view.replacement,)
-    ranked = sorted(_ranked(view, aim, score))
+    zoned = ((_zone(view, unit, aim), unit) for unit in forgettable(view))
+    ranked = sorted((zone, score(unit) if zone is Zone.MIDDLE else 0.0, unit.items[0], unit) for zone, unit in zoned)
     forgotten = list(earlier)
     tokens = sum(view.items[i].message.tokens for i in earlier)
     for zone, _, _, unit in ranked:
@@ -228,13 +203,6 @@ def select(view: View, aim: Aim, score: Callable[[Unit], float]) -> Selection:
         forgotten.extend(unit.items)
         tokens += unit.tokens
     return Selection(tuple(sorted(forgotten)), tokens) if len(forgotten) > len(earlier) else Selection((), 0)
-
-
-def _ranked(view: View, aim: Aim, score: Callable[[Unit], float]) -> Iterator[tuple[Zone, float, int, Unit]]:
-    """Yields the units that may be forgotten, with their sort keys: zone, score, and first item."""
-    for unit in forgettable(view):
-        zone = _zone(view, unit, aim)
-        yield zone, score(unit) if zone is Zone.MIDDLE else 0.0, unit.items[0], unit
 
 
 def _zone(view: View, unit: Unit, aim: Aim) -> Zone:
@@ -258,8 +226,10 @@ def _units(view: View) -> Iterator[tuple[int, ...]]:
     """Yields the items between cuts; those of a user's message come with those of the last round of its turn."""
     spans = list(pairwise(i for i, is_cut in enumerate(view.structure.cuts) if is_cut))
     span_of = {i: span for span in spans for i in range(*span)}
-    asking = {span_of[turn.user] for turn in view.structure.turns if turn.user is not None}
-    pairs = ((span_of[user], span_of[answer]) for user, answer in _questions_with_answers(view))
+    asked = [(turn.user, turn.rounds) for turn in view.structure.turns if turn.user is not None]
+    asking = {span_of[user] for user, _ in asked}
+    # The task belongs to all that follows it.
+    pairs = ((span_of[user], span_of[rounds[-1].start]) for user, rounds in asked if user != view.task and rounds)
     answers = {question: answer for question, answer in pairs if answer not in asking}
     joined = set(answers.values())
     for span in spans:
@@ -267,10 +237,3 @@ def _units(view: View) -> Iterator[tuple[int, ...]]:
             yield (*range(*span), *range(*answers[span]))
         elif span not in joined:
             yield tuple(range(*span))
-
-
-def _questions_with_answers(view: View) -> Iterator[tuple[int, int]]:
-    """Yields (user message, last round of its turn) by their first items. The task belongs to all that follows it."""
-    for turn in view.structure.turns:
-        if turn.user is not None and turn.user != view.task and turn.rounds:
-            yield turn.user, turn.rounds[-1].start

@@ -11,18 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused
 from strategies.core.history import Limits, originals
 from strategies.core.ledger import append_ledger
-from strategies.core.messages import Role, ToolCall
 from strategies.core.options import Options, option
 from strategies.core.pieces import Piece
 from strategies.core.plan import Plan, Replace, task_piece
 from strategies.core.protocol import SessionFacts, Steps, Strategy, Triggering
 from strategies.core.replacement import frame_tokens, previous_text, replacement
+from strategies.core.rounds import answered_calls
 from strategies.core.summary import Cap, Record, RecordForm, Span, record_cap, summarize
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View
@@ -32,7 +32,6 @@ from strategies.rule_record import CHINESE, ENGLISH, rule_record
 from strategies.scoring import Aim, MessageImportanceScorer, Selection, Unit, Wording, forgettable, select
 
 _DUE_SHARE = 10
-_RESULTS, _ARGUMENTS = 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +42,11 @@ class SemanticOptions(Options):
     """
 
     max_size: int = option(100, 4)
-    """More events than this are condensed."""
     keep_first: int = option(1, 0)
-    """First events that stay, counted from the first user message."""
     max_compression_ratio: float = option(0.3, 0.01, 1)
-    """The share of events that is left."""
     max_event_length: int = option(8_000, 200)
-    """Characters of one event that the model is shown and the scorer reads."""
     enable_semantic_analysis: bool = option(True)
-    """Whether messages are scored; if not, the oldest are forgotten."""
     summary_max_tokens: int = option(2_000, 100)
-    """The maximum number of tokens of the record."""
     error_words: str = option("")
     instruction_words: str = option("")
     success_words: str = option("")
@@ -65,23 +58,21 @@ class SemanticOptions(Options):
         """How many events a view of `events` should have afterwards."""
         return max(int(events * self.max_compression_ratio), self.keep_first + 2)
 
-    @property
-    def limits(self) -> Limits:
-        """How much of an event a model is shown: `max_event_length` characters of words, half as many of results, and a
-        quarter as many of arguments."""
-        most = self.max_event_length
-        return Limits(most, most // _RESULTS, most // _ARGUMENTS)
-
 
 class Semantic(Strategy, Triggering):
-    """Asks one model for one record of the messages that are forgotten."""
-
     name: ClassVar[str] = "semantic"
     asks: ClassVar[bool] = True
 
     def __init__(self, options: SemanticOptions) -> None:
         self.options = options
-        self._scorer = MessageImportanceScorer(_wording(options), options.max_event_length)
+        wording = Wording(
+            error=_listed(options.error_words, "error"),
+            instruction=_listed(options.instruction_words, "instruction"),
+            success=_listed(options.success_words, "success"),
+            operation=_listed(options.operation_words, "operation"),
+            editing_tool=_listed(options.editing_tools, "editing_tool"),
+        )
+        self._scorer = MessageImportanceScorer(wording, options.max_event_length)
 
     def is_due(self, view: View, budget: Budget) -> bool:
         """Whether there are more events than `max_size`, and enough of them may be forgotten to be worth it."""
@@ -90,7 +81,6 @@ class Semantic(Strategy, Triggering):
         return sum(len(unit.items) for unit in forgettable(view)) * _DUE_SHARE >= self.options.max_size
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans a record in the place of the least important messages."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         aim = self._aim(view, budget, cap.text)
         selection = select(view, aim, self._scoring(view, session))
@@ -110,7 +100,11 @@ class Semantic(Strategy, Triggering):
             "fallback_reason": failure or None,
             "summary_calls": record.calls,
             "prompt_digest": form.digest,
-            "compression_metrics": _metrics(view, selection, record),
+            "compression_metrics": {
+                "events_compressed": sum(i != view.replacement for i in selection.forgotten),
+                "compression_ratio": round(view.counter.text(record.text) / selection.tokens, 4),
+                "llm_tokens_used": record.tokens,
+            },
         }
         edit = Replace(0, selection.end, tuple(_pieces(view, budget, selection, record.text)))
         return Plan((edit,), metadata, failure, attribute_cards(record.cards, view, span.items))
@@ -128,7 +122,10 @@ class Semantic(Strategy, Triggering):
         newest = ceil(stays / 2) if self.options.enable_semantic_analysis else stays
         if excess <= 0:
             return Aim(events if view.size > events else share, self.options.keep_first, newest, 0)
-        wanted = excess + frame_tokens(view.counter) + cap - _task_saving(view, budget)
+        wanted = excess + frame_tokens(view.counter) + cap
+        if view.task is not None and task_piece(view, budget.task_cap) != (view.items[view.task].piece,):
+            # The first user message will be cut too.
+            wanted -= view.items[view.task].message.tokens - budget.task_cap
         return Aim(events, self.options.keep_first, newest, wanted)
 
     def _scoring(self, view: View, session: SessionFacts) -> Callable[[Unit], float]:
@@ -136,28 +133,28 @@ class Semantic(Strategy, Triggering):
         if not self.options.enable_semantic_analysis:
             return lambda _: 0.0
         importance = self.importance(view, session)
-
-        def score(unit: Unit) -> float:
-            return max(filter(None, map(importance, unit.items)), default=0.0)
-
-        return score
+        return lambda unit: max(filter(None, map(importance, unit.items)), default=0.0)
 
     def importance(self, view: View, session: SessionFacts) -> Callable[[int], float | None]:
         """The score of an item, by its place in the view; None for one that is no message of the client's."""
-        calls = _answered_calls(view)
-        sent = (i for i, item in enumerate(view.items) if item.source is not None)
-        messages = dict(zip(sent, originals(view, view.items), strict=True))
+        sent = [i for i, item in enumerate(view.items) if item.source is not None]
+        known = originals(view, view.items)
+        answered = answered_calls(message for _, message in known)
+        messages = dict(zip(sent, zip(known, answered, strict=True), strict=True))
 
         def score(place: int) -> float | None:
             if place not in messages:
                 return None
-            index, message = messages[place]
-            return self._scorer.score(message, calls.get(index), _age(session, index))
+            (index, message), calls = messages[place]
+            first_seen = session.first_seen(index)
+            age = None if first_seen is None else session.now - first_seen
+            return self._scorer.score(message, next(filter(None, calls), None), age)
 
         return score
 
     def _form(self, view: View) -> RecordForm:
-        chinese, limits = is_chinese(view.transcript), self.options.limits
+        chinese, most = is_chinese(view.transcript), self.options.max_event_length
+        limits = Limits(most, results=most // 2, arguments=most // 4)
         form = RecordForm("semantic-zh", "现在写记录。", limits) if chinese else RecordForm("semantic", limits=limits)
         return form.with_cards("memory-zh" if chinese else "memory") if self.options.memory_cards else form
 
@@ -171,39 +168,10 @@ class Semantic(Strategy, Triggering):
         return Record(append_ledger(text, ledger), refused.tokens, refused.calls)
 
 
-def _wording(options: SemanticOptions) -> Wording:
-    return Wording(
-        error=_listed(options.error_words, "error"),
-        instruction=_listed(options.instruction_words, "instruction"),
-        success=_listed(options.success_words, "success"),
-        operation=_listed(options.operation_words, "operation"),
-        editing_tool=_listed(options.editing_tools, "editing_tool"),
-    )
-
-
 def _listed(text: str, name: str) -> tuple[str, ...]:
     """The words of an option, else those of the list `name`, in lower case."""
     words = [word.strip() for word in text.split(";")] if text else keywords(name)
     return tuple(word.lower() for word in words if word)
-
-
-def _answered_calls(view: View) -> dict[int, ToolCall]:
-    """The call that each result answers, by chain index: the n-th result with an id answers the n-th call with it."""
-    waiting: dict[str, list[ToolCall]] = {}
-    answered: dict[int, ToolCall] = {}
-    for index, message in originals(view, view.items):
-        if message.role is Role.ASSISTANT:
-            waiting |= {call.id: [each for each in message.calls if each.id == call.id] for call in message.calls}
-        elif message.role is Role.TOOL:
-            calls = [waiting[each].pop(0) for each in message.answers or ("",) if waiting.get(each)]
-            if calls:
-                answered[index] = calls[0]
-    return answered
-
-
-def _age(session: SessionFacts, index: int) -> float | None:
-    first_seen = session.first_seen(index)
-    return None if first_seen is None else session.now - first_seen
 
 
 def _span(view: View, selection: Selection) -> Span:
@@ -211,13 +179,6 @@ def _span(view: View, selection: Selection) -> Span:
     forgotten = [view.items[i] for i in selection.forgotten if i != view.replacement]
     shown = forgotten if view.task is None or view.task >= selection.end else [view.items[view.task], *forgotten]
     return Span(view, shown, selection.end, selection.tokens - frame_tokens(view.counter))
-
-
-def _task_saving(view: View, budget: Budget) -> int:
-    """The tokens that cutting the first user message to its cap will save; 0 if it will not be cut."""
-    if view.task is None or task_piece(view, budget.task_cap) == (view.items[view.task].piece,):
-        return 0
-    return view.items[view.task].message.tokens - budget.task_cap
 
 
 def _pieces(view: View, budget: Budget, selection: Selection, text: str) -> Iterator[Piece]:
@@ -233,12 +194,3 @@ def _pieces(view: View, budget: Budget, selection: Selection, text: str) -> Iter
             yield from (*task_piece(view, budget.task_cap), record)
         else:
             yield view.items[i].piece
-
-
-def _metrics(view: View, selection: Selection, record: Record) -> dict[str, Any]:
-    """The document's metrics, except the time, which the driver adds. The ratio is one of tokens."""
-    return {
-        "events_compressed": sum(i != view.replacement for i in selection.forgotten),
-        "compression_ratio": round(view.counter.text(record.text) / selection.tokens, 4),
-        "llm_tokens_used": record.tokens,
-    }

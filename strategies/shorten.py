@@ -25,9 +25,7 @@ from strategies.core.view import View
 @dataclass(frozen=True, slots=True)
 class ShortenOptions(Options):
     min_tokens: int = option(120, 40)
-    """The minimum number of tokens left of a result."""
     newest: bool = option(False)
-    """Whether results of the newest round may be cut too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,6 @@ class Shorten(Strategy):
 
     options: ShortenOptions
     name: ClassVar[str] = "shorten"
-    asks: ClassVar[bool] = False
     may_cut_newest_results: ClassVar[bool] = True
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
@@ -44,12 +41,11 @@ class Shorten(Strategy):
         yield from ()
         newest = view.structure.newest_round
         border = newest.start if newest else 0
-        older = Plan(tuple(self._cut(view, _results(view, 0, border), view.tokens - budget.goal)))
-        cut = apply(view, older)
-        rest = cut.tokens - budget.usable
+        older = tuple(self._cut(view, _results(view, 0, border), view.tokens - budget.goal))
+        cut = apply(view, Plan(older))
         newest_results = _results(view, border, len(view.items)) if self.options.newest else []
-        last = tuple(self._cut(view, newest_results, rest))
-        results = (*older.edits, *last)
+        last = tuple(self._cut(view, newest_results, cut.tokens - budget.usable))
+        results = (*older, *last)
         after = apply(view, Plan(results)) if last else cut
         edits = (*results, *self._task(view, after, budget))
         if not edits:
@@ -75,7 +71,9 @@ class Shorten(Strategy):
         cap = max(level(sizes, sum(sizes) - excess), self.options.min_tokens)
         for i, size in zip(results, sizes, strict=True):
             if size > cap:
-                yield _edit(view, i, cap)
+                item = view.items[i]
+                raw = shorten_message(item.message, cap, view.counter)
+                yield Replace(i, i + 1, (Literal(raw, PieceKind.SHORTENED, item.source),))
 
 
 def level(sizes: Sequence[int], total: int) -> int:
@@ -92,9 +90,3 @@ def level(sizes: Sequence[int], total: int) -> int:
 
 def _results(view: View, start: int, end: int) -> list[int]:
     return [i for i in range(start, end) if view.items[i].role is Role.TOOL and i not in view.stays]
-
-
-def _edit(view: View, i: int, cap: int) -> Replace:
-    item = view.items[i]
-    raw = shorten_message(item.message, cap, view.counter)
-    return Replace(i, i + 1, (Literal(raw, PieceKind.SHORTENED, item.source),))

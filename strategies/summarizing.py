@@ -7,7 +7,7 @@ from typing import Any
 
 from strategies.core.budget import Budget
 from strategies.core.pieces import Literal
-from strategies.core.plan import Plan, Split, replace_before, task_piece
+from strategies.core.plan import Plan, Split, replace_before
 from strategies.core.replacement import replacement, stands_for
 from strategies.core.summary import Cap, Record, Span
 from strategies.core.transcript import is_chinese
@@ -31,5 +31,5 @@ def plan_record(
     view = span.view
     count, dialect = stands_for(view, span.end), view.counter.dialect
     piece = frame(record.text, count, dialect, chinese=is_chinese(view.transcript))
-    edit = replace_before(view, span.end, piece, task_piece(view, budget.task_cap))
+    edit = replace_before(view, span.end, piece, budget.task_cap)
     return Plan((edit,), metadata, cards=attribute_cards(record.cards, view, span.items))

@@ -1,7 +1,5 @@
 """`summary`: everything between the first user message and the newest turns becomes one plain summary.
-
-This is the baseline for strategies that ask a model: it keeps the newest turns that fit the goal, weighs nothing by
-importance, and lets the model write one record of everything before them.
+It is the baseline for strategies that ask a model: it weighs nothing by importance.
 """
 
 from __future__ import annotations
@@ -22,16 +20,12 @@ from strategies.summarizing import plan_record, span_before
 
 @dataclass(frozen=True, slots=True)
 class SummaryOptions(Options):
-    """The summary's own cap, and whether memory cards are asked for along with it."""
-
     summary_max_tokens: int = option(2_000, 100)
     memory_cards: bool = option(True)
 
 
 @dataclass(frozen=True, slots=True)
 class Summary(Strategy):
-    """Asks one model for one summary."""
-
     options: SummaryOptions
     name: ClassVar[str] = "summary"
     asks: ClassVar[bool] = True

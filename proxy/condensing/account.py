@@ -7,6 +7,7 @@ Only the dry run holds content, and none of them a credential.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,6 @@ from proxy.quoting import label
 from proxy.reasons import Action, Trigger
 from proxy.sessions.session import MAX_SHOWN, with_depth
 from strategies.core.pieces import Literal, PieceKind
-from strategies.core.view import View
 
 
 @dataclass(slots=True)
@@ -32,7 +32,6 @@ class Timing:
     upstream: float = 0.0
 
     def header(self) -> str:
-        """The value of `Server-Timing`."""
         ours = f"session;dur={self.session:.2f}, count;dur={self.count:.2f}, condense;dur={self.condense:.2f}"
         return f"{ours}, upstream;dur={self.upstream:.2f}"
 
@@ -115,38 +114,25 @@ def _action_phrase(decision: Decision) -> str:
 def _prepared_phrase(decision: Decision) -> str:
     if not decision.was_prepared or decision.applied is None:
         return ""
-    kinds = {each.kind for each in decision.applied.pieces if isinstance(each, Literal)}
+    kinds = {piece.kind for piece in decision.applied.pieces if isinstance(piece, Literal)}
     return "summary ready" if PieceKind.REPLACEMENT in kinds else "ready"
 
 
 def dry_run(decision: Decision) -> bytes:
-    """The plan and the view as JSON."""
     document = {
         "object": "condenser.dry_run",
-        "action": decision.action,
-        "reason": decision.reason or None,
-        "trigger": decision.trigger,
-        "session": decision.session,
-        "session_source": decision.session_source,
-        "branch": with_depth(decision.branch, decision.depth),
-        "strategy": decision.policy.pipeline.text,
-        "window": decision.policy.window.tokens,
+        **_document(decision),
         "window_source": decision.policy.window.source,
         "budget": budget_document(decision.policy),
-        "tokens_before": decision.tokens_before,
-        "tokens_after": decision.tokens_after,
-        "floor": decision.floor,
         "upstream_tokens": decision.expected_tokens,
-        "headroom": decision.headroom,
         "plan": dict(decision.metadata),
         "messages": [message.body for message in decision.view.messages],
     }
     return json.dumps(document, ensure_ascii=True).encode()
 
 
-def fields(decision: Decision, timing: Timing) -> dict[str, Any]:
+def _document(decision: Decision) -> dict[str, Any]:
     """What was decided on a request, as members of a JSON object."""
-    applied = decision.applied
     return {
         "session": decision.session,
         "session_source": decision.session_source,
@@ -155,19 +141,27 @@ def fields(decision: Decision, timing: Timing) -> dict[str, Any]:
         "action": decision.action,
         "reason": decision.reason or None,
         "trigger": decision.trigger,
-        "condensation": applied.id if applied else None,
-        "prepared": decision.was_prepared,
         "tokens_before": decision.tokens_before,
         "tokens_after": decision.tokens_after,
-        "tokens_of_tools": decision.overhead,
-        "tokens_exact": decision.exact,
         "floor": decision.floor,
         "window": decision.policy.window.tokens,
         "headroom": decision.headroom,
+    }
+
+
+def fields(decision: Decision, timing: Timing) -> dict[str, Any]:
+    """The members of a JSON log line."""
+    applied, economy = decision.applied, decision.economy
+    return {
+        **_document(decision),
+        "condensation": applied.id if applied else None,
+        "prepared": decision.was_prepared,
+        "tokens_of_tools": decision.overhead,
+        "tokens_exact": decision.exact,
         "own_tokens": decision.all_own_tokens,
         "economy": decision.policy.economy,
-        "economy_trigger": decision.economy.trigger if decision.economy else None,
-        "economy_saves": round(decision.economy.saves, 3) if decision.economy else None,
+        "economy_trigger": economy.trigger if economy else None,
+        "economy_saves": round(economy.saves, 3) if economy else None,
         "session_ms": round(timing.session, 2),
         "count_ms": round(timing.count, 2),
         "condense_ms": round(timing.condense, 2),
@@ -197,15 +191,21 @@ _LEARNED = {
 
 def where_tokens_are(decision: Decision) -> str:
     """The message for a request that is too large: each part that cannot be condensed, with its tokens."""
-    policy, view = decision.policy, decision.view
+    policy, view, newest = decision.policy, decision.view, decision.view.structure.newest_round
     window = policy.window.tokens or 0
     reserve = (policy.budget.nominal or policy.budget).reserve if policy.budget else 0
+    users, in_round = {view.task, view.last_user}, set(range(*newest or (0, 0)))
+    pinned = {view.item_of(index) for index in view.transcript.pinned} - users - in_round
+
+    def tokens_of(items: Iterable[int | None]) -> int:
+        return sum(view.items[item].message.tokens for item in items if item is not None)
+
     parts = {
         "tools and framing": decision.overhead,
         "system messages": view.transcript.system_tokens,
-        "the first and the last user message": _users(view),
-        "pinned messages": _pinned(view),
-        "the newest round": _newest_round(view),
+        "the first and the last user message": tokens_of(users),
+        "pinned messages": tokens_of(pinned),
+        "the newest round": tokens_of(in_round),
     }
     parts["other messages"] = view.tokens - sum(parts.values())
     listed = ", ".join(f"{name} {tokens:,}" for name, tokens in parts.items() if tokens > 0)
@@ -223,23 +223,6 @@ def _origin(window: Window) -> str:
     if window.source == REQUEST:
         return "from this request's X-Condenser-Window header or condenser.window member"
     return window.source if window.source.startswith("stated") else f"from the {window.source}"
-
-
-def _users(view: View) -> int:
-    indices = {index for index in (view.task, view.last_user) if index is not None}
-    return sum(view.items[index].message.tokens for index in indices)
-
-
-def _pinned(view: View) -> int:
-    newest = view.structure.newest_round
-    elsewhere = {view.task, view.last_user, *range(*newest or (0, 0))}
-    items = {view.item_of(index) for index in view.transcript.pinned} - elsewhere
-    return sum(view.items[index].message.tokens for index in items if index is not None)
-
-
-def _newest_round(view: View) -> int:
-    newest = view.structure.newest_round
-    return sum(item.message.tokens for item in view.items[newest.start : newest.end]) if newest else 0
 
 
 EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
@@ -260,7 +243,6 @@ def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
 def refuse_over_budget(decision: Decision, context: RequestContext) -> None:
     """Raises `ContextLengthExceeded` under `strict` for a view that leaves the reply less than is reserved for it."""
     policy, tokens = decision.policy, decision.view.tokens
-    is_idle = policy.pipeline.is_off or policy.pipeline.observe
-    if policy.strict and policy.budget is not None and not is_idle and tokens > policy.budget.usable:
+    if policy.strict and policy.rewrites and policy.budget is not None and tokens > policy.budget.usable:
         message = f"{where_tokens_are(decision)} As strict is set, at most {policy.budget.usable:,} tokens are sent."
         raise ContextLengthExceeded(message, param=context.request.body.endpoint.list_member)

@@ -1,23 +1,40 @@
-"""An attempt: the body that is sent for a request, and what its success stores. No I/O; an attempt never changes."""
+"""An attempt: the body that is sent for a request, and what its success stores. An attempt never changes.
+
+If the upstream refuses one, another may follow. A refusal for length teaches a window: the view is condensed for that,
+smaller than the refused one (`retry_budget`), in what is left of the time that the client waits.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import NamedTuple, TypeVar
 
 from proxy.condensing.context import RequestContext, undecided
 from proxy.condensing.decision import Decision
-from proxy.endpoints.replies import Items
-from proxy.errors import HistoryUnavailable
+from proxy.errors import HistoryUnavailable, UpstreamUnavailable
 from proxy.knowledge.profiles import Scope
+from proxy.overflow import Refusal
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.request.wire import Body
 from proxy.searching.rounds import HiddenRounds, ToolState, offer_members
 from proxy.sessions import keeping
-from proxy.sessions.histories import Append
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.turn import SessionUpdate
+from proxy.upstream import UpstreamReply
+from strategies.core.budget import Budget, Marks
 from strategies.core.view import View
+
+MAX_RATIO = 4.0
+"""Largest believable ratio of upstream tokens to our own; above it the numbers describe another prompt."""
+SMALLER = 0.9
+"""The next view is at most this share of the refused one."""
+UNKNOWN_SHARE = 0.25
+"""The same share where the refusal names no number and nothing has passed before."""
+GOAL_SHARE = 0.8
+"""The goal is at most this share of the maximum that may be sent."""
+
+T = TypeVar("T")
 
 
 class Attempt(NamedTuple):
@@ -38,10 +55,9 @@ class Attempt(NamedTuple):
     """For a trial, the request that is decided on if the trial is refused."""
 
     @property
-    def may_be_rewritten(self) -> bool:
-        """Whether the view may be written in another form."""
-        pipeline = self.decision.policy.pipeline
-        return self.context is not None and not (pipeline.is_off or pipeline.observe)
+    def rewritable(self) -> RequestContext | None:
+        """The context, if the view may be written in another form; else None."""
+        return self.context if self.decision.policy.rewrites else None
 
 
 def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, rounds: HiddenRounds | None) -> Attempt:
@@ -52,8 +68,8 @@ def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, roun
     failure, may_store = context.recognised.failure, context.may_store
     if context.append is not None and failure and not context.request.controls.dry_run:
         raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
-    if context.offer.reason:
-        decision = with_offer_reason(decision, context)
+    if context.offer.reason and decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED:
+        decision = decision._replace(reason=context.offer.reason)
     if not context.history.chain:
         return Attempt(decision, context, rounds)
     session, branch = keeper.id_and_branch(context.recognised, context.branch, has_tools=context.has_tools)
@@ -74,19 +90,14 @@ def original_of(refused: Decision, context: RequestContext, keeper: Keeper) -> A
     context = context.as_it_came()
     decision = undecided(context)._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
     decision = written(decision, context, probe=False)
-    if decision.body == refused.body or not _fits(decision, context):
-        return None
-    return attempt_of(decision, context, keeper, None)
-
-
-def _fits(decision: Decision, context: RequestContext) -> bool:
-    """Whether a view fits the window with the reply that the request asks for; so it does if the window is unknown."""
     budget, reply = decision.policy.budget, context.request.body.envelope.reply_limit or 0
-    return budget is None or decision.expected_tokens + reply <= budget.nominal_window
+    fits = budget is None or decision.expected_tokens + reply <= budget.nominal_window
+    return attempt_of(decision, context, keeper, None) if fits and decision.body != refused.body else None
 
 
 def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
     """The update of the session by a decision, before anything is known of the reply."""
+    advice = decision.economy
     return SessionUpdate(
         context.history,
         dict(context.policy.session_settings),
@@ -99,15 +110,10 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
         memory_patch=decision.memory_patch,
         has_tools=context.has_tools,
         covered=decision.view.covered_count,
-        rewriting_refused=_is_refused(decision),
-        economy=_economy_of(decision),
+        rewriting_refused=decision.reason == Reason.REWRITE_REFUSED,
+        economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else {},
         shown=context.shown_under(decision.applied),
     )
-
-
-def _economy_of(decision: Decision) -> dict[str, Any]:
-    advice = decision.economy
-    return {"mode": decision.policy.economy, **advice._asdict()} if advice is not None else {}
 
 
 def _last_applied(decision: Decision, context: RequestContext) -> str:
@@ -115,49 +121,24 @@ def _last_applied(decision: Decision, context: RequestContext) -> str:
 
     A request under `observe:`, or one that was `off`, leaves it as it was.
     """
-    pipeline = context.policy.pipeline
-    if decision.applied is None and (pipeline.is_off or pipeline.observe):
+    if decision.applied is None and not context.policy.rewrites:
         return context.recognised.last_applied(context.branch) or ""
     return decision.applied.id if decision.applied else ""
 
 
-def with_appended(update: SessionUpdate, append: Append, reply: Items) -> SessionUpdate:
-    """The update of append mode, which stores the request's messages and the reply."""
-    tip, block = append.block(reply)
-    return update._replace(tip=tip, tip_before=append.base, blocks={tip.block: block})
-
-
 def degraded(decision: Decision, failure: str) -> Decision:
     """The decision with the reason why its session is not stored; a refused rewriting stays the reason."""
-    return decision._replace(action=Action.DEGRADED, reason=decision.reason if _is_refused(decision) else failure)
-
-
-def _is_refused(decision: Decision) -> bool:
-    """Whether the request is sent as it came because the upstream refuses what we make of it."""
-    return decision.reason == Reason.REWRITE_REFUSED
+    is_refused = decision.reason == Reason.REWRITE_REFUSED
+    return decision._replace(action=Action.DEGRADED, reason=decision.reason if is_refused else failure)
 
 
 def _is_too_small(decision: Decision, context: RequestContext) -> bool:
     """Whether a conversation is new, derived, and too small to be stored yet."""
     found = context.recognised
     is_new = found.is_derived and found.session is None and decision.applied is None and not decision.memory_block.raw
-    if not is_new or context.keeps_reply:
+    if not is_new or context.keeps_reply or decision.reason == Reason.REWRITE_REFUSED:
         return False
-    return not _is_refused(decision) and keeping.is_small(decision.tokens_before, context.policy.window.tokens)
-
-
-def with_offer_reason(decision: Decision, context: RequestContext) -> Decision:
-    """The decision with the reason why no tool is offered, if nothing else is said."""
-    says_nothing = decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED
-    return decision._replace(reason=context.offer.reason) if says_nothing else decision
-
-
-def _probes(decision: Decision, context: RequestContext) -> bool:
-    """Whether a body that is changed, or a trial, should ask for a stream's usage that the client did not ask for."""
-    body, is_trial = context.request.body, decision.reason == Reason.WINDOW_TRIAL
-    if body.values.get("stream") is not True or not (decision.view.is_changed or context.is_rewritten or is_trial):
-        return False
-    return context.policy.profile.stream_options and bool(body.endpoint.usage_probe(body.values))
+    return keeping.is_small(decision.tokens_before, context.policy.window.tokens)
 
 
 def _marked(view: View, body: Body) -> list[bytes]:
@@ -201,8 +182,19 @@ def spliced(
 
 
 def written(decision: Decision, context: RequestContext, *, probe: bool) -> Decision:
-    """The decision with the bytes to forward; with `probe` they may ask for the usage of a stream."""
-    probed = probe and _probes(decision, context)
+    """The decision with the bytes to forward.
+
+    With `probe` they ask for the usage of a stream that the client did not ask for, if they are changed anyway or are a
+    trial.
+    """
+    body, is_trial = context.request.body, decision.reason == Reason.WINDOW_TRIAL
+    probed = (
+        probe
+        and body.values.get("stream") is True
+        and (decision.view.is_changed or context.is_rewritten or is_trial)
+        and context.policy.profile.stream_options
+        and bool(body.endpoint.usage_probe(body.values))
+    )
     return decision._replace(probed=probed, body=spliced(decision.view, context, probe=probed))
 
 
@@ -211,15 +203,10 @@ def trial_of(context: RequestContext, takes_trial: Callable[[Scope], bool]) -> t
 
     A trial is longer than the learned window, and fits the one that was known before.
     """
-    window, pipeline = context.policy.window, context.policy.pipeline
-    if (
-        window.learned_by is None
-        or window.tokens is None
-        or not context.may_store
-        or pipeline.is_off
-        or pipeline.observe
-        or context.policy.strict
-    ):
+    policy, window = context.policy, context.policy.window
+    if window.learned_by is None or window.tokens is None or not context.may_store:
+        return None
+    if not policy.rewrites or policy.strict:
         return None
     whole = context.as_it_came()
     trial = undecided(whole)
@@ -228,3 +215,59 @@ def trial_of(context: RequestContext, takes_trial: Callable[[Scope], bool]) -> t
     if trial.expected_tokens <= window.tokens or not fits or not takes_trial(context.request.scope):
         return None
     return trial._replace(reason=Reason.WINDOW_TRIAL), whole
+
+
+# -- sending, and what follows a refusal --------------------------------------------------------------
+
+
+class RefusedRequest(NamedTuple):
+    """The request that was refused."""
+
+    tokens: int
+    """Tokens of the view by our own count."""
+    expected_tokens: int
+    """Tokens that the upstream was expected to count for it."""
+    reply_tokens: int
+    """Tokens that it asked for as a reply; 0 if neither request nor refusal says."""
+
+
+def retry_budget(budget: Budget, refusal: Refusal, refused: RefusedRequest, passed: int | None) -> Budget:
+    """The budget by which a refused view is condensed, in tokens of our own count; `budget` is in the upstream's.
+
+    `passed` is given if the refusal names no number: the longest prompt that has passed before, in tokens that the
+    upstream was expected to count; 0 if there is none.
+    """
+    ratio = _ratio(refusal, refused)
+    usable = max(budget.usable, 1)
+    room = budget.window - refused.reply_tokens if refused.reply_tokens < budget.window else usable
+    most = min(budget.trigger / ratio, min(usable, room) / ratio, SMALLER * refused.tokens)
+    if passed is not None:
+        most = min(most, passed * refused.tokens / max(refused.expected_tokens, 1) or UNKNOWN_SHARE * refused.tokens)
+    goal = min(budget.target / ratio, GOAL_SHARE * most)
+    return replace(budget, marks=Marks(most / usable, most / usable, goal / usable, budget.marks.step))
+
+
+def _ratio(refusal: Refusal, refused: RefusedRequest) -> float:
+    """The ratio of upstream tokens to our own, at least 1.
+
+    A refusal without a count still shows that the request did not fit.
+    """
+    counted = refusal.prompt_tokens or max(refused.expected_tokens, (refusal.window or 0) - refused.reply_tokens)
+    return min(max(counted / max(refused.tokens, 1), 1.0), MAX_RATIO)
+
+
+async def replace_refused(refused: UpstreamReply, sending: Awaitable[T | None]) -> T | None:
+    """The result of sending something else, after which the refused reply is closed.
+
+    None if nothing else was sent, or the upstream is unavailable; then the refused reply is the client's.
+    """
+    try:
+        reply = await sending
+    except UpstreamUnavailable:
+        return None
+    except BaseException:
+        await refused.close()
+        raise
+    if reply is not None:
+        await refused.close()
+    return reply

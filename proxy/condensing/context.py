@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from proxy.sessions.histories import Append
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import MAIN, Branch, MemoryBlock, Wish, has_node
 from proxy.tokens.counter import Counter
+from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.economics import Advice
@@ -70,6 +71,13 @@ class RequestContext(NamedTuple):
     """The memory tool as it is offered to the model."""
 
     @property
+    def budget(self) -> Budget:
+        """The budget of a request whose window is known; for one without nothing is condensed."""
+        if self.policy.budget is None:
+            raise ValueError("the window is unknown")
+        return self.policy.budget
+
+    @property
     def overhead(self) -> int:
         """Tokens besides the messages: tools, framing, and the standing memory block."""
         return self.framing + self.block_tokens
@@ -105,7 +113,7 @@ class RequestContext(NamedTuple):
             return transcript
         head = condensation.id, self.shown_under(condensation)
         known = branch.applied_at if branch is not None and (branch.applied, branch.shown) == head else 0
-        return transcript.with_bound_until(known or len(transcript.chain))
+        return transcript.having(bound_until=known or len(transcript.chain))
 
     def shown_under(self, condensation: Condensation | None) -> str:
         """Names the pinned messages that a condensation's head shows though it was made without them; "" for none.
@@ -141,7 +149,9 @@ class RequestContext(NamedTuple):
         goes_on, body = self.request.goes_on, self.request.body
         if goes_on is None or self.append is not None or not body.endpoint.is_kept(body.values):
             return False
-        return bool(goes_on.name) or all(each.role is not Role.ASSISTANT for each in self.as_sent.transcript.chain)
+        return bool(goes_on.name) or all(
+            message.role is not Role.ASSISTANT for message in self.as_sent.transcript.chain
+        )
 
     @property
     def is_estimated(self) -> bool:
@@ -167,13 +177,12 @@ class RequestContext(NamedTuple):
         """Whether the message list differs from what the client sent even if nothing is condensed."""
         return self.append is not None or self.measured.restored > 0
 
-    def with_recorded(self, recorded: Sequence[Condensation]) -> RequestContext:
-        """The context with condensations that were recorded after its session was read."""
-        if not recorded:
+    def with_recorded(self, recorded: Condensation | None) -> RequestContext:
+        """The context with a condensation that was recorded after its session was read, if one was."""
+        if recorded is None:
             return self
-        newer = {each.id for each in recorded}
-        known = (*(each for each in self.recognised.condensations if each.id not in newer), *recorded)
-        return self._replace(recognised=self.recognised._replace(condensations=known))
+        others = (known for known in self.recognised.condensations if known.id != recorded.id)
+        return self._replace(recognised=self.recognised._replace(condensations=(*others, recorded)))
 
     @property
     def wish(self) -> Wish | None:
@@ -181,7 +190,7 @@ class RequestContext(NamedTuple):
         session, branch = self.recognised.session, self.branch
         if session is None or branch is None or not (session.wishes and self.may_store):
             return None
-        return next((each for each in session.wishes if each.is_live and each.what == branch.name), None)
+        return next((wish for wish in session.wishes if wish.is_live and wish.what == branch.name), None)
 
     def is_held_back(self, applied: Condensation | None) -> bool:
         """Whether nothing is condensed until it must be, since a person took back what reached beyond `applied`."""
@@ -193,16 +202,18 @@ class RequestContext(NamedTuple):
         context = self if is_same else self._replace(policy=self.policy._replace(profile=profile))
         if profile.form == self.measured.transcript.form:
             return context
-        return context.with_transcripts(lambda transcript: transcript.with_form(profile.form))
+        return context.with_transcripts(lambda transcript: transcript.having(form=profile.form))
 
     def with_session_facts(self) -> RequestContext:
         """The context whose transcripts know what the session shows of them: where the newest turn begins, and pins."""
         length, pins = self.recognised.newest_turn, [pin.node for pin in self.recognised.pins if pin.is_live]
-        context = self.with_transcripts(lambda transcript: transcript.with_newest_turn(length)) if length else self
+        context = self.with_transcripts(lambda transcript: transcript.having(newest_turn=length)) if length else self
         if not pins:
             return context
         window = self.policy.budget.nominal_window if self.policy.budget else None
-        return context.with_transcripts(lambda transcript: transcript.with_pinned(pinned_in(pins, transcript, window)))
+        return context.with_transcripts(
+            lambda transcript: transcript.having(pinned=pinned_in(pins, transcript, window))
+        )
 
     def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> RequestContext:
         """The context with its transcripts changed by `change`, which leaves their messages alone."""
@@ -230,16 +241,18 @@ class RequestContext(NamedTuple):
         request, policy, body = self.request, self.policy, self.request.body
         offered = offer_members(body, self.offer)
         texts = {name: offered.get(name) or body.envelope.raw_value(name) for name in body.endpoint.prompt_members}
-        members = {name: text for name, text in texts.items() if text}
-        whom = request.model, request.headers, members, request.received_at, request.trust
         return Caller(
-            *whom,
+            request.model,
+            request.headers,
+            {name: text for name, text in texts.items() if text},
+            request.received_at,
+            request.trust,
             background,
             policy.profile,
             policy.background,
-            waiters=tasks.waiters(self.work_key) if tasks else NOBODY,
-            endpoint=body.endpoint,
-            path=request.target.decode("utf-8", "replace"),
+            tasks.waiters(self.work_key) if tasks else NOBODY,
+            body.endpoint,
+            request.target.decode("utf-8", "replace"),
         )
 
     @property
@@ -259,18 +272,11 @@ class RequestContext(NamedTuple):
         A digest of its `kind`, its owner, the chain that ends with `head`, the condensation `applied` that its view
         starts from, and the pipeline and budget that it aims at.
         """
-        policy = self.policy
-        parts = (
-            self.request.tenant,
-            self.recognised.identity,
-            self.request.model,
-            head,
-            applied,
-            kind,
-            policy.pipeline.text,
-            [str(getattr(stage, "options", "")) for stage in policy.stages],
-            policy.budget and policy.budget.unscaled,
-        )
+        request, policy = self.request, self.policy
+        owner = request.tenant, self.recognised.identity, request.model
+        options = [str(getattr(stage, "options", "")) for stage in policy.stages]
+        budget = policy.budget and policy.budget.unscaled
+        parts = *owner, head, applied, kind, policy.pipeline.text, options, budget
         return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def spent(self, total: str) -> int:
@@ -297,7 +303,7 @@ class RequestContext(NamedTuple):
     def cards(self) -> list[MemoryCard]:
         """The memory cards that this history may see, without those that a later card contradicts."""
         session, digests = self.recognised.session, self.history.digests
-        standing = [each for each in self.recognised.condensations if has_node(digests, each.covered, each.digest)]
+        standing = [known for known in self.recognised.condensations if has_node(digests, known.covered, known.digest)]
         own, unwanted = (session.cards(standing), forgotten_cards(session)) if session else ([], [])
         return combined_cards(own, self.recognised.scope.cards if self.recognised.scope else (), unwanted)
 
@@ -309,7 +315,6 @@ class RequestContext(NamedTuple):
 
     @property
     def may_store(self) -> bool:
-        """Whether anything about this request may be stored."""
         controls = self.request.controls
         return not (controls.no_store or controls.dry_run or self.recognised.failure)
 
@@ -354,7 +359,6 @@ def _warnings(context: RequestContext) -> tuple[str, ...]:
 
 
 def fold_view(context: RequestContext, condensation: Condensation | None) -> View:
-    """The view of a request with a condensation, or with none."""
     if condensation is None:
         return fold(context.measured.transcript, (), context.overhead, context.counter)
     return fold(context.transcript_under(condensation), (condensation.overlay,), context.overhead, context.counter)

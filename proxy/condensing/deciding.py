@@ -18,17 +18,17 @@ from dataclasses import dataclass
 
 from proxy.condensing.account import refuse_if_hopeless, refuse_over_budget
 from proxy.condensing.context import RequestContext, fold_view, undecided
-from proxy.condensing.decision import Decision, trigger_of
-from proxy.condensing.inject import Injector
-from proxy.condensing.making import TRIGGERS, Maker
+from proxy.condensing.decision import Decision
+from proxy.condensing.making import TRIGGERS, Maker, MakeResult
 from proxy.condensing.preparing import Preparer
+from proxy.condensing.recall import Injector
 from proxy.condensing.requiring import (
     assess_need,
     find_prepared,
-    floor_under,
     still_required,
     waits_to_pay_back,
     why_not_prepared,
+    with_floor,
 )
 from proxy.errors import ProxyError
 from proxy.knowledge.learned_windows import Origin
@@ -47,8 +47,6 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Decides on requests; one per app."""
-
     maker: Maker
     preparer: Preparer
     keeper: Keeper
@@ -84,7 +82,7 @@ class Decider:
         if context.recognised.failure:
             return _walked(decision, context)
         condensed = await self._condensed(_replayed(decision, context), context)
-        decision = _with_floor(await self.injector.inject(condensed, context))
+        decision = with_floor(await self.injector.inject(condensed, context))
         if is_first_of_a_truncated_window(decision, context):
             return decision._replace(reason=Reason.SILENT_TRUNCATION)
         says_little = decision.action is Action.CONDENSED and decision.reason in NO_MORE_CONDENSED
@@ -106,7 +104,7 @@ class Decider:
             return decision._replace(reason=Reason.AWAITING_PAYBACK)
         ready = await self._with_prepared(requirement, decision, context, deadline)
         if ready is not None:
-            decision, requirement = ready, still_required(ready)
+            decision, requirement = ready, still_required(ready, context)
         elif requirement is Requirement.SOFT and all(stage.asks for stage in context.policy.stages):
             return decision._replace(reason=why_not_prepared(decision, context))
         return decision if requirement is None else await self._with_new(requirement, decision, context, deadline)
@@ -114,22 +112,18 @@ class Decider:
     async def _with_new(
         self, requirement: Requirement, decision: Decision, context: RequestContext, deadline: float
     ) -> Decision:
-        """The decision with a condensation that is made now."""
         if context.request.controls.dry_run:
             result = await self.maker.project(requirement, decision, context)
         else:
             result = await self.maker.make(requirement, decision, context, deadline)
-        if result.condensation is None and requirement is Requirement.SOFT and decision.action is Action.CONDENSED:
-            return decision  # A prepared condensation has just been applied, and that is enough.
-        decision = decision._replace(own_tokens=result.own_tokens, reason=result.reason)
-        if result.condensation is not None:
-            decision = _applied(decision, result.condensation, context)
-        elif requirement is Requirement.SOFT and context.policy.asks_models:
-            decision = decision._replace(reason=why_not_prepared(decision, context))
-        if result.failure:
-            decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
-        refuse_if_hopeless(decision, context)
-        return decision
+        made = _made(decision, result, context)
+        if result.condensation is None and requirement is Requirement.SOFT:
+            if decision.action is Action.CONDENSED:
+                return decision  # A prepared condensation has just been applied, and that is enough.
+            if context.policy.asks_models:
+                made = made._replace(reason=why_not_prepared(decision, context))
+        refuse_if_hopeless(made, context)
+        return made
 
     async def _with_prepared(
         self, requirement: Requirement, decision: Decision, context: RequestContext, deadline: float
@@ -146,7 +140,7 @@ class Decider:
             prepared = find_prepared(requirement, decision, context)
         if prepared is None or prepared.applied is None:
             return None
-        extended = self._extended(prepared.view, prepared.applied, context)
+        extended = self.maker.extended(prepared, context.policy.judging)
         decision = _applied(decision, extended or prepared.applied, context, TRIGGERS[requirement], ready=True)
         if not context.may_store:
             return decision
@@ -159,37 +153,24 @@ class Decider:
         except StoreError as error:
             return decision._replace(action=Action.DEGRADED, reason=error.reason)
 
-    def _extended(self, view: View, judged: Condensation, context: RequestContext) -> Condensation | None:
-        """A judged record, extended over later messages that its strategy drops; None if it stands as it is."""
-        stage = context.policy.judging
-        shortened = stage.shortened(view, judged.metadata) if stage is not None and judged.trigger == JUDGED else None
-        return None if shortened is None else self.maker.extended_over(judged, shortened)
-
     async def smaller(self, refused: Decision, context: RequestContext, aim: Budget, seconds: float) -> Decision | None:
         """The decision for a view smaller than a refused one, None if there is none; models get `seconds`."""
-        if refused.applied is not None:
-            context = context.with_recorded([refused.applied])
+        context = context.with_recorded(refused.applied)
         shrunk = await self._shrunk(refused._replace(policy=context.policy), context, aim, seconds)
-        decision = _with_floor(await self.injector.inject(shrunk, context))
+        decision = with_floor(await self.injector.inject(shrunk, context))
         return decision if decision.tokens_after < refused.tokens_after else None
 
     async def _shrunk(self, decision: Decision, context: RequestContext, budget: Budget, seconds: float) -> Decision:
         context = context._replace(policy=context.policy._replace(budget=budget))
         if context.recognised.failure:
-            view = view_without_store(context, budget)
-            return decision._replace(view=view, tokens_after=view.tokens, trigger=Trigger.OVERFLOW)
+            return decision.with_view(_view_without_store(context, budget))._replace(trigger=Trigger.OVERFLOW)
         deadline = asyncio.get_running_loop().time() + seconds
         ready = await self._with_prepared(Requirement.OVERFLOW, decision, context, deadline)
         if ready is not None and ready.tokens_after < budget.trigger:
             return ready
         decision = ready or decision
         result = await self.maker.make(Requirement.OVERFLOW, decision, context, deadline)
-        decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
-        if result.condensation is not None:
-            decision = _applied(decision, result.condensation, context, Trigger.OVERFLOW)
-        if result.failure:
-            decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
-        return decision
+        return _made(decision, result, context, Trigger.OVERFLOW)
 
     async def _observed(self, decision: Decision, context: RequestContext) -> Decision:
         """What would be done under `observe:`; nothing is changed."""
@@ -211,6 +192,15 @@ class Decider:
         return decision._replace(reason=why_not_prepared(decision, context) if waits else result.reason)
 
 
+def _made(decision: Decision, result: MakeResult, context: RequestContext, trigger: Trigger | None = None) -> Decision:
+    decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
+    if result.condensation is not None:
+        decision = _applied(decision, result.condensation, context, trigger)
+    if result.failure:
+        decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
+    return decision
+
+
 def _applied(
     decision: Decision,
     condensation: Condensation,
@@ -223,23 +213,22 @@ def _applied(
 
     `trigger` is the requirement's; for a judged condensation, or without one, the record's own trigger is reported.
     """
-    view, judged = fold_view(context, condensation), condensation.trigger == JUDGED
-    return decision._replace(
+    if trigger is None or condensation.trigger == JUDGED:
+        # One that only a newer version knows counts as THRESHOLD.
+        trigger = Trigger(condensation.trigger) if condensation.trigger in set(Trigger) else Trigger.THRESHOLD
+    return decision.with_view(fold_view(context, condensation))._replace(
         action=Action.CONDENSED,
-        trigger=trigger_of(condensation) if judged or trigger is None else trigger,
+        trigger=trigger,
         applied=condensation,
         metadata=condensation.metadata,
         was_prepared=ready,
-        view=view,
-        tokens_after=view.tokens,
     )
 
 
 def _replayed(decision: Decision, context: RequestContext) -> Decision:
     """The decision with the condensation that stands."""
-    decision = decision._replace(tokens_after=decision.view.tokens)
     if not context.recognised.condensations:
-        return decision
+        return decision.with_view(decision.view)
     view, applied = replay(
         context.measured.transcript,
         context.recognised.condensations,
@@ -248,10 +237,11 @@ def _replayed(decision: Decision, context: RequestContext) -> Decision:
         context.policy.budget,
         context.recognised.last_applied(context.branch),
     )
-    if applied is not None and context.loses_reasoning:
+    if applied is None:
+        return decision.with_view(view)
+    if context.loses_reasoning:
         view = fold_view(context, applied)
-    decision = decision._replace(view=view, applied=applied, tokens_after=view.tokens)
-    return decision if applied is None else decision._replace(action=Action.REPLAYED, metadata=applied.metadata)
+    return decision.with_view(view)._replace(applied=applied, action=Action.REPLAYED, metadata=applied.metadata)
 
 
 def _walked(decision: Decision, context: RequestContext) -> Decision:
@@ -260,24 +250,18 @@ def _walked(decision: Decision, context: RequestContext) -> Decision:
         return decision
     budget = context.policy.budget.coarse
     requirement = requirement_for(decision.view.tokens, budget, since=None)
-    view = view_without_store(context, budget)
-    decision = decision._replace(view=view, tokens_after=view.tokens)
-    if requirement is not None and view.is_changed:
+    decision = decision.with_view(_view_without_store(context, budget))
+    if requirement is not None and decision.view.is_changed:
         decision = decision._replace(trigger=TRIGGERS[requirement])
     refuse_if_hopeless(decision, context)
     return decision
 
 
-def _with_floor(decision: Decision) -> Decision:
-    floor = floor_under(decision)
-    return decision if floor is None else decision._replace(reason=floor.reason, floor=floor.tokens)
-
-
-def view_without_store(context: RequestContext, budget: Budget) -> View:
+def _view_without_store(context: RequestContext, budget: Budget) -> View:
     """The view without a store; what it condenses is in no record."""
     policy, measured, transcript = context.policy, context.measured, context.measured.transcript
     if context.loses_reasoning:
-        transcript = transcript.with_bound_until(len(transcript.chain))
+        transcript = transcript.having(bound_until=len(transcript.chain))
     return walk(transcript, policy.stages, policy.ladder, budget, measured.overhead, context.counter)
 
 
@@ -286,5 +270,5 @@ def is_first_of_a_truncated_window(decision: Decision, context: RequestContext) 
     window, applied = context.policy.window, decision.applied
     if window.learned_by is not Origin.TRUNCATION or decision.action is not Action.CONDENSED or applied is None:
         return False
-    others = (each for each in context.recognised.condensations if each.id != applied.id)
-    return applied.window == window.tokens and all(each.window > applied.window for each in others)
+    others = (record for record in context.recognised.condensations if record.id != applied.id)
+    return applied.window == window.tokens and all(other.window > applied.window for other in others)

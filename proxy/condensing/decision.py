@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from proxy.condensing.policy import OFF, UNKNOWN, Policy, Window
-from proxy.controls import MEMORY, Controls
+from proxy.condensing.policy import UNKNOWN, Policy
+from proxy.controls import Controls
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import UNCALIBRATED, Calibration
 from proxy.reasons import Action, Reason, Trigger
 from proxy.request.wire import ClientRequest
 from proxy.sessions.session import MAIN, OWN_HEADER, MemoryBlock, printable_id
-from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.economics import Advice
@@ -26,13 +25,6 @@ from strategies.core.pieces import Overlay
 from strategies.core.replay import Replayed
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-
-
-def trigger_of(condensation: Condensation) -> Trigger:
-    """The trigger that a condensation was made for; one that only a newer version knows counts as THRESHOLD."""
-    known = condensation.trigger in set(Trigger)
-    return Trigger(condensation.trigger) if known else Trigger.THRESHOLD
-
 
 MIN_SAVING = 0.01
 """The share of what prompts cost that is worth saying."""
@@ -44,8 +36,6 @@ class Decision(NamedTuple):
     Fields without a default are known when deciding begins.
     """
 
-    # -- the session and the policy
-
     session: str
     """The session's id, as the response header shows it."""
     session_source: str
@@ -53,9 +43,6 @@ class Decision(NamedTuple):
     branch: str
     """The name of the branch, without the suffix for its depth."""
     policy: Policy
-
-    # -- the view
-
     view: View
     tokens_before: int
     """Tokens of the transcript, by the tokenizer's own count."""
@@ -79,9 +66,6 @@ class Decision(NamedTuple):
     """Where condensing is cheapest for this session."""
     memory_patch: Overlay | None = None
     """A memory block that this view is the first to have, and that stays at its place."""
-
-    # -- what was done
-
     action: Action = Action.PASSED
     reason: str = ""
     trigger: Trigger = Trigger.NONE
@@ -93,18 +77,15 @@ class Decision(NamedTuple):
     """What the client should know of its own headers and values."""
     own_tokens: int = 0
     """Tokens of our own model calls for this request."""
-
-    # -- append mode
-
     head: str = ""
-    """The head of the stored history once the upstream has accepted the request."""
+    """In append mode, the head of the stored history once the upstream has accepted the request."""
     head_before: str = ""
     """The head of the stored history until then."""
-
-    # -- how it is sent
-
     probed: bool = False
     """Whether the body asks for the usage of a stream that the client did not ask for."""
+
+    def with_view(self, view: View) -> Decision:
+        return self._replace(view=view, tokens_after=view.tokens)
 
     @property
     def forwarded_tokens(self) -> int:
@@ -156,17 +137,13 @@ class Decision(NamedTuple):
 
 
 class _Uncounted:
-    """Counts nothing."""
-
     def __init__(self, dialect: Dialect) -> None:
         self.dialect = dialect
 
     def text(self, text: str) -> int:
-        """No tokens."""
         return 0
 
     def message(self, body: Mapping[str, object]) -> int:
-        """No tokens."""
         return 0
 
 
@@ -182,7 +159,7 @@ def as_it_came(request: ClientRequest) -> Decision:
         session=printable_id(session) if session else UNKNOWN,
         session_source=OWN_HEADER if session else UNKNOWN,
         branch=MAIN,
-        policy=_idle_policy(),
+        policy=Policy(),
         view=fold(Transcript(()), (), 0, _Uncounted(request.body.endpoint.dialect)),
         tokens_before=0,
         tokens_after=0,
@@ -192,22 +169,6 @@ def as_it_came(request: ClientRequest) -> Decision:
         action=Action.DEGRADED,
         reason=Reason.INTERNAL_ERROR,
         warnings=request.controls.warnings,
-    )
-
-
-def _idle_policy() -> Policy:
-    """A policy that does nothing."""
-    return Policy(
-        pipeline=OFF,
-        stages=[],
-        ladder=[],
-        window=Window(None, UNKNOWN),
-        budget=None,
-        summarizer=SummarizerRole(),
-        judge=JudgeRole(),
-        session_settings={},
-        memory=MEMORY["off"],
-        background="off",
     )
 
 

@@ -27,33 +27,46 @@ from http import HTTPStatus
 from time import perf_counter
 
 from proxy.condensing import account
-from proxy.condensing.attempt import Attempt, attempt_of, degraded, original_of, trial_of, with_appended, written
+from proxy.condensing.attempt import (
+    Attempt,
+    RefusedRequest,
+    attempt_of,
+    degraded,
+    original_of,
+    replace_refused,
+    retry_budget,
+    trial_of,
+    written,
+)
 from proxy.condensing.context import RequestContext, idle_decision
 from proxy.condensing.deciding import Decider
 from proxy.condensing.decision import Decision, as_it_came
-from proxy.condensing.inject import with_standing_block
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Policies
-from proxy.condensing.retrying import RefusedRequest, Send, is_unexplained, replace_refused, retry_budget, send_once
-from proxy.condensing.searching import Searcher
+from proxy.condensing.recall import with_standing_block
+from proxy.condensing.searching import Searcher, is_about_tools
 from proxy.endpoints.replies import Items, Usage
-from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
+from proxy.errors import HistoryUnavailable, ProxyError
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import Origin
-from proxy.knowledge.profiles import Profile
 from proxy.overflow import Refusal, RefusedPart
+from proxy.overflow.wording import MIN_WINDOW
 from proxy.quoting import label
 from proxy.reasons import Reason
-from proxy.reply.opening import OpenedReply
+from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
+from proxy.searching.joining import Send
 from proxy.sessions.histories import Append, reply_block
 from proxy.sessions.session import DERIVED
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
 
-OwnWork = Callable[[Awaitable[bool]], Awaitable[bool]]
+UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""The statuses with which servers refuse a request that they find wrong in some way."""
+
+OwnWork = Callable[[Awaitable[Attempt | None]], Awaitable[Attempt | None]]
 _log = logging.getLogger(__name__)
 
 
@@ -106,24 +119,22 @@ class Exchange:
 
         A dry run forwards nothing, so there an internal error propagates too.
         """
+        parts = self._parts
         try:
-            await self._take_in_and_decide()
+            context = await parts.intake.build_context(self.request, self.timing)
+            if context.branch is not None and context.branch.block.node and context.policy.memory.inject:
+                context = with_standing_block(context)
+            is_learned = context.policy.window.learned_by is not None
+            trial = trial_of(context, parts.knowledge.learned.takes_trial) if is_learned else None
+            if trial is None:
+                self._now = await self._decided(context)
+            else:
+                self._now = parts.attempt(*trial)._replace(untried=context)
         except Exception as error:
             if isinstance(error, ProxyError) or self.request.controls.dry_run:
                 raise
             _log.exception("a request was not taken in")
             self._now = Attempt(as_it_came(self.request))
-
-    async def _take_in_and_decide(self) -> None:
-        parts = self._parts
-        context = await parts.intake.build_context(self.request, self.timing)
-        if context.branch is not None and context.branch.block.node and context.policy.memory.inject:
-            context = with_standing_block(context)
-        trial = trial_of(context, parts.knowledge.learned.takes_trial) if context.policy.window.learned_by else None
-        if trial is None:
-            self._now = await self._decided(context)
-        else:
-            self._now = parts.attempt(*trial)._replace(untried=context)
 
     async def _decided(self, context: RequestContext) -> Attempt:
         started = perf_counter()
@@ -153,7 +164,6 @@ class Exchange:
 
     @property
     def stores(self) -> bool:
-        """Whether the request stores anything."""
         return self._now.update is not None
 
     def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
@@ -162,10 +172,10 @@ class Exchange:
 
     # -- send ----------------------------------------------------------------------------------------
 
-    async def send(self, send: Send, own_work: OwnWork) -> UpstreamReply:
+    async def send(self, send: Send, own_work: OwnWork | None = None) -> UpstreamReply:
         """Sends the request, and returns the reply for the client; raises `UpstreamUnavailable`.
 
-        `send` sends a body. `own_work` wraps the wait for our own models.
+        `send` sends a body. `own_work` wraps the wait for our own models, if anything is to be done meanwhile.
         """
         reply = await self._send_until_accepted(send, own_work)
         now = self._now
@@ -178,151 +188,116 @@ class Exchange:
             self._now = now._replace(decision=decision, rounds=None)
         return searched.reply
 
-    async def _send_until_accepted(self, send: Send, own_work: OwnWork) -> UpstreamReply:
-        answer = await self._send_in_accepted_form(send)
-        if answer.refusal is None:
-            return await self._send_original(answer, send)
-        if answer.refusal.kind is RefusedPart.OUTPUT:
-            return answer.reply
-        refused = self._now
-        try:
-            is_smaller = await own_work(self._make_smaller_or_not(answer, answer.refusal))
-            second_reply = await self._send_smaller(send) if is_smaller else None
-        except BaseException:
-            await answer.reply.close()
-            raise
-        if second_reply is None:
-            self._now = refused
-            self._parts.report(self.decision, "passed")
-            return answer.reply
-        await answer.reply.close()
-        is_accepted = second_reply.status < HTTPStatus.BAD_REQUEST
-        self._parts.report(self.decision, "retried" if is_accepted else "refused-again")
-        return second_reply
-
-    async def _send_in_accepted_form(self, send: Send) -> OpenedReply:
-        """Sends the view, in other forms as long as the upstream's errors teach one."""
+    async def _send_until_accepted(self, send: Send, own_work: OwnWork | None) -> UpstreamReply:
+        """Sends one attempt after the other until none follows, and returns the last reply."""
         answer = await self._send_once(send)
-        while answer.error and self._rewrite_by_error(answer):
+        while (following := await self._attempt_after(answer, own_work)) is not None:
+            refused, self._now = self._now, following
             next_answer = await replace_refused(answer.reply, self._send_once(send))
             if next_answer is None:
+                self._now = refused
                 break
+            if following.decision.reason == Reason.REWRITE_REFUSED:
+                self._log_original(answer.reply.status, next_answer.reply.status)
             answer = next_answer
-        return answer
+        if self._now.is_last:
+            is_accepted = answer.reply.status < HTTPStatus.BAD_REQUEST
+            self._parts.report(self.decision, "retried" if is_accepted else "refused-again")
+        elif answer.refusal is not None and answer.refusal.kind is not RefusedPart.OUTPUT:
+            self._parts.report(self.decision, "passed")
+        return answer.reply
 
     async def _send_once(self, send: Send) -> OpenedReply:
-        now, started = self._now, perf_counter()
+        """Sends the attempt, and opens the reply where it may be a refusal; raises `UpstreamUnavailable`.
 
-        async def send_unencoded(body: bytes) -> UpstreamReply:
+        An error that cannot be read is asked for once more without a content encoding. That costs a round trip;
+        refusing encodings beforehand would cost normal replies theirs.
+        """
+        now, decision, started = self._now, self._now.decision, perf_counter()
+        reply = await send(decision.body)
+        is_error = reply.status >= HTTPStatus.BAD_REQUEST
+        if is_error and now.rewritable and is_unreadable_refusal(reply):
             self._wants_unencoded = True
-            return await send(body)
-
-        again = send_unencoded if now.may_be_rewritten else None
-        answer = await send_once(self.request.body.endpoint, now.decision, send, again, is_ours=now.rounds is not None)
+            reply = await replace_refused(reply, send(decision.body)) or reply
+        # No window is so small that a shorter prompt is refused for its length.
+        is_long = decision.forwarded_tokens >= MIN_WINDOW
+        is_ours = now.rounds is not None or decision.view.is_changed or decision.probed
+        answer = OpenedReply(reply)
+        if is_long or (is_ours and is_error):
+            answer = await open_reply(self.request.body.endpoint, reply)
         self.timing.upstream += (perf_counter() - started) * 1000
         return answer
 
-    def _rewrite_by_error(self, refused: OpenedReply) -> bool:
-        """Rewrites the view in a form that an error has taught, and returns whether its bytes have changed."""
-        profile = self._parts.knowledge.form_from(refused, self.decision, self.request)
-        if profile is None or not self._now.may_be_rewritten:
-            return False
-        before = self.decision.body
+    async def _attempt_after(self, refused: OpenedReply, own_work: OwnWork | None) -> Attempt | None:
+        """The attempt that follows an answer; None if the client gets that, as it does after an internal error."""
         try:
-            self._rewrite_for(profile)
-        except Exception:  # noqa: BLE001
-            _log.exception("a refused request was not written in another form")
-        return self.decision.body != before
-
-    def _rewrite_for(self, profile: Profile) -> None:
-        decision, context = self.decision, self._case.for_profile(profile)
-        view = replace(decision.view, transcript=decision.view.transcript.with_form(profile.form))
-        decision = decision._replace(policy=context.policy, view=view, tokens_after=view.tokens)
-        self._now = self._parts.attempt(decision, context)._replace(is_last=self._now.is_last)
-
-    @property
-    def _case(self) -> RequestContext:
-        if self._now.context is None:
-            raise ValueError("the request was not taken in")
-        return self._now.context
-
-    async def _send_original(self, refused: OpenedReply, send: Send) -> UpstreamReply:
-        """The answer to the request as it came, if that is sent for a refusal that nothing explains."""
-        attempt, original = self._now, self._original_or_none(refused)
-        if original is None:
-            return refused.reply
-        status, self._now = refused.reply.status, original
-        second_reply = await replace_refused(refused.reply, send(original.decision.body))
-        if second_reply is None:
-            self._now = attempt
-            return refused.reply
-        text = "the upstream refused a rewritten request for %s with %s and no known reason; %s"
-        model, session = label(self.request.model), original.decision.session
-        if second_reply.status < HTTPStatus.BAD_REQUEST:
-            _log.warning(text, model, status, f"session {session} is not rewritten any more")
-        else:
-            _log.info(text, model, status, f"it refused the original with {second_reply.status}")
-        return second_reply
-
-    def _original_or_none(self, refused: OpenedReply) -> Attempt | None:
-        """The attempt to send the request as it came; None if nothing speaks for it, or it would not fit."""
-        now, parts = self._now, self._parts
-        if now.is_last or not (now.may_be_rewritten and is_unexplained(refused, offers_tool=now.rounds is not None)):
-            return None
-        try:
-            return original_of(now.decision, self._case, parts.decider.keeper)
-        except Exception:  # noqa: BLE001
-            # After an internal error the client gets the upstream's own error.
-            _log.exception("a refused request was not sent as it came")
-            return None
-
-    async def _make_smaller_or_not(self, refused: OpenedReply, refusal: Refusal) -> bool:
-        """Learns from a refusal for length, and makes a smaller attempt; returns whether there is one."""
-        try:
-            return await self._make_smaller(refused, refusal)
+            attempt = self._in_another_form(refused) if refused.error else None
+            if attempt is not None or refused.refusal is None:
+                return attempt or self._as_it_came(refused)
+            if refused.refusal.kind is RefusedPart.OUTPUT:
+                return None
+            making = self._smaller(refused, refused.refusal)
+            return await (own_work(making) if own_work else making)
         except ProxyError:
-            return False  # nothing fits, so the client gets the upstream's own error
+            return None  # nothing fits
         except Exception:  # noqa: BLE001
-            _log.exception("a refused request was not condensed")
-            return False
+            _log.exception("nothing else was sent for a refused request")
+            return None
+        except BaseException:
+            await refused.reply.close()
+            raise
 
-    async def _make_smaller(self, refused: OpenedReply, refusal: Refusal) -> bool:
-        now, request, parts = self._now, self.request, self._parts
+    def _in_another_form(self, refused: OpenedReply) -> Attempt | None:
+        """The same view in a form that an error has taught; None if that changes nothing."""
+        now, decision = self._now, self._now.decision
+        profile = self._parts.knowledge.form_from(refused, decision, self.request)
+        if profile is None or now.rewritable is None:
+            return None
+        context = now.rewritable.for_profile(profile)
+        view = replace(decision.view, transcript=decision.view.transcript.having(form=profile.form))
+        attempt = self._parts.attempt(decision.with_view(view)._replace(policy=context.policy), context)
+        return attempt._replace(is_last=now.is_last) if attempt.decision.body != decision.body else None
+
+    def _as_it_came(self, refused: OpenedReply) -> Attempt | None:
+        """The request as it came, if nothing explains a refusal; None too if it would not fit."""
+        now = self._now
+        if refused.reply.status not in UNEXPLAINED or now.is_last:
+            return None
+        context = now.rewritable
+        if context is None or (now.rounds is not None and is_about_tools(refused.error)):
+            return None
+        return original_of(now.decision, context, self._parts.decider.keeper)
+
+    def _log_original(self, rewritten: int, original: int) -> None:
+        """Logs with which status the upstream has answered a rewritten request, and then the original."""
+        text = "the upstream refused a rewritten request for %s with %s and no known reason; %s"
+        model, session = label(self.request.model), self.decision.session
+        if original < HTTPStatus.BAD_REQUEST:
+            _log.warning(text, model, rewritten, f"session {session} is not rewritten any more")
+        else:
+            _log.info(text, model, rewritten, f"it refused the original with {original}")
+
+    async def _smaller(self, refused: OpenedReply, refusal: Refusal) -> Attempt | None:
+        """Learns from a refusal for length, and makes a smaller view once; for a trial, decides anew instead."""
+        now, request, parts, reply_limit = self._now, self.request, self._parts, self.request.body.envelope.reply_limit
         learned = parts.knowledge.window_from(refused, refusal, now.decision, request)
-        policy = parts.policies.lowered(now.decision.policy, learned, request.scope, request.body.envelope.reply_limit)
+        policy = parts.policies.lowered(now.decision.policy, learned, request.scope, reply_limit)
         if policy.budget is None:
-            return False
+            return None
         if now.untried is not None:
-            self._now = await self._decided(now.untried)
-            return True
-        if now.is_last or not now.may_be_rewritten:
-            return False
-        context, started = self._case, perf_counter()
-        reply_tokens = refusal.reply_tokens or request.body.envelope.reply_limit or 0
+            return (await self._decided(now.untried))._replace(is_last=True)
+        context, started = now.rewritable, perf_counter()
+        if now.is_last or context is None:
+            return None
         passed = parts.knowledge.learned.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
+        reply_tokens = refusal.reply_tokens or reply_limit or 0
         sent = RefusedRequest(now.decision.tokens_after, now.decision.expected_tokens, reply_tokens)
         context = context._replace(policy=policy.scaled(context.calibrated.scale))
         left = max(parts.decider.timeout - self.timing.condense / 1000, 0.0)
         aim = retry_budget(policy.budget, refusal, sent, passed)
         smaller = await parts.decider.smaller(now.decision, context, aim, left)
         self.timing.condense += (perf_counter() - started) * 1000
-        if smaller is None:
-            return False
-        self._now = self._parts.attempt(smaller, context)._replace(is_last=True)
-        return True
-
-    async def _send_smaller(self, send: Send) -> UpstreamReply | None:
-        """Sends the smaller view, and returns the reply; None if the upstream cannot be reached.
-
-        A refusal of this view teaches too, but is not retried.
-        """
-        try:
-            answer = await self._send_in_accepted_form(send)
-        except UpstreamUnavailable:
-            return None
-        if answer.refusal is not None and answer.refusal.kind is RefusedPart.INPUT:
-            self._parts.knowledge.window_from(answer, answer.refusal, self.decision, self.request)
-        return answer.reply
+        return None if smaller is None else parts.attempt(smaller, context)._replace(is_last=True)
 
     # -- settle --------------------------------------------------------------------------------------
 
@@ -374,12 +349,14 @@ class Exchange:
 
     async def _store_append(self, context: RequestContext, update: SessionUpdate, append: Append, items: Items) -> None:
         """Stores an append with its reply; raises `HistoryUnavailable` if they are not stored."""
-        if not items:
-            why = "its reply has no message that can be stored, or is too large"
-        elif why := await self._parts.decider.keeper.settle(context.recognised, with_appended(update, append, items)):
+        why = "its reply has no message that can be stored, or is too large"
+        if items:
+            tip, block = append.block(items)
+            update = update._replace(tip=tip, tip_before=append.base, blocks={tip.block: block})
+            why = await self._parts.decider.keeper.settle(context.recognised, update)
+            if not why:
+                return
             self._now = self._now._replace(decision=degraded(self.decision, why))
-        else:
-            return
         error = HistoryUnavailable(f"This turn was not stored ({why}); the history ends where it ended before.")
         error.headers = self.headers(accepted=False)
         raise error
@@ -387,7 +364,6 @@ class Exchange:
     # -- follow up -----------------------------------------------------------------------------------
 
     def follow_up(self) -> None:
-        """Starts the work that is due once the reply has been sent."""
         context = self._now.context
         if context is None or not self.stores or context.has_nothing_due:
             return

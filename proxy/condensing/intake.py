@@ -31,7 +31,7 @@ from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.condensation import standing_in
 from strategies.core.economics import advise, condensing_of, follow
-from strategies.core.messages import Message, Role
+from strategies.core.messages import Role
 from strategies.core.replay import JUDGED, prepared_in
 from strategies.core.view import item_for
 
@@ -136,7 +136,7 @@ class Intake:
             return context
         session = context.recognised.session
         context = context._replace(branch=session.find_branch(restored.transcript) if session else None)
-        if context.policy.pipeline.is_off or context.policy.pipeline.observe:
+        if not context.policy.rewrites:
             return context._replace(full_transcript=restored.transcript)
         policy = context.policy.with_dropping() if restored.restored else context.policy
         return context._replace(full_transcript=restored.transcript, measured=restored, policy=policy)
@@ -183,7 +183,7 @@ def with_economy(context: RequestContext) -> RequestContext:
     if transcript.task is not None:
         head += min(transcript.chain[transcript.task].tokens, budget.task_cap)
     growth = sum([message.tokens for message in newest]) / requests
-    made = (each for each in context.recognised.condensations if not (each.reverted or each.restores))
+    made = (record for record in context.recognised.condensations if not (record.reverted or record.restores))
     seen = sorted(made, key=attrgetter("created_at"))[-MAX_SEEN:]
     condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first, seen=seen)
     advice = advise(budget, policy.costs, condensing, growth)
@@ -194,29 +194,29 @@ def with_economy(context: RequestContext) -> RequestContext:
 
 def _counted_prompt(context: RequestContext) -> CountedPrompt:
     """The prompt of a request as calibration compares it with earlier ones."""
-    measured, body = context.measured, context.request.body
-    systems = b"".join([message.digest for _, message in measured.transcript.systems])
+    measured, body, transcript = context.measured, context.request.body, context.measured.transcript
+    systems = b"".join([message.digest for _, message in transcript.systems])
     outside = measured.outside_digest + ("+" if context.offer.is_made else "")
-    frame = blake2b(outside.encode() + systems, digest_size=8).hexdigest()
-    offers = context.has_tools or context.offer.is_made
-    most = body.size if context.is_estimated else None
-    counted = context.framing, measured.counted_by, frame, offers, most, _hidden_messages(context), measured.features
-    return CountedPrompt(measured.transcript, *counted, context.request.scope, _conversation(context))
-
-
-def _hidden_messages(context: RequestContext) -> tuple[tuple[int, Message], ...]:
-    """The messages of hidden rounds that the view may show, each with its index in the chain."""
-    transcript = context.measured.transcript
-    if not transcript.patches:
-        return ()
-    pieces = ((patch.at, piece) for patch in transcript.patches for piece in patch.pieces)
-    return tuple((at, item_for(piece, transcript, context.counter).message) for at, piece in pieces)
-
-
-def _conversation(context: RequestContext) -> str:
-    """Names the conversation for calibration; those of one tenant that begin with the same message are one."""
-    beginning = context.request.tenant.encode() + b"".join(context.measured.transcript.digests[:1])
-    return blake2b(beginning, digest_size=4).hexdigest()
+    # The conversations of one tenant that begin with the same message are one for calibration.
+    beginning = context.request.tenant.encode() + b"".join(transcript.digests[:1])
+    # The messages of hidden rounds that the view may show, each with its index in the chain.
+    hidden = [
+        (patch.at, item_for(piece, transcript, context.counter).message)
+        for patch in transcript.patches
+        for piece in patch.pieces
+    ]
+    return CountedPrompt(
+        transcript,
+        context.framing,
+        measured.counted_by,
+        blake2b(outside.encode() + systems, digest_size=8).hexdigest(),
+        context.has_tools or context.offer.is_made,
+        body.size if context.is_estimated else None,
+        tuple(hidden),
+        measured.features,
+        context.request.scope,
+        blake2b(beginning, digest_size=4).hexdigest(),
+    )
 
 
 def _needs_counts(context: RequestContext) -> bool:
@@ -231,4 +231,4 @@ def _needs_counts(context: RequestContext) -> bool:
     if stage is None or stage.inline:
         return stage is not None
     in_use = next(iter(standing_in(known, digests)), None)
-    return any(each.trigger == JUDGED for each in prepared_in(known, digests, in_use))
+    return any(record.trigger == JUDGED for record in prepared_in(known, digests, in_use))

@@ -29,6 +29,11 @@ from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Patience
 
 FIRST_LOOK = 0.25  # seconds
+SERVER_SETTINGS = (
+    "num_ctx or OLLAMA_CONTEXT_LENGTH (Ollama), --ctx-size divided by --parallel (llama.cpp), the loaded context length"
+    " (LM Studio), --max-model-len (vLLM), --context-length (SGLang)"
+)
+"""What sets the window of a server."""
 _log = logging.getLogger(__name__)
 
 
@@ -70,21 +75,18 @@ class Knowledge:
         # Our count of a picture is only a bound, so it does not tell which of two prompts is longer.
         if not request.body.is_text:
             return
-        reply = CountedReply(decision.view.tokens, usage.prompt, decision.exact)
+        reply, model = CountedReply(decision.view.tokens, usage.prompt, decision.exact), request.model
         shares = not request.controls.no_store
         kept = self.learned.learn_from_usage(request.scope, decision.expected_tokens, reply, shares=shares)
-        if kept is not None:
-            self.report()
-            self._log_truncation(request.model, kept)
-
-    def _log_truncation(self, model: str, kept: int) -> None:
+        if kept is None:
+            return
+        self.report()
         if self._logged.get(model) != kept:
             self._logged.put(model, kept)
             _log.warning(
                 "%s silently reads only the newest %s tokens of a longer prompt. They are taken for its window, unless"
-                " the settings give one. A longer one is set by num_ctx (Ollama), --ctx-size (llama.cpp), the loaded"
-                " context length (LM Studio), or --max-model-len (vLLM).",
-                *(label(model), kept),
+                " the settings give one. A longer one is set by %s.",
+                *(label(model), kept, SERVER_SETTINGS),
             )
 
     def window_from(

@@ -92,11 +92,7 @@ class Leases:
         return lease.handover
 
     async def _poll(
-        self,
-        ask: Callable[[], Awaitable[Lease]],
-        is_answer: Callable[[Lease], bool],
-        until: float,
-        patience: Patience,
+        self, ask: Callable[[], Awaitable[Lease]], is_answer: Callable[[Lease], bool], until: float, patience: Patience
     ) -> Lease:
         """Asks until `is_answer` accepts the lease or the time is over; a free lease if the store fails."""
         now = asyncio.get_running_loop().time
@@ -118,8 +114,8 @@ class Leases:
     async def _acquire(self, tenant: str, work: str, holder: str, patience: Patience) -> Lease:
         """Tries to take the lease.
 
-        A lease that arrives after its caller has stopped waiting is given back; otherwise the others would
-        wait for nothing.
+        A lease that arrives after its caller has stopped waiting is given back; otherwise the others would wait for
+        nothing.
         """
         store, abandoned = self._stored.store, asyncio.Event()
 
@@ -138,8 +134,11 @@ class Leases:
     async def _renew_until_done(self, tenant: str, work: str, holder: str, turn: LeaseTurn) -> None:
         """Renews the lease, then releases it; one task does both, so no renewal follows the release."""
         store = self._stored.store
-        while not await _happens_within(turn.done, RENEWAL):
-            await self._best_effort(store.lease(tenant, work, holder, TTL))
+        while not turn.done.is_set():
+            try:
+                await asyncio.wait_for(turn.done.wait(), RENEWAL)
+            except TimeoutError:
+                await self._best_effort(store.lease(tenant, work, holder, TTL))
         await self._best_effort(store.release(tenant, work, holder, turn.handover, LINGER))
 
     async def _best_effort(self, call: Coroutine[Any, Any, object]) -> None:
@@ -148,13 +147,3 @@ class Leases:
             await self._stored.in_time(call)
         except StoreError as error:
             self._stored.outage.failed("a lease was not renewed or ended", error)
-
-
-async def _happens_within(event: asyncio.Event, seconds: float) -> bool:
-    """Whether the event is set within `seconds`."""
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return False
-    return True

@@ -26,8 +26,7 @@ from proxy.asking import Caller
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.condensing.leases import Leases
-from proxy.condensing.policy import Policy
-from proxy.condensing.running import PipelineRunner, RunResult
+from proxy.condensing.running import PipelineRunner, Run, RunResult
 from proxy.reasons import Trigger
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.codec import UNREADABLE, decode_condensation, encode_condensation
@@ -35,8 +34,8 @@ from proxy.sessions.keeping import Keeper
 from proxy.store.access import compress, decompress
 from proxy.store.base import StoreError
 from strategies.core.condensation import Condensation, standing_in
-from strategies.core.protocol import Shortened, Verdict
-from strategies.core.replay import Replayed, shows_protected_messages
+from strategies.core.protocol import Judging, Verdict
+from strategies.core.replay import JUDGED, Replayed, shows_protected_messages
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import fold
 
@@ -87,8 +86,6 @@ class Job(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Maker:
-    """Makes condensations; one per app."""
-
     _runner: PipelineRunner
     _keeper: Keeper
     _leases: Leases
@@ -97,10 +94,8 @@ class Maker:
 
     async def project(self, requirement: Requirement, decision: Decision, context: RequestContext) -> MakeResult:
         """Plans the condensation with placeholder texts of the maximum length; calls no model, records nothing."""
-        facts = context.session_facts(self._clock())
-        started = perf_counter()
-        projected = await self._runner.project(requirement, decision.view, context.policy, facts)
-        return self._result_of(requirement, projected, decision.base, context.policy, started)
+        run = self._run_for(requirement, decision.base, context)
+        return self._result_of(run, await self._runner.project(run))
 
     async def prepare(
         self, base: Replayed, context: RequestContext, caller: Caller, verdict: Verdict | None = None
@@ -109,28 +104,16 @@ class Maker:
 
         With a judge's `verdict` the record follows that.
         """
-        requirement, started = Requirement.PREPARE, perf_counter()
-        facts = context.session_facts(self._clock(), verdict)
-        attempted = await self._runner.run(requirement, base.view, context.policy, facts, caller)
-        result = self._result_of(requirement, attempted, base, context.policy, started)
+        run = self._run_for(Requirement.PREPARE, base, context, verdict)
+        result = self._result_of(run, await self._runner.run(run, caller))
         if result.condensation is None or verdict is None:
-            return await self._record_prepared(result, context)
-        judged = replace(result.condensation, trigger=Trigger.JUDGE.value)
-        kept = await self._record_prepared(result._replace(condensation=judged), context)
-        if kept.condensation is not None and kept.condensation.trigger != judged.trigger:
+            return await self._record(result, context, standing=False)
+        judged = replace(result.condensation, trigger=JUDGED)
+        kept = await self._record(result._replace(condensation=judged), context, standing=False)
+        if kept.condensation is not None and kept.condensation.trigger != JUDGED:
             # The same messages were prepared for a mark already, but only a judge's record is applied before that mark.
-            kept = await self._record_prepared(result._replace(condensation=_deeper(judged)), context)
+            kept = await self._record(result._replace(condensation=_deeper(judged)), context, standing=False)
         return kept
-
-    async def _record_prepared(self, result: MakeResult, context: RequestContext) -> MakeResult:
-        if result.condensation is None:
-            return result
-        try:
-            return result._replace(
-                condensation=await self._keeper.record(context.recognised, result.condensation, standing=False)
-            )
-        except StoreError as error:
-            return result._replace(failure=error.reason)
 
     async def make(
         self, requirement: Requirement, decision: Decision, context: RequestContext, until: float
@@ -144,7 +127,9 @@ class Maker:
             return await self._run_and_record(job)
         clock = asyncio.get_running_loop().time
         began = clock()
-        result, is_leader = await self._tasks.share(job.name, self._single_flight(job), _is_useful)
+        result, is_leader = await self._tasks.share(
+            job.name, self._single_flight(job), lambda made: made.condensation is not None and not made.failure
+        )
         if is_leader:
             return result
         context.recognised.patience.spend(min(result.store_seconds, clock() - began))
@@ -157,9 +142,10 @@ class Maker:
 
         The result says how long the flight waited for the store: each of them has waited for it so long.
         """
-        patience = job.context.recognised.patience
+        patience, policy = job.context.recognised.patience, job.context.policy
         before = patience.remaining
-        result = await (self._under_lease(job) if _can_ask(job.context.policy) else self._unless_recorded(job))
+        can_ask = any(stage.asks for stage in (*policy.stages, *policy.ladder))
+        result = await (self._under_lease(job) if can_ask else self._unless_recorded(job))
         return result._replace(store_seconds=before - patience.remaining)
 
     async def _under_lease(self, job: Job) -> MakeResult:
@@ -185,93 +171,90 @@ class Maker:
         return await self._run_and_record(job)
 
     async def _run_and_record(self, job: Job) -> MakeResult:
-        return await self._record(await self._run(job), job.context)
-
-    async def _record(self, result: MakeResult, context: RequestContext) -> MakeResult:
-        """Records a condensation, and returns the record that counts: ours, or that of the first writer."""
-        if result.condensation is None or not context.may_store:
-            return result
-        try:
-            return result._replace(condensation=await self._record_first_fitting(result.condensation, context))
-        except StoreError as error:
-            return result._replace(failure=error.reason)
-
-    async def _record_first_fitting(self, ours: Condensation, context: RequestContext) -> Condensation:
-        """Records ours unless an earlier record fits this request.
-
-        A record that was made for a longer transcript may hide what this view must show: then ours is recorded one
-        step deeper.
-        """
-        kept = await self._keeper.record(context.recognised, ours, standing=True)
-        while kept.pieces != ours.pieces and not _shows_required(kept, context):
-            ours = _deeper(ours)
-            kept = await self._keeper.record(context.recognised, ours, standing=True)
-        return kept
-
-    async def _run(self, job: Job) -> MakeResult:
         requirement, decision, context, until = job
-        facts, base, started = context.session_facts(self._clock()), decision.base, perf_counter()
-        caller = context.caller(self._tasks, background=False)
-        attempted = await self._runner.run_until(until, requirement, base.view, context.policy, facts, caller)
+        run = self._run_for(requirement, decision.base, context)
+        attempted = await self._runner.run_until(until, run, context.caller(self._tasks, background=False))
         if attempted.late is not None and not context.may_store:
             attempted.late.cancel()
         elif attempted.late is not None:
-            late = self._record_late(attempted.late, base, context.with_fresh_patience(), started)
+            late = self._record_late(attempted.late, run, context.with_fresh_patience())
             self._tasks.start(late, context.work_key, always=True)
-        return self._result_of(requirement, attempted, base, context.policy, started)
+        return await self._record(self._result_of(run, attempted), context)
 
     async def _record_late(
-        self, working: asyncio.Task[RunResult], base: Replayed, context: RequestContext, started: float
+        self, working: asyncio.Task[RunResult], run: Run, context: RequestContext
     ) -> Condensation | None:
         """Records what models wrote too late for the request that waited, a step deeper than what replaced it."""
         late = await working
-        written = late.outcome is not None and any(
-            stage.asks and stage.name in late.outcome.stages for stage in context.policy.stages
-        )
-        if not (written and context.may_store):
+        asking = {stage.name for stage in run.policy.stages if stage.asks}
+        result = self._result_of(run._replace(requirement=Requirement.PREPARE), late)
+        if late.outcome is None or result.condensation is None or asking.isdisjoint(late.outcome.stages):
             return None
-        result = self._result_of(Requirement.PREPARE, late, base, context.policy, started)
-        if result.condensation is None:
-            return None
-        kept = await self._record_prepared(result._replace(condensation=_deeper(result.condensation)), context)
+        result = result._replace(condensation=_deeper(result.condensation))
+        kept = await self._record(result, context, standing=False)
         await self._keeper.amend(context.recognised, lambda session: session.with_totals(own_tokens=late.own_tokens))
         return kept.condensation
 
-    def extended_over(self, condensation: Condensation, shortened: Shortened) -> Condensation:
-        """The record of a view that begins with the head of `condensation`, and drops messages after it."""
+    async def _record(self, result: MakeResult, context: RequestContext, *, standing: bool = True) -> MakeResult:
+        """Records a condensation, and returns the record that counts: ours, or that of the first writer.
+
+        A standing record that was made for a longer transcript may hide what this view must show: then ours is
+        recorded one step deeper.
+        """
+        ours = result.condensation
+        if ours is None or not context.may_store:
+            return result
+        try:
+            kept = await self._keeper.record(context.recognised, ours, standing=standing)
+            while standing and kept.pieces != ours.pieces and not _shows_required(kept, context):
+                ours = _deeper(ours)
+                kept = await self._keeper.record(context.recognised, ours, standing=True)
+        except StoreError as error:
+            return result._replace(failure=error.reason)
+        return result._replace(condensation=kept)
+
+    def extended(self, prepared: Replayed, judging: Judging | None) -> Condensation | None:
+        """A judged record, extended over later messages that its strategy drops; None if it stands as it is."""
+        judged = prepared.applied
+        if judging is None or judged is None or judged.trigger != JUDGED:
+            return None
+        shortened = judging.shortened(prepared.view, judged.metadata)
+        if shortened is None:
+            return None
         view = shortened.view
-        digest = view.transcript.digests[view.covered_count - 1]
         return replace(
-            condensation,
+            judged,
             id=_new_id(),
-            digest=digest,
+            digest=view.transcript.digests[view.covered_count - 1],
             covered=view.covered_count,
             pieces=self._keeper.pieces_to_record(view),
             tokens_after=view.tokens,
-            metadata={**condensation.metadata, **shortened.metadata},
+            metadata={**judged.metadata, **shortened.metadata},
         )
 
-    def _result_of(
-        self, requirement: Requirement, attempted: RunResult, base: Replayed, policy: Policy, started: float
-    ) -> MakeResult:
+    def _run_for(
+        self, requirement: Requirement, base: Replayed, context: RequestContext, verdict: Verdict | None = None
+    ) -> Run:
+        return Run(requirement, base, context.policy, context.session_facts(self._clock(), verdict), perf_counter())
+
+    def _result_of(self, run: Run, attempted: RunResult) -> MakeResult:
         result = MakeResult(None, attempted.reason, attempted.own_tokens, attempted.asked_model)
         if attempted.outcome is None:
             return result
-        outcome, spent = attempted.outcome, (perf_counter() - started) * 1000
-        view, budget = outcome.view, policy.budget
-        digest = view.transcript.digests[view.covered_count - 1]
-        depth = base.applied.depth + 1 if base.applied else 1
+        outcome, base, policy, view = attempted.outcome, run.base, run.policy, attempted.outcome.view
         name, now = _new_id(), self._clock()
+        # Under a strategy that judges, what was prepared for a mark waits for the hard limit.
+        waits = run.requirement is Requirement.PREPARE and policy.judging is not None
         record = Condensation(
             id=name,
-            digest=digest,
+            digest=view.transcript.digests[view.covered_count - 1],
             covered=view.covered_count,
-            depth=depth,
+            depth=base.applied.depth + 1 if base.applied else 1,
             pieces=self._keeper.pieces_to_record(view),
-            window=budget.nominal_window if budget else 0,
+            window=policy.budget.nominal_window if policy.budget else 0,
             strategy=policy.pipeline.text,
-            requirement=requirement.value,
-            trigger=_trigger(requirement, policy).value,
+            requirement=run.requirement.value,
+            trigger=(Trigger.CONTEXT_LIMIT if waits else TRIGGERS[run.requirement]).value,
             tokens_before=base.view.tokens,
             tokens_after=view.tokens,
             created_at=now,
@@ -281,17 +264,11 @@ class Maker:
             metadata={
                 "stages": outcome.stages,
                 "reasons": outcome.reasons,
-                "compressionDuration": round(spent, 1),
+                "compressionDuration": round((perf_counter() - run.started) * 1000, 1),
                 **outcome.metadata,
             },
         )
         return result._replace(condensation=record)
-
-
-def _trigger(requirement: Requirement, policy: Policy) -> Trigger:
-    """The trigger of a record: under a strategy that judges, what was prepared for a mark waits for the hard limit."""
-    waits = requirement is Requirement.PREPARE and policy.judging is not None
-    return Trigger.CONTEXT_LIMIT if waits else TRIGGERS[requirement]
 
 
 def _new_id() -> str:
@@ -302,23 +279,13 @@ def _new_id() -> str:
 def _deeper(condensation: Condensation) -> Condensation:
     """The same record one step deeper, under a name of its own."""
     name = _new_id()
-    cards = tuple(replace(each, condensation=name) for each in condensation.cards)
+    cards = tuple(replace(card, condensation=name) for card in condensation.cards)
     return replace(condensation, depth=condensation.depth + 1, id=name, cards=cards)
 
 
 def _shows_required(condensation: Condensation, context: RequestContext) -> bool:
     """Whether a condensation leaves in this request's view what must be there."""
     return shows_protected_messages(fold(context.history, (condensation.overlay,), context.overhead, context.counter))
-
-
-def _is_useful(result: MakeResult) -> bool:
-    """Whether a result is still given out to requests that ask for it a moment later."""
-    return result.condensation is not None and not result.failure
-
-
-def _can_ask(policy: Policy) -> bool:
-    """Whether any stage of the pipeline, or of the ladder after it, may ask a model."""
-    return any(stage.asks for stage in (*policy.stages, *policy.ladder))
 
 
 def handed_over(made: Condensation | None) -> bytes:

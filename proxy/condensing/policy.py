@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from proxy.controls import MEMORY, Controls, Memory
@@ -23,7 +24,7 @@ from proxy.knowledge.profiles import ANY, Profile, Scope
 from proxy.pipeline_names import pipeline_named
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
-from proxy.settings.tables import Economy, JudgeRole, Mode, ModelRole, SummarizerRole
+from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
 from proxy.tokens.windows import ModelTable, WindowLookup, no_stated_window
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, stages
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks, Scale
@@ -36,7 +37,6 @@ from strategies.core.protocol import Injecting, Injection, Judging, Strategy
 from strategies.pipeline import with_stage_marks
 
 _MAX_CACHED = 256
-_UNASKED = Injection()
 OFF = Pipeline(("off",))
 RATIOS = Prices(input=1.0, cached_input=0.1, cache_write=1.0, output=5.0)
 """What most vendors' prices have in common, where a model's are not known."""
@@ -65,11 +65,7 @@ class Window(NamedTuple):
         return self.source == REQUEST or self.source.startswith(SETTINGS)
 
     def lowered(self, learned: LearnedWindow | None) -> Window:
-        """This window, or the learned one if that is smaller; nothing learned lowers a window of the settings."""
-        return self if self.source.startswith(SETTINGS) else self.refused(learned)
-
-    def refused(self, learned: LearnedWindow | None) -> Window:
-        """This window, or the learned one if that is smaller, for a request that was refused."""
+        """This window, or the learned one if that is smaller."""
         if learned is None or (self.tokens is not None and self.tokens <= learned.tokens):
             return self
         return Window(learned.tokens, learned.source, self.max_input, learned.origin, self.tokens)
@@ -79,32 +75,32 @@ class Window(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """The strategy, budget, models and limits that apply to one request."""
+    """The strategy, budget, models and limits that apply to one request; by default one that does nothing."""
 
-    pipeline: Pipeline
+    pipeline: Pipeline = OFF
     """The names of the strategies, as the headers show them."""
-    stages: list[Strategy]
+    stages: Sequence[Strategy] = ()
     """The strategies of the pipeline, in order."""
-    ladder: list[Strategy]
+    ladder: Sequence[Strategy] = ()
     """The strategies that HARD, FORCED and OVERFLOW run after the pipeline; they ask no model."""
-    window: Window
-    budget: Budget | None
+    window: Window = Window(None, UNKNOWN)
+    budget: Budget | None = None
     """None if the window is unknown."""
-    summarizer: SummarizerRole
-    judge: JudgeRole
-    session_settings: Mapping[str, Any]
+    summarizer: SummarizerRole = SummarizerRole()
+    judge: JudgeRole = JudgeRole()
+    session_settings: Mapping[str, Any] = MappingProxyType({})
     """The settings that the session keeps."""
-    memory: Memory
+    memory: Memory = MEMORY["off"]
     judging: Judging | None = None
     """The stage that asks judges, if there is one."""
-    injection: Injection = _UNASKED
+    injection: Injection = Injection()
     """The bounds of a memory block."""
-    background: Mode = "on"
+    background: Mode = "off"
     """When models may be asked for work that no request waits for."""
     scope: str = ""
     """The scope in which memory cards are shared; "" if they are not."""
     prices: Prices | None = None
-    """With prices, a condensation that is not needed yet waits until it pays back."""
+    """The prices of the settings; with them, a condensation that is not needed yet waits until it pays back."""
     economy: str = "off"
     """`off`, `advise` or `auto`: whether the trigger is where condensing is cheapest."""
     costs: Prices = RATIOS
@@ -118,6 +114,11 @@ class Policy(NamedTuple):
     ledger: LedgerCaps = LEDGER
 
     @property
+    def rewrites(self) -> bool:
+        """Whether requests may be changed: not if they are `off`, or only observed."""
+        return not (self.pipeline.is_off or self.pipeline.observe)
+
+    @property
     def roles(self) -> Mapping[str, ModelRole]:
         """The models that effects may name by their role."""
         return {SUMMARIZER: self.summarizer, JUDGE: self.judge}
@@ -129,7 +130,6 @@ class Policy(NamedTuple):
 
     @property
     def asks_models(self) -> bool:
-        """Whether a stage may ask a model."""
         return any(stage.asks for stage in self.stages)
 
     @property
@@ -152,7 +152,7 @@ class Policy(NamedTuple):
 
     def off(self) -> Policy:
         """The policy for a request that is forwarded as it came."""
-        return self._replace(pipeline=OFF, stages=[], ladder=[], judging=None, memory=MEMORY["off"])
+        return self._replace(pipeline=OFF, stages=(), ladder=(), judging=None, memory=MEMORY["off"])
 
     def with_dropping(self) -> Policy:
         """The policy for a view with messages put back: if these do not fit, they may be dropped without a model."""
@@ -162,16 +162,8 @@ class Policy(NamedTuple):
 class _ModelFacts(NamedTuple):
     """What settings and bundled table say of one model; it does not change while the process runs."""
 
-    strategy: Pipeline
-    summarizer: SummarizerRole
-    judge: JudgeRole
-    background: Mode
-    prices: Prices | None
-    """The prices that the settings give."""
-    costs: Prices
-    """Those, else the published ones, else usual ratios."""
-    economy: Economy
-    strict: bool
+    policy: Policy
+    """The policy of a request that asks for nothing, without what depends on its window."""
     marks: Marks
     reserve: int | None
     window: Window | None
@@ -224,7 +216,7 @@ class Policies:
 
     def known(self, requested: int | None, scope: Scope) -> Known:
         """What is known for a request that asks for this window, or for none."""
-        prompt_window = self._prompt_window(self._facts(scope.model).summarizer, scope)
+        prompt_window = self._prompt_window(self._facts(scope.model).policy.summarizer, scope)
         return Known(self.window(requested, scope), prompt_window, self._profile(scope))
 
     def policy(
@@ -249,51 +241,42 @@ class Policies:
     def _policy(
         self, controls: Controls, session: Mapping[str, Any], model: str, reply_limit: int | None, basis: Known
     ) -> Policy:
-        facts = self._facts(model)
-        asked = controls.over(session)
-        pipeline = asked.strategy or facts.strategy
+        own, asked = self._facts(model).policy, controls.over(session)
+        pipeline = asked.strategy or own.pipeline
         strategies, ledger = self._stages(pipeline, asked.options, controls.param("options"))
-        injection = self._injection(strategies)
-        if controls.memory_scope is not None and not self._settings.memory.scopes:
+        memory = self._settings.memory
+        if controls.memory_scope is not None and not memory.scopes:
             param = controls.param("memory-scope")
             raise BadRequest(f"{param} needs memory.scopes = true in the settings of the proxy.", param=param)
-        return Policy(
+        # The first stage with an opinion sets the bounds of a memory block.
+        opinions = (stage.injection for stage in strategies if isinstance(stage, Injecting))
+        injection = next(opinions, Injection(False, memory.top_k, memory.max_tokens))
+        return own._replace(
             pipeline=pipeline,
             stages=strategies,
             judging=next((stage for stage in strategies if isinstance(stage, Judging)), None),
-            ladder=[] if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
+            ladder=() if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
             window=basis.window,
             budget=self._budget_for(strategies, ledger, basis, model, reply_limit),
             ledger=ledger,
-            summarizer=facts.summarizer,
-            judge=facts.judge,
             session_settings=controls.kept(session, pipeline),
             memory=self._memory(asked, pipeline, injection),
             injection=injection,
-            background=facts.background,
-            prices=facts.prices,
-            economy=asked.economy or facts.economy,
-            strict=facts.strict if asked.strict is None else asked.strict == "true",
-            costs=facts.costs,
-            payback_turns=self._settings.cost.payback_turns,
-            scope=(asked.memory_scope or "") if self._settings.memory.scopes else "",
+            economy=asked.economy or own.economy,
+            strict=own.strict if asked.strict is None else asked.strict == "true",
+            scope=(asked.memory_scope or "") if memory.scopes else "",
             profile=basis.profile,
         )
 
     def is_off(self, controls: Controls, model: str) -> bool:
         """Whether a request is `off`, unless its session says otherwise."""
-        return (controls.strategy or self._facts(model).strategy).is_off
+        return (controls.strategy or self._facts(model).policy.pipeline).is_off
 
     def _memory(self, asked: Controls, pipeline: Pipeline, injection: Injection) -> Memory:
         """The uses of memory that are allowed; none if the store keeps no text: a block must last a whole turn."""
         if not self._settings.store.keeps_text or asked.no_store or pipeline.is_off or pipeline.observe:
             return MEMORY["off"]
         return asked.memory or MEMORY["inject" if injection.unasked else self._settings.memory.default]
-
-    def _injection(self, strategies: Sequence[Strategy]) -> Injection:
-        """The bounds that the first stage with an opinion sets for a memory block, else those of the settings."""
-        memory = Injection(False, self._settings.memory.top_k, self._settings.memory.max_tokens)
-        return next((stage.injection for stage in strategies if isinstance(stage, Injecting)), memory)
 
     def _prompt_window(self, summarizer: SummarizerRole, scope: Scope) -> int | None:
         """The window in tokens of the summarizer's model; None if the request's own model summarizes."""
@@ -317,7 +300,7 @@ class Policies:
 
     def lowered(self, policy: Policy, learned: LearnedWindow, scope: Scope, reply_limit: int | None) -> Policy:
         """A policy for a window that was learned from the request that the policy was made for."""
-        known = Known(policy.window.refused(learned), self._prompt_window(policy.summarizer, scope), policy.profile)
+        known = Known(policy.window.lowered(learned), self._prompt_window(policy.summarizer, scope), policy.profile)
         budget = self._budget_for(policy.stages, policy.ledger, known, scope.model, reply_limit)
         return policy._replace(window=known.window, budget=budget)
 
@@ -329,19 +312,18 @@ class Policies:
         return budget and replace(with_stage_marks(budget, pipeline), prompt_window=known.prompt_window, ledger=ledger)
 
     def window(self, requested: int | None, scope: Scope) -> Window:
-        """A model's window: the known one, or the learned one if that is smaller."""
-        learned = self._learned(scope)
-        known = self._known_window(requested, scope.model)
-        return known.lowered(learned) if learned else known
+        """A model's window: the known one, or the learned one if that is smaller.
 
-    def _known_window(self, requested: int | None, model: str) -> Window:
-        if requested is not None:
-            return Window(requested, REQUEST)
-        facts = self._facts(model)
-        if facts.window is not None:
-            return facts.window
-        stated = self._discovered(model)
-        return Window(stated.window, stated.source, facts.max_input or stated.max_input) if stated else facts.listed
+        Nothing learned lowers a window of the settings.
+        """
+        facts = self._facts(scope.model)
+        known = Window(requested, REQUEST) if requested is not None else facts.window
+        if known is None:
+            stated = self._discovered(scope.model)
+            limit = facts.max_input or (stated.max_input if stated else None)
+            known = Window(stated.window, stated.source, limit) if stated else facts.listed
+        learned = self._learned(scope)
+        return known if learned is None or known.source.startswith(SETTINGS) else known.lowered(learned)
 
     def _read_facts(self, model: str) -> _ModelFacts:
         own, entry = partial(self._settings.own, model=model), self._settings.for_model(model)
@@ -349,8 +331,8 @@ class Policies:
         source = f"{SETTINGS} for '{entry.match}'" if entry and entry.window else SETTINGS
         found = self._table.find(model)
         prices = entry.prices.to_prices() if entry and entry.prices else None
-        return _ModelFacts(
-            strategy=pipeline_named(own("strategy")),
+        policy = Policy(
+            pipeline=pipeline_named(own("strategy")),
             summarizer=own("summarizer"),
             judge=own("judge"),
             background=own("background"),
@@ -358,6 +340,10 @@ class Policies:
             costs=prices or self._table.prices(model) or RATIOS,
             economy=own("economy"),
             strict=own("strict"),
+            payback_turns=self._settings.cost.payback_turns,
+        )
+        return _ModelFacts(
+            policy,
             marks=own("marks").to_marks(),
             reserve=own("reserve"),
             window=Window(tokens, source, limit) if tokens else None,

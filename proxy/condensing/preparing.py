@@ -4,30 +4,31 @@ Past the `prepare` mark a condensation is made while no request waits, and recor
 needs it applies it. Under a strategy that judges, votes are held first, and a YES has its condensation prepared at
 once. If no votes are held, the session records why, for people to read. Each branch has one such task at a time. A
 request that must be condensed now waits for that task rather than starting another.
+
+One round of votes is held at a time for each chain, here and across replicas. Its tokens count towards the session's
+allowance (`RequestContext.allowance_after_votes`). A round is held while any allowance is left, even if the round costs
+more: otherwise five votes on a fifth of a window would never be held.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
-from proxy.condensing.context import RequestContext, fold_view
+from proxy.asking import Caller
+from proxy.condensing.context import ON_EMBEDDINGS, RequestContext, fold_view
 from proxy.condensing.decision import Decision
-from proxy.condensing.judging import Judges, VoteRound
 from proxy.condensing.leases import Leases
-from proxy.condensing.making import (
-    Maker,
-    MakeResult,
-    decoded_or_none,
-    handed_over,
-)
+from proxy.condensing.making import Maker, MakeResult, decoded_or_none, handed_over
+from proxy.condensing.running import PipelineRunner
 from proxy.reasons import Action
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
 from proxy.sessions.keeping import Keeper
-from proxy.sessions.session import FailedTry
+from proxy.sessions.session import FailedTry, Session
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.protocol import Judging, Verdict
@@ -46,24 +47,38 @@ _REMEMBERED = 2_000
 """Branches of which the last failed try is kept."""
 _PREPARE = Requirement.PREPARE
 RECORD_FAILED = "record-failed"
+NO_ALLOWANCE = "allowance"
+HELD_ELSEWHERE = "held-elsewhere"
 
 _log = logging.getLogger(__name__)
 
 
+class VoteRound(NamedTuple):
+    """The result of a round of votes: a verdict, or the reason why there is none, and the tokens that it cost."""
+
+    verdict: Verdict | None
+    skip_reason: str = ""
+    tokens: int = 0
+
+
 @dataclass(slots=True, eq=False, kw_only=True)
 class Preparer:
-    """Prepares condensations; one per app.
+    """Holds votes and prepares condensations; one per app.
 
-    `counted` counts the tokens of a request whose sizes were estimated from lengths.
+    `counted` counts the tokens of a request whose sizes were estimated from lengths. `allowance` is a share of the
+    session's forwarded prompt tokens. Without `keeps_text` the judges' reasoning is not kept, because it may quote the
+    conversation.
     """
 
     maker: Maker
-    judges: Judges
+    runner: PipelineRunner
     keeper: Keeper
     leases: Leases
     tasks: OwnedTasks
     counted: Callable[[RequestContext], Awaitable[RequestContext]]
     clock: Callable[[], float]
+    allowance: float
+    keeps_text: bool = True
     _failed_tries: Lru[Hashable, FailedTry] = field(default_factory=lambda: Lru(_REMEMBERED), init=False)
     _held: int = field(default=0, init=False)
 
@@ -88,146 +103,143 @@ class Preparer:
 
     async def vote_before_forwarding(
         self, decision: Decision, context: RequestContext, deadline: float
-    ) -> list[Condensation]:
-        """The condensation that votes held before forwarding lead to, as a list of one or none.
+    ) -> Condensation | None:
+        """The condensation that votes held before forwarding lead to, if they do.
 
         It is waited for until `deadline`, a time of the event loop's clock.
         """
         stage = context.policy.judging
         if stage is None or not stage.inline or not _may_prepare(context) or context.is_held_back(decision.applied):
-            return []
+            return None
         if await self._why_no_vote(stage, decision, context):
-            return []
+            return None
         self.tasks.start(self._run(decision, context, background=False), context.work_key)
-        return await self._wait_here(context, deadline)
+        prepared: Condensation | None = await self.tasks.result_of(context.work_key, deadline)
+        return prepared
 
-    async def wait_for_preparation(self, context: RequestContext, deadline: float) -> list[Condensation]:
-        """The condensation that a preparation under way for this branch leads to, as a list of one or none.
+    async def wait_for_preparation(self, context: RequestContext, deadline: float) -> Condensation | None:
+        """The condensation that a preparation under way for this branch leads to, if it does.
 
-        The preparation may be this replica's or another's. It is waited for until `deadline`, a time of the event
-        loop's clock.
+        The preparation may be this replica's, or another's for the head that this branch had with its last request. It
+        is waited for until `deadline`, a time of the event loop's clock.
         """
         if not _may_prepare(context):
-            return []
-        return await self._wait_here(context, deadline) or await self._wait_elsewhere(context, deadline)
-
-    async def _wait_here(self, context: RequestContext, deadline: float) -> list[Condensation]:
-        prepared = await self.tasks.result_of(context.work_key, deadline)
-        return [prepared] if prepared is not None else []
-
-    async def _wait_elsewhere(self, context: RequestContext, deadline: float) -> list[Condensation]:
-        """The condensation that another replica prepares for the head that this branch had with its last request."""
+            return None
+        prepared: Condensation | None = await self.tasks.result_of(context.work_key, deadline)
         branch = context.branch
-        if branch is None or not context.policy.prepares:
-            return []
-        work = context.work_name(Requirement.PREPARE.value, branch.head, branch.applied)
-        result = decoded_or_none(
-            await self.leases.result(context.request.tenant, work, deadline, context.recognised.patience)
-        )
-        return [result] if result is not None else []
+        if prepared is not None or branch is None or not context.policy.prepares:
+            return prepared
+        work = context.work_name(_PREPARE.value, branch.head, branch.applied)
+        patience = context.recognised.patience
+        return decoded_or_none(await self.leases.result(context.request.tenant, work, deadline, patience))
 
     async def _why_no_vote(self, stage: Judging, decision: Decision, context: RequestContext) -> str:
         """Why no votes are held for a decision; "" if they are."""
-        view, budget = decision.view, context.policy.budget
-        if budget is None:
-            return "no-judge"
         if decision.action is Action.CONDENSED:
             return "cool-down"
-        if any(each.reason for each in self._recent_failures(decision.base, context, budget)):
+        if any(failed.reason for failed in self._recent_failures(decision.base, context)):
             return RECORD_FAILED
+        view = decision.view
         load = message_load(len(view.transcript.chain), view.tokens)
-        return await offload(load, stage.skip_reason, view, budget, context.session_facts(self.clock()))
+        return await offload(load, stage.skip_reason, view, context.budget, context.session_facts(self.clock()))
 
     async def _run(self, decision: Decision, context: RequestContext, *, background: bool) -> Condensation | None:
-        decision, context = await self._recounted_for_votes(decision, context)
-        verdict = await self._verdict(decision, context, background=background) or self._verdict_to_retry(
-            decision, context
-        )
+        stage, verdict = context.policy.judging, None
+        if stage is not None:
+            if context.is_estimated and not await self._why_no_vote(stage, decision, context):
+                # Sizes guessed from lengths prove too little for a vote.
+                context = await self.counted(context)
+                decision = decision._replace(view=fold_view(context, decision.applied))
+            verdict = await self._verdict(stage, decision, context, background=background)
+            verdict = verdict or self._verdict_to_retry(decision, context)
         if verdict is not None and verdict.yes:
             preparing = context.with_fresh_patience() if background else context
             return await self._prepare(decision.base, preparing, verdict, background=background)
-        budget = context.policy.budget
-        if budget is None or not (background and context.policy.prepares):
+        if not (background and context.policy.prepares) or self._recent_failures(decision.base, context):
             return None
-        return await self._prepare_for_mark(decision.base, context, budget)
+        return await self._prepare(decision.base, context) if _needs_preparation(decision.base, context) else None
 
-    async def _recounted_for_votes(
-        self, decision: Decision, context: RequestContext
-    ) -> tuple[Decision, RequestContext]:
-        """Counts the view's tokens if a vote seems due: sizes guessed from lengths prove too little for one."""
-        stage = context.policy.judging
-        if stage is None or not context.is_estimated or await self._why_no_vote(stage, decision, context):
-            return decision, context
-        context = await self.counted(context)
-        return decision._replace(view=fold_view(context, decision.applied)), context
-
-    async def _verdict(self, decision: Decision, context: RequestContext, *, background: bool) -> Verdict | None:
+    async def _verdict(
+        self, stage: Judging, decision: Decision, context: RequestContext, *, background: bool
+    ) -> Verdict | None:
         """The verdict of the judges; in the background, if there is none, the session records why."""
-        stage = context.policy.judging
-        if stage is None:
-            return None
         vote_round = VoteRound(None, await self._why_no_vote(stage, decision, context))
         holds = stage.inline is not background and (context.policy.prepares or not background)
         if holds and not vote_round.skip_reason:
-            vote_round = await self.judges.vote(
-                stage, decision.base, context, context.caller(self.tasks, background=background)
-            )
+            caller = context.caller(self.tasks, background=background)
+            vote_round = await self.vote(stage, decision.base, context, caller)
         if vote_round.verdict is None and background:
-            await self.judges.note(stage, vote_round, decision.view, context)
+            await self._note_round(stage, vote_round, decision.view, context)
         return vote_round.verdict
 
-    async def _prepare_for_mark(self, base: Replayed, context: RequestContext, budget: Budget) -> Condensation | None:
-        # A record that would save too little to be applied at the trigger must not stand in the way of a better one.
-        shrink = RULES[Requirement.SOFT].least_shrink
-        waiting = best_prepared(base.view, base.applied, context.recognised.condensations, budget, least_shrink=shrink)
-        if self._recent_failures(base, context, budget) or not _needs_preparation(base, context, budget, waiting):
-            return None
-        return await self._prepare(base, context, None, background=True)
+    async def vote(self, stage: Judging, base: Replayed, context: RequestContext, caller: Caller) -> VoteRound:
+        """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
+        if context.allowance_after_votes(self.allowance) <= context.spent(ON_EMBEDDINGS):
+            return VoteRound(None, NO_ALLOWANCE)
+        view, now = base.view, asyncio.get_running_loop().time()
+        work = context.work_name("vote", view.transcript.digests[-1], base.applied_id)
+        request, patience = context.request, context.recognised.patience
+        async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
+            if not turn.held:
+                return VoteRound(None, HELD_ELSEWHERE)
+            vote_round = await self._hold(stage, view, context, caller)
+        if vote_round.verdict is not None:
+            await self._note_round(stage, vote_round, view, context)
+        return vote_round
+
+    async def _hold(self, stage: Judging, view: View, context: RequestContext, caller: Caller) -> VoteRound:
+        polling = stage.judge(view, context.budget, context.session_facts(self.clock()))
+        try:
+            verdict, tokens = await self.runner.ask_judges(polling, view, context.policy, caller)
+        except Exception:  # noqa: BLE001
+            # A defect in a judge costs its verdict, nothing else.
+            _log.exception("a judge failed")
+            return VoteRound(None, "internal-error")
+        kept = verdict if self.keeps_text else replace(verdict, metadata=_without_reasoning(verdict.metadata))
+        return VoteRound(kept, tokens=tokens)
+
+    async def _note_round(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
+        """Stores in the session a verdict on a view, or why there is none; the latter creates no session."""
+        verdict, skip_reason, tokens = vote_round
+        facts = context.session_facts(self.clock())
+
+        def change(session: Session) -> Session:
+            verdicts = session.verdicts if verdict is None else (*session.verdicts, verdict)
+            state = stage.state(view, replace(facts, verdicts=verdicts), skip_reason)
+            if verdict is None:
+                return session._replace(judging=state)
+            return session.with_totals(own_tokens=tokens, judge_tokens=tokens, votes=1).with_verdict(verdict, state)
+
+        await self.keeper.amend(context.recognised, change, creates=verdict is not None)
 
     def _failures(self, context: RequestContext) -> list[FailedTry]:
         """The last failed tries of this branch: what this process knows, and what the session had stored."""
-        key, session = context.work_key, context.recognised.session
+        session = context.recognised.session
         stored = session.failed_try if session else None
-        known = (self._failed_tries.get(key), stored if stored and stored.branch == context.branch_name else None)
-        return [each for each in known if each is not None]
+        known = (
+            self._failed_tries.get(context.work_key),
+            stored if stored and stored.branch == context.branch_name else None,
+        )
+        return [failed for failed in known if failed is not None]
 
-    def _recent_failures(self, base: Replayed, context: RequestContext, budget: Budget) -> list[FailedTry]:
+    def _recent_failures(self, base: Replayed, context: RequestContext) -> list[FailedTry]:
         """The failed tries since which the branch has not changed enough: none is repeated on every turn."""
-        return [each for each in self._failures(context) if not _has_changed_enough(each, base, budget)]
+        return [failed for failed in self._failures(context) if not _has_changed_enough(failed, base, context.budget)]
 
     def _verdict_to_retry(self, decision: Decision, context: RequestContext) -> Verdict | None:
         """The last verdict, if it stands, it was a YES, its record failed, and the view has grown by a step since."""
-        base, budget, session = decision.base, context.policy.budget, context.recognised.session
-        if budget is None or session is None or context.policy.judging is None or decision.action is Action.CONDENSED:
+        base, session = decision.base, context.recognised.session
+        if session is None or decision.action is Action.CONDENSED:
             return None
-        failed = [each for each in self._failures(context) if each.judged and each.applied == base.applied_id]
-        if not failed or self._recent_failures(base, context, budget):
+        failed = [failed for failed in self._failures(context) if failed.judged and failed.applied == base.applied_id]
+        if not failed or self._recent_failures(base, context):
             return None
-        last = next((each for each in reversed(session.verdicts) if each.stands_in(base.view.transcript.digests)), None)
+        digests = base.view.transcript.digests
+        last = next((verdict for verdict in reversed(session.verdicts) if verdict.stands_in(digests)), None)
         return last if last is not None and last.yes else None
 
-    async def _note(self, result: MakeResult, base: Replayed, context: RequestContext, verdict: Verdict | None) -> None:
-        """Counts the cost of a preparation, and notes whether it failed: in the session, and in the log."""
-        failed = None
-        if result.condensation is None:
-            is_failure = result.used_model or verdict is not None
-            reason = result.reason if is_failure else ""
-            at = self.clock()
-            failed = FailedTry(base.applied_id, base.view.tokens, reason, verdict is not None, context.branch_name, at)
-            self._failed_tries.put(context.work_key, failed)
-            if reason:
-                _log.warning("no record was prepared%s: %s", " after a YES" if verdict else "", reason)
-        session = context.recognised.session
-        was_failed = session is not None and session.failed_try is not None
-        told = failed if failed and failed.reason else None
-        if result.own_tokens or told or was_failed:
-            await self.keeper.amend(
-                context.recognised,
-                lambda session: session.with_totals(own_tokens=result.own_tokens)._replace(failed_try=told),
-            )
-
     async def _prepare(
-        self, base: Replayed, context: RequestContext, verdict: Verdict | None, *, background: bool
+        self, base: Replayed, context: RequestContext, verdict: Verdict | None = None, *, background: bool = True
     ) -> Condensation | None:
         head = base.view.transcript.digests[-1]
         work, now = context.work_name(_PREPARE.value, head, base.applied_id), asyncio.get_running_loop().time()
@@ -247,30 +259,50 @@ class Preparer:
         """
         since = await self.keeper.recorded_since(context.recognised)
         prepared = prepared_in(since, base.view.transcript.digests, base.applied)
-        return any(verdict is None or each.trigger == JUDGED for each in prepared)
+        return any(verdict is None or record.trigger == JUDGED for record in prepared)
+
+    async def _note(self, result: MakeResult, base: Replayed, context: RequestContext, verdict: Verdict | None) -> None:
+        """Counts the cost of a preparation, and notes whether it failed: in the session, and in the log."""
+        session, stored = context.recognised.session, None
+        if result.condensation is None:
+            is_failure = result.used_model or verdict is not None
+            reason = result.reason if is_failure else ""
+            at = self.clock()
+            failed = FailedTry(base.applied_id, base.view.tokens, reason, verdict is not None, context.branch_name, at)
+            self._failed_tries.put(context.work_key, failed)
+            if reason:
+                stored = failed
+                _log.warning("no record was prepared%s: %s", " after a YES" if verdict else "", reason)
+        had_failed = session is not None and session.failed_try is not None
+        if result.own_tokens or stored or had_failed:
+            await self.keeper.amend(
+                context.recognised,
+                lambda session: session.with_totals(own_tokens=result.own_tokens)._replace(failed_try=stored),
+            )
 
 
 def _may_prepare(context: RequestContext) -> bool:
-    pipeline = context.policy.pipeline
-    changes = not (pipeline.is_off or pipeline.observe)
-    return changes and context.may_store and context.policy.asks_models and context.policy.budget is not None
+    policy = context.policy
+    return policy.rewrites and context.may_store and policy.asks_models and policy.budget is not None
 
 
 def _may_be_due(view: View, context: RequestContext) -> bool:
     """Whether a mark or a stage may make anything due; mostly not, and this finds out without a task."""
-    policy, budget = context.policy, context.policy.budget
-    if budget is None or not policy.prepares:
-        return False
-    return view.tokens >= budget.prepare or any(is_due(stage, view, budget) for stage in policy.stages)
+    policy, budget = context.policy, context.budget
+    return policy.prepares and (
+        view.tokens >= budget.prepare or any(is_due(stage, view, budget) for stage in policy.stages)
+    )
 
 
-def _needs_preparation(base: Replayed, context: RequestContext, budget: Budget, waiting: Replayed | None) -> bool:
+def _needs_preparation(base: Replayed, context: RequestContext) -> bool:
     """Whether a view should have a condensation prepared.
 
     A stage's own trigger says so, or the `prepare` mark and a step of growth. A prepared condensation that waits is
-    enough while its view would be below the mark; after that another replaces it.
+    enough while its view would be below the mark; after that another replaces it. One that would save too little to be
+    applied at the trigger does not stand in the way of a better one.
     """
-    tokens = base.view.tokens
+    tokens, budget, shrink = base.view.tokens, context.budget, RULES[Requirement.SOFT].least_shrink
+    waiting = best_prepared(base.view, base.applied, context.recognised.condensations, budget, least_shrink=shrink)
     if waiting is not None and waiting.applied is not None:
         is_past = waiting.view.tokens >= budget.prepare
         return is_past and may_be_raised(_PREPARE, tokens, budget, waiting.applied.tokens_before)
@@ -284,3 +316,10 @@ def _has_changed_enough(failed: FailedTry, base: Replayed, budget: Budget) -> bo
     """Whether a branch has another base than when it failed, or has grown by a step."""
     tokens = base.view.tokens
     return base.applied_id != failed.applied or tokens < failed.tokens or tokens - failed.tokens >= budget.step
+
+
+def _without_reasoning(metadata: Any) -> Any:
+    """The metadata of votes without the judges' reasoning."""
+    if isinstance(metadata, Mapping):
+        return {name: _without_reasoning(value) for name, value in metadata.items() if name != "reasoning"}
+    return [_without_reasoning(value) for value in metadata] if isinstance(metadata, list) else metadata

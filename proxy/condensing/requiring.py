@@ -23,105 +23,79 @@ class Need(NamedTuple):
 
 def assess_need(decision: Decision, context: RequestContext) -> Need:
     """The requirement that the view of a decision raises."""
-    budget = context.policy.budget
-    if budget is None:
+    if context.policy.budget is None:
         return Need(None, Reason.WINDOW_UNKNOWN)
+    view, budget, tokens = decision.view, context.budget, decision.tokens_after
     since = decision.applied.tokens_after if decision.applied else None
-    tokens = decision.tokens_after
-    own = _has_own_trigger(decision, context)
+    judged = best_prepared(view, decision.applied, context.recognised.condensations, budget, judged_only=True)
+    due = judged is not None or any(is_due(stage, view, budget) for stage in context.policy.stages)
     forced = context.request.controls.force or context.wish is not None
-    requirement = requirement_for(tokens, budget, since=since, forced=forced, due=own)
+    requirement = requirement_for(tokens, budget, since=since, forced=forced, due=due)
     if requirement is Requirement.SOFT and context.is_held_back(decision.applied):
         return Need(None, Reason.REVERTED)
     if requirement is not None:
         return Need(requirement)
     if tokens >= budget.trigger and not has_grown(tokens, budget, since):
         return Need(None, Reason.WAITING_FOR_STEP)
-    return Need(
-        None,
-        context.news
-        or why_no_record(decision, context)
-        or (Reason.BELOW_MARKS if decision.action is Action.PASSED else ""),
-    )
-
-
-def _has_own_trigger(decision: Decision, context: RequestContext) -> bool:
-    """Whether a judged condensation is ready, or a stage's own trigger is reached."""
-    budget = context.policy.budget
-    if budget is None:
-        return False
-    judged = best_prepared(decision.view, decision.applied, context.recognised.condensations, budget, judged_only=True)
-    return judged is not None or any(is_due(stage, decision.view, budget) for stage in context.policy.stages)
+    is_below = Reason.BELOW_MARKS if decision.action is Action.PASSED else ""
+    return Need(None, context.news or why_no_record(decision, context) or is_below)
 
 
 def find_prepared(requirement: Requirement, decision: Decision, context: RequestContext) -> Replayed | None:
     """The prepared condensation to apply, if there is one; under a judge, SOFT applies a judged one only."""
-    budget = context.policy.budget
-    if budget is None:
-        return None
-    judged_only = requirement is Requirement.SOFT and context.policy.judging is not None
     return best_prepared(
         decision.view,
         decision.applied,
         context.recognised.condensations,
-        budget,
-        judged_only=judged_only,
+        context.budget,
+        judged_only=requirement is Requirement.SOFT and context.policy.judging is not None,
         least_shrink=RULES[requirement].least_shrink,
     )
 
 
-class Floor(NamedTuple):
-    """The part of a view that no condensation can take away, and the reason to report."""
-
-    tokens: int
-    """Tokens of that part."""
-    reason: Reason
-
-
-def floor_under(decision: Decision) -> Floor | None:
-    """The floor of a view, if it keeps the view from its target or from fitting; else None."""
+def with_floor(decision: Decision) -> Decision:
+    """The decision with what no condensation can take away, if that keeps its view from its target or from fitting."""
     budget, view = decision.policy.budget, decision.view
     if budget is None or decision.action is Action.DEGRADED or view.tokens < budget.prepare:
-        return None
+        return decision
     least = floor(view, budget)
     if view.tokens > budget.usable:
-        return Floor(least, Reason.IRREDUCIBLE)
+        return decision._replace(reason=Reason.IRREDUCIBLE, floor=least)
     if least > budget.target and decision.reason in NO_MORE_CONDENSED:
-        return Floor(least, Reason.FLOOR)
-    return None
+        return decision._replace(reason=Reason.FLOOR, floor=least)
+    return decision
 
 
 def why_no_record(decision: Decision, context: RequestContext) -> str:
     """Why the record that judges wanted for this view failed; "" if none did."""
     session = context.recognised.session
     failed = session.failed_try if session else None
-    if failed is None or not failed.judged or session is None:
+    if failed is None or not failed.judged:
         return ""
-    same = failed.branch == session.name_for(context.branch, has_tools=context.has_tools)
-    return failed.reason if same and failed.applied == (decision.applied.id if decision.applied else "") else ""
+    is_same = failed.branch == context.branch_name and failed.applied == decision.base.applied_id
+    return failed.reason if is_same else ""
 
 
 def why_not_prepared(decision: Decision, context: RequestContext) -> str:
     """Why a view at the trigger stays as it is although a model could condense it."""
-    if reason := why_no_record(decision, context):
-        return reason
-    return Reason.AWAITING_VERDICT if context.policy.judging else Reason.NOT_PREPARED
+    reason = why_no_record(decision, context)
+    return reason or (Reason.AWAITING_VERDICT if context.policy.judging else Reason.NOT_PREPARED)
 
 
-def still_required(decision: Decision) -> Requirement | None:
+def still_required(decision: Decision, context: RequestContext) -> Requirement | None:
     """The requirement of a view that has just applied a prepared condensation.
 
     HARD, to make it fit; SOFT, where messages that have come since the preparation keep it above its target and a stage
     that asks no model may help; else none. A judged condensation was not made for the view's size.
     """
-    budget, applied = decision.policy.budget, decision.applied
-    if budget is None or applied is None:
+    tokens, applied, budget = decision.tokens_after, decision.applied, context.budget
+    if applied is None:
         return None
-    if requirement_for(decision.tokens_after, budget, since=applied.tokens_after) is Requirement.HARD:
+    if requirement_for(tokens, budget, since=applied.tokens_after) is Requirement.HARD:
         return Requirement.HARD
-    if decision.tokens_after <= budget.target or applied.trigger == JUDGED or decision.action is Action.DEGRADED:
+    if tokens <= budget.target or applied.trigger == JUDGED or decision.action is Action.DEGRADED:
         return None
-    return None if all(stage.asks for stage in decision.policy.stages) else Requirement.SOFT
+    return None if all(stage.asks for stage in context.policy.stages) else Requirement.SOFT
 
 
 def waits_to_pay_back(decision: Decision, context: RequestContext, cache_lifetime: float) -> bool:
@@ -130,9 +104,9 @@ def waits_to_pay_back(decision: Decision, context: RequestContext, cache_lifetim
     If no condensation is ready, a view at the target is expected. `cache_lifetime` is in seconds: for that long the
     upstream is taken to keep a prompt in its cache.
     """
-    prices, budget = context.policy.prices, context.policy.budget
+    prices, budget = context.policy.prices, context.budget
     # Where the trigger is the cheapest one, the cost of condensing has been weighed already.
-    if prices is None or budget is None or context.policy.economy == "auto":
+    if prices is None or context.policy.economy == "auto":
         return False
     found = find_prepared(Requirement.SOFT, decision, context)
     idle = context.request.received_at - context.branch.last_used if context.branch else 0.0

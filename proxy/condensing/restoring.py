@@ -41,7 +41,7 @@ class Restorer:
         self, measured: Measured, missing: MissingMessages, condensations: Sequence[Condensation], counter: Counter
     ) -> Measured | None:
         """The transcript with the messages that its client left out; None where putting them back gains nothing."""
-        if self._keeps_text and all(each.raw is not None for each in missing.messages):
+        if self._keeps_text and all(message.raw is not None for message in missing.messages):
             messages = await self._messages(missing, counter)
         else:
             standing = standing_in(condensations, _digests(measured.transcript, missing))
@@ -55,21 +55,21 @@ class Restorer:
     async def _messages(self, missing: MissingMessages, counter: Counter) -> list[Message]:
         """The missing messages, parsed and counted; most of them were parsed for an earlier turn."""
         parsed = missing.history.parsed(counter.cache_key)
-        new = [each for each in missing.messages if each not in parsed]
-        bodies = [loads(each.raw or "") for each in new]
+        new = [message for message in missing.messages if message not in parsed]
+        bodies = [loads(message.raw or "") for message in new]
         counts = await self._pool.messages(counter, bodies)
-        for each, body, tokens in zip(new, bodies, counts, strict=True):
-            parsed[each] = self._reader.read(each.raw or "", body, tokens, counter.dialect, each.digest).lean()
-        return [parsed[each] for each in missing.messages]
+        for message, body, tokens in zip(new, bodies, counts, strict=True):
+            parsed[message] = self._reader.read(message.raw or "", body, tokens, counter.dialect, message.digest).lean()
+        return [parsed[message] for message in missing.messages]
 
     def _joined(self, sent: Transcript, messages: Sequence[Message], kept_first: bool) -> Transcript:
         """The transcript that the client sent, with messages before it or after its first one."""
         at = 1 if kept_first else 0
-        lead = list(takewhile(lambda each: each.role is not Role.ASSISTANT, sent.chain[at:]))
+        lead = list(takewhile(lambda message: message.role is not Role.ASSISTANT, sent.chain[at:]))
         # Tool output at the front was taken for a user message; now there is a call before it that it may answer.
-        seam = [replace(each, role=self._reader.role(each.body, each.dialect)) for each in lead]
+        seam = [replace(message, role=self._reader.role(message.body, message.dialect)) for message in lead]
         transcript = Transcript.of(joined(sent.chain[:at], messages, seam, sent.chain[at + len(lead) :]))
-        systems = tuple((place + len(messages) if place > at else place, each) for place, each in sent.systems)
+        systems = tuple((place + len(messages) if place > at else place, system) for place, system in sent.systems)
         return Transcript(transcript.chain, systems)
 
 
@@ -78,26 +78,22 @@ def _digests(sent: Transcript, missing: MissingMessages) -> list[bytes]:
     at = 1 if missing.kept_first else 0
     last = missing.messages[-1]
     node = link(last.before, last.digest)
-    before = [each.before for each in missing.messages[1 - at :]]
-    return [*before, node, *chain((each.digest for each in sent.chain[at:]), node)]
+    before = [message.before for message in missing.messages[1 - at :]]
+    return [*before, node, *chain((message.digest for message in sent.chain[at:]), node)]
 
 
 def _placeholders(missing: MissingMessages, standing: Iterable[Condensation], dialect: Dialect) -> Iterable[Message]:
     """Placeholders for the missing messages; the one for the first user message has the role of the user."""
     task = _task(standing)
     cached = missing.history.parsed(NOTHING_COUNTED)
-    for index, each in enumerate(missing.messages, 1 if missing.kept_first else 0):
-        if index == task:
-            yield unknown(each.digest, Role.USER, dialect)
-            continue
-        placeholder = cached.get(each)
-        if placeholder is None:
-            placeholder = cached[each] = unknown(each.digest, Role.ASSISTANT, dialect)
-        yield placeholder
+    for index, message in enumerate(missing.messages, 1 if missing.kept_first else 0):
+        if index != task and message not in cached:
+            cached[message] = unknown(message.digest, Role.ASSISTANT, dialect)
+        yield unknown(message.digest, Role.USER, dialect) if index == task else cached[message]
 
 
 def _task(condensations: Iterable[Condensation]) -> int:
     """The place of the first user message, as a condensation that holds it says; else 0."""
-    pieces = (piece for each in condensations for piece in each.pieces)
+    pieces = (piece for condensation in condensations for piece in condensation.pieces)
     origins = (piece.origin for piece in pieces if isinstance(piece, Literal) and piece.kind is PieceKind.TASK)
     return next((origin for origin in origins if origin is not None), 0)

@@ -19,7 +19,7 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
-from proxy.http.headers import first, is_success
+from proxy.http.headers import encoding_of, is_event_stream, is_success
 from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import MAX_READ, CallersText, Scope
 from proxy.overflow import Refusal
@@ -32,10 +32,10 @@ from proxy.values import json_or_none
 from strategies.core.pieces import Overlay, is_memory
 from strategies.core.transcript import Transcript
 
+MAX_SCOPES = 4_000
 _TOOLS_REFUSED = (400, 404, 422, 500, 501)
 """Statuses with which servers say that a model takes no tools."""
-
-_UNENCODED = ("", "identity")
+_ABOUT_TOOLS = re.compile(rb"tool|function", re.IGNORECASE)
 
 
 class SearchedReply(NamedTuple):
@@ -49,21 +49,35 @@ class Searcher:
     """Offers the tool and runs its calls; one per app. A model's refusal of tools is remembered for `ttl` seconds."""
 
     def __init__(
-        self,
-        recall: Recall,
-        settings: MemorySettings,
-        learned: LearnedWindows,
-        ttl: int,
-        clock: Callable[[], float],
+        self, recall: Recall, settings: MemorySettings, learned: LearnedWindows, ttl: int, clock: Callable[[], float]
     ) -> None:
         self._recall = recall
         self._settings = settings
         self._learned = learned
-        self._offers = Offers(ttl, clock, settings.top_k)
+        self._ttl = ttl
+        self._clock = clock
+        self._refused: Lru[Scope, float] = Lru(MAX_SCOPES)
+        """When each refusal of tools is forgotten."""
 
     def with_offer(self, context: RequestContext) -> RequestContext:
-        """The context with the offer of the tool, and with the hidden rounds of earlier requests in its transcript."""
-        return self._offers.with_offer(context)
+        """The context with the offer of the tool, and with the hidden rounds of earlier requests in its transcript.
+
+        Memory blocks that stay at their places are in it too, whether the tool is offered or not.
+        """
+        if context.recognised.failure:
+            return context
+        if not context.policy.memory.tool:
+            return _with_patches(context, blocks_only=True) if context.keeps_blocks else context
+        body, scope = context.request.body, context.request.scope
+        made = offer(
+            body.endpoint,
+            body.values,
+            context.counter,
+            has_system=bool(context.measured.transcript.systems),
+            refused=max(self._refused.get(known) or 0.0 for known in (scope, scope.everyone)) > self._clock(),
+            top_k=self._settings.top_k,
+        )
+        return _with_patches(context._replace(offer=made), blocks_only=not made.is_made)
 
     def rounds(self, decision: Decision, context: RequestContext) -> HiddenRounds:
         """The hidden rounds that may follow the view of a decision whose model is offered the tool."""
@@ -87,7 +101,7 @@ class Searcher:
         """
         if not is_success(reply.status):
             return await self._without_tool(decision, rounds, scope, reply, send)
-        if (first(reply.headers, b"content-encoding") or "") not in _UNENCODED:
+        if encoding_of(reply.headers):
             return SearchedReply(reply)
         scale = decision.calibrated.scale
 
@@ -95,7 +109,7 @@ class Searcher:
             self._learned.learn_from_refusal(scope, refusal, scale.upstream(tokens))
 
         following = Following(rounds, send, learn)
-        if (first(reply.headers, b"content-type") or "").startswith("text/event-stream"):
+        if is_event_stream(reply.headers):
             return SearchedReply(StreamedReply(reply, rounds, following))
         return SearchedReply(await join_replies(reply, rounds, following))
 
@@ -116,7 +130,8 @@ class Searcher:
         if not is_success(again.status):
             await again.close()
             return SearchedReply(error)
-        self._offers.note_refusal(scope.everyone if _is_proof(rounds.endpoint, error.data, decision, plain) else scope)
+        is_proof = _is_proof(rounds.endpoint, error.data, decision, plain)
+        self._refused.put(scope.everyone if is_proof else scope, self._clock() + self._ttl)
         return SearchedReply(again, refuses_tool=True)
 
 
@@ -129,50 +144,9 @@ def _is_proof(endpoint: Endpoint, error: bytes, decision: Decision, plain: bytes
     return not has_tools and is_about_tools(said.encode())
 
 
-MAX_SCOPES = 4_000
-
-
-_ABOUT_TOOLS = re.compile(rb"tool|function", re.IGNORECASE)
-
-
 def is_about_tools(error: bytes) -> bool:
     """Whether an error may say that a model takes no tools."""
     return _ABOUT_TOOLS.search(error) is not None
-
-
-class Offers:
-    """Offers the tool to models that take tools; one per app. A refusal holds for `ttl` seconds.
-
-    `top_k` is the number of passages of a search that names none.
-    """
-
-    def __init__(self, ttl: int, clock: Callable[[], float], top_k: int) -> None:
-        self._top_k = top_k
-        self._ttl = ttl
-        self._clock = clock
-        self._refused: Lru[Scope, float] = Lru(MAX_SCOPES)
-
-    def with_offer(self, context: RequestContext) -> RequestContext:
-        """The context with the offer of the tool, and with the hidden rounds of earlier requests in its transcript.
-
-        Memory blocks that stay at their places are in it too, whether the tool is offered or not.
-        """
-        if context.recognised.failure:
-            return context
-        if not context.policy.memory.tool:
-            return _with_patches(context, blocks_only=True) if context.keeps_blocks else context
-        body, transcript = context.request.body, context.measured.transcript
-        scope = context.request.scope
-        refused = max(self._refused.get(each) or 0.0 for each in (scope, scope.everyone)) > self._clock()
-        has_system = bool(transcript.systems)
-        made = offer(
-            body.endpoint, body.values, context.counter, has_system=has_system, refused=refused, top_k=self._top_k
-        )
-        return _with_patches(context._replace(offer=made), blocks_only=not made.is_made)
-
-    def note_refusal(self, scope: Scope) -> None:
-        """Notes that the upstream has refused tools for a model."""
-        self._refused.put(scope, self._clock() + self._ttl)
 
 
 def _with_patches(context: RequestContext, *, blocks_only: bool) -> RequestContext:
@@ -180,10 +154,10 @@ def _with_patches(context: RequestContext, *, blocks_only: bool) -> RequestConte
     transcript = context.measured.transcript
     patches = standing_patches(context.recognised.patches, transcript)
     if blocks_only:
-        patches = tuple(each for each in patches if all(map(is_memory, each.pieces)))
+        patches = tuple(patch for patch in patches if all(map(is_memory, patch.pieces)))
     if not patches:
         return context
-    patched = transcript.with_patches(patches)
+    patched = transcript.having(patches=patches)
     whole = patched if context.is_aligned else context.full_transcript
     return context._replace(measured=context.measured._replace(transcript=patched), full_transcript=whole)
 

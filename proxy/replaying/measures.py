@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from proxy.condensing.policy import RATIOS
 from proxy.reasons import Action
-from strategies.core.economics import Prices, Sent, cost_by_prefixes
+from strategies.core.economics import Prices
 
 
 class ForwardedMessage(NamedTuple):
@@ -78,11 +78,10 @@ class ReplayedConversation(NamedTuple):
     def costs(self, prices: Prices) -> list[float]:
         """What each request costs, our own calls for it included."""
         return [
-            cost_by_prefixes(
-                # What a cache has begins with tools and framing.
-                [Sent(one.forwarded_tokens, one.overhead_tokens + one.shared_tokens if one.shared_tokens else 0)],
-                prices,
-                own_calls=prices.of_call(prompt=one.own_tokens - one.own_replies, reply=one.own_replies),
+            prices.of_call(prompt=one.own_tokens - one.own_replies, reply=one.own_replies)
+            # What a cache has begins with tools and framing.
+            + prices.of_prompt(
+                one.forwarded_tokens, one.overhead_tokens + one.shared_tokens if one.shared_tokens else 0
             )
             for one in self.requests
         ]

@@ -34,18 +34,6 @@ _FIRST = 2048
 """Bytes at the beginning of a reply in one piece that tell whether it is an error."""
 
 
-class _Beginning(NamedTuple):
-    """What is held of a reply.
-
-    `body` is decoded and without the greeting; None if it cannot be decoded. `is_enough` says that no more is needed to
-    tell whether the reply is a refusal.
-    """
-
-    body: bytes | None
-    has_greeting: bool
-    is_enough: bool
-
-
 class BufferedReply:
     """A reply whose beginning can be read in advance; `chunks` give all of it nevertheless."""
 
@@ -72,7 +60,6 @@ class BufferedReply:
             yield chunk
 
     async def close(self) -> None:
-        """Ends the call."""
         if self._next is not None:
             self._next.cancel()
             await asyncio.gather(self._next, return_exceptions=True)
@@ -86,14 +73,15 @@ class BufferedReply:
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + MAX_SECONDS
-        beginning = self._beginning()
-        while not beginning.is_enough and sum(map(len, self._held)) < MAX_HELD:
-            if beginning.has_greeting:
+        while (body := decoded(b"".join(self._held), self.headers)) is not None:
+            greeted = self._greeting(body) if self._is_stream else 0
+            rest = body[greeted:]
+            if greeted:
                 deadline = min(deadline, clock() + GREETING_HELD)
-            if not await self._hold_one_more(deadline):
-                break
-            beginning = self._beginning()
-        return beginning.body
+            is_enough = self._is_enough(rest) or sum(map(len, self._held)) >= MAX_HELD
+            if is_enough or not await self._hold_one_more(deadline):
+                return rest
+        return None
 
     async def _hold_one_more(self, deadline: float) -> bool:
         """Reads one more chunk until `deadline`, a time of the loop's clock; returns whether there was one."""
@@ -111,14 +99,6 @@ class BufferedReply:
         self._held.append(chunk)
         return True
 
-    def _beginning(self) -> _Beginning:
-        body = decoded(b"".join(self._held), self.headers)
-        if body is None:
-            return _Beginning(None, has_greeting=False, is_enough=True)
-        greeted = self._greeting(body) if self._is_stream else 0
-        rest = body[greeted:]
-        return _Beginning(rest, greeted > 0, self._is_enough(rest))
-
     def _greeting(self, body: bytes) -> int:
         """The bytes at the beginning of a stream that are greetings."""
         at = 0
@@ -131,7 +111,9 @@ class BufferedReply:
         if self.status >= HTTPStatus.BAD_REQUEST or not self._held:
             return False
         if self._is_stream:
-            return _has_event(body)
+            # A complete event with data; comments that keep a connection alive do not count.
+            complete = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rpartition(b"\n\n")[0]
+            return any(line.startswith(b"data:") for line in complete.split(b"\n"))
         return _ERROR not in body[:_FIRST] or self._endpoint.answer.search(body, 0, _FIRST) is not None
 
 
@@ -167,9 +149,3 @@ def is_unreadable_refusal(reply: UpstreamReply) -> bool:
 
 async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
     return await anext(chunks, None)
-
-
-def _has_event(body: bytes) -> bool:
-    """Whether a complete event with data is there; comments that keep a connection alive do not count."""
-    complete = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rpartition(b"\n\n")[0]
-    return any(line.startswith(b"data:") for line in complete.split(b"\n"))

@@ -17,7 +17,7 @@ import re
 import zlib
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import Capture, Items, Usage, ending_in, usage_in, with_prompt_tokens
@@ -41,7 +41,6 @@ class WatchedReply:
     """
 
     def __init__(self, endpoint: Endpoint, headers: Headers, capture: Capture | None = None) -> None:
-        self.headers = headers
         encoding = encoding_of(headers)
         self._endpoint = endpoint
         self._decoder = decoder_for(encoding) if encoding else None
@@ -82,13 +81,7 @@ class WatchedReply:
 
     @property
     def reply_id(self) -> str:
-        """The id of a captured reply; "" for none."""
         return self._capture.reply_id if self._capture is not None else ""
-
-    @property
-    def head(self) -> str:
-        """The beginning of the reply, at most `HEAD` bytes of it."""
-        return self._head.decode("utf-8", "replace")
 
     def ending(self) -> str:
         """The digest of the end of the reply's text; "" if its last bytes do not show it."""
@@ -116,22 +109,10 @@ def _counts_at(text: str, at: int) -> dict[str, Any]:
         value = _DECODER.raw_decode(text, found.end())[0] if found else {}
     except (ValueError, RecursionError):
         return {}
-    return {key: each for key, each in value.items() if each}
+    return {key: count for key, count in value.items() if count}
 
 
 # -- editing ---------------------------------------------------------------------------------------------------
-
-
-class Editor(Protocol):
-    """Changes a reply on its way to the client."""
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Takes in the next chunk of the reply and returns what can be sent now."""
-        ...
-
-    def end(self) -> bytes:
-        """Returns what is left to send at the end of the reply."""
-        ...
 
 
 @dataclass(slots=True)
@@ -147,7 +128,6 @@ class WholeEditor:
         return b""
 
     def end(self) -> bytes:
-        """Returns the whole reply."""
         body = b"".join(self._chunks)
         self._chunks.clear()
         return add_prompt_tokens(body, self._extra_tokens)
@@ -171,23 +151,22 @@ class StreamEditor:
         return b"".join([self._edit_line(line) for line in self._lines.feed(chunk)])
 
     def _edit_line(self, line: bytes) -> bytes:
-        if self._usage_event or (line.startswith(b"data:") and _KEY in line):
-            self._usage_event.append(line)
-            return self._end_event() if not line.strip() else b""
-        return line
-
-    def _end_event(self) -> bytes:
+        if not (self._usage_event or (line.startswith(b"data:") and _KEY in line)):
+            return line
+        self._usage_event.append(line)
+        if line.strip():
+            return b""
         event, self._usage_event = b"".join(self._usage_event), []
-        is_removed = self._removes_usage and self._is_usage_alone(event)
-        return b"" if is_removed else add_prompt_tokens(event, self._extra_tokens)
-
-    def _is_usage_alone(self, event: bytes) -> bool:
-        return any(self._endpoint.is_usage_alone(json_or_none(data)) for data in EventReader().feed(event))
+        is_alone = any(self._endpoint.is_usage_alone(json_or_none(data)) for data in EventReader().feed(event))
+        return b"" if self._removes_usage and is_alone else add_prompt_tokens(event, self._extra_tokens)
 
     def end(self) -> bytes:
-        """Returns the incomplete event and line at the end, unedited."""
         rest, self._usage_event = b"".join([*self._usage_event, self._lines.take_rest()]), []
         return rest
+
+
+Editor = WholeEditor | StreamEditor
+"""Changes a reply on its way to the client."""
 
 
 def editor_for(endpoint: Endpoint, headers: Headers, extra_tokens: int, *, removes_usage: bool) -> Editor | None:

@@ -156,7 +156,7 @@ class Measurer:
         for element in (*split.systems, *split.later):
             if LENGTH_ESTIMATE not in element.messages:
                 tokens = len(element.data) // BYTES_PER_TOKEN + 1
-                message = self._reader.read_bytes(element.data, element.value, tokens, element.endpoint.dialect)
+                message = self._reader.read(element.data, element.value, tokens, element.endpoint.dialect)
                 element.set_message(LENGTH_ESTIMATE, message)
                 read[id(element)] = message
         transcript, features = self._build(body, split, LENGTH_ESTIMATE, read)
@@ -197,7 +197,7 @@ class Measurer:
                 await asyncio.sleep(0)  # lets other requests run while a long history is read
             for each, key in zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True):
                 digest, number = cached[key] if key in cached else (None, tokens[key])
-                message = self._reader.read_bytes(each.data, each.value, number, each.endpoint.dialect, digest)
+                message = self._reader.read(each.data, each.value, number, each.endpoint.dialect, digest)
                 self._counts.put(key, (message.digest, message.tokens))
                 each.set_message(counter.cache_key, message)
                 messages.append(message)

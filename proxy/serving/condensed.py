@@ -1,11 +1,18 @@
-"""Serves requests to the condensed endpoints."""
+"""Serves requests to the condensed endpoints, and to those where such requests are counted.
+
+What a request would cost is counted by the upstream, on the view that would be sent. Nothing is stored, and no model
+asked. Clients compact their history by this count, so it must agree with the usage that they are shown. An upstream
+that cannot count is no reason to fail: then the answer is the proxy's own count, as calibrated.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Awaitable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from http import HTTPStatus
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Send
@@ -17,18 +24,20 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, ProxyError, UpstreamUnavailable
 from proxy.http.headers import encode_headers, first, is_success
 from proxy.log import LINE, RequestLine
+from proxy.reasons import Reason
 from proxy.reply.watching import WatchedReply, editor_for
+from proxy.request.callers import ALWAYS
 from proxy.request.wire import ClientRequest
 from proxy.services import Services
 from proxy.serving.keepalive import COMMENT, KeepAlive
 from proxy.serving.layer import error_response
-from proxy.serving.passthrough import pass_unread
-from proxy.serving.reading import Arrival, Placed, read_request, shows_original_usage
-from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Relay, Unread
+from proxy.serving.reading import Arrival, Placed, Unread, pass_unread, read_request, shows_original_usage
+from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 REFUSED = (429, 503)
 """Statuses after which the proxy's own background calls pause."""
+_CANNOT_COUNT = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 _log = logging.getLogger(__name__)
 
 
@@ -57,7 +66,7 @@ class _Serving:
     request: ClientRequest = field(init=False)
     """The request, once it was read."""
     keep_alive: KeepAlive | None = None
-    """Sends signs of life; None where none are wanted."""
+    """Sends signs of life; None if none are wanted."""
     is_in_foreground: bool = False
     asks_after_reply: bool = False
     is_replying: bool = False
@@ -69,8 +78,6 @@ class _Serving:
         services.telemetry.in_flight += 1
         try:
             self.request = await read_request(self.endpoint, arrival)
-        except ClientGone:
-            rest = Response(status_code=CLIENT_CLOSED_REQUEST)
         except Unread as unread:
             rest = await pass_unread(arrival, unread)
         else:
@@ -94,7 +101,8 @@ class _Serving:
                 await self.arrival.incoming.unless_gone(self._answer(send))
             except ClientGone:
                 if not self.is_replying:
-                    await self._send_response(Response(status_code=CLIENT_CLOSED_REQUEST), send)
+                    gone = Response(status_code=CLIENT_CLOSED_REQUEST)
+                    await gone(self.arrival.scope, self.arrival.receive, send)
             if keep_alive is not None:
                 await keep_alive.close()
         except BaseException:
@@ -127,18 +135,15 @@ class _Serving:
         if isinstance(response, Relay):
             await response.pass_on(send)
         else:
-            await self._send_response(response, send)
-
-    async def _send_response(self, response: Response, send: Send) -> None:
-        await response(self.arrival.scope, self.arrival.receive, send)
+            await response(self.arrival.scope, self.arrival.receive, send)
 
     async def _response(self) -> Relay | Response:
-        """Has the condenser decide, forwards the request, and returns the response that relays the reply."""
+        """Decides on the request, forwards it, and returns the response that relays the reply."""
         services, keep_alive, lane = self.services, self.keep_alive, self.services.asking.lane
         lane.note_arrival()
         exchange = self.line.decided = await services.condenser.exchange(self.request)
         if self.request.controls.dry_run:
-            return _dry_run(exchange)
+            return _own_reply(account.dry_run(exchange.decision), exchange)
         decision = exchange.decision
         services.telemetry.record_decision(decision, exchange.timing.ours)
         is_off = decision.policy.pipeline.is_off
@@ -146,7 +151,7 @@ class _Serving:
             keep_alive.decision_headers = exchange.headers
             if is_off:
                 # The proxy adds no delay: the client waits for its upstream as it would without the proxy.
-                await keep_alive.disable()
+                await keep_alive.stop()
         if not (is_off or decision.policy.window.is_set):
             services.discovered.ask_if_due()
             self.asks_after_reply = True
@@ -164,7 +169,7 @@ class _Serving:
         """Forwards the request; while the upstream is to give the head of the reply, none is sent to keep it alive."""
         keep_alive, send = self.keep_alive, partial(self._send, exchange)
         if keep_alive is None:
-            return await exchange.send(send, _uninterrupted)
+            return await exchange.send(send)
         keep_alive.waits_for_upstream = True
         try:
             return await exchange.send(send, keep_alive.own_work)
@@ -197,31 +202,18 @@ class _Serving:
     def _relay(self, reply: UpstreamReply, exchange: Exchange) -> Relay:
         """The response; what a later request depends on is stored only if the upstream accepted this one."""
         taken, decision, endpoint = is_success(reply.status), exchange.decision, self.endpoint
-        own_headers = encode_headers(exchange.headers(accepted=taken))
-        if not taken:
-            return Relay(endpoint, self.arrival.incoming, reply, own_headers)
-        capture = endpoint.capture(reply.headers) if exchange.captures else None
-        watched = WatchedReply(endpoint, reply.headers, capture)
-        settle = partial(self._settle, exchange, watched)
-        extra_tokens, probed = self._extra_tokens(decision), decision.probed
-        editor = None
-        if extra_tokens or probed:
-            editor = editor_for(endpoint, reply.headers, extra_tokens, removes_usage=probed)
-        start_task = partial(self.services.background.own, to_its_end=True)
-        must_settle = bool(decision.head)
-        follow = exchange.follow_up
-        return Relay(
-            endpoint,
-            self.arrival.incoming,
-            reply,
-            own_headers,
-            settle,
-            watched,
-            follow,
-            editor,
-            start_task,
-            must_settle,
-        )
+        relay = Relay(endpoint, self.arrival.incoming, reply, encode_headers(exchange.headers(accepted=taken)))
+        if taken:
+            capture = endpoint.capture(reply.headers) if exchange.captures else None
+            relay.watched = WatchedReply(endpoint, reply.headers, capture)
+            relay.settle = partial(self._settle, exchange, relay.watched)
+            relay.must_settle = bool(decision.head)
+            relay.follow = exchange.follow_up
+            relay.start_task = partial(self.services.background.own, to_its_end=True)
+            extra_tokens = self._extra_tokens(decision)
+            if extra_tokens or decision.probed:
+                relay.editor = editor_for(endpoint, reply.headers, extra_tokens, removes_usage=decision.probed)
+        return relay
 
     def _settle(self, exchange: Exchange, watched: WatchedReply) -> Awaitable[None] | None:
         storing = exchange.settle(watched)
@@ -229,12 +221,43 @@ class _Serving:
         return storing
 
 
-def _uninterrupted(work: Awaitable[bool]) -> Awaitable[bool]:
-    """Work of the proxy's own while nothing is sent to keep the client's connection alive."""
-    return work
-
-
-def _dry_run(exchange: Exchange) -> Response:
-    response = Response(account.dry_run(exchange.decision), media_type="application/json")
+def _own_reply(data: bytes | str, exchange: Exchange) -> Response:
+    """A reply of the proxy's own to a request that was decided on and not sent."""
+    response = Response(data, media_type="application/json")
     response.raw_headers.extend(encode_headers(exchange.headers(accepted=False)))
     return response
+
+
+@dataclass(frozen=True, slots=True)
+class Counting(Placed):
+    """What is served where an endpoint's requests are counted, as an ASGI app."""
+
+    endpoint: Endpoint
+
+    async def serve(self, arrival: Arrival) -> None:
+        """Lets the upstream count the view of a request, or the request itself if clients are shown what that costs."""
+        await arrival.answer(await self._count(arrival))
+
+    async def _count(self, arrival: Arrival) -> ASGIApp:
+        if shows_original_usage(arrival.services, self.endpoint, arrival.scope["headers"]):
+            return await pass_unread(arrival, Unread(Reason.NOT_CONDENSED_ENDPOINT))
+        try:
+            asked = await read_request(self.endpoint, arrival)
+            arrival.scope[LINE].model = asked.model
+            return await arrival.incoming.unless_gone(_counted(asked, arrival.services, arrival.incoming))
+        except Unread as unread:
+            return await pass_unread(arrival, unread)
+
+
+async def _counted(asked: ClientRequest, services: Services, incoming: Incoming) -> ASGIApp:
+    endpoint = asked.body.endpoint
+    # A dry run stores nothing and asks no model. The caller sees none of the view, so it need not prove who it is.
+    asked = asked._replace(controls=replace(asked.controls, dry_run=True), trust=ALWAYS)
+    exchange: Exchange = await services.condenser.exchange(asked)
+    path = asked.path or endpoint.count_path.encode()
+    sent = UpstreamRequest("POST", path, asked.query, asked.headers, exchange.decision.body)
+    reply = await services.upstream.send(sent)
+    if reply.status not in _CANNOT_COUNT:
+        return Relay(endpoint, incoming, reply, encode_headers(exchange.headers(accepted=False)))
+    await reply.close()
+    return _own_reply(json.dumps(endpoint.counted(exchange.decision.expected_tokens)), exchange)

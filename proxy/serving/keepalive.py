@@ -23,6 +23,7 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers, decoded, encode_headers, encoding_of, first, is_event_stream, is_success
 from proxy.reasons import Action
+from proxy.serving.relay import body_message
 
 T = TypeVar("T")
 
@@ -41,22 +42,16 @@ _log = logging.getLogger(__name__)
 
 
 class KeepAlive:
-    """Sends beats and then the reply to one client.
+    """Sends beats and then the reply to one client; `interval` is in seconds, `beat` makes the bytes of one."""
 
-    `interval` is in seconds, None for no beats at all; `beat` makes the bytes of one.
-    """
-
-    has_sent_head: bool
-    """Whether the proxy has sent a head of its own, or is about to."""
-    waits_for_upstream: bool
-    """To be set while the request waits for the upstream: the proxy's own head is not sent then."""
-    decision_headers: Callable[[], list[tuple[str, str]]]
-    """Gives the headers of the decision; to be set once there is one."""
-
-    def __init__(self, endpoint: Endpoint, interval: float | None, beat: Callable[[], bytes]) -> None:
+    def __init__(self, endpoint: Endpoint, interval: float, beat: Callable[[], bytes]) -> None:
+        self.has_sent_head = False
+        """Whether the proxy has sent a head of its own, or is about to."""
+        self.waits_for_upstream = False
+        """To be set while the request waits for the upstream: the proxy's own head is not sent then."""
+        self.decision_headers: Callable[[], list[tuple[str, str]]] = list
+        """Gives the headers of the decision; to be set once there is one."""
         self._endpoint = endpoint
-        self.has_sent_head = self.waits_for_upstream = False
-        self.decision_headers = list
         self._interval = interval
         self._beat = beat
         self._send: Send
@@ -69,10 +64,8 @@ class KeepAlive:
 
     def start(self, send: Send) -> Send:
         """Starts the timer; the reply must be sent through the function that is returned."""
-        if self._interval is None:
-            return send
         self._send = send
-        self._start_timer(self._interval)
+        self._start_timer()
         return self._send_message
 
     async def own_work(self, work: Awaitable[T]) -> T:
@@ -83,13 +76,8 @@ class KeepAlive:
         finally:
             self.waits_for_upstream = before
 
-    async def disable(self) -> None:
-        """Sends no more beats, whatever the client waits for."""
-        self._interval = None
-        await self.stop()
-
     async def stop(self) -> None:
-        """Stops the timer, after a beat that is being sent has been sent."""
+        """Sends no more beats; one that is being sent is finished first."""
         if self._beating is not None:
             await self._finish_beat()
         if self._timer is not None:
@@ -103,7 +91,7 @@ class KeepAlive:
         if self.has_sent_head and not self._is_over:
             between = b"\n\n" if self._newest else b""
             last = self._endpoint.error_event(UpstreamUnavailable(BROKEN_OFF), self._newest)
-            await self._send(_body(between + last, more=False))
+            await self._send(body_message(between + last, more=False))
 
     async def _finish_beat(self) -> None:
         """Returns when no beat is being sent."""
@@ -111,21 +99,21 @@ class KeepAlive:
             beating, self._beating = self._beating, None
             await beating
 
-    def _start_timer(self, interval: float) -> None:
-        self._timer = asyncio.get_running_loop().call_later(interval, self._on_timer, interval)
+    def _start_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._interval, self._on_timer)
 
-    def _on_timer(self, interval: float) -> None:
+    def _on_timer(self) -> None:
         self._timer = None
         if self._reply_head is not None and not allows_beats(*self._reply_head):
             return
         if self._must_wait():
-            self._start_timer(interval)
+            self._start_timer()
             return
         begins = not self._has_chosen_head
         if begins:
             # Set before the task runs: a request that goes upstream meanwhile must know of the head.
             self._has_chosen_head = self.has_sent_head = True
-        self._beating = asyncio.ensure_future(self._send_beat(interval, begins=begins))
+        self._beating = asyncio.ensure_future(self._send_beat(begins=begins))
 
     def _must_wait(self) -> bool:
         """Whether no beat may be sent yet: while the upstream is to give the head, or its head is being sent."""
@@ -133,21 +121,18 @@ class KeepAlive:
             return self._reply_head is None and not self.has_sent_head
         return self.waits_for_upstream
 
-    async def _send_beat(self, interval: float, *, begins: bool) -> None:
+    async def _send_beat(self, *, begins: bool) -> None:
         if begins:
             headers = early_headers(self.decision_headers())
             await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send(_body(self._beat(), more=True))
-        self._start_timer(interval)
+        await self._send(body_message(self._beat(), more=True))
+        self._start_timer()
 
     async def _send_message(self, message: Message) -> None:
         """Sends an ASGI message of the reply, or what continues the proxy's own head in its place."""
-        if message["type"] == "http.response.start":
-            await self._send_head(message)
-        else:
+        if message["type"] != "http.response.start":
             await self._send_body(message.get("body", b""), more=message.get("more_body", False))
-
-    async def _send_head(self, message: Message) -> None:
+            return
         await self._finish_beat()
         head = message["status"], message["headers"]
         if self.has_sent_head:
@@ -164,11 +149,7 @@ class KeepAlive:
             return
         await self.stop()
         self._newest, self._is_over = chunk or self._newest, not more
-        await self._send(_body(chunk, more=more))
-
-
-def _body(chunk: bytes, *, more: bool) -> Message:
-    return {"type": "http.response.body", "body": chunk, "more_body": more}
+        await self._send(body_message(chunk, more=more))
 
 
 def early_headers(decision_headers: Iterable[tuple[str, str]]) -> Headers:
@@ -211,9 +192,9 @@ class Continuation:
 
 
 def allows_beats(status: int, headers: Headers) -> bool:
-    """Whether signs of life may be sent between this head and the body of the reply.
+    """Whether events of the proxy's own may follow this head.
 
-    They must be plain bytes of a successful event stream, and the head must not announce a length.
+    They need a successful event stream of plain bytes, whose head announces no length.
     """
     is_open = first(headers, b"content-length") is None and not encoding_of(headers)
     return is_open and is_success(status) and is_event_stream(headers)

@@ -21,10 +21,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from proxy.browsers import Guard
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import DEFECT, ProxyError, ShuttingDown
-from proxy.http.headers import Headers, encoding_of, first, is_event_stream
+from proxy.http.headers import Headers
 from proxy.http.server import Drain
 from proxy.http.sse import between_events
 from proxy.log import LINE, RequestLine
+from proxy.serving.keepalive import allows_beats
+from proxy.serving.relay import body_message
 
 ENDING = 1.0
 """Seconds that a client may take to receive the last event of a reply that the server ends."""
@@ -62,8 +64,9 @@ class Serving:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        request_id = _given_id(scope["headers"]) if _GIVEN_ID in headers else None
-        line = scope[LINE] = RequestLine(request_id or self._new_id(), scope["method"], scope["path"])
+        is_given = _GIVEN_ID in headers and _PLAIN_ID.fullmatch(headers[_GIVEN_ID])
+        request_id = headers[_GIVEN_ID].decode("ascii") if is_given else self._new_id()
+        line = scope[LINE] = RequestLine(request_id, scope["method"], scope["path"])
         reply = _Reply(line, send)
         try:
             if b"origin" in headers or headers.get(b"host", b"") not in self._guard.known:
@@ -83,15 +86,7 @@ class Serving:
             line.write()
 
 
-def _given_id(headers: Headers) -> str | None:
-    """The id that the client has given its request; None where it cannot be shown as it is."""
-    given = (value.decode("ascii") for name, value in headers if name == _GIVEN_ID and _PLAIN_ID.fullmatch(value))
-    return next(given, None)
-
-
 class _Reply:
-    """One reply on its way out."""
-
     def __init__(self, line: RequestLine, send: Send) -> None:
         self._line = line
         self._send = send
@@ -129,10 +124,6 @@ class _Reply:
                     headers = [(b"content-type", b"application/json")]
                     await self.send({"type": "http.response.start", "status": error.status, "headers": headers})
                     await self.send({"type": "http.response.body", "body": endpoint_at(path).error_body(error)})
-                elif not self._line.is_complete and self._takes_events():
+                elif not self._line.is_complete and allows_beats(self._line.status, self._headers):
                     last = between_events(self._newest) + endpoint_at(path).error_event(error, self._newest)
-                    await self._send({"type": "http.response.body", "body": last})
-
-    def _takes_events(self) -> bool:
-        is_open = first(self._headers, b"content-length") is None and not encoding_of(self._headers)
-        return is_open and is_event_stream(self._headers)
+                    await self._send(body_message(last, more=False))

@@ -19,7 +19,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -27,8 +27,7 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, ProxyError
 from proxy.http.headers import Headers, encode_headers, first, is_event_stream, to_client
 from proxy.http.sse import between_events
-from proxy.reasons import Reason
-from proxy.reply.watching import MAX_HELD, Editor
+from proxy.reply.watching import MAX_HELD, Editor, WatchedReply
 from proxy.upstream import UpstreamReply
 
 WATCH_AFTER = 0.05
@@ -41,14 +40,6 @@ Settle = Callable[[], Awaitable[None] | None]
 
 _LENGTH = b"content-length"
 _log = logging.getLogger(__name__)
-
-
-class Watching(Protocol):
-    """Takes in a reply while it is relayed."""
-
-    def feed(self, chunk: bytes) -> None:
-        """Takes in the next bytes."""
-        ...
 
 
 class ClientGone(Exception):
@@ -83,12 +74,6 @@ class Incoming:
         part: bytes = message.get("body", b"")
         return part
 
-    async def wait_until_gone(self) -> None:
-        """Returns when the client has disconnected; not before the body has been read."""
-        await self._body_end.wait()
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
         """Awaits `work`; if the client disconnects first, cancels it and raises `ClientGone`.
 
@@ -106,16 +91,16 @@ class Incoming:
             return await work
         except BaseException as error:
             self.close()
-            if isinstance(error, asyncio.CancelledError) and watch.is_only_canceller():
+            is_only_canceller = watch.has_cancelled and task.cancelling() == watch.cancelling_before + 1
+            if isinstance(error, asyncio.CancelledError) and is_only_canceller:
                 raise ClientGone from None
             raise
         finally:
             self._watch, watch.is_over = None, True
             if watch.has_cancelled:
-                watch.task.uncancel()  # the caller has dealt with it
+                task.uncancel()  # the caller has dealt with it
 
     def close(self) -> None:
-        """Stops watching the client."""
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
@@ -124,7 +109,10 @@ class Incoming:
         self._watching = asyncio.ensure_future(self._watch_client())
 
     async def _watch_client(self) -> None:
-        await self.wait_until_gone()
+        """Waits until the client has disconnected, which is not noticed before the body has been read."""
+        await self._body_end.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
         self._has_left = True
         if self._watch is not None:
             self._watch.cancel_task()
@@ -143,10 +131,6 @@ class _Watch:
             self.has_cancelled = True
             self.task.cancel()
 
-    def is_only_canceller(self) -> bool:
-        """Whether this watch has cancelled the task and nobody else has."""
-        return self.has_cancelled and self.task.cancelling() == self.cancelling_before + 1
-
 
 @dataclass(slots=True)
 class Relay:
@@ -163,7 +147,7 @@ class Relay:
     reply: UpstreamReply
     own_headers: Headers
     settle: Settle | None = None
-    watched: Watching | None = None
+    watched: WatchedReply | None = None
     follow: Callable[[], None] | None = None
     editor: Editor | None = None
     start_task: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future
@@ -209,18 +193,19 @@ class Relay:
                 rest = self._edit(b"", is_last=True)
                 sent = self._newest + rest
                 last = between_events(sent) + self.endpoint.error_event(error, sent)
-                await send(_body(rest + last, more=False))
+                await send(body_message(rest + last, more=False))
             elif held is not None:
                 headers = [(b"content-type", b"application/json"), *encode_headers(error.headers)]
                 await send({"type": "http.response.start", "status": error.status, "headers": headers})
-                await send(_body(self.endpoint.error_body(error), more=False))
+                await send(body_message(self.endpoint.error_body(error), more=False))
         else:
             if held is not None:
                 await held.release()
 
     async def _pass_all(self, send: Send, held: _Held | None, *, in_events: bool) -> None:
         """Passes on the whole reply; raises `UpstreamUnavailable`, and what keeps the reply from being settled."""
-        bytes_left = _content_length(self.reply.headers)
+        length = first(self.reply.headers, _LENGTH)
+        bytes_left = int(length) if length and length.isdigit() else -1  # -1 if the length is not known
         async for chunk in self.reply.chunks():
             bytes_left -= len(chunk)
             if self.watched is not None:
@@ -311,7 +296,7 @@ class Relay:
         else:
             storing.add_done_callback(lambda _: follow())
 
-    def _feed(self, watched: Watching, chunk: bytes) -> None:
+    def _feed(self, watched: WatchedReply, chunk: bytes) -> None:
         try:
             watched.feed(chunk)
         except Exception:  # noqa: BLE001
@@ -336,24 +321,5 @@ class _Held:
             await self._send(message)
 
 
-def _body(chunk: bytes, *, more: bool = True) -> Message:
+def body_message(chunk: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": chunk, "more_body": more}
-
-
-def _content_length(headers: Headers) -> int:
-    """The length of the body in bytes as its header says; -1 without a valid one."""
-    value = first(headers, b"content-length")
-    return int(value) if value and value.isdigit() else -1
-
-
-class Unread(Exception):
-    """The request is to be forwarded without being read; `body` is its body if that was received already.
-
-    If the body `is_unpacked`, its encoding was undone.
-    """
-
-    def __init__(self, reason: Reason, body: bytes | None = None, *, is_unpacked: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.body = body
-        self.is_unpacked = is_unpacked

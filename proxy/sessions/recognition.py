@@ -260,7 +260,7 @@ class Recogniser:
         if found is None:
             return blank
         path = (found.key.name, *lookup.path(found.session.parent if found.session else found.parent))
-        begins = openings(transcript.with_newest_turn(found.newest_turn))
+        begins = openings(transcript.having(newest_turn=found.newest_turn))
         for node in (*nodes[:2], *(each.node for each in begins)):
             self._recent_paths.put((tenant, node), path)
         return found

@@ -1,10 +1,7 @@
 """Alignment: recognises a history whose client has dropped its oldest messages.
 
-Some clients send a window of their history: the newest N messages, or the first one and those. Such a transcript is
-not a prefix of the stored history, but it is one unbroken run of stored messages that reaches the stored head. The run
-must be found exactly once in all branches of the session, and have at least four messages with an assistant's among
-them, so that a short "continue" never brings in another history. If the first message was never stored, the client has
-compacted by itself: then there is no alignment, and nothing of the old history is put back.
+docs/sessions.md says which transcripts are matched, and why no others: a short "continue" must never bring in another
+history.
 
 The stored messages form a tree. A node is the chain digest up to and including its message, and each message names the
 node before it. So the next node of a run is computed and not searched; only the beginning of a run is looked up, by
@@ -54,13 +51,11 @@ class Tree(Generic[M]):
         """The messages from the first one to `node`; empty if one of them is missing."""
         messages: list[M] = []
         while node != ROOT:
-            message = self.messages.get(node)
-            if message is None:
+            if node not in self.messages:
                 return []
-            messages.append(message)
-            node = message.before
-        messages.reverse()
-        return messages
+            messages.append(self.messages[node])
+            node = messages[-1].before
+        return messages[::-1]
 
 
 class Alignment(NamedTuple):
@@ -84,7 +79,8 @@ def align(
     if not sent or (first := link(ROOT, sent[0])) not in tree.messages:
         return None
     before = _node_before_run(tree, heads, sent[1:], is_assistant[1:])
-    if before is None or before == first or _first_node(tree.messages, before) != first:
+    skipped = [] if before is None else tree.line(before)
+    if before is None or before == first or not skipped or skipped[0].digest != sent[0]:
         return None
     return Alignment(before, kept_first=True)
 
@@ -96,7 +92,11 @@ def _node_before_run(
     runs = list(_openings(tree, sent))
     if len(runs) > 1:
         # A run that leads to no head is not part of the history any more: its client has rewritten a message.
-        lines = _nodes_to(heads, tree.messages)
+        lines: set[bytes] = set()
+        for node in heads:
+            while node not in lines and node in tree.messages:
+                lines.add(node)
+                node = tree.messages[node].before  # noqa: PLW2901 - the way back from the head
         runs = [run for run in runs if run[-1] in lines]
     if len(runs) != 1:
         return None
@@ -121,17 +121,6 @@ def _openings(tree: Tree[M], sent: Sequence[bytes]) -> Iterator[list[bytes]]:
             yield run
 
 
-def _nodes_to(heads: Collection[bytes], messages: Mapping[bytes, M]) -> set[bytes]:
-    """All nodes from which a head is reached."""
-    nodes: set[bytes] = set()
-    for head in heads:
-        node = head
-        while node not in nodes and node in messages:
-            nodes.add(node)
-            node = messages[node].before
-    return nodes
-
-
 def _reach(run: Sequence[bytes], sent: Sequence[bytes], heads: Collection[bytes], messages: Mapping[bytes, M]) -> int:
     """How many of the sent messages lead from the run's beginning to the farthest head; 0 if they reach none."""
     reached = MIN_RUN if run[-1] in heads else 0
@@ -143,12 +132,3 @@ def _reach(run: Sequence[bytes], sent: Sequence[bytes], heads: Collection[bytes]
         if node in heads:
             reached = length
     return reached
-
-
-def _first_node(messages: Mapping[bytes, M], node: bytes) -> bytes | None:
-    """The first node of the branch that leads to `node`; None if one of its messages is missing."""
-    while node in messages:
-        if messages[node].before == ROOT:
-            return node
-        node = messages[node].before
-    return None

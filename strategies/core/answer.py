@@ -8,11 +8,12 @@ Memory cards next to the record never cost the record: a broken or truncated lis
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from strategies.core.cards import MemoryCard, read_text
+from strategies.core.cards import MemoryCard, read_cards
 from strategies.core.effects import Answer, Ask, Failure, Result
 from strategies.core.errors import AnswerRefused
 from strategies.core.messages import TokenCounter
@@ -72,11 +73,58 @@ class ParsedAnswer(NamedTuple):
 
 AnswerReader = Callable[[str], ParsedAnswer]
 
+_FENCED = re.compile(r"(?>```\w*\s*?\n)(.*)```", re.DOTALL)
+_BLOCK = re.compile(r"<memory>\s*(?:```\w*\s*)?(?=[\[{])", re.IGNORECASE)
+_EMPTY_BLOCK = re.compile(r"<memory>[^<]{0,80}</memory>\s*\Z", re.IGNORECASE)
+_CLOSED = re.compile(r"</memory>", re.IGNORECASE)
+_SUMMARY = re.compile(r'\s*(?:```\w*\s*)?\{\s*"summary"\s*:\s*(?=")')
+_NEXT_MEMBER = re.compile(r'\s*,\s*"')
+_DECODER = json.JSONDecoder()
+
 
 def read_plain_answer(text: str) -> ParsedAnswer:
-    """Reads an answer that is the record itself, with cards in a block of their own."""
-    parts = read_text(text)
-    return ParsedAnswer(parts.text, tuple(parts.cards), is_complete=parts.has_card_list)
+    """Reads an answer that is the record itself, with cards in a `<memory>` block: a JSON list, maybe in a code fence.
+
+    A block that cannot be parsed is left out of the record too.
+    """
+    opened = _BLOCK.search(text)
+    if opened is None:
+        return ParsedAnswer(_EMPTY_BLOCK.sub("", text))
+    try:
+        listed, end = _DECODER.raw_decode(text, opened.end())
+    except (ValueError, RecursionError):
+        listed, end = None, opened.end()
+    after = _CLOSED.split(text[end:], maxsplit=1)[1:]
+    return ParsedAnswer("".join((text[: opened.start()], *after)), read_cards(listed), is_complete=True)
+
+
+def read_json_answer(text: str) -> ParsedAnswer:
+    """Reads an answer that is an object with `summary` and `memories`, bare or in a code fence.
+
+    If the JSON breaks off after the summary, the summary is still used. Any other text, or an object without a
+    summary, is the record itself, without cards.
+    """
+    fenced = _FENCED.fullmatch(text.strip())
+    try:
+        answer = json.loads(fenced.group(1) if fenced else text)
+    except (ValueError, RecursionError):
+        complete = _summary_of_broken(text)
+        return ParsedAnswer(text) if complete is None else ParsedAnswer(complete, is_complete=True)
+    if not (isinstance(answer, dict) and isinstance(answer.get("summary", 0), str | None)):
+        return ParsedAnswer(text)
+    return ParsedAnswer(answer["summary"] or "", read_cards(answer), is_complete=True)
+
+
+def _summary_of_broken(text: str) -> str | None:
+    """The summary in an object that cannot be parsed, if the summary is complete and another member follows it."""
+    opened = _SUMMARY.match(text)
+    if opened is None:
+        return None
+    try:
+        summary, end = _DECODER.raw_decode(text, opened.end())
+    except ValueError:
+        return None
+    return summary if _NEXT_MEMBER.match(text, end) else None
 
 
 class AskedRecord(NamedTuple):
@@ -84,12 +132,10 @@ class AskedRecord(NamedTuple):
 
     ask: Ask
     cap: int
-    """The maximum number of tokens of the record."""
     span_tokens: int
     """Tokens of the history that the record stands for."""
     counter: TokenCounter
     read: AnswerReader = read_plain_answer
-    """Reads record and cards out of the answer."""
 
 
 def accept(result: Result, question: AskedRecord) -> ParsedAnswer:
@@ -113,29 +159,22 @@ def _refusal_reason(answer: Answer, parsed: ParsedAnswer, question: AskedRecord)
         return "summary-not-finished"
     if not parsed.record:
         return "summary-empty"
-    record = parsed.record
-    reason = _too_long(record, question) or _not_a_record(record, question)
-    return reason or ("" if parsed.well_formed else "summary-untagged") or _vacuous(record, question)
+    return _refusal_of_record(parsed, question)
 
 
-def _too_long(record: str, question: AskedRecord) -> str:
-    tokens = question.counter.text(record)
+def _refusal_of_record(parsed: ParsedAnswer, question: AskedRecord) -> str:
+    record, tokens = parsed.record, question.counter.text(parsed.record)
+    instructions = question.ask.system if question.ask.view is None else question.ask.user
     if tokens > question.cap:
         return "summary-too-long"
-    return "summary-not-smaller" if tokens >= question.span_tokens else ""
-
-
-def _not_a_record(record: str, question: AskedRecord) -> str:
-    instructions = question.ask.system if question.ask.view is None else question.ask.user
-    if _REFUSALS.match(record) and question.counter.text(record) < _REFUSAL_TOKENS:
+    if tokens >= question.span_tokens:
+        return "summary-not-smaller"
+    if tokens < _REFUSAL_TOKENS and _REFUSALS.match(record):
         return "summary-refused"
     if _FENCE.search(record) or (len(record) > _ECHO and record[:_ECHO] in instructions):
         return "summary-echo"
-    return ""
-
-
-def _vacuous(record: str, question: AskedRecord) -> str:
-    tokens = question.counter.text(record)
+    if not parsed.well_formed:
+        return "summary-untagged"
     is_tiny = tokens < MIN_TOKENS and question.span_tokens > LONG_SPAN
     has_failed = tokens < _REFUSAL_TOKENS and _FAILURES.match(record)
     return "summary-empty" if is_tiny or has_failed or _is_blank_form(record) else ""

@@ -34,7 +34,6 @@ class Marks:
     step: float = 0.15
 
     def clamped(self) -> Marks:
-        """The marks as they are used: marks that contradict `trigger` are brought in line with it."""
         trigger = min(max(self.trigger, 0.001), 1.0)
         return Marks(
             prepare=min(max(self.prepare, 0.0), trigger),
@@ -54,7 +53,6 @@ class Scale(NamedTuple):
     slope: float = 1.0
 
     def upstream(self, own: int) -> int:
-        """The upstream's count for a view of `own` tokens."""
         return max(self.offset + round(self.slope * own), 0)
 
     def own(self, upstream: int) -> int:
@@ -72,12 +70,8 @@ UNSCALED = Scale()
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The tokens of one request."""
-
     window: int
-    """The model's context length."""
     reserve: int
-    """Tokens held back for the reply."""
     marks: Marks = Marks()
     max_input: int | None = None
     """The model's own limit on the input, if it has one."""
@@ -86,11 +80,9 @@ class Budget:
     prompt_window: int | None = None
     """The window of the model that is asked for summaries; None if that is the request's own model."""
     ledger: LedgerCaps = LEDGER
-    """The maximum number of tokens that replacements carry word for word."""
     nominal: Budget | None = None
     """For a scaled budget, the same budget in tokens of the upstream."""
     scale: Scale = UNSCALED
-    """For a scaled budget, the conversion to tokens of the upstream."""
 
     @classmethod
     def of(
@@ -109,27 +101,23 @@ class Budget:
 
     @property
     def usable(self) -> int:
-        """Tokens that the view may have, tools included."""
-        return _usable(self.window, self.reserve, self.max_input)
+        rest = self.window - self.reserve
+        return max(rest if self.max_input is None else min(rest, self.max_input), 0)
 
     @property
     def prepare(self) -> int:
-        """Tokens of the view from which on a summary is prepared in the background."""
         return int(self.usable * self.marks.prepare)
 
     @property
     def trigger(self) -> int:
-        """Tokens of the view from which on it is condensed, if that costs no waiting."""
         return int(self.usable * self.marks.trigger)
 
     @property
     def target(self) -> int:
-        """Tokens that a condensation brings the view down to."""
         return int(self.usable * self.marks.target)
 
     @property
     def step(self) -> int:
-        """Tokens by which a view must have grown before it is condensed again."""
         return int(self.usable * self.marks.step)
 
     @property
@@ -158,7 +146,6 @@ class Budget:
 
     @property
     def unscaled(self) -> Budget:
-        """The budget in tokens of the upstream."""
         return self.nominal or self
 
     @property
@@ -182,7 +169,6 @@ class Budget:
         return replace(other, goal=other.target)
 
     def with_goal(self, goal: int) -> Budget:
-        """The same budget with another goal."""
         return replace(self, goal=goal)
 
     def scaled(self, scale: Scale) -> Budget:
@@ -191,13 +177,8 @@ class Budget:
             return self
         most = None if self.max_input is None else scale.own(self.max_input)
         window, reserve = scale.own(self.window), scale.share(self.reserve)
-        goal = int(_usable(window, reserve, most) * self.marks.target)
-        return Budget(window, reserve, self.marks, most, goal, self.prompt_window, self.ledger, self, scale)
-
-
-def _usable(window: int, reserve: int, most: int | None) -> int:
-    rest = window - reserve
-    return max(rest if most is None else min(rest, most), 0)
+        scaled = Budget(window, reserve, self.marks, most, 0, self.prompt_window, self.ledger, self, scale)
+        return scaled.with_goal(scaled.target)
 
 
 def reserve_for(window: int, reply_length: int | None, setting: int | None) -> int:

@@ -21,29 +21,21 @@ from strategies.core.pieces import Keep, Overlay, Piece
 
 @dataclass(frozen=True, slots=True)
 class Condensation:
-    """The record of one condensation: a complete head and how it came to be."""
-
     id: str
     digest: bytes
     """The chain digest of the last covered message."""
     covered: int
-    """How many chain messages the head stands for."""
     depth: int
     """How many condensations this one contains, itself included."""
     pieces: tuple[Piece, ...]
-    """The pieces of the head."""
     window: int
     """The window that it was made for, in tokens of the upstream."""
     strategy: str
-    """The pipeline that made it, as its header value."""
     requirement: str
-    """The requirement that it was made for."""
     trigger: str
     """What caused it: a value of `X-Condenser-Trigger`."""
     tokens_before: int
-    """Tokens of the view before it."""
     tokens_after: int
-    """Tokens of the view after it."""
     created_at: float
     """When it was made, in seconds since the epoch."""
     own_tokens: int = 0
@@ -55,7 +47,6 @@ class Condensation:
     reverted: bool = False
     """Whether a person took it back, so that no view applies it any more; then it does not stand."""
     cards: tuple[MemoryCard, ...] = ()
-    """The memory cards that its summaries brought."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Telemetry of the strategies as JSON. Never content of the conversation, except for what a judge said."""
 
@@ -66,7 +57,6 @@ class Condensation:
 
     @property
     def overlay(self) -> Overlay:
-        """The overlay that puts its pieces into a view."""
         return Overlay(self.digest, self.covered, self.covered, self.pieces)
 
 
@@ -80,12 +70,12 @@ def restoration(reverted: Condensation, known: Iterable[Condensation], now: floa
     head to say that what was reasoned under another one is left out.
     """
     known = list(known)
-    parent = next((each for each in known if each.id == reverted.parent and not each.reverted), None)
+    parent = next((made for made in known if made.id == reverted.parent and not made.reverted), None)
     before, reached = (parent.pieces, parent.covered) if parent else ((), 0)
     return replace(
         reverted,
         id=f"r{reverted.id}",
-        depth=max(each.depth for each in (reverted, *known) if each.digest == reverted.digest) + 1,
+        depth=max(made.depth for made in (reverted, *known) if made.digest == reverted.digest) + 1,
         pieces=(*before, *map(Keep, range(reached, reverted.covered))),
         tokens_after=reverted.tokens_before,
         created_at=now,
@@ -102,10 +92,6 @@ def standing_in(condensations: Iterable[Condensation], digests: Sequence[bytes])
 
     The best one covers the longest prefix; of several, it has the greatest depth.
     """
-    standing = [each for each in condensations if each.standing and _stands(each, digests)]
-    return sorted(standing, key=lambda each: (each.covered, each.depth), reverse=True)
-
-
-def _stands(condensation: Condensation, digests: Sequence[bytes]) -> bool:
-    covered = condensation.covered
-    return 0 < covered <= len(digests) and digests[covered - 1] == condensation.digest
+    covering = [made for made in condensations if made.standing and 0 < made.covered <= len(digests)]
+    standing = [made for made in covering if digests[made.covered - 1] == made.digest]
+    return sorted(standing, key=lambda made: (made.covered, made.depth), reverse=True)

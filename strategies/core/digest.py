@@ -67,5 +67,4 @@ def _number(text: str) -> int | float:
 
 
 def canonical_json(value: object) -> str:
-    """JSON with sorted keys and no spaces."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)

@@ -1,27 +1,16 @@
 """What conversations cost, and when condensing pays. Pure arithmetic: prompt lengths and prefixes in, money out.
 
-An example. An agent has 20,000 tokens that never change (tools, system message), grows by 1,000 tokens with each
-request, and is condensed to 40,000 tokens. Its model charges 1 for a fresh token and 0.1 for one from its cache. To
-condense costs (1 − 0.1) × (40,000 − 20,000) = 18,000, because the shortened part is read anew. Afterwards each request
-costs 0.1 less for each token that is gone. So the cheapest size at which to condense is
-40,000 + √(2 × 1,000 × 18,000 / 0.1) = 59,000 tokens: sooner, and the reading anew comes too often; later, and every
-request carries too much.
-
-Two forms say what a run costs. `cost_by_lengths` needs prompt lengths alone: a prompt that is not shorter than the one
-before is taken to begin with all of it (CliffCompaction, arXiv 2609.26779, appendix A.1). `cost_by_prefixes` takes what
-really repeats, what the cache charges for writing, how long it keeps a prompt, and our own calls.
-
-The best trigger follows from one cycle, in which a view grows from its landing `L0` to the trigger `L` by `g` a
-request. Its (L − L0) / g requests read (L + L0) / 2 tokens each, and it is condensed once, for `C`. So a request costs
-p_read × (L + L0) / 2 + C × g / (L − L0), and what does not depend on `L`. That is least at L0 + √(2 × g × C / p_read),
-the rule of StaySwitch (HanyangWang0418-oss/stayswitch, CLIFF_ALIGNMENT.md).
+docs/economics.md has an example and the formulas. The best trigger follows from one cycle, in which a view grows from
+its landing `L0` to the trigger `L` by `g` a request. Its (L − L0) / g requests read (L + L0) / 2 tokens each, and it is
+condensed once, for `C`. So a request costs p_read × (L + L0) / 2 + C × g / (L − L0), and what does not depend on `L`.
+That is least at L0 + √(2 × g × C / p_read), the rule of StaySwitch.
 
 All sizes are in tokens as the upstream counts them; money is in the currency of the prices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf, sqrt
 from typing import NamedTuple
@@ -51,7 +40,6 @@ class Prices:
     cache_write: float
     """Tokens of a prompt that the upstream reads anew and writes to its cache."""
     output: float = 0.0
-    """Tokens of a reply."""
 
     def __post_init__(self) -> None:
         if min(self.input, self.cached_input, self.cache_write, self.output) < 0:
@@ -62,41 +50,10 @@ class Prices:
         fresh = max(prompt - cached, 0)
         return (fresh * self.input + cached * self.cached_input + reply * self.output) / _MILLION
 
-
-class Sent(NamedTuple):
-    """One request as it was sent; sizes in tokens."""
-
-    prompt: int
-    common: int = 0
-    """The longest beginning that it shares with an earlier prompt."""
-    reply: int = 0
-    idle: float = 0.0
-    """Seconds since the request before it."""
-
-
-def cost_by_lengths(prompts: Sequence[int], prices: Prices, replies: Iterable[int] = ()) -> float:
-    """What a run costs by its prompt lengths: each prompt that is not shorter repeats the one before it."""
-    total, before = 0.0, 0
-    for prompt in prompts:
-        cached = before if prompt >= before else 0
-        total += prices.of_call(prompt=prompt, cached=cached)
-        before = prompt
-    return total + prices.of_call(prompt=0, reply=sum(replies))
-
-
-def cost_by_prefixes(
-    requests: Iterable[Sent], prices: Prices, *, lifetime: float = inf, own_calls: float = 0.0
-) -> float:
-    """What a run costs by what its prompts share; the cache keeps a prompt for `lifetime` seconds.
-
-    `own_calls` is what the proxy's own calls have cost.
-    """
-    total = own_calls
-    for sent in requests:
-        cached = min(sent.common, sent.prompt) if sent.idle <= lifetime else 0
-        spent = (sent.prompt - cached) * prices.cache_write + cached * prices.cached_input + sent.reply * prices.output
-        total += spent / _MILLION
-    return total
+    def of_prompt(self, prompt: int, common: int) -> float:
+        """The price of a prompt of which the first `common` tokens come from the cache; the rest is written to it."""
+        cached = min(common, prompt)
+        return ((prompt - cached) * self.cache_write + cached * self.cached_input) / _MILLION
 
 
 class Condensing(NamedTuple):
@@ -108,13 +65,11 @@ class Condensing(NamedTuple):
     """What precedes the history and stays: tools, system messages."""
     calls: float = 0.0
     """The price of our own calls for it."""
-    redone: float = 0.0
-    """What the client's model spends to do again what was forgotten."""
 
     def cost(self, prices: Prices) -> float:
         """What it costs once: the changed part of the prompt is read anew."""
         anew = max(self.landing - self.head, 0) * max(prices.cache_write - prices.cached_input, 0.0) / _MILLION
-        return anew + self.calls + self.redone
+        return anew + self.calls
 
 
 def break_even(condensing: Condensing, before: int, prices: Prices) -> float:
@@ -130,7 +85,7 @@ def turns_to_pay_back(condensing: Condensing, before: int, prices: Prices, *, is
     """
     gone = max(before - condensing.landing, 0)
     saved = gone * prices.cached_input / _MILLION
-    cold = condensing.calls + condensing.redone - gone * prices.cache_write / _MILLION
+    cold = condensing.calls - gone * prices.cache_write / _MILLION
     cost = cold if is_cold else condensing.cost(prices) - saved
     if cost <= 0:
         return 0.0
@@ -162,7 +117,6 @@ class Advice(NamedTuple):
     """What `auto` would do; sizes in tokens of our own count."""
 
     trigger: int
-    """The size of the view at which it condenses."""
     target: int
     """The size that it condenses to, before what the strategy cannot cut."""
     saves: float
@@ -180,14 +134,13 @@ def condensing_of(
     It lands where those that the session has `seen` have landed, and costs calls as they did. Before the first it lands
     at the target, and costs a call if its first stage `asks` a model.
     """
+    landing, record = budget.target, _record(budget)
+    own = max(budget.trigger - landing, 0) + record if asks else 0
     if seen:
         landing = sum([made.tokens_after for made in seen]) // len(seen)
         own = sum([made.own_tokens for made in seen]) // len(seen)
-    else:
-        landing = budget.target
-        own = max(budget.trigger - landing, 0) + _record(budget) if asks else 0
-    reply = min(_record(budget), own) if own else 0
-    calls = prices.of_call(prompt=own - reply, reply=reply) if own else 0.0
+    reply = min(record, own)
+    calls = prices.of_call(prompt=own - reply, reply=reply)
     return Condensing(max(landing, int(head + 2 * growth)), head, calls)
 
 

@@ -8,10 +8,9 @@ Ballots: reads votes, keeps count of them, and decides their outcome. Calls no m
 A vote is a text with its reasoning in `<reasoning>` and exactly one `<decision>`, YES or NO in capitals. Any other
 text is invalid, and `Vote.error` says why.
 
-The rule: ⌈k/2⌉ of k votes must say YES. The first k calls start together, and the outcome is final as soon as no later
-vote could change it; calls that still run are then abandoned. Calls that brought no valid vote are repeated one by
-one, while fewer than k votes are valid and attempts are left. If k valid votes are never reached, half of the valid
-ones, rounded up, must say YES; without any valid vote the outcome is NO.
+docs/strategies.md has the rule. The first k calls start together, and the outcome is final as soon as no later vote
+could change it; calls that still run are then abandoned. Calls that brought no valid vote are repeated one by one,
+while fewer than k votes are valid and attempts are left.
 """
 
 from __future__ import annotations
@@ -29,16 +28,11 @@ JUDGE = "judge"
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Asks a model for one text."""
-
     system: str
     """The system message; not sent with `view`."""
     user: str
-    """The user message."""
     max_tokens: int
-    """The maximum number of tokens of the answer."""
     role: str = SUMMARIZER
-    """Names the settings that choose the model."""
     view: str | None = None
     """A message list as JSON text, from which the model goes on: `user` is put after it as one more message.
 
@@ -59,9 +53,7 @@ class Ballot:
     max_attempts: int
     """The maximum number of calls in all, those that replace invalid votes included."""
     max_tokens: int
-    """The maximum number of tokens of one vote."""
     role: str = JUDGE
-    """Names the settings that choose the model."""
     at_once: bool = False
     """Whether the first `k` votes come from one call, for which the upstream bills the prompt once."""
 
@@ -136,23 +128,23 @@ def read_vote(text: str) -> Vote:
 
 
 class Tally(NamedTuple):
-    """The outcome of a ballot."""
-
     yes: bool
     threshold: int
     """How many of the valid votes had to say YES."""
     valid: int
-    """How many votes were valid."""
     yes_votes: int
     no_votes: int
 
 
 def tally(votes: Sequence[Vote], k: int) -> Tally:
-    """The outcome of a ballot for `k` votes; see the rule at the top of the module."""
-    yes = sum(vote.yes is True for vote in votes)
-    no = sum(vote.yes is False for vote in votes)
+    yes, no = _counts(votes)
     threshold = _majority(k if _is_certain(yes, no, k) else min(yes + no, k))
     return Tally(0 < threshold <= yes, threshold, yes + no, yes, no)
+
+
+def _counts(votes: Sequence[Vote]) -> tuple[int, int]:
+    """How many votes say YES, and how many NO."""
+    return sum(vote.yes is True for vote in votes), sum(vote.yes is False for vote in votes)
 
 
 def _majority(votes: int) -> int:
@@ -179,17 +171,11 @@ class Polls:
 
     @property
     def is_decided(self) -> bool:
-        """Whether the outcome is final."""
-        yes = sum(vote.yes is True for vote in self.votes)
-        return _is_certain(yes, self._valid - yes, self._k)
-
-    @property
-    def _valid(self) -> int:
-        return sum(vote.yes is not None for vote in self.votes)
+        return _is_certain(*_counts(self.votes), self._k)
 
     def start_calls(self) -> int:
         """Returns how many calls to start now, and counts them as started."""
-        if self._running or self.is_decided or self._valid >= self._k:
+        if self._running or self.is_decided or sum(_counts(self.votes)) >= self._k:
             return 0
         wanted = 1 if self.votes else self._k
         self._running = min(wanted, self._left)
@@ -197,6 +183,5 @@ class Polls:
         return self._running
 
     def add_vote(self, vote: Vote) -> None:
-        """Adds the outcome of one call, valid or not."""
         self._running -= 1
         self.votes.append(vote)

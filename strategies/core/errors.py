@@ -1,6 +1,6 @@
 """The errors of the pure core.
 
-    StrategyError
+    StrategyError                   a stage of a pipeline made no plan, with its reason
      ├── Declined                   a stage does nothing, with its reason
      │    └── NothingToDo           the view holds nothing that the stage could change: no failure
      │         └── NothingToSummarize   no history that could be condensed (half-window, fallback level 3)
@@ -18,8 +18,6 @@ from typing import Any
 
 
 class StrategyError(Exception):
-    """A stage of a pipeline made no plan; `reason` says why in one kebab-case word."""
-
     def __init__(self, reason: str, detail: str = "") -> None:
         super().__init__(f"{reason}: {detail}" if detail else reason)
         self.reason = reason
@@ -37,8 +35,6 @@ class NothingToDo(Declined):
 
 
 class NothingToSummarize(NothingToDo):
-    """There is no round that could be condensed at all."""
-
     def __init__(self, detail: str = "") -> None:
         super().__init__("nothing-to-summarize", detail)
 
@@ -53,8 +49,6 @@ class AnswerRefused(StrategyError):
 
 
 class InvalidPlan(StrategyError):
-    """A plan's view would break a rule that the transcript keeps."""
-
     def __init__(self, detail: str) -> None:
         super().__init__("invalid-plan", detail)
         self.metadata = {"invalidPlan": detail}

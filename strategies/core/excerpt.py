@@ -54,19 +54,13 @@ def _cut_to_tokens(text: str, cap: int, tokens: int, counter: TokenCounter) -> s
     """
     length = min(len(text) * max(cap - _NOTE_TOKENS, 1) // max(tokens, 1), len(text))
     for _ in range(_TRIES):
-        cut = _cut(text, length)
+        head = int(length * HEAD_SHARE)
+        cut = f"{text[:head]}\n{_note(len(text) - length)}\n{text[len(text) - length + head :]}"
         counted = counter.text(cut)
         if counted <= cap:
             return cut
         length = int(length * cap / counted * 0.95)
     return _note(len(text))
-
-
-def _cut(text: str, length: int) -> str:
-    head = int(length * HEAD_SHARE)
-    tail = length - head
-    left_out = len(text) - length
-    return f"{text[:head]}\n{_note(left_out)}\n{text[len(text) - tail :]}"
 
 
 def _note(characters: int) -> str:

@@ -4,9 +4,8 @@ The text is data that the model must not obey, so each message stands in a fence
 role, and fences inside a message are broken. The text is made to fit a number of tokens: first tool output is
 abridged, then every message, and what still does not fit is left out in the middle, whole messages at a time.
 
-A model with a small window is shown a long history in parts (`in_parts`), cut between messages. One part is tried
-first, with messages abridged only so far that a reader still knows what they were; then as many parts as are allowed;
-only then are messages abridged further, and at last the middle of the history is left out.
+A model with a small window is shown a long history in parts (`in_parts`), cut between messages; docs/strategies.md says
+what gives way in which order.
 
 A history may have a million tokens, and is never counted as one text. The count of a message bounds its tokens inside
 a fence, so only abridged messages are counted again, and those only where the bound does not decide.
@@ -45,10 +44,6 @@ class Limits(NamedTuple):
     results: int
     arguments: int
 
-    def within(self, other: Limits) -> Limits:
-        """The smaller of both limits in each field."""
-        return Limits(*map(min, self, other))
-
 
 _LEVELS = (
     Limits(16_000, 4_000, 4_000),
@@ -64,6 +59,10 @@ _PER_BROKEN_FENCE = 2
 _NOTE_TOKENS = 16
 
 
+def _levels(limits: Limits) -> list[Limits]:
+    return [Limits(*map(min, level, limits)) for level in _LEVELS]
+
+
 def originals(view: View, items: Sequence[Item]) -> list[tuple[int, Message]]:
     """The messages that items come from, with their chain indices: of masked or cut ones, the client's original."""
     chain = view.transcript.chain
@@ -76,7 +75,7 @@ def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: TokenCou
 
     The middle is left out if need be.
     """
-    fences, levels = _Fences(counter), [level.within(limits) for level in _LEVELS]
+    fences, levels = _Fences(counter), _levels(limits)
     text = _all_as_text(messages, cap, fences, levels)
     return "\n".join(_without_middle(messages, cap, fences, levels[-1])) if text is None else text
 
@@ -88,21 +87,16 @@ def in_one(
 
     Messages are abridged only so far that a reader still knows what they were.
     """
-    return _all_as_text(messages, cap, _Fences(counter), [level.within(limits) for level in _LEVELS[:_MILD]])
+    return _all_as_text(messages, cap, _Fences(counter), _levels(limits)[:_MILD])
 
 
 def in_parts(
     messages: Sequence[tuple[int, Message]], cap: int, most: int, counter: TokenCounter, limits: Limits = WIDEST
 ) -> list[str]:
     """Fenced text of messages in at most `most` parts of at most `cap` tokens each, every message within `limits`."""
-    fences = _Fences(counter)
-    levels = [level.within(limits) for level in _LEVELS]
-    text = _all_as_text(messages, cap, fences, levels[:_MILD])
-    if text is not None:
-        return [text]
+    fences, levels = _Fences(counter), _levels(limits)
     for level in levels:
-        entries = _entries(messages, level, fences)
-        sized = ((entry.text, entry.tokens(counter)) for entry in entries)
+        sized = ((entry.text, entry.tokens(counter)) for entry in _entries(messages, level, fences))
         parts = list(islice(_pack(sized, cap, counter), most + 1))
         if len(parts) <= most:
             return parts
@@ -156,16 +150,13 @@ class _Fences:
 
     def at_most(self, index: int, message: Message, broken: int) -> int:
         """A bound of the tokens of a whole message in its fence; `broken` characters were added to inner fences."""
-        key = (message.written_role, message.role)
+        key, counter = (message.written_role, message.role), self.counter
         if key not in self._more:
-            self._more[key] = self._measured(*key)
+            fence = counter.text(_open(0, message.role)) + counter.text("\n</message>\n")
+            self._more[key] = fence + 1 - counter.message({"role": message.written_role, "content": ""})
         digits = len(str(index)) // 2
         parts = _PER_CALL * len(message.calls) + _PER_BROKEN_FENCE * broken
         return max(message.tokens + self._more[key], 0) + digits + parts
-
-    def _measured(self, written: str, role: Role) -> int:
-        fence = self.counter.text(_open(0, role)) + self.counter.text("\n</message>\n")
-        return fence + 1 - self.counter.message({"role": written, "content": ""})
 
 
 def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _Fences) -> Iterator[_Entry]:
@@ -197,19 +188,16 @@ def _open(index: int, role: Role) -> str:
 def _all_within(entries: Iterable[_Entry], cap: int, counter: TokenCounter) -> list[_Entry] | None:
     """All entries, or None if they have more than `cap` tokens together; stops reading as soon as that is certain."""
     kept: list[_Entry] = []
-    for_whole = for_abridged = 0
+    room = cap
     for entry in entries:
         kept.append(entry)
-        if entry.abridged:
-            for_abridged += entry.at_most
-        else:
-            for_whole += entry.at_most
-        if for_whole > cap:
+        room -= 0 if entry.abridged else entry.at_most
+        if room < 0:
             return None
-    if for_whole + for_abridged <= cap:
-        return kept
     abridged = [entry for entry in kept if entry.abridged]
-    return kept if len(list(_within(abridged, cap - for_whole, counter))) == len(abridged) else None
+    if sum(entry.at_most for entry in abridged) <= room:
+        return kept
+    return kept if len(list(_within(abridged, room, counter))) == len(abridged) else None
 
 
 def _without_middle(messages: Sequence[tuple[int, Message]], cap: int, fences: _Fences, limits: Limits) -> list[str]:
@@ -281,14 +269,8 @@ def _caps(budget: Budget, counter: TokenCounter) -> LedgerCaps:
 def _messages_since(view: View, end: int, earlier: Ledger) -> Iterator[Message]:
     """The messages before item `end` that the earlier ledger has not seen and whose text is stored."""
     transcript = view.transcript
-    start = 0 if earlier == Ledger() or view.replacement is None else _source(view, view.replacement + 1)
-    for index in range(start, _source(view, end)):
+    start = 0 if earlier == Ledger() or view.replacement is None else view.messages_before(view.replacement + 1)
+    for index in range(start, view.messages_before(end)):
         is_open = index in transcript.question and index != transcript.task
         if transcript.chain[index].has_text and not is_open:
             yield transcript.chain[index]
-
-
-def _source(view: View, place: int) -> int:
-    """The chain index of the first message at or after item `place`."""
-    sources = (view.items[i].source for i in range(place, view.size))
-    return next((source for source in sources if source is not None), len(view.transcript.chain))

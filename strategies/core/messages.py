@@ -15,7 +15,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -51,30 +51,23 @@ class Reading(NamedTuple):
     written_role: str
     """What the wire calls the role, "" if nothing."""
     calls: tuple[ToolCall, ...] = ()
-    """The tool calls that the message makes."""
     answers: tuple[str, ...] = ()
-    """The ids of the calls that the message answers."""
     is_result: bool = False
     """Whether the wire says that the message is a tool's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What message lists an upstream accepts (`strategies.core.shaping`)."""
+    """What message lists an upstream accepts (`strategies.core.shaping`).
+
+    Whether user and assistant must alternate, whether an assistant message may have a name or an empty content, and
+    whether a system message may follow other messages.
+    """
 
     alternate_roles: bool = False
-    """Whether user and assistant messages must alternate."""
     assistant_name: bool = True
-    """Whether an assistant message may have a name."""
     empty_assistant: bool = True
-    """Whether an assistant message may have an empty content."""
     middle_system: bool = True
-    """Whether a system message may follow other messages."""
-
-    @property
-    def systems_lead(self) -> bool:
-        """Whether system messages inside the covered span go to the front: an alternating list has no other place."""
-        return self.alternate_roles or not self.middle_system
 
 
 ACKNOWLEDGED = "Understood."
@@ -174,15 +167,11 @@ class TokenCounter(Protocol):
     @property
     def dialect(self) -> Dialect:
         """The dialect of the values that it counts."""
-        ...
 
-    def text(self, text: str) -> int:
-        """Tokens of a plain text."""
-        ...
+    def text(self, text: str) -> int: ...
 
     def message(self, value: Value) -> int:
         """Tokens of a value with its framing."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,21 +181,16 @@ class Message:
     data: bytes
     """The JSON text as it came in; empty for a message of which only the digest is stored."""
     dialect: Dialect
-    """The dialect in which it is written."""
     role: Role
-    """The part that the message plays in the conversation."""
+    """The part that the message plays in the conversation; the next fields are those of `Reading`."""
     written_role: str
-    """What the wire calls its role, "" if nothing."""
     digest: bytes
     """The digest by which the chain knows the message (`strategies.core.digest`); empty for one of our own."""
     tokens: int
-    """Tokens of the message with its framing."""
     calls: tuple[ToolCall, ...] = ()
-    """The tool calls that the message makes."""
     answers: tuple[str, ...] = ()
-    """The ids of the calls that the message answers."""
     is_result: bool = False
-    """Whether the wire says that it is a tool's result; False for a tool's output in a user message."""
+    """False also for a tool's output in a user message."""
     parsed: Value | None = field(default=None, compare=False, repr=False)
     """The parsed JSON, or None: messages cached for later requests go without it (`lean`), and `body` parses again."""
 
@@ -238,18 +222,7 @@ class Message:
 
     def lean(self) -> Message:
         """The same message without its parsed JSON."""
-        parts = (
-            self.data,
-            self.dialect,
-            self.role,
-            self.written_role,
-            self.digest,
-            self.tokens,
-            self.calls,
-            self.answers,
-            self.is_result,
-        )
-        return Message(*parts)
+        return replace(self, parsed=None)
 
 
 class Reader:
@@ -259,14 +232,11 @@ class Reader:
         # One search for all patterns: a user message that matches none is the usual case.
         self._tool_output = re.compile("|".join(f"(?:{pattern.pattern})" for pattern in tool_output) or r"(?!)")
 
-    def read(self, raw: str, value: Value, tokens: int, dialect: Dialect, digest: bytes | None = None) -> Message:
-        """A message from its JSON text, the parsed JSON, its tokens, and its digest if already computed."""
-        return self.read_bytes(raw.encode("utf-8", "surrogatepass"), value, tokens, dialect, digest)
-
-    def read_bytes(
-        self, data: bytes, value: Value, tokens: int, dialect: Dialect, digest: bytes | None = None
+    def read(
+        self, raw: str | bytes, value: Value, tokens: int, dialect: Dialect, digest: bytes | None = None
     ) -> Message:
-        """The same, from the bytes of the JSON text."""
+        """A message from its JSON text, the parsed JSON, its tokens, and its digest if already computed."""
+        data = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
         role, written_role, calls, answers, is_result = dialect.read(value)
         if role is Role.USER and self._is_tool_output(value, dialect):
             role = Role.TOOL
@@ -283,7 +253,6 @@ class Reader:
 
 
 def message_digest(value: Value, dialect: Dialect) -> bytes:
-    """The digest by which the chain knows a message."""
     return digest_of(dialect.name, dialect.digest_fields(value))
 
 
@@ -297,19 +266,10 @@ def literal(value: Value, counter: TokenCounter, role: Role | None = None, raw: 
 
     `role` is the part that it plays, if the value does not tell; `raw` is its JSON text, if that already exists.
     """
-    reading = counter.dialect.read(value)
-    data = (dump(value) if raw is None else raw).encode("utf-8", "surrogatepass")
+    read, written_role, calls, answers, is_result = counter.dialect.read(value)
+    data, tokens = (dump(value) if raw is None else raw).encode("utf-8", "surrogatepass"), counter.message(value)
     return Message(
-        data,
-        counter.dialect,
-        role or reading.role,
-        reading.written_role,
-        b"",
-        counter.message(value),
-        reading.calls,
-        reading.answers,
-        reading.is_result,
-        value,
+        data, counter.dialect, role or read, written_role, b"", tokens, calls, answers, is_result, parsed=value
     )
 
 

@@ -31,20 +31,12 @@ class Options:
         return ""
 
     def preset(self, mode: str) -> Mapping[str, Value]:
-        """The values that a mode stands for; empty for a word that is no mode."""
         return {}
 
 
-def option(
-    default: Value, at_least: float | None = None, at_most: float | None = None, one_of: str = "", source: str = ""
-) -> Any:
-    """Declares a field of an `Options` class.
-
-    `one_of` lists the allowed words of a text, separated by spaces; `source` is the name in a source document, if that
-    is another one.
-    """
-    metadata = {"low": at_least, "high": at_most, "words": one_of.split(), "source": source}
-    return field(default=default, metadata=metadata)
+def option(default: Value, at_least: float | None = None, at_most: float | None = None, one_of: str = "") -> Any:
+    """Declares a field of an `Options` class; `one_of` lists the allowed words of a text, separated by spaces."""
+    return field(default=default, metadata={"low": at_least, "high": at_most, "words": one_of.split()})
 
 
 def fill_options(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
@@ -63,13 +55,8 @@ def unknown_option(name: str, known: Mapping[str, Field[Any]]) -> OptionError:
     """The error for an unknown option: it names the nearest of the `known` ones, and all as a user may write them."""
     if not known:
         return OptionError(f"unknown option '{name}'; known: none")
-    nearest = max(known, key=lambda each: _likeness(name, known[each]))
+    nearest = max(known, key=lambda written: SequenceMatcher(None, known[written].name, name.lower()).ratio())
     return OptionError(f"unknown option '{name}'; did you mean '{nearest}'? Known: {', '.join(known)}")
-
-
-def _likeness(name: str, declared: Field[Any]) -> float:
-    names = (declared.name, declared.metadata["source"])
-    return max(SequenceMatcher(None, each.lower(), name.lower()).ratio() for each in names)
 
 
 def expand_mode(options: Options, values: Mapping[str, object]) -> dict[str, object]:
@@ -81,31 +68,21 @@ def _checked(declared: Field[Any], value: object) -> Value:
     default = cast(Value, declared.default)
     try:
         typed = _convert(type(default), value)
-    except (TypeError, ValueError):
-        raise OptionError(f"'{declared.name}' must be {_expected(declared)}, not '{value}'") from None
-    if not _within(declared, typed):
-        raise OptionError(f"'{declared.name}' must be {_expected(declared)}, not '{value}'")
-    return typed
+        if _within(declared, typed):
+            return typed
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise OptionError(f"'{declared.name}' must be {_expected(declared)}, not '{value}'")
 
 
 def _convert(kind: type, value: object) -> Value:
     if kind is bool:
-        if isinstance(value, bool):
-            return value
-        return _word(str(value))
+        return value if isinstance(value, bool) else _WORDS[str(value).lower()]
     if isinstance(value, bool):
         raise TypeError
-    if kind is str:
-        return str(value)
     if kind is int and isinstance(value, float) and not value.is_integer():
         raise ValueError
     return cast(Value, kind(value))
-
-
-def _word(text: str) -> bool:
-    if text.lower() not in _WORDS:
-        raise ValueError
-    return _WORDS[text.lower()]
 
 
 def _within(declared: Field[Any], value: Value) -> bool:
@@ -120,5 +97,5 @@ def _expected(declared: Field[Any]) -> str:
     if words:
         return "one of " + ", ".join(words)
     kind = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}[type(declared.default)]
-    bounds = [f"at least {low:g}" if low is not None else "", f"at most {high:g}" if high is not None else ""]
-    return " ".join([kind, " and ".join(bound for bound in bounds if bound)]).strip()
+    bounds = [f"{name} {bound:g}" for name, bound in (("at least", low), ("at most", high)) if bound is not None]
+    return " ".join((kind, " and ".join(bounds))).strip()

@@ -10,10 +10,11 @@ from typing import NamedTuple
 from strategies.core.messages import ToolCall
 
 _PATH_KEYS = ("path", "file_path", "filepath", "filename", "file", "target_file", "notebook_path", "uri")
-_LINE_KEYS = ("offset", "limit", "view_range", "start_line", "end_line", "line_start", "line_end")
-_SEARCH_KEYS = ("pattern", "regex", "query")
-_PART_KEYS = (*_LINE_KEYS, *_SEARCH_KEYS)
-_EDIT_KEYS = ("oldText", "old_string", "old_str", "old_text", "diff", "patch")
+_PART_KEYS = (
+    *("offset", "limit", "view_range", "start_line", "end_line", "line_start", "line_end"),
+    *("pattern", "regex", "query"),
+    *("oldText", "old_string", "old_str", "old_text", "diff", "patch"),
+)
 _COMMAND_KEYS = ("command", "cmd", "input")
 _SHELL_READ = re.compile(r"^\s*(?:cat|nl|bat|type)\s+(?:-\w+\s+)*([^\s|;&<>'\"]+)\s*$")
 _PATH_LIKE = re.compile(r"^[\w@.~/\\: -]*[\w@~/\\-]\.\w{1,8}$|^[\w@.~-]*/[\w@.~/-]+$")
@@ -33,24 +34,18 @@ def target(call: ToolCall) -> Target | None:
 
 
 def target_in(arguments: Mapping[str, object]) -> Target | None:
-    """The file that parsed arguments name, or None."""
     for key in _PATH_KEYS:
         value = arguments.get(key)
         if isinstance(value, str) and value:
-            return Target(value, not any(part in arguments for part in (*_PART_KEYS, *_EDIT_KEYS)))
-    return _from_command(arguments)
-
-
-def _from_command(arguments: Mapping[str, object]) -> Target | None:
-    for key in _COMMAND_KEYS:
-        value = arguments.get(key)
-        if not isinstance(value, str):
-            continue
-        read = _SHELL_READ.match(value)
-        if read:
-            return Target(read.group(1), True)
-        if len(arguments) == 1 and key == "input" and len(value) < 260 and _PATH_LIKE.match(value.strip()):
-            return Target(value.strip(), True)
+            return Target(value, not any(part in arguments for part in _PART_KEYS))
+    commands = (value for key in _COMMAND_KEYS if isinstance(value := arguments.get(key), str))
+    read = next((read for command in commands if (read := _SHELL_READ.match(command))), None)
+    if read:
+        return Target(read.group(1), True)
+    # Some agents have tools whose only argument is a file.
+    only = arguments.get("input") if len(arguments) == 1 else None
+    if isinstance(only, str) and len(only) < 260 and _PATH_LIKE.match(only.strip()):
+        return Target(only.strip(), True)
     return None
 
 

@@ -8,8 +8,6 @@ from enum import Enum
 
 
 class PieceKind(Enum):
-    """What a literal piece stands for."""
-
     REPLACEMENT = "replacement"
     LEAD_IN = "lead-in"
     TASK = "task"
@@ -53,7 +51,6 @@ def with_kept(pieces: Iterable[Piece], kept: Set[int]) -> tuple[Piece, ...]:
 
 
 def is_memory(piece: Piece) -> bool:
-    """Whether a piece is a memory block."""
     return isinstance(piece, Literal) and piece.kind is PieceKind.MEMORY
 
 

@@ -16,7 +16,6 @@ other. No cut is after the view's limit.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -26,8 +25,8 @@ from strategies.core.cards import MemoryCard
 from strategies.core.errors import InvalidPlan
 from strategies.core.excerpt import shorten_message
 from strategies.core.messages import Message, Role
-from strategies.core.pieces import Keep, Literal, Piece, PieceKind, with_kept
-from strategies.core.rounds import newest_round
+from strategies.core.pieces import Keep, Literal, Piece, PieceKind, is_memory, with_kept
+from strategies.core.rounds import Turn, newest_round
 from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View, item_for
 
@@ -46,9 +45,7 @@ class Plan:
     """What a strategy wants to change, and what it reports about that."""
 
     edits: tuple[Replace, ...]
-    """The edits, in the order of their spans."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Telemetry of the strategy, as JSON."""
     reason: str = ""
     """Why the strategy had to make do with less than it wanted, as a kebab-case word; "" if it did not."""
     cards: tuple[MemoryCard, ...] = ()
@@ -77,8 +74,8 @@ def apply(view: View, plan: Plan) -> View:
         end_of_head = _next_cut(view, end_of_head)
     tail = len(view.items) - end_of_head
     items.extend(view.items[done:])
-    covered = _covered(view, end_of_head)
-    return View(view.transcript, tuple(items), len(items) - tail, covered, view.fixed_tokens, view.counter)
+    covered, none = _covered(view, end_of_head), len(view.transcript.chain)
+    return View(view.transcript, tuple(items), len(items) - tail, covered, view.fixed_tokens, view.counter, none)
 
 
 def _check_span(edit: Replace, done: int, view: View) -> None:
@@ -107,10 +104,8 @@ def _covered(view: View, end_of_head: int) -> int:
     """How many chain messages lie before the item `end_of_head`."""
     if end_of_head <= view.head_size:
         return view.covered_count
-    for item in view.items[end_of_head:]:
-        if isinstance(item.piece, Keep):
-            return item.piece.index
-    return len(view.transcript.chain)
+    later = (item.piece.index for item in view.items[end_of_head:] if isinstance(item.piece, Keep))
+    return next(later, len(view.transcript.chain))
 
 
 def check(view: View, *, may_cut_newest_results: bool = False) -> None:
@@ -121,8 +116,10 @@ def check(view: View, *, may_cut_newest_results: bool = False) -> None:
     added = violations(view.opening)
     if added and (added := added - violations(view.transcript.chain)):
         raise InvalidPlan(f"{len(added)} new violations, one is {min(added)}")
-    if _separates_results(view):
-        raise InvalidPlan("system messages that follow the head would separate a call from its results")
+    if 0 < view.head_size < view.size and view.item(view.head_size).message.is_result:
+        follows = any(0 < place <= view.covered_count for place, _ in view.transcript.systems)
+        if follows and not view.structure.cuts[view.head_size]:
+            raise InvalidPlan("system messages that follow the head would separate a call from its results")
     if sum(item.is_replacement for item in view.lead) > 1:
         raise InvalidPlan("two replacements in one view")
     task = view.transcript.task
@@ -133,22 +130,12 @@ def check(view: View, *, may_cut_newest_results: bool = False) -> None:
             raise InvalidPlan(f"message {index}, of the newest round or the last of the user, was changed")
 
 
-def _separates_results(view: View) -> bool:
-    if not 0 < view.head_size < view.size or not view.item(view.head_size).message.is_result:
-        return False
-    follows = any(0 < place <= view.covered_count for place, _ in view.transcript.systems)
-    return follows and not view.structure.cuts[view.head_size]
-
-
 def _stands(view: View, index: int, may_be_cut: bool) -> bool:
     place = view.item_of(index)
-    if place is None:
-        return False
-    piece = view.item(place).piece
-    if isinstance(piece, Keep):
-        return True
-    is_result = view.transcript.chain[index].role is Role.TOOL
-    return may_be_cut and is_result and piece.kind is PieceKind.SHORTENED
+    piece = None if place is None else view.item(place).piece
+    if not isinstance(piece, Literal):
+        return piece is not None
+    return may_be_cut and piece.kind is PieceKind.SHORTENED and view.transcript.chain[index].role is Role.TOOL
 
 
 def newest_is_shortened(view: View) -> bool:
@@ -167,20 +154,16 @@ def _protected(transcript: Transcript) -> Iterator[int]:
         yield from (i for i in range(newest.start, newest.end) if chain[i].role is not Role.USER and chain[i].has_text)
 
 
-Violation = tuple[str, str]
-
-
-def violations(messages: Iterable[Message]) -> set[Violation]:
+def violations(messages: Iterable[Message]) -> set[tuple[str, str]]:
     """What a strict upstream would refuse, as (kind, call id): results without a call, calls without a result."""
-    found: set[Violation] = set()
+    found: set[tuple[str, str]] = set()
     waiting: dict[str, int] = {}
     for message in messages:
         if message.is_result:
             for answered in message.answers or ("",):
-                open_calls = waiting.get(answered, 0)
-                if open_calls <= 0:
+                waiting[answered] = waiting.get(answered, 0) - 1
+                if waiting[answered] < 0:
                     found.add(("orphan", answered))
-                waiting[answered] = open_calls - 1
         elif waiting or message.calls:
             found.update(("unanswered", call) for call, open_calls in waiting.items() if open_calls > 0)
             waiting = {}
@@ -191,12 +174,10 @@ def violations(messages: Iterable[Message]) -> set[Violation]:
 
 def head_pieces(view: View) -> tuple[Piece, ...]:
     """The pieces that a condensation records: those of the view's head, without memory blocks, which last one turn."""
-    pieces = (item.piece for item in view.lead[: view.head_size])
-    return tuple(each for each in pieces if not (isinstance(each, Literal) and each.kind is PieceKind.MEMORY))
+    return tuple(item.piece for item in view.lead[: view.head_size] if not is_memory(item.piece))
 
 
 def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, ...]:
-    """The pieces with the first user message, if they keep it, written out as a literal."""
     task = transcript.task
     return tuple(
         Literal(transcript.chain[piece.index].raw, PieceKind.TASK, piece.index)
@@ -206,15 +187,15 @@ def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, .
     )
 
 
-def replace_before(view: View, end: int, replacement: Literal, task: Sequence[Piece]) -> Replace:
+def replace_before(view: View, end: int, replacement: Literal, task_cap: int) -> Replace:
     """The edit that puts the task and the replacement in the place of everything before item `end`.
 
     What of the question stands before `end` is kept after them. A task at or after `end`, as after an opening message
     of the assistant's, stays where it is.
     """
-    kept: list[Piece] = [*task, replacement] if view.task is not None and view.task < end else [replacement]
-    kept.extend(view.items[i].piece for i in view.question if i < end and i != view.task)
-    return Replace(0, end, tuple(kept))
+    task = task_piece(view, task_cap) if view.task is not None and view.task < end else ()
+    question = (view.items[i].piece for i in view.question if i < end and i != view.task)
+    return Replace(0, end, (*task, replacement, *question))
 
 
 def with_wider_task(view: View, most: int, most_of_part: int) -> View:
@@ -225,15 +206,13 @@ def with_wider_task(view: View, most: int, most_of_part: int) -> View:
     place, task = view.task, view.transcript.task
     if place is None or task is None or view.item(place).intact or not view.transcript.chain[task].has_text:
         return view
-    message, shown = view.transcript.chain[task], view.item(place).message.tokens
-    rest = view.tokens - shown
-    if rest + message.tokens <= most:
-        piece: Piece = Keep(task)
-    elif view.tokens < most_of_part:
-        piece = Literal(shorten_message(message, most_of_part - rest, view.counter), PieceKind.TASK, task)
-    else:
+    message, rest = view.transcript.chain[task], view.tokens - view.item(place).message.tokens
+    is_whole = rest + message.tokens <= most
+    if not is_whole and view.tokens >= most_of_part:
         return view
-    return apply(view, Plan((Replace(place, place + 1, (piece,)),)))
+    cap = message.tokens if is_whole else most_of_part - rest
+    excerpt = Literal(shorten_message(message, cap, view.counter), PieceKind.TASK, task)
+    return apply(view, Plan((Replace(place, place + 1, (Keep(task) if is_whole else excerpt,)),)))
 
 
 def task_piece(view: View, cap: int) -> tuple[Piece, ...]:
@@ -267,7 +246,6 @@ class Split:
         self._stays = [(i, tokens[i]) for i in view.stays if i != view.task]
 
     def tokens_after(self, end: int) -> int:
-        """Tokens of the view if everything before `end` were condensed."""
         view = self._view
         task = 0 if view.task is None or view.task >= end else self._task
         stays = sum(tokens for i, tokens in self._stays if i < end)
@@ -279,36 +257,32 @@ class Split:
 
     def turn_cuts(self) -> list[int]:
         """The legal cuts at the starts of turns, and of the rounds of the last turn, which may still go on."""
-        turns = self._view.structure.turns
-        starts = [turn.start for turn in turns]
-        active = [each.start for each in turns[-1].rounds] if turns else []
-        return self._legal(sorted({*starts, *active}))
+        return self._legal_starts(self._view.structure.turns[-1:])
 
     def round_cuts(self) -> list[int]:
         """The legal cuts at the starts of all turns and rounds."""
-        turns = self._view.structure.turns
-        starts = {turn.start for turn in turns} | {each.start for turn in turns for each in turn.rounds}
-        return self._legal(sorted(starts))
+        return self._legal_starts(self._view.structure.turns)
 
-    def _legal(self, places: Sequence[int]) -> list[int]:
-        """The legal cuts among `places` that condense at least one message more than an earlier replacement."""
-        view = self._view
-        least = 1 if view.replacement is None else view.replacement + 2
-        return [place for place in places if least <= place <= view.last_cut and view.structure.cuts[place]]
+    def _legal_starts(self, parted: Sequence[Turn]) -> list[int]:
+        """The legal cuts at the starts of all turns, and of the rounds of the turns that may be `parted`.
+
+        Only those that condense at least one message more than an earlier replacement.
+        """
+        starts = {turn.start for turn in self._view.structure.turns}
+        starts.update(each.start for turn in parted for each in turn.rounds)
+        least = 1 if self._view.replacement is None else self._view.replacement + 2
+        return [place for place in sorted(starts) if least <= place and self.is_legal(place)]
 
     def first_at_turn(self, goal: int, start: int = 0) -> int | None:
         """The first cut from `start` on that meets the goal, preferably at a turn; else the last cut; None if none."""
-        cut = self._within(self.turn_cuts(), goal, start)
+        cut = next(self._within(self.turn_cuts(), goal, start), None)
         return self.first_at_round(goal, start) if cut is None else cut
 
     def first_at_round(self, goal: int, start: int = 0) -> int | None:
         """The first cut from `start` on that meets the goal; else the last cut; None if there is none."""
         places = self.round_cuts()
-        cut = self._within(places, goal, start)
-        if cut is not None:
-            return cut
-        return places[-1] if places and places[-1] >= start else None
+        last = places[-1] if places and places[-1] >= start else None
+        return next(self._within(places, goal, start), last)
 
-    def _within(self, places: Sequence[int], goal: int, start: int) -> int | None:
-        later = places[bisect_left(places, start) :]
-        return next((place for place in later if self.tokens_after(place) <= goal), None)
+    def _within(self, places: Sequence[int], goal: int, start: int) -> Iterator[int]:
+        return (place for place in places if place >= start and self.tokens_after(place) <= goal)

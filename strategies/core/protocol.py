@@ -29,25 +29,18 @@ Steps = Generator[tuple[Effect, ...], tuple[Result, ...], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of one round of votes on a view."""
-
     yes: bool
-    """Whether the judges voted to condense."""
     digest: bytes
     """The chain digest at the end of the transcript that was judged."""
     message_count: int
     """How many chain messages that transcript had."""
     tokens: int
-    """The tokens of the view that was judged."""
     voted_at: float
-    """When the votes were held, in seconds since the epoch."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """JSON: every vote, the counts and the threshold."""
     earlier_digests: tuple[bytes, ...] = ()
     """The chain digests just before `digest`, newest first: one for each message that a client may rewrite later."""
 
     def stands_in(self, digests: Sequence[bytes]) -> bool:
-        """Whether the chain with these digests begins with exactly the messages that were judged."""
         return 0 < self.message_count <= len(digests) and digests[self.message_count - 1] == self.digest
 
 
@@ -59,9 +52,7 @@ class SessionFacts:
     """What is known of the session when a strategy runs."""
 
     now: float = 0.0
-    """The current time, in seconds since the epoch."""
     condensations: tuple[Condensation, ...] = ()
-    """The condensations recorded for the session so far."""
     verdicts: tuple[Verdict, ...] = ()
     """The verdicts of all branches, oldest first."""
     verdict: Verdict | None = None
@@ -80,8 +71,7 @@ class Strategy(Protocol):
     """Plans what to do with a view. Pure: the same arguments and results give the same plan."""
 
     name: ClassVar[str]
-    """Its name in settings and headers."""
-    asks: ClassVar[bool]
+    asks: ClassVar[bool] = False
     """Whether `condense` may yield effects. A strategy that never does may run while a client waits."""
     may_cut_newest_results: ClassVar[bool] = False
     """Whether its plans may shorten the tool results of the newest round, which all other plans must leave alone."""
@@ -93,20 +83,15 @@ class Strategy(Protocol):
         `view.stays`. Its spans begin and end at `view.structure.cuts`. Raise `NothingToDo` if nothing is left to drop.
         A strategy that asks nothing is a generator too: `yield from ()`.
         """
-        ...
 
 
 class Triggering(ABC):
-    """A strategy with a trigger of its own."""
-
     @abstractmethod
     def is_due(self, view: View, budget: Budget) -> bool:
         """Whether the view should be condensed, whatever the marks say."""
 
 
 class Marking(ABC):
-    """A strategy with marks of its own, in place of the settings'."""
-
     @abstractmethod
     def marks(self, budget: Budget) -> Marks:
         """The strategy's marks, for a budget with the marks of the settings."""
@@ -125,8 +110,6 @@ class Injection:
 
 
 class Injecting(ABC):
-    """A strategy that has memory put before each user message."""
-
     @property
     @abstractmethod
     def injection(self) -> Injection:

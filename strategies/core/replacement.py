@@ -35,24 +35,19 @@ _INNER = re.compile(r"^(?:\[Condensed history\][^\n]*|## Context Summary\n[^\n]*
 
 def replacement(text: str, stands_for: int, dialect: Dialect, *, chinese: bool = False) -> Literal:
     """The message that stands for `stands_for` messages: `text` in the frame."""
-    content = _framed(_CHINESE_FRAME if chinese else _FRAME, text, stands_for)
-    return Literal(dump(dialect.user(content)), PieceKind.REPLACEMENT)
+    frame = (_CHINESE_FRAME if chinese else _FRAME).format(count=stands_for)
+    return Literal(dump(dialect.user(f"{frame}\n\n{text}")), PieceKind.REPLACEMENT)
 
 
 def context_summary(text: str, stands_for: int, dialect: Dialect, *, chinese: bool = False) -> Literal:
-    """The same message in the frame of `rolling`."""
-    content = _framed(_CHINESE_SUMMARY_FRAME if chinese else _SUMMARY_FRAME, text, stands_for)
-    return Literal(dump(dialect.assistant(content, SUMMARY_NAME)), PieceKind.REPLACEMENT)
-
-
-def _framed(frame: str, text: str, stands_for: int) -> str:
-    return f"{frame.format(count=stands_for)}\n\n{text}"
+    frame = (_CHINESE_SUMMARY_FRAME if chinese else _SUMMARY_FRAME).format(count=stands_for)
+    return Literal(dump(dialect.assistant(f"{frame}\n\n{text}", SUMMARY_NAME)), PieceKind.REPLACEMENT)
 
 
 def frame_tokens(counter: TokenCounter) -> int:
     """Tokens of the longer frame without its text; the frames of `rolling` have fewer."""
-    frames = (_framed(frame, "", 10_000) for frame in (_FRAME, _CHINESE_FRAME))
-    return max(counter.message(counter.dialect.user(frame)) for frame in frames)
+    frames = (frame.format(count=10_000) for frame in (_FRAME, _CHINESE_FRAME))
+    return max(counter.message(counter.dialect.user(f"{frame}\n\n")) for frame in frames)
 
 
 def text_room(cap: int, counter: TokenCounter) -> int:
@@ -70,12 +65,12 @@ def previous_record(view: View) -> tuple[str, Ledger]:
 
 
 def previous_text(view: View) -> str:
-    """The record in the view's replacement, without frame and ledger; "" if there is no replacement."""
     return previous_record(view)[0]
 
 
 def stands_for(view: View, end: int) -> int:
     """How many messages before item `end` a replacement stands for: all but the first user message and what stays."""
     before = view.messages_before(end)
-    kept = {view.transcript.task, *view.transcript.stays}
-    return before - sum(1 for index in kept if index is not None and index < before)
+    return before - sum(
+        index is not None and index < before for index in {view.transcript.task, *view.transcript.stays}
+    )

@@ -1,19 +1,11 @@
 """Replay: chooses which of a session's condensations the view of a transcript applies.
 
-The condensation that the last view of this branch applied is applied again, so that the view only grows at its end and
-upstream prompt caches keep hitting. If that one is unknown, or its view no longer fits under the trigger, the
-condensation with the longest covered prefix is chosen, and of several the one with the greatest depth. A condensation
-that would hide a protected message (the newest round, or the last user message; after a rewind they may lie inside an
-old head) is skipped, and so is one that what is pinned makes larger than the transcript. If the choice was made for a
-smaller window, the longest view under this window's trigger is used.
-
-Prepared condensations: chooses the one that a view may apply now.
+docs/sessions.md has the rule. A protected message (the newest round, or the last user message) may lie inside an old
+head after a rewind; such a head is skipped, and so is one that what is pinned makes larger than the transcript.
 
 A prepared condensation was made in the background for an earlier transcript of this chain, and no forwarded view has
-applied it yet. A view may apply it if it covers more than the condensation that the view already applies, was made for
-this window or a larger one, shows all protected messages of this transcript, and shrinks the view by the share that the
-requirement wants. One that a judge asked for need only make the view smaller: it was held to its share when it was
-made, and messages that have come since, which follow it word for word, must not waste what was paid for it.
+applied it yet. One that a judge asked for need only make the view smaller: it was held to its share when it was made,
+and messages that have come since, which follow it word for word, must not waste what was paid for it.
 """
 
 from __future__ import annotations
@@ -39,7 +31,6 @@ class Replayed(NamedTuple):
 
     @property
     def applied_id(self) -> str:
-        """The id of the condensation; "" for none."""
         return self.applied.id if self.applied else ""
 
 
@@ -56,8 +47,11 @@ def replay(
     `last` is the id of the condensation that the branch's last view applied, "" if it applied none, and None if the
     branch is unknown.
     """
-    candidates = list(standing_in(condensations, transcript.digests))
-    again = None if last is None else _as_last_time(transcript, candidates, fixed, counter, last)
+    candidates, again = list(standing_in(condensations, transcript.digests)), None
+    if last is not None:
+        same = [made for made in candidates if made.id == last]
+        views = _views(transcript, same, fixed, counter)
+        again = next((replayed for replayed in views if replayed.applied is not None or not last), None)
     if budget is None:
         return again or next(_views(transcript, candidates, fixed, counter))
     if again is not None and again.view.tokens < budget.trigger and _suits_window(again, budget):
@@ -75,33 +69,17 @@ def _suits_window(replayed: Replayed, budget: Budget) -> bool:
     return replayed.applied is None or replayed.applied.window >= budget.nominal_window
 
 
-def _as_last_time(
-    transcript: Transcript, candidates: Iterable[Condensation], fixed: int, counter: TokenCounter, last: str
-) -> Replayed | None:
-    """The view with the condensation of the last view; None if that one does not apply any more."""
-    if not last:
-        return Replayed(fold(transcript, (), fixed, counter), None)
-    same = [each for each in candidates if each.id == last]
-    return next((each for each in _views(transcript, same, fixed, counter) if each.applied is not None), None)
-
-
 def _views(
     transcript: Transcript, condensations: Iterable[Condensation], fixed: int, counter: TokenCounter
 ) -> Iterator[Replayed]:
     """Yields the possible views, best first; the last one is the transcript itself, with nothing applied."""
-    for each in standing_in(condensations, transcript.digests):
-        view = fold(transcript, (each.overlay,), fixed, counter)
-        if shows_protected_messages(view) and not _is_outgrown(view, fixed):
-            yield Replayed(view, each)
+    # What was pinned may make a view larger than its transcript; where views bind reasoning, it stands anyway.
+    may_outgrow = transcript.pinned and not counter.dialect.binds_reasoning
+    for made in standing_in(condensations, transcript.digests):
+        view = fold(transcript, (made.overlay,), fixed, counter)
+        if shows_protected_messages(view) and not (may_outgrow and view.tokens > fixed + transcript.tokens):
+            yield Replayed(view, made)
     yield Replayed(fold(transcript, (), fixed, counter), None)
-
-
-def _is_outgrown(view: View, fixed: int) -> bool:
-    """Whether what was pinned makes a view larger than its transcript; where it binds reasoning, it stands anyway."""
-    transcript = view.transcript
-    if not transcript.pinned or view.counter.dialect.binds_reasoning:
-        return False
-    return view.tokens > fixed + transcript.tokens
 
 
 def shows_protected_messages(view: View) -> bool:
@@ -156,22 +134,13 @@ def best_prepared(
     `judged_only` considers only condensations that a judge asked for. All others must shrink the view by the share
     `least_shrink`.
     """
-    for condensation, after in _candidates(view, applied, condensations, budget, judged_only=judged_only):
-        saved, share = view.tokens - after.tokens, 0.0 if condensation.trigger == JUDGED else least_shrink
+    overhead = view.fixed_tokens - view.transcript.system_tokens
+    for condensation in prepared_in(condensations, view.transcript.digests, applied):
+        is_judged = condensation.trigger == JUDGED
+        if condensation.window < budget.nominal_window or (judged_only and not is_judged):
+            continue
+        after = fold(view.transcript, (condensation.overlay,), overhead, view.counter)
+        saved, share = view.tokens - after.tokens, 0.0 if is_judged else least_shrink
         if saved > 0 and saved >= share * view.tokens and shows_protected_messages(after):
             return Replayed(after, condensation)
     return None
-
-
-def _candidates(
-    view: View,
-    applied: Condensation | None,
-    condensations: Iterable[Condensation],
-    budget: Budget,
-    *,
-    judged_only: bool,
-) -> Iterator[tuple[Condensation, View]]:
-    overhead = view.fixed_tokens - view.transcript.system_tokens
-    for condensation in prepared_in(condensations, view.transcript.digests, applied):
-        if condensation.window >= budget.nominal_window and (condensation.trigger == JUDGED or not judged_only):
-            yield condensation, fold(view.transcript, (condensation.overlay,), overhead, view.counter)

@@ -16,7 +16,7 @@ from strategies.core.budget import Budget
 from strategies.core.messages import Role
 from strategies.core.replacement import frame_tokens
 from strategies.core.summary import MIN_RECORD
-from strategies.core.view import Item, View
+from strategies.core.view import View
 
 
 class Requirement(Enum):
@@ -31,8 +31,6 @@ class Requirement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a requirement allows."""
-
     asks: bool
     """Whether a model may be asked: in the background for PREPARE, for all others while the client waits."""
     waits: bool
@@ -46,12 +44,13 @@ class Rule:
     """Whether the stages of the ladder, which need no model and always make room, are appended."""
 
 
+_AT_ONCE = Rule(asks=True, waits=False, least_shrink=0.0, least_room=0, ladder=True)
 RULES = {
     Requirement.PREPARE: Rule(asks=True, waits=True, least_shrink=0.10, least_room=2, ladder=False),
     Requirement.SOFT: Rule(asks=False, waits=True, least_shrink=0.10, least_room=2, ladder=False),
-    Requirement.HARD: Rule(asks=True, waits=False, least_shrink=0.0, least_room=0, ladder=True),
-    Requirement.FORCED: Rule(asks=True, waits=False, least_shrink=0.0, least_room=0, ladder=True),
-    Requirement.OVERFLOW: Rule(asks=True, waits=False, least_shrink=0.0, least_room=0, ladder=True),
+    Requirement.HARD: _AT_ONCE,
+    Requirement.FORCED: _AT_ONCE,
+    Requirement.OVERFLOW: _AT_ONCE,
 }
 
 
@@ -97,7 +96,9 @@ MIN_RESULT = 180
 def floor(view: View, budget: Budget) -> int:
     """The tokens of a view that always stay, not counting a record of what was condensed."""
     items, limit = view.items, view.last_cut
-    tokens = view.fixed_tokens + sum(_least(each) for each in items[limit:])
+    tokens = view.fixed_tokens
+    for item in items[limit:]:
+        tokens += min(item.message.tokens, MIN_RESULT) if item.role is Role.TOOL else item.message.tokens
     if view.task is not None and view.task < limit:
         task = items[view.task].message.tokens
         tokens += task if view.transcript.keeps_task_whole else min(task, budget.task_cap)
@@ -116,14 +117,8 @@ def can_help(requirement: Requirement, view: View, budget: Budget) -> bool:
     For HARD and OVERFLOW the view must then fit, for PREPARE shrink by the rule's share. FORCED is always tried.
     """
     least = floor(view, budget) + frame_tokens(view.counter) + MIN_RECORD
-    match requirement:
-        case Requirement.HARD | Requirement.OVERFLOW:
-            return least <= budget.usable
-        case Requirement.PREPARE:
-            return view.tokens - least >= RULES[requirement].least_shrink * view.tokens
+    if requirement in (Requirement.HARD, Requirement.OVERFLOW):
+        return least <= budget.usable
+    if requirement is Requirement.PREPARE:
+        return view.tokens - least >= RULES[requirement].least_shrink * view.tokens
     return True
-
-
-def _least(item: Item) -> int:
-    tokens = item.message.tokens
-    return min(tokens, MIN_RESULT) if item.role is Role.TOOL else tokens

@@ -6,14 +6,15 @@ is an index where the list may be split: never between a call and one of its res
 answers the newest call with its id, so ids may be reused; a result without an id answers the assistant message before
 it.
 
-`structure` finds all of them in one pass over any list, even one that a client has broken.
+`structure` finds all of them, even in a list that a client has broken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
 from strategies.core.messages import Role, ToolCall
@@ -33,8 +34,6 @@ class Rounded(Protocol):
 
 
 class Round(NamedTuple):
-    """The items [start, end): one assistant message with its results."""
-
     start: int
     end: int
 
@@ -57,7 +56,6 @@ class Structure(NamedTuple):
 
     @property
     def rounds(self) -> list[Round]:
-        """All rounds, oldest first."""
         return [each for turn in self.turns for each in turn.rounds]
 
     @property
@@ -66,27 +64,68 @@ class Structure(NamedTuple):
         return next((turn.rounds[-1] for turn in reversed(self.turns) if turn.rounds), None)
 
 
+# Looked up once for each message of a list.
+_USER, _ASSISTANT, _TOOL = Role.USER, Role.ASSISTANT, Role.TOOL
+
+
 def structure(items: Sequence[Rounded]) -> Structure:
-    """Finds turns, rounds and cuts in one pass."""
+    """The turns with their rounds, and the cuts; also of a list that a client has broken."""
+    roles = [item.role for item in items]
+    # The assistant's items that go on with the reply of the item before them.
+    pairs = enumerate(pairwise(roles), 1)
+    continued = {i for i, (before, role) in pairs if before is role is _ASSISTANT and items[i].goes_on}
+    return Structure(_turns(roles, continued), _cuts(items, roles, continued))
+
+
+def _turns(roles: Sequence[Role | None], continued: Set[int]) -> list[Turn]:
     turns: list[Turn] = []
-    ties = _Ties(len(items))
-    for i, item in enumerate(items):
-        match item.role:
-            case Role.USER:
-                _close(turns, i)
-                turns.append(Turn(i, i + 1, i))
-            case Role.ASSISTANT:
-                if i and item.goes_on and items[i - 1].role is Role.ASSISTANT:
-                    _extend_round(turns[-1], i)
-                    ties.tie(i - 1, i)
-                else:
-                    _current(turns, i).rounds.append(Round(i, i + 1))
-                ties.calls(i, item.calls)
-            case Role.TOOL:
-                _extend_round(_current(turns, i), i)
-                ties.result(i, item.answers)
-    _close(turns, len(items))
-    return Structure(turns, ties.cuts())
+    for i, role in enumerate(roles):
+        if role is _USER or (role is not None and not turns):
+            if turns:
+                turns[-1].end = i
+            turns.append(Turn(i, i + 1, i if role is _USER else None))
+        if role is _USER or role is None:
+            continue
+        rounds = turns[-1].rounds
+        if rounds and (role is _TOOL or i in continued):
+            rounds[-1] = Round(rounds[-1].start, i + 1)
+        else:
+            rounds.append(Round(i, i + 1))
+    if turns:
+        turns[-1].end = len(roles)
+    return turns
+
+
+def _cuts(items: Sequence[Rounded], roles: Sequence[Role | None], continued: Set[int]) -> list[bool]:
+    """For each index 0..n, whether no tie between two items crosses it."""
+    steps = [0] * (len(items) + 1)
+    callers: dict[str, int] = {}
+    last = -1
+    for i, role in enumerate(roles):
+        tied = [i - 1] if i in continued else []
+        if role is _ASSISTANT:
+            for call in items[i].calls:
+                callers[call.id] = i
+            last = i
+        elif role is _TOOL:
+            tied = [callers.get(answered, last) if answered else last for answered in items[i].answers or ("",)]
+        for start in tied:
+            if start >= 0:
+                steps[start + 1] += 1
+                steps[i + 1] -= 1
+    return [open_ties == 0 for open_ties in accumulate(steps)]
+
+
+def answered_calls(items: Iterable[Rounded]) -> list[list[ToolCall | None]]:
+    """For each item, the calls that it answers: the n-th result with an id answers the n-th call with it."""
+    waiting: dict[str, list[ToolCall]] = defaultdict(list)
+    answered: list[list[ToolCall | None]] = []
+    for item in items:
+        for call in item.calls:
+            waiting[call.id].append(call)
+        ids = (item.answers or ("",)) if item.role is Role.TOOL else ()
+        answered.append([waiting[call_id].pop(0) if waiting[call_id] else None for call_id in ids])
+    return answered
 
 
 def newest_round(items: Sequence[Rounded]) -> Round | None:
@@ -100,48 +139,3 @@ def newest_round(items: Sequence[Rounded]) -> Round | None:
     while start > 0 and items[start].goes_on and items[start - 1].role is items[start].role is Role.ASSISTANT:
         start -= 1
     return Round(start, end)
-
-
-def _current(turns: list[Turn], i: int) -> Turn:
-    if not turns:
-        turns.append(Turn(i, i + 1, None))
-    return turns[-1]
-
-
-def _close(turns: list[Turn], end: int) -> None:
-    if turns:
-        turns[-1].end = end
-
-
-def _extend_round(turn: Turn, i: int) -> None:
-    if turn.rounds:
-        turn.rounds[-1] = Round(turn.rounds[-1].start, i + 1)
-    else:
-        turn.rounds.append(Round(i, i + 1))
-
-
-class _Ties:
-    """Which neighbours must stay together, kept as a difference array so that the pass stays linear."""
-
-    def __init__(self, size: int) -> None:
-        self._steps = [0] * (size + 2)
-        self._callers: dict[str, int] = {}
-        self._last_caller: int | None = None
-
-    def calls(self, i: int, calls: Iterable[ToolCall]) -> None:
-        self._last_caller = i
-        for call in calls:
-            self._callers[call.id] = i
-
-    def result(self, i: int, answers: Sequence[str]) -> None:
-        for answered in answers or ("",):
-            caller = self._callers.get(answered, self._last_caller) if answered else self._last_caller
-            if caller is not None:
-                self.tie(caller, i)
-
-    def tie(self, i: int, other: int) -> None:
-        self._steps[i + 1] += 1
-        self._steps[other + 1] -= 1
-
-    def cuts(self) -> list[bool]:
-        return [open_ties == 0 for open_ties in accumulate(self._steps)][:-1]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 LONGEST = 600
 """Characters of the longest sentence that may be a rule: anything longer was pasted."""
@@ -24,10 +23,7 @@ OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")
 MAX_RULES = 400
 """The maximum number of rules kept, and of wishes and tasks: the earliest of each."""
 _FILLERS = frozenset(
-    (
-        *("please", "pls", "remember", "reminder", "again", "also", "and", "ok", "okay", "so", "note", "that"),
-        *("as", "i", "said", "once", "more"),
-    )
+    "please pls remember reminder again also and ok okay so note that as i said once more".split()  # noqa: SIM905
 )
 
 # -- units ---------------------------------------------------------------------------------------------------------
@@ -44,17 +40,12 @@ _WORD = re.compile(r"\w")
 _PASTED = re.compile(r"\s*(?:\d+:(?:\s{2}|\s*$)|\"[^\"]*\"\s*:(?:\s|$))")
 
 
-class _Line(NamedTuple):
-    text: str
-    bulleted: bool
-
-
-def _lines(text: str) -> Iterator[_Line]:
-    """The lines of a text without their bullets; quotations, and lines of listings and JSON, are left out."""
+def _lines(text: str) -> Iterator[tuple[str, bool]]:
+    """The lines of a text without their bullets, and whether they had one; not those of quotations, listings, JSON."""
     for line in text.splitlines():
         if not (line.lstrip().startswith(">") or _PASTED.match(line)):
             bullet = _BULLET.match(line)
-            yield _Line((line[bullet.end() :] if bullet else line).strip(), bullet is not None)
+            yield (line[bullet.end() :] if bullet else line).strip(), bullet is not None
 
 
 def _sentences(line: str) -> Iterator[str]:
@@ -172,14 +163,11 @@ def _rules_in(text: str) -> list[str]:
             continue
         # A list continues over empty lines, a paragraph ends with one.
         in_list, after_gap = in_list and (bulleted or not after_gap), False
-        rules += [each for each in _sentences(line) if _fits(each) and (in_list or is_cued(each))]
+        units = (unit for unit in _sentences(line) if len(unit) <= LONGEST and _WORD.search(unit))
+        rules += [unit for unit in units if in_list or is_cued(unit)]
         if _LIST.search(line):
             in_list = is_cued(line) or _ABOUT_RULES.search(line) is not None
     return rules[:MAX_OF_ONE]
-
-
-def _fits(unit: str) -> bool:
-    return len(unit) <= LONGEST and _WORD.search(unit) is not None
 
 
 def is_cued(unit: str) -> bool:
@@ -214,38 +202,19 @@ def merge_rules(rules: Iterable[str], new: Iterable[str]) -> list[str]:
     An open task goes when the user says that it is done. Nothing else is taken out: what a later sentence revokes or
     changes stands before it, and the model that reads both knows which one counts.
     """
-    kept = _Kept()
-    for unit in rules:
-        kept.put(unit)
-    for unit in new:
-        if done := DONE.match(unit):
-            kept.remove(OPEN + unit[done.end() :])
-        else:
-            kept.put(unit)
-    return list(kept.units.values())
-
-
-class _Kept:
-    """The units that hold, in order, each wording once: at most `MAX_RULES` weak ones and `MAX_RULES` others."""
-
-    def __init__(self) -> None:
-        self.units: dict[str, str] = {}
-        """Each unit by its normalized words."""
-        self._room = {True: MAX_RULES, False: MAX_RULES}
-
-    def put(self, unit: str) -> None:
-        """Adds a unit, if its wording is new and there is room for its kind."""
-        weak, plain = is_weak(unit), _plain(unit)
-        if plain not in self.units and self._room[weak]:
-            self.units[plain] = unit
-            self._room[weak] -= 1
-
-    def remove(self, unit: str) -> None:
-        """Removes the unit with this text, if there is one."""
-        plain = _plain(unit)
-        if self.units.get(plain) == unit:
-            del self.units[plain]
-            self._room[is_weak(unit)] += 1
+    kept: dict[str, str] = {}
+    room = {True: MAX_RULES, False: MAX_RULES}
+    for is_new, unit in (*((False, unit) for unit in rules), *((True, unit) for unit in new)):
+        done = DONE.match(unit) if is_new else None
+        said = unit if done is None else OPEN + unit[done.end() :]
+        plain, weak = _plain(said), is_weak(said)
+        if done is None and plain not in kept and room[weak]:
+            kept[plain] = said
+            room[weak] -= 1
+        elif done and kept.get(plain) == said:
+            del kept[plain]
+            room[weak] += 1
+    return list(kept.values())
 
 
 def _plain(unit: str) -> str:

@@ -38,45 +38,36 @@ def _adapt(placed: Placed, form: Form, counter: TokenCounter) -> Placed | None:
     message, piece = placed
     if not isinstance(piece, Literal):
         return placed
-    dialect, written = message.dialect, message.body
-    body = written
-    if form.alternate_roles and piece.kind in _OURS:
-        # As user messages they merge with the task before them, or with the message that they belong to.
-        body = dialect.as_user(body)
-    fits = dialect.fitted(body, form)
-    if fits is None or fits is written:
-        return None if fits is None else placed
-    return Placed(literal(fits, counter, message.role), piece)
+    written = message.body
+    # As user messages they merge with the task before them, or with the message that they belong to.
+    is_merged = form.alternate_roles and piece.kind in _OURS
+    fits = message.dialect.fitted(message.dialect.as_user(written) if is_merged else written, form)
+    if fits is None:
+        return None
+    return placed if fits is written else Placed(literal(fits, counter, message.role), piece)
 
 
 def _alternating(placed: Iterable[Placed], counter: TokenCounter) -> Iterator[Message]:
     """The messages, merged at each seam where both have one role. A system message is not part of any seam."""
     written: Message | None = None
-    before: Placed | None = None
-    for each in placed:
-        if before is None or written is None or not _is_seam(before, each):
-            if written is not None:
-                yield written
-            written = each.message
-        elif _side(written) == _side(each.message) != "tool" and not written.calls:
-            merged = counter.dialect.merged(written.body, each.message.body)
-            written = literal(merged, counter, each.message.role)
-        else:
+    before: Piece | None = None
+    for message, piece in placed:
+        is_seam = before is not None and piece is not None and not _are_neighbours(before, piece)
+        if written and is_seam and _side(written) == _side(message) != "tool" and not written.calls:
+            merged = counter.dialect.merged(written.body, message.body)
+            message = literal(merged, counter, message.role)  # noqa: PLW2901 - written in place of both
+        elif written:
             yield written
-            if (_side(written), _side(each.message)) == ("tool", "user"):
+            if is_seam and (_side(written), _side(message)) == ("tool", "user"):
                 yield literal(counter.dialect.assistant(BRIDGE), counter, Role.ASSISTANT)
-            written = each.message
-        before = each
-    if written is not None:
+        written, before = message, piece
+    if written:
         yield written
 
 
-def _is_seam(before: Placed, after: Placed) -> bool:
-    """Whether two neighbours were not neighbours in the transcript."""
-    if before.piece is None or after.piece is None:
-        return False
-    first, second = before.piece, after.piece
-    return not (isinstance(first, Keep) and isinstance(second, Keep) and second.index == first.index + 1)
+def _are_neighbours(first: Piece, second: Piece) -> bool:
+    """Whether two messages are neighbours in the transcript."""
+    return isinstance(first, Keep) and isinstance(second, Keep) and second.index == first.index + 1
 
 
 def _side(message: Message) -> str:

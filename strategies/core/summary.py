@@ -24,7 +24,7 @@ from typing import NamedTuple
 from strategies.core.answer import AnswerReader, AskedRecord, accept, read_plain_answer
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
-from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Result
+from strategies.core.effects import Answer, Ask, Effect, Result
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
 from strategies.core.excerpt import cut_text
 from strategies.core.history import (
@@ -63,16 +63,11 @@ MIN_WINDOW_FOR_CARDS = 2_000
 
 
 class RecordForm(NamedTuple):
-    """How a record is asked for."""
-
     template: str = "summary"
     """The prompt template. NAME.md has a twin NAME-continue.md for a model that goes on from the view."""
     closing: str = "Write the record now."
-    """The line after the history."""
     limits: Limits = WIDEST
-    """How much of one message is shown at most."""
     read: AnswerReader = read_plain_answer
-    """Reads record and cards out of an answer."""
     tries: int = 1
     """How often the model may be asked, if its answers are refused."""
     extra_tokens: int = 0
@@ -81,19 +76,10 @@ class RecordForm(NamedTuple):
     """The template that asks for memory cards, put after the record's; "" to ask for none."""
 
     def with_cards(self, template: str = "memory") -> RecordForm:
-        """The same form, asking for cards with a template."""
         return self._replace(cards=template)
-
-    def for_window(self, window: int) -> RecordForm:
-        """The form for a summarizer's window in tokens: without cards if the window is too small for them."""
-        return self if window >= MIN_WINDOW_FOR_CARDS else self.without_cards()
-
-    def without_cards(self) -> RecordForm:
-        return self._replace(cards="")
 
     @property
     def digest(self) -> str:
-        """The digest of the form's templates."""
         return prompt_digest(self.template, *filter(None, (self.cards,)))
 
     def instructions(self, cap: int, *, continued: bool = False) -> str:
@@ -148,28 +134,25 @@ class Span:
         The user's rules come first, then a third of the text for the record, then names and facts. Raises `Declined`
         where there is no room for a record.
         """
-        kept, room = next_ledger(self.view, self.items, self.end, budget), 0
+        kept = next_ledger(self.view, self.items, self.end, budget)
+        ledger, room = kept, 0
         for ledger in (kept, replace(kept, facts=()), replace(kept, facts=(), names=())):
             room = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)
             if room >= max(MIN_RECORD, min(cap.text // 3, cap.record)):
-                return ledger, room
+                break
         if room < MIN_RECORD:
             raise Declined("no-room", f"{room} tokens for a summary after the ledger")
-        return replace(kept, facts=(), names=()), room
+        return ledger, room
 
 
 class Record(NamedTuple):
-    """A text that may stand for its span, and what it cost."""
-
     text: str
-    tokens: int
+    tokens: int = 0
     """Tokens of all calls that led to it, as the upstream counts them."""
-    calls: int
+    calls: int = 0
     cards: tuple[MemoryCard, ...] = ()
-    """The memory cards of the answers; the driver adds their time and their condensation."""
 
 
-NO_RECORD = Record("", 0, 0)
 Recording = Generator[tuple[Effect, ...], tuple[Result, ...], Record]
 
 
@@ -186,36 +169,29 @@ def summarize(span: Span, cap: Cap, budget: Budget, session: SessionFacts, form:
     """Asks for the record of a span, and appends the ledger to it; raises `AnswerRefused` if an answer is refused."""
     ledger, room = span.ledger_and_room(cap, budget)
     smaller = replace(span, tokens=span.tokens - ledger_tokens(ledger, span.view.counter))
-    record = yield from _ask_record(smaller, room, budget, session, form.for_window(_prompt_window(budget)))
+    fits_cards = _prompt_window(budget) >= MIN_WINDOW_FOR_CARDS
+    # Cards are left out where they do not fit: forms that are equal are tried once.
+    forms = list(dict.fromkeys((form if fits_cards else form.with_cards(""), form.with_cards(""))))
+    record = yield from _ask_record(smaller, room, budget, session, forms)
     return record._replace(text=append_ledger(record.text, ledger))
 
 
-def _ask_record(span: Span, cap: int, budget: Budget, session: SessionFacts, form: RecordForm) -> Recording:
+def _ask_record(span: Span, cap: int, budget: Budget, session: SessionFacts, forms: Sequence[RecordForm]) -> Recording:
     """The record without its ledger, in at most `cap` tokens."""
-    counter = span.view.counter
-    forms = dict.fromkeys((form, form.without_cards()))
     # The view itself has the bodies of tool results, so a form that leaves them out cannot go on from it.
-    continues = session.continue_view and form.limits.results > 0
+    continues = session.continue_view and forms[0].limits.results > 0
     continued = _continuation(span, cap, budget, forms) if continues else None
     if continued is not None:
         ask, form = continued
-        return (yield from _ask_until_accepted(AskedRecord(ask, cap, span.tokens, counter, form.read), form, NO_RECORD))
-    layout = _layout(span, cap, budget, forms)
-    form, record = layout.form, Record(layout.earlier, 0, 0)
-    for part in layout.parts:
-        shown = _prompt_text(record.text, part, form.closing)
-        ask = Ask(layout.system, shown, form.answer_tokens(cap), SUMMARIZER, record=cap)
-        record = yield from _ask_until_accepted(AskedRecord(ask, cap, span.tokens, counter, form.read), form, record)
+        return (yield from _ask_until_accepted(ask, cap, span, form, Record("")))
+    chosen, parts = _divided(span, cap, budget, forms)
+    form, record = chosen.form, Record(chosen.earlier)
+    for part in parts:
+        before = f"<earlier_record>\n{break_fences(record.text)}\n</earlier_record>\n\n" if record.text else ""
+        shown = f"{before}<history>\n{part}\n</history>\n\n{form.closing}"
+        ask = Ask(chosen.system, shown, form.answer_tokens(cap), record=cap)
+        record = yield from _ask_until_accepted(ask, cap, span, form, record)
     return record
-
-
-class _Layout(NamedTuple):
-    """How a span is shown: the form, its instructions (`system`), the earlier record, and the parts of the history."""
-
-    form: RecordForm
-    system: str
-    earlier: str
-    parts: list[str]
 
 
 class _Prompt(NamedTuple):
@@ -236,31 +212,25 @@ class _Prompt(NamedTuple):
         return cls(form, system, earlier, room, max(room - counter.text(earlier), _MIN_PART))
 
 
-def _layout(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> _Layout:
-    """The first form with which the span fits into one part, so that cards never cost a call; else the first form.
+def _divided(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> tuple[_Prompt, list[str]]:
+    """The prompt in the first form with which the span fits into one part, so that cards never cost a call.
 
-    With the first form the span is divided: each part leaves room for the record so far, of at most `cap` tokens.
+    Else in the first form, with which the span is divided into parts; each leaves room for the record so far, of at
+    most `cap` tokens.
     """
     counter, messages = span.view.counter, originals(span.view, span.items)
     prompts = [_Prompt.of(span, cap, budget, form) for form in forms]
     for candidate in prompts:
         text = in_one(messages, candidate.history, counter, candidate.form.limits)
         if text is not None:
-            return _Layout(candidate.form, candidate.system, candidate.earlier, [text])
+            return candidate, [text]
     first = prompts[0]
-    each = max(min(first.history, first.room - cap), _MIN_PART)
-    parts = in_parts(messages, each, MAX_PARTS, counter, first.form.limits)
-    return _Layout(first.form, first.system, first.earlier, parts)
+    room = max(min(first.history, first.room - cap), _MIN_PART)
+    return first, in_parts(messages, room, MAX_PARTS, counter, first.form.limits)
 
 
 def _prompt_window(budget: Budget) -> int:
     return budget.window if budget.prompt_window is None else budget.prompt_window
-
-
-def _prompt_text(record: str, part: str, closing: str) -> str:
-    """The prompt text: the earlier record and the history, each in a fence, and the closing line."""
-    before = f"<earlier_record>\n{break_fences(record)}\n</earlier_record>\n\n" if record else ""
-    return f"{before}<history>\n{part}\n</history>\n\n{closing}"
 
 
 def _continuation(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> tuple[Ask, RecordForm] | None:
@@ -270,8 +240,7 @@ def _continuation(span: Span, cap: int, budget: Budget, forms: Iterable[RecordFo
     for form in forms:
         instructions = form.instructions(cap, continued=True)
         if prefix + view.counter.text(instructions) + _FRAMES + form.answer_tokens(cap) <= _prompt_window(budget):
-            prefixed = _prefix(view, span.end)
-            return Ask("", instructions, form.answer_tokens(cap), SUMMARIZER, view=prefixed, record=cap), form
+            return Ask("", instructions, form.answer_tokens(cap), view=_prefix(view, span.end), record=cap), form
     return None
 
 
@@ -283,18 +252,24 @@ def _prefix(view: View, end: int) -> str:
     reach = view.messages_before(end) if end >= view.head_size else 0
     systems = tuple((place, message) for place, message in view.transcript.systems if place <= reach)
     transcript = Transcript(view.transcript.chain, systems, form=view.transcript.form)
-    head = min(view.head_size, end)
-    return View(transcript, view.items[:end], head, view.covered_count, view.fixed_tokens, view.counter).to_json()
+    return replace(
+        view,
+        transcript=transcript,
+        lead=view.items[:end],
+        head_size=min(view.head_size, end),
+        own_from=len(transcript.chain),
+    ).to_json()
 
 
-def _ask_until_accepted(question: AskedRecord, form: RecordForm, before: Record) -> Recording:
+def _ask_until_accepted(ask: Ask, cap: int, span: Span, form: RecordForm, before: Record) -> Recording:
     """The record of the first accepted answer; its cards, tokens and calls are added to those of `before`.
 
     A call that fails is not repeated: it would fail again, and a waiting client has no time for it.
     """
+    question = AskedRecord(ask, cap, span.tokens, span.view.counter, form.read)
     tokens, calls = before.tokens, before.calls
     while True:
-        (result,) = yield (question.ask,)
+        (result,) = yield (ask,)
         tokens, calls = tokens + (result.tokens if isinstance(result, Answer) else 0), calls + 1
         try:
             parsed = accept(result, question)

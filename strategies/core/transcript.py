@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Transcript:
-    """The messages of one request, divided into chain and systems."""
-
     chain: tuple[Message, ...]
-    """All messages but system and developer messages, in order."""
     systems: tuple[tuple[int, Message], ...] = ()
     """The system and developer messages in order, each with the number of chain messages before it."""
     patches: tuple[Overlay, ...] = ()
@@ -86,32 +83,12 @@ class Transcript:
             return self
         led = replace(self, systems=(*((0, system) for system in systems), *self.systems))
         more = sum([system.tokens for system in systems])
-        vars(led).update(digests=self.digests, unknown=self.unknown)
-        vars(led).update(system_tokens=self.system_tokens + more, tokens=self.tokens + more)
+        known = {"system_tokens": self.system_tokens + more, "tokens": self.tokens + more}
+        vars(led).update(known, digests=self.digests, unknown=self.unknown)
         return led
 
-    def with_form(self, form: Form | None) -> Transcript:
-        """The same messages for an upstream that accepts this form."""
-        return self._with(form=form)
-
-    def with_patches(self, patches: tuple[Overlay, ...]) -> Transcript:
-        """The same messages with these hidden memory rounds."""
-        return self._with(patches=patches)
-
-    def with_bound_until(self, length: int) -> Transcript:
-        """The same messages, of which the first `length` are sent without reasoning that is bound to its prefix."""
-        return self._with(bound_until=length)
-
-    def with_newest_turn(self, length: int) -> Transcript:
-        """The same messages, of which the last `length` are the newest turn."""
-        return self._with(newest_turn=length)
-
-    def with_pinned(self, pinned: frozenset[int]) -> Transcript:
-        """The same messages, of which those at these chain indices are pinned."""
-        return self._with(pinned=pinned)
-
-    def _with(self, **fields: Any) -> Transcript:
-        """The transcript with other fields that leave its messages alone; what was computed of these stays valid."""
+    def having(self, **fields: Any) -> Transcript:
+        """The same messages with other fields; what was computed of the messages stays valid."""
         other = replace(self, **fields)
         vars(other).update({name: known for name, known in vars(self).items() if name not in vars(other)})
         for name in ("question", "stays"):
@@ -120,12 +97,10 @@ class Transcript:
 
     @cached_property
     def digests(self) -> list[bytes]:
-        """The chain digest after each chain message."""
         return chain([message.digest for message in self.chain])
 
     @cached_property
     def unknown(self) -> list[int]:
-        """The chain indices of the messages of which only the digests are stored."""
         return [i for i, message in enumerate(self.chain) if not message.data]
 
     @cached_property
@@ -144,13 +119,8 @@ class Transcript:
 
     def last_users(self, most: int) -> list[int]:
         """The chain indices of the last user messages, at most `most`, in order."""
-        places: list[int] = []
-        for i in range(len(self.chain) - 1, -1, -1):
-            if len(places) == most:
-                break
-            if self.chain[i].role is Role.USER:
-                places.append(i)
-        return places[::-1]
+        places = (i for i in range(len(self.chain) - 1, -1, -1) if self.chain[i].role is Role.USER)
+        return list(islice(places, most))[::-1]
 
     @property
     def opening(self) -> int | None:
@@ -160,8 +130,8 @@ class Transcript:
     @cached_property
     def question(self) -> range:
         """The chain indices of the last user message and of what the client has put in front of it."""
-        last = self.last_user
-        return range(0) if last is None else range(last if self.opening is None else min(self.opening, last), last + 1)
+        last, opening = self.last_user, self.opening
+        return range(0) if last is None else range(last if opening is None else min(opening, last), last + 1)
 
     @cached_property
     def stays(self) -> tuple[int, ...]:
@@ -170,7 +140,6 @@ class Transcript:
 
     @cached_property
     def system_tokens(self) -> int:
-        """Tokens of all system and developer messages."""
         return sum([message.tokens for _, message in self.systems])
 
     @cached_property
@@ -180,21 +149,16 @@ class Transcript:
 
 
 def _sort(messages: Iterable[Message], chained: list[Message], systems: list[tuple[int, Message]]) -> None:
-    """Appends each message to `chained` or to `systems`."""
     system, tool = Role.SYSTEM, Role.TOOL
     for message in messages:
         role = message.role
         if role is system:
             systems.append((len(chained), message))
-        elif role is tool and not message.is_result:
-            chained.append(_as_placed(message, chained))
+        elif role is tool and not message.is_result and (not chained or chained[-1].role is Role.USER):
+            # It looks like tool output, but follows no assistant message or other output.
+            chained.append(replace(message, role=Role.USER))
         else:
             chained.append(message)
-
-
-def _as_placed(message: Message, before: Sequence[Message]) -> Message:
-    """The message, as the user's where it looks like tool output but follows no assistant message or other output."""
-    return message if before and before[-1].role is not Role.USER else replace(message, role=Role.USER)
 
 
 # -- the language ------------------------------------------------------------------------------------------------
@@ -212,23 +176,18 @@ _LETTER = re.compile(r"[^\W\d_]")
 def is_chinese(transcript: Transcript) -> bool:
     """Whether at least half of the user's first messages are Chinese; the assistant's, if the user says nothing."""
     for role in (Role.USER, Role.ASSISTANT):
-        texts = list(islice(filter(_LETTER.search, _beginnings(transcript.chain, role)), _MESSAGES))
+        said = (message.text[: 4 * _LOOKED_AT] for message in transcript.chain if message.role is role)
+        prose = (_CODE.sub("", text)[:_LOOKED_AT] for text in said)
+        texts = list(islice(filter(_LETTER.search, prose), _MESSAGES))
         if texts:
             return 2 * sum(map(_reads_chinese, texts)) >= len(texts)
     return False
 
 
-def _beginnings(messages: Iterable[Message], role: Role) -> Iterable[str]:
-    """The first characters of each message of a role, without blocks of code."""
-    return (_CODE.sub("", message.text[: 4 * _LOOKED_AT])[:_LOOKED_AT] for message in messages if message.role is role)
-
-
 def _reads_chinese(text: str) -> bool:
     """Whether a tenth of the letters is Chinese: people who write Chinese still quote English names and errors."""
-    chinese = len(_CHINESE.findall(text))
-    return (
-        chinese >= max(_MIN_LETTERS, _MIN_SHARE * len(_LETTER.findall(text))) and len(_KANA.findall(text)) * 4 < chinese
-    )
+    chinese, letters = len(_CHINESE.findall(text)), len(_LETTER.findall(text))
+    return chinese >= max(_MIN_LETTERS, _MIN_SHARE * letters) and len(_KANA.findall(text)) * 4 < chinese
 
 
 # -- pins ------------------------------------------------------------------------------------------------------
@@ -249,12 +208,14 @@ def pinned_in(
     does one of which not all text is known.
     """
     chain, digests = transcript.chain, transcript.digests
+    places = [digests.index(node) for node in nodes if node in digests]
+    cuts = structure(chain).cuts if places else []
     pinned: set[int] = set()
     spent = 0
-    for node in nodes:
-        if node not in digests:
-            continue
-        more = set(_unit(chain, digests.index(node))) - pinned
+    for place in places:
+        start = next(i for i in range(place, -1, -1) if cuts[i])
+        end = next(i for i in range(place + 1, len(cuts)) if cuts[i])
+        more = set(range(start, end)) - pinned
         if not all(chain[i].has_text for i in more):
             continue
         size = sum(tokens(chain[i]) for i in more)
@@ -262,28 +223,3 @@ def pinned_in(
             pinned |= more
             spent += size
     return frozenset(pinned)
-
-
-def _unit(chain: Sequence[Message], index: int) -> range:
-    """The messages around `index` that no cut may part."""
-    start, end = index, index + 1
-    while start and _is_joined(chain, start):
-        start -= 1
-    while end < len(chain) and _is_joined(chain, end):
-        end += 1
-    calls = {call.id for each in chain[start:end] for call in each.calls}
-    if (
-        calls == {answered for each in chain[start:end] for answered in each.answers}
-        and chain[start].role is not Role.TOOL
-    ):
-        return range(start, end)
-    # A client has parted calls and results: only a look at the whole list tells which belong together.
-    cuts = structure(chain).cuts
-    end = next(i for i in range(index + 1, len(cuts)) if cuts[i])
-    return range(next(i for i in range(index, -1, -1) if cuts[i]), end)
-
-
-def _is_joined(chain: Sequence[Message], index: int) -> bool:
-    """Whether a message is a result, or goes on with the reply that the one before it is a part of."""
-    before, message = chain[index - 1], chain[index]
-    return message.role is Role.TOOL or (message.goes_on and before.role is message.role is Role.ASSISTANT)

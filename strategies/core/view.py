@@ -24,24 +24,18 @@ from strategies.core.rounds import Structure, structure
 from strategies.core.shaping import Placed, shape
 from strategies.core.transcript import Transcript
 
+_WITHOUT_ROLE = (PieceKind.REPLACEMENT, PieceKind.LEAD_IN, PieceKind.MEMORY)
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A message of a view and the piece that it comes from."""
-
     message: Message
     piece: Piece
 
     @property
     def role(self) -> Role | None:
         """The role of the message in the conversation; None for replacements, their lead-in, and memory blocks."""
-        if isinstance(self.piece, Literal) and self.piece.kind in (
-            PieceKind.REPLACEMENT,
-            PieceKind.LEAD_IN,
-            PieceKind.MEMORY,
-        ):
-            return None
-        return self.message.role
+        return None if isinstance(self.piece, Literal) and self.piece.kind in _WITHOUT_ROLE else self.message.role
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
@@ -49,12 +43,10 @@ class Item:
 
     @property
     def answers(self) -> tuple[str, ...]:
-        """The ids of the calls that the message answers."""
         return self.message.answers
 
     @property
     def goes_on(self) -> bool:
-        """Whether an assistant message belongs to the reply of the one before it."""
         return self.message.goes_on
 
     @property
@@ -69,7 +61,6 @@ class Item:
 
     @property
     def is_replacement(self) -> bool:
-        """Whether the item is the replacement: frame, summary and ledger in the place of condensed history."""
         return isinstance(self.piece, Literal) and self.piece.kind is PieceKind.REPLACEMENT
 
 
@@ -85,29 +76,26 @@ class View:
     lead: tuple[Item, ...]
     """The first items; all items after them are messages of the transcript, unchanged and without a gap."""
     head_size: int
-    """How many items the head has."""
     covered_count: int
-    """How many chain messages the head stands for."""
     fixed_tokens: int
     """Tokens that no plan can change: tools, framing and system messages."""
     counter: TokenCounter
-    own_from: int | None = None
-    """The chain index from which on the transcript's own messages follow `lead`; None if none do."""
+    own_from: int
+    """The chain index from which on the transcript's own messages follow `lead`; the chain's length if none do."""
 
     @cached_property
     def items(self) -> tuple[Item, ...]:
-        kept = (Item(message, Keep(i)) for i, message in enumerate(self._own, self._start))
+        kept = (Item(message, Keep(i)) for i, message in enumerate(self._own, self.own_from))
         return (*self.lead, *kept)
 
     @property
     def size(self) -> int:
-        return len(self.lead) + len(self.transcript.chain) - self._start
+        return len(self.lead) + len(self.transcript.chain) - self.own_from
 
     def item(self, place: int) -> Item:
-        """The item at `place`, from 0."""
         if place < len(self.lead):
             return self.lead[place]
-        index = self._start + place - len(self.lead)
+        index = self.own_from + place - len(self.lead)
         return Item(self.transcript.chain[index], Keep(index))
 
     def messages_before(self, place: int) -> int:
@@ -124,8 +112,7 @@ class View:
     @property
     def drops_reasoning(self) -> bool:
         """Whether a message is kept without what the model reasoned in it."""
-        chain = self.transcript.chain
-        return any(isinstance(item.piece, Keep) and item.message is not chain[item.piece.index] for item in self.lead)
+        return any(item.intact and not self._is_as_sent(item) for item in self.lead)
 
     @cached_property
     def item_messages(self) -> tuple[Message, ...]:
@@ -138,22 +125,17 @@ class View:
         All later messages stand together as in the transcript, so only these can have lost a call or a result.
         """
         chain = self.transcript.chain
-        end = next((i for i in range(self._start, len(chain)) if not chain[i].is_result), len(chain))
-        return (*[item.message for item in self.lead], *chain[self._start : end + 1])
+        end = next((i for i in range(self.own_from, len(chain)) if not chain[i].is_result), len(chain))
+        return (*[item.message for item in self.lead], *chain[self.own_from : end + 1])
 
     @property
     def _form(self) -> Form | None:
         """The form that the upstream requires; None if nothing is to be adapted, as in a view without any change."""
-        is_bare = self.own_from == 0 and not self.lead
-        return None if is_bare else self.transcript.form
-
-    @property
-    def _start(self) -> int:
-        return len(self.transcript.chain) if self.own_from is None else self.own_from
+        return None if self.own_from == 0 and not self.lead else self.transcript.form
 
     @property
     def _own(self) -> tuple[Message, ...]:
-        return self.transcript.chain[self._start :]
+        return self.transcript.chain[self.own_from :]
 
     @property
     def _own_tokens(self) -> int:
@@ -161,7 +143,7 @@ class View:
 
         Summed directly where they are few, else as all tokens less those of the messages before them.
         """
-        transcript, start = self.transcript, self._start
+        transcript, start = self.transcript, self.own_from
         if start > len(transcript.chain) // 2:
             return sum([message.tokens for message in self._own])
         before = sum([message.tokens for message in transcript.chain[:start]])
@@ -180,22 +162,18 @@ class View:
 
     @cached_property
     def task(self) -> int | None:
-        """The item that is, or stands for, the first user message."""
         return self.item_of(self.transcript.task)
 
     @cached_property
     def last_user(self) -> int | None:
-        """The item that is the last user message."""
         return self.item_of(self.transcript.last_user)
 
     @cached_property
     def question(self) -> tuple[int, ...]:
-        """The items that are the last user message, and what the client put in front of it in this request."""
         return self._items_of(self.transcript.question)
 
     @cached_property
     def stays(self) -> tuple[int, ...]:
-        """The items that every condensation keeps whole: the question, and what is pinned."""
         return self._items_of(self.transcript.stays)
 
     def _items_of(self, indices: Iterable[int]) -> tuple[int, ...]:
@@ -216,14 +194,7 @@ class View:
         """
         newest = self.structure.newest_round
         before_round = newest.start if newest else self.size
-        if self.ends_with_user:
-            return min(before_round, *self.question)
-        return before_round
-
-    @property
-    def ends_with_user(self) -> bool:
-        """Whether the last item is a user message, so that the model is asked something and not shown results."""
-        return self.size > 0 and self.last_user == self.size - 1
+        return min(before_round, *self.question) if self.last_user == self.size - 1 else before_round
 
     @property
     def is_verbatim(self) -> bool:
@@ -244,8 +215,8 @@ class View:
         """The item that is, or stands for, the chain message `index`."""
         if index is None:
             return None
-        if index >= self._start:
-            return len(self.lead) + index - self._start
+        if index >= self.own_from:
+            return len(self.lead) + index - self.own_from
         return self._places.get(index)
 
     @cached_property
@@ -258,7 +229,9 @@ class View:
         form = self._form
         if form is None:
             return self._in_order(self.covered_count)
-        placed, items = self._in_order(0 if form.systems_lead else self.covered_count), iter(self.items)
+        # An alternating list has no other place than its front for the systems inside the covered span.
+        systems_lead = form.alternate_roles or not form.middle_system
+        placed, items = self._in_order(0 if systems_lead else self.covered_count), iter(self.items)
         own = (Placed(each, None if each.role is Role.SYSTEM else next(items).piece) for each in placed)
         return list(shape(own, form, self.counter))
 
@@ -271,16 +244,19 @@ class View:
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
             waiting[place if place == 0 or place > self.covered_count else behind].append(system)
-        placed, at = waiting.pop(0, []), self._end_of_turn_in_head
-        for i, item in enumerate(self.lead):
-            if i == at:
-                placed += waiting.pop(self.covered_count, ())
+        end = self._end_of_turn_in_head
+        placed = [*waiting.pop(0, ()), *[item.message for item in self.lead[:end]]]
+        placed += waiting.pop(self.covered_count, ())
+        for i, item in enumerate(self.lead[end:], end):
             placed.append(item.message)
             if i >= self.head_size and isinstance(item.piece, Keep):
                 placed += waiting.pop(item.piece.index + 1, ())
-        if len(self.lead) == at:
-            placed += waiting.pop(self.covered_count, ())
-        return [*placed, *self._woven(waiting)]
+        done, chain = self.own_from, self.transcript.chain
+        for place in sorted(waiting):
+            placed += chain[done:place]
+            done = max(done, place)
+            placed += waiting[place]
+        return [*placed, *chain[done:]]
 
     @property
     def _end_of_turn_in_head(self) -> int:
@@ -293,24 +269,10 @@ class View:
         ends = (i for i in range(self.head_size, 0, -1) if self.lead[i - 1].message.role is not Role.ASSISTANT)
         return next(ends, self.head_size)
 
-    def _woven(self, waiting: dict[int, list[Message]]) -> list[Message]:
-        """The messages after the lead, with the system messages in `waiting` at their places (chain indices)."""
-        placed: list[Message] = []
-        done = self._start
-        chain = self.transcript.chain
-        for place in sorted(waiting):
-            placed += chain[done:place]
-            done = max(done, place)
-            placed += waiting[place]
-        return [*placed, *chain[done:]]
-
     def to_json(self) -> str:
         """The message list as JSON text; the client's messages keep the text they came in."""
-        return self.encoded().decode("utf-8", "surrogatepass")
-
-    def encoded(self) -> bytes:
-        """The message list as bytes of JSON text."""
-        return b"[" + b",".join([message.data for message in self.messages]) + b"]"
+        data = b",".join([message.data for message in self.messages])
+        return f"[{data.decode('utf-8', 'surrogatepass')}]"
 
 
 def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counter: TokenCounter) -> View:
@@ -324,11 +286,9 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     """
     if not (overlays or transcript.patches or transcript.unknown):
         return View(transcript, (), 0, 0, fixed + transcript.system_tokens, counter, 0)
-    head = max(overlays, key=lambda overlay: overlay.covered, default=None)
-    if head is not None and head.covered == 0:
-        head = None
+    head = max((overlay for overlay in overlays if overlay.covered), key=lambda overlay: overlay.covered, default=None)
     if head is None and transcript.bound_until:
-        transcript = transcript.with_bound_until(0)
+        transcript = transcript.having(bound_until=0)
     covered = head.covered if head else 0
     inserted: dict[int, list[Piece]] = defaultdict(list)
     for patch in transcript.patches:
@@ -359,7 +319,8 @@ def _resolve(
     bound_until = transcript.bound_until if bound_until is None else bound_until
     for piece in pieces:
         if isinstance(piece, Literal) and not _is_here(piece, transcript):
-            yield Item(_message(piece, transcript, counter), piece)
+            role = None if piece.origin is None else transcript.chain[piece.origin].role
+            yield Item(literal(loads(piece.raw), counter, role, piece.raw), piece)
             continue
         index = source(piece)
         if index is not None and transcript.chain[index].has_text:
@@ -387,11 +348,6 @@ def _is_here(piece: Literal, transcript: Transcript) -> bool:
     return message.has_text and (
         message.raw == piece.raw or message.digest == message_digest(loads(piece.raw), message.dialect)
     )
-
-
-def _message(piece: Literal, transcript: Transcript, counter: TokenCounter) -> Message:
-    role = transcript.chain[piece.origin].role if piece.origin is not None else None
-    return literal(loads(piece.raw), counter, role, piece.raw)
 
 
 def item_for(piece: Piece, transcript: Transcript, counter: TokenCounter) -> Item:

@@ -17,13 +17,12 @@ from typing import Any, ClassVar
 from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused, NothingToSummarize
 from strategies.core.plan import Plan, Replace
-from strategies.core.protocol import Judging, Polling, SessionFacts, Shortened, Steps, Strategy, Verdict
+from strategies.core.protocol import SessionFacts, Shortened, Steps, Strategy, Verdict
 from strategies.core.replacement import frame_tokens, replacement, stands_for
 from strategies.core.replay import JUDGED
 from strategies.core.summary import MIN_RECORD, RecordForm, record_cap, summarize
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View
-from strategies.dynacontext import voting
 from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.record import FORMS, cap_after_vote, lead_in, span_of
 from strategies.dynacontext.scope import (
@@ -36,55 +35,36 @@ from strategies.dynacontext.scope import (
     judged_end,
     leave_out,
 )
+from strategies.dynacontext.voting import Voting, turns_since_reset
 from strategies.memory.attribution import attribute_cards
 
 __all__ = ["DynaContext", "DynaContextOptions"]
 
 
 @dataclass(frozen=True, slots=True)
-class DynaContext(Strategy, Judging):
-    """Asks several judges in one ballot, and a summarizer up to three times."""
-
+class DynaContext(Strategy, Voting):
     options: DynaContextOptions
     name: ClassVar[str] = "dynacontext"
     asks: ClassVar[bool] = True
-
-    @property
-    def inline(self) -> bool:
-        """Whether votes are held before forwarding instead of after the reply."""
-        return self.options.judge == "inline"
 
     def shortened(self, view: View, metadata: Mapping[str, Any]) -> Shortened | None:
         """`view` without what `on_drift=rollback` or `tail=drop` leaves out; None if that is nothing."""
         left = leave_out(view, self.options, metadata.get(self.name, {}))
         return left and Shortened(left.view, {self.name: left.metadata})
 
-    def skip_reason(self, view: View, budget: Budget, session: SessionFacts) -> str:
-        """`early-turns`, `cool-down`, `max-branches`, `judged-already`, `min-growth`, `cannot-shrink`, or ""."""
-        return voting.skip_reason(view, budget, session, self.options)
-
-    def judge(self, view: View, budget: Budget, session: SessionFacts) -> Polling:
-        """Yields one ballot on the compact history, and returns its verdict."""
-        (votes,) = yield (voting.ballot(view, budget, self.options),)
-        return voting.verdict(view, session, votes, self.options)
-
-    def state(self, view: View, session: SessionFacts, skipped: str) -> Mapping[str, Any]:
-        """`turns_since_reset`, `should_judge`, `last_skip_reason`, `last_judge_metadata`."""
-        return voting.state(view, session, skipped)
-
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
         """Plans a record in the place of the history that the judges voted on, or of all of it at the context limit."""
-        options = self.options
-        digests = view.transcript.digests
-        verdict = (
-            session.verdict if session.verdict and session.verdict.yes and session.verdict.stands_in(digests) else None
-        )
-        scope = self._scope(view, budget, verdict)
+        options, verdict = self.options, session.verdict
+        if verdict and not (verdict.yes and verdict.stands_in(view.transcript.digests)):
+            verdict = None
+        if verdict:
+            scope = after_vote(view, options, budget.task_cap, judged_end(view, verdict))
+        else:
+            scope = at_limit(view, options, budget.task_cap, 2 * MIN_RECORD + frame_tokens(view.counter))
         span = span_of(view, scope)
         if span.tokens <= MIN_RECORD:
             raise NothingToSummarize(f"{span.tokens} tokens")
-        most = options.summary_max_tokens
-        cap = cap_after_vote(span, budget, options) if verdict else record_cap(view, budget, most)
+        cap = cap_after_vote(span, budget, options) if verdict else record_cap(view, budget, options.summary_max_tokens)
         telemetry = self._telemetry(view, scope, verdict)
         try:
             record = yield from summarize(span, cap, budget, session, self._form)
@@ -94,8 +74,7 @@ class DynaContext(Strategy, Judging):
         count = stands_for(view, scope.end) - max(len(scope.first) - 1, 0)
         piece = replacement(record.text, count, view.counter.dialect, chinese=is_chinese(view.transcript))
         edit = Replace(0, scope.end, (*scope.first, *lead_in(view, options), piece, *scope.last))
-        cards = attribute_cards(record.cards, view, span.items)
-        return Plan((edit,), telemetry, cards=cards)
+        return Plan((edit,), telemetry, cards=attribute_cards(record.cards, view, span.items))
 
     @property
     def _form(self) -> RecordForm:
@@ -104,13 +83,7 @@ class DynaContext(Strategy, Judging):
             form = form._replace(limits=form.limits._replace(results=0))
         return form.with_cards() if self.options.memory_cards else form
 
-    def _scope(self, view: View, budget: Budget, verdict: Verdict | None) -> Scope:
-        if verdict is None:
-            return at_limit(view, self.options, budget.task_cap, 2 * MIN_RECORD + frame_tokens(view.counter))
-        return after_vote(view, self.options, budget.task_cap, judged_end(view, verdict))
-
     def _telemetry(self, view: View, scope: Scope, verdict: Verdict | None) -> dict[str, Any]:
-        """The telemetry fields of the source documents for one condensation."""
         votes = verdict.metadata if verdict else {}
         return {
             "trigger": JUDGED if verdict else "condensation_request",
@@ -126,7 +99,7 @@ class DynaContext(Strategy, Judging):
             "keep_last": self.options.keep_last,
             "early_turns": self.options.early_turns,
             "voting_k": self.options.voting_k,
-            "turns_since_reset": voting.turns_since_reset(view),
+            "turns_since_reset": turns_since_reset(view),
             "mode": self.options.mode,
             "promptDigest": self._form.digest,
         }

@@ -9,23 +9,11 @@ from strategies.core.options import Options, Value, option
 
 AUTOMATIC = -1
 
-_CHAT: Mapping[str, Value] = {
-    "min_growth": AUTOMATIC,
-    "tail": "keep",
-    "on_drift": "carry",
-    "empty_assistant": False,
-    "include_tool_content": True,
-}
+_SET = ("min_growth", "tail", "on_drift", "empty_assistant", "include_tool_content")
 _PRESETS: Mapping[str, Mapping[str, Value]] = {
-    "chat": _CHAT,
-    "openhands": {**_CHAT, "tail": "drop"},
-    "refer": {
-        "min_growth": 0,
-        "tail": "drop",
-        "on_drift": "rollback",
-        "empty_assistant": True,
-        "include_tool_content": False,
-    },
+    "chat": dict(zip(_SET, (AUTOMATIC, "keep", "carry", False, True), strict=True)),
+    "openhands": dict(zip(_SET, (AUTOMATIC, "drop", "carry", False, True), strict=True)),
+    "refer": dict(zip(_SET, (0, "drop", "rollback", True, False), strict=True)),
 }
 
 
@@ -35,7 +23,7 @@ class DynaContextOptions(Options):
 
     mode: str = option("chat", one_of="chat openhands refer")
     voting_k: int = option(5, 1, 25)
-    early_turns: int = option(1, 0, source="KEEP_EARLY_INTERACTION")
+    early_turns: int = option(1, 0)
     min_growth: int = option(AUTOMATIC, AUTOMATIC)
     max_branches: int = option(5, 0)
     judge: str = option("after", one_of="after inline")
@@ -55,12 +43,12 @@ class DynaContextOptions(Options):
     @property
     def conflict(self) -> str:
         """A tail cannot be dropped while the model has yet to answer it."""
-        if self.tail == "drop" and self.judge == "inline":
-            return (
-                "'tail=drop' (also by 'mode') needs 'judge=after': the tail of a vote that is held before forwarding is"
-                " what the model must answer; add 'tail=keep' to use 'judge=inline'"
-            )
-        return ""
+        if self.tail == "keep" or self.judge == "after":
+            return ""
+        return (
+            "'tail=drop' (also by 'mode') needs 'judge=after': the tail of a vote that is held before forwarding is"
+            " what the model must answer; add 'tail=keep' to use 'judge=inline'"
+        )
 
     def preset(self, mode: str) -> Mapping[str, Value]:
         return _PRESETS.get(mode, {})

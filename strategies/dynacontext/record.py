@@ -13,6 +13,7 @@ import re
 
 from strategies.core.answer import ParsedAnswer, read_plain_answer
 from strategies.core.budget import Budget
+from strategies.core.errors import NothingToSummarize
 from strategies.core.messages import dump
 from strategies.core.parsing import tag_contents
 from strategies.core.pieces import Literal, PieceKind
@@ -23,7 +24,6 @@ from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.scope import Scope
 
 TRIES = 3
-
 _SECTIONS = ("history_detail", "history_summary", "future_direction")
 _OPENED = re.compile(rf"<({'|'.join(_SECTIONS)})>")
 
@@ -60,7 +60,12 @@ FORMS = {
 
 
 def span_of(view: View, scope: Scope) -> Span:
-    """The span that the record of a scope stands for; the tokens of the frame are subtracted from what it may have."""
+    """The span that the record of a scope stands for; the tokens of the frame are subtracted from what it may have.
+
+    Raises `NothingToSummarize` where the record would add nothing.
+    """
+    if not scope.candidates:
+        raise NothingToSummarize("nothing between the first messages and those that must stay")
     return Span.before(view, scope.recorded, scope.tokens - frame_tokens(view.counter))
 
 

@@ -4,9 +4,8 @@ The first messages stay, and everything after them is a candidate for the record
 messages is excluded from the record: up to `exclude_tail_max` messages of the assistant and its tools, back to a user
 message at most, because they may be half of something. Without a vote, at the context limit, there is no such tail.
 
-Messages that every strategy must leave alone are never candidates: the view's `limit` ends every scope. Rounds stay
-whole, so an end moves to a legal cut. A tail that is kept grows by the rest of its round; one that is dropped shrinks,
-because dropped messages are in no record.
+Rounds stay whole, so an end moves to a legal cut. A tail that is kept grows by the rest of its round; one that is
+dropped shrinks, because dropped messages are in no record.
 
 `leave_out` drops messages after the record when it is applied for the first time. With `on_drift=rollback` these are
 all messages between the record and those that the model must answer. The source document goes back to the last message
@@ -17,11 +16,11 @@ may touch, and is older now.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-from strategies.core.errors import InvalidPlan, NothingToSummarize
+from strategies.core.errors import InvalidPlan
 from strategies.core.messages import Role
 from strategies.core.pieces import Piece
 from strategies.core.plan import Plan, Replace, apply, check, task_piece
@@ -38,13 +37,10 @@ class Scope(NamedTuple):
     end: int
     """The items before this one are replaced by `first`, the replacement, and `last`."""
     first: tuple[Piece, ...]
-    """The first messages, which stay."""
     last: tuple[Piece, ...]
-    """The question and what is pinned, as far as they lie before `end`."""
     candidates: tuple[int, ...]
     """The chain indices of the messages that the record adds to an earlier one."""
     excluded: int
-    """How many messages of the tail were excluded."""
     dropped: tuple[int, ...]
     """The chain indices of the messages that are in neither the record nor the view."""
     tokens: int
@@ -58,12 +54,12 @@ def judged_end(view: View, verdict: Verdict) -> int:
 
 
 def after_vote(view: View, options: DynaContextOptions, task_cap: int, judged: int) -> Scope:
-    """The scope after a YES on the items before `judged`; raises `NothingToSummarize`."""
+    """The scope after a YES on the items before `judged`."""
     most = _cut_before(view, min(judged - options.keep_last, view.last_cut))
     tail = _tail_cut(view, judged, options)
     recorded = min(tail, most)
     end = most if options.tail == "drop" else recorded
-    return _with_candidates(_scope(view, options, task_cap, (recorded, end), judged - tail))
+    return _scope(view, options, task_cap, (recorded, end), judged - tail)
 
 
 def at_limit(view: View, options: DynaContextOptions, task_cap: int, least: int) -> Scope:
@@ -78,7 +74,7 @@ def at_limit(view: View, options: DynaContextOptions, task_cap: int, least: int)
         scope = _scope(view, options, task_cap, (end, end), 0)
         if scope.candidates and scope.tokens >= least:
             break
-    return _with_candidates(scope)
+    return scope
 
 
 def _tail_cut(view: View, judged: int, options: DynaContextOptions) -> int:
@@ -111,43 +107,27 @@ def _lead(view: View, keep_first: int) -> int:
     return next((i for i in range(wanted, end) if view.structure.cuts[i]), end)
 
 
-def _candidates(view: View, lead: int, end: int) -> Iterator[int]:
-    """Yields the chain indices that a record of the items before `end` adds to an earlier record."""
-    opening = range(min(view.task or 0, end))
-    recorded = -1 if view.replacement is None else view.replacement
-    for i in chain(opening, range(lead, end)):
-        source = view.items[i].source
-        if i > recorded and i not in view.stays and source is not None:
-            yield source
-
-
 def _scope(view: View, options: DynaContextOptions, task_cap: int, ends: tuple[int, int], excluded: int) -> Scope:
     recorded, end = ends
     lead = min(_lead(view, options.keep_first), end)
-    candidates = tuple(_candidates(view, lead, recorded))
-    first = _first(view, lead, end, task_cap)
+    # The chain indices that a record of the items before `recorded` adds to an earlier record.
+    opening, earlier = range(min(view.task or 0, recorded)), -1 if view.replacement is None else view.replacement
+    added = (i for i in chain(opening, range(lead, recorded)) if i > earlier)
+    candidates = tuple(_sources(view, added))
+    first: tuple[Piece, ...] = ()
+    if view.task is not None and view.task < end:
+        first = (*task_piece(view, task_cap), *(item.piece for item in view.items[view.task + 1 : lead]))
     kept_last = tuple(view.items[i].piece for i in view.stays if lead <= i < end)
     stays = (item_for(piece, view.transcript, view.counter) for piece in (*first, *kept_last))
     goes = sum(item.message.tokens for item in view.items[:end]) - sum(item.message.tokens for item in stays)
-    return Scope(recorded, end, first, kept_last, candidates, excluded, tuple(sources(view, recorded, end)), goes)
+    dropped = tuple(_sources(view, range(recorded, end)))
+    return Scope(recorded, end, first, kept_last, candidates, excluded, dropped, goes)
 
 
-def _with_candidates(scope: Scope) -> Scope:
-    if not scope.candidates:
-        raise NothingToSummarize("nothing between the first messages and those that must stay")
-    return scope
-
-
-def sources(view: View, start: int, end: int) -> Iterator[int]:
-    """The chain indices of the items [start, end), but not those of messages that always stay."""
-    found = (item.source for item in view.items[start:end])
-    return (source for source in found if source is not None and source not in view.transcript.stays)
-
-
-def _first(view: View, lead: int, end: int, task_cap: int) -> tuple[Piece, ...]:
-    if view.task is None or view.task >= end:
-        return ()
-    return (*task_piece(view, task_cap), *(item.piece for item in view.items[view.task + 1 : lead]))
+def _sources(view: View, places: Iterable[int]) -> list[int]:
+    """The chain indices of these items, but not those of messages that always stay."""
+    found = (view.items[i].source for i in places if i not in view.stays)
+    return [source for source in found if source is not None]
 
 
 JUDGED_COUNT, EXCLUDED = "judged_message_count", "tail_exclusion_count"
@@ -159,8 +139,8 @@ def leave_out(view: View, options: DynaContextOptions, telemetry: Mapping[str, A
     The head of the result also covers the dropped messages. None if there is nothing to drop, or if a round would
     break.
     """
-    judged = int(telemetry.get(JUDGED_COUNT, 0))
-    start, end = _span(view, options, judged, int(telemetry.get(EXCLUDED, 0)))
+    judged, excluded = int(telemetry.get(JUDGED_COUNT, 0)), int(telemetry.get(EXCLUDED, 0))
+    start, end = _span(view, options, judged, excluded)
     if end <= start:
         return None
     try:
@@ -168,19 +148,17 @@ def leave_out(view: View, options: DynaContextOptions, telemetry: Mapping[str, A
         check(after)
     except InvalidPlan:
         return None
-    dropped = dropped_fields(sources(view, start, end), judged)
-    excluded = max(int(telemetry.get(EXCLUDED, 0)), dropped["dropped_judged_count"])
-    return Shortened(after, {**telemetry, EXCLUDED: excluded, **dropped})
+    dropped = dropped_fields(_sources(view, range(start, end)), judged)
+    return Shortened(after, {**telemetry, EXCLUDED: max(excluded, dropped["dropped_judged_count"]), **dropped})
 
 
-def dropped_fields(dropped: Iterable[int], judged: int) -> dict[str, Any]:
+def dropped_fields(dropped: Sequence[int], judged: int) -> dict[str, Any]:
     """The telemetry fields of the messages that are in neither record nor view; the first `judged` were voted on."""
-    indices = list(dropped)
-    voted_on = [index for index in indices if index < judged]
+    voted_on = [index for index in dropped if index < judged]
     return {
         "dropped_judged_count": len(voted_on),
         "dropped_judged_event_ids": voted_on,
-        "dropped_drift_count": len(indices) - len(voted_on),
+        "dropped_drift_count": len(dropped) - len(voted_on),
     }
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from strategies.core.budget import Budget
 from strategies.core.condensation import standing_in
-from strategies.core.effects import Ballot, Result, Vote, Votes, tally
+from strategies.core.effects import Ballot, Tally, Vote, Votes, tally
 from strategies.core.errors import StrategyError
 from strategies.core.history import WIDEST, as_text, break_fences, originals
 from strategies.core.messages import Role
-from strategies.core.protocol import SessionFacts, Verdict
+from strategies.core.protocol import Judging, Polling, SessionFacts, Verdict
 from strategies.core.replacement import previous_text
 from strategies.core.replay import JUDGED
 from strategies.core.requirement import RULES, Requirement
@@ -27,6 +27,7 @@ from strategies.prompts import prompt, prompt_digest
 
 ATTEMPTS = 3
 
+_ROUNDS_TO_COOL_DOWN = 2  # the one that was the newest when the record was made, and one that has come since
 _MIN_GROWTH = 2_000
 _REWRITTEN = 3  # messages at the end that a client may rewrite a turn later
 _GROWTH = 0.25
@@ -35,24 +36,91 @@ COMPACT = WIDEST._replace(results=0, arguments=300)
 """How much of a message judges see at most: of a tool's result only its size."""
 
 
-def skip_reason(view: View, budget: Budget, session: SessionFacts, options: DynaContextOptions) -> str:
-    """Why no vote is held on a view now, as a kebab-case word; "" if one is held."""
-    if turns_since_reset(view) < options.early_turns + 1:
-        return "early-turns"
-    if _is_cooling_down(view):
-        return "cool-down"
-    if _branches(view, session) >= options.max_branches:
-        return "max-branches"
-    last = last_vote(view, session)
-    if (
-        last is not None
-        and last.message_count == len(view.transcript.chain)
-        and last.stands_in(view.transcript.digests)
-    ):
-        return "judged-already"
-    if last is not None and _growth(view, last) < _least_growth(last, options):
-        return "min-growth"
-    return "" if _can_shrink(view, budget, options) else "cannot-shrink"
+class Voting(Judging):
+    """The votes of a strategy with these options."""
+
+    options: DynaContextOptions
+
+    @property
+    def inline(self) -> bool:
+        return self.options.judge == "inline"
+
+    def skip_reason(self, view: View, budget: Budget, session: SessionFacts) -> str:
+        """Why no vote is held on a view now, as a kebab-case word; "" if one is held."""
+        chain, digests = view.transcript.chain, view.transcript.digests
+        if turns_since_reset(view) < self.options.early_turns + 1:
+            return "early-turns"
+        rounds_since = sum(message.role is Role.ASSISTANT for message in chain[view.covered_count :])
+        if view.replacement is not None and rounds_since <= _ROUNDS_TO_COOL_DOWN:
+            return "cool-down"
+        branches = sum(made.trigger == JUDGED for made in standing_in(session.condensations, digests))
+        if branches >= self.options.max_branches:
+            return "max-branches"
+        last = last_vote(view, session)
+        if last and last.message_count == len(chain) and last.stands_in(digests):
+            return "judged-already"
+        if last:
+            least = max(_MIN_GROWTH, int(last.tokens * _GROWTH))
+            growth = sum(message.tokens for message in chain[known_of(last, view) :])
+            if growth < (least if self.options.min_growth == AUTOMATIC else self.options.min_growth):
+                return "min-growth"
+        return "" if _can_shrink(view, budget, self.options) else "cannot-shrink"
+
+    def judge(self, view: View, budget: Budget, session: SessionFacts) -> Polling:
+        """Asks for one ballot on as much of the view's compact history as fits. Judges out of reach count as NO."""
+        system, counter, options = prompt("judge"), view.counter, self.options
+        earlier = previous_text(view)
+        before = f"<earlier_record>\n{break_fences(earlier)}\n</earlier_record>\n\n" if earlier else ""
+        room = int((budget.window - options.judge_max_tokens) * _FILL) - counter.text(system) - counter.text(before)
+        text = as_text(originals(view, view.items), max(room, 256), counter, COMPACT)
+        ballot = Ballot(
+            system=system,
+            user=f"{before}<history>\n{text}\n</history>\n\nVote now.",
+            k=options.voting_k,
+            max_attempts=ATTEMPTS * options.voting_k,
+            max_tokens=options.judge_max_tokens,
+            at_once=options.ballot == "n",
+        )
+        (result,) = yield (ballot,)
+        votes = result.votes if isinstance(result, Votes) else ()
+        outcome, digests = tally(votes, options.voting_k), view.transcript.digests
+        digest, *rewritten = reversed(digests[-1 - _REWRITTEN :] or [b""])
+        metadata = _metadata(view, votes, outcome)
+        return Verdict(outcome.yes, digest, len(digests), view.tokens, session.now, metadata, tuple(rewritten))
+
+    def state(self, view: View, session: SessionFacts, skipped: str) -> Mapping[str, Any]:
+        """The `dynacontext_state` of the source documents."""
+        last = last_vote(view, session)
+        return {
+            "turns_since_reset": turns_since_reset(view),
+            "should_judge": not skipped,
+            "last_skip_reason": skipped or None,
+            "last_judge_metadata": last.metadata.get("judge_metadata") if last else None,
+        }
+
+
+def _metadata(view: View, votes: Sequence[Vote], outcome: Tally) -> dict[str, Any]:
+    return {
+        "judge_metadata": {
+            "valid_votes": outcome.valid,
+            "yes_votes": outcome.yes_votes,
+            "no_votes": outcome.no_votes,
+            "threshold": outcome.threshold,
+            "reasoning": [vote.reasoning for vote in votes if vote.yes is not None],
+        },
+        "judge_votes": [
+            {
+                "decision": None if vote.yes is None else ("YES" if vote.yes else "NO"),
+                "parsed_ok": vote.yes is not None,
+                "reasoning_present": bool(vote.reasoning),
+                "error_type": vote.error or None,
+                "reasoning": vote.reasoning,
+            }
+            for vote in votes
+        ],
+        "turns_since_reset": turns_since_reset(view),
+        "promptDigest": prompt_digest("judge"),
+    }
 
 
 def turns_since_reset(view: View) -> int:
@@ -71,20 +139,6 @@ def turns_since_reset(view: View) -> int:
     return users - 1 if was_waiting else users + 1
 
 
-def _is_cooling_down(view: View) -> bool:
-    """Whether no more than one round has come since the newest replacement was made."""
-    if view.replacement is None:
-        return False
-    rounds = sum(message.role is Role.ASSISTANT for message in view.transcript.chain[view.covered_count :])
-    return rounds <= 2
-
-
-def _branches(view: View, session: SessionFacts) -> int:
-    """How many condensations by vote stand in this chain."""
-    standing = standing_in(session.condensations, view.transcript.digests)
-    return sum(each.trigger == JUDGED for each in standing)
-
-
 def last_vote(view: View, session: SessionFacts) -> Verdict | None:
     """The newest verdict on a prefix of this chain, whose last few messages may have been rewritten since.
 
@@ -100,16 +154,6 @@ def known_of(verdict: Verdict, view: View) -> int:
     return next((count for count, each in places if 0 < count <= len(digests) and digests[count - 1] == each), 0)
 
 
-def _growth(view: View, last: Verdict) -> int:
-    return sum(message.tokens for message in view.transcript.chain[known_of(last, view) :])
-
-
-def _least_growth(last: Verdict, options: DynaContextOptions) -> int:
-    if options.min_growth == AUTOMATIC:
-        return max(_MIN_GROWTH, int(last.tokens * _GROWTH))
-    return options.min_growth
-
-
 def _can_shrink(view: View, budget: Budget, options: DynaContextOptions) -> bool:
     """Whether a YES would shrink the view by enough even with the longest acceptable record."""
     try:
@@ -118,63 +162,3 @@ def _can_shrink(view: View, budget: Budget, options: DynaContextOptions) -> bool
     except StrategyError:
         return False
     return saved > 0 and saved >= RULES[Requirement.PREPARE].least_shrink * view.tokens
-
-
-def ballot(view: View, budget: Budget, options: DynaContextOptions) -> Ballot:
-    """The ballot of a round of votes, with as much of the view's history as fits into the window."""
-    system, counter = prompt("judge"), view.counter
-    earlier = previous_text(view)
-    before = f"<earlier_record>\n{break_fences(earlier)}\n</earlier_record>\n\n" if earlier else ""
-    room = int((budget.window - options.judge_max_tokens) * _FILL) - counter.text(system) - counter.text(before)
-    text = as_text(originals(view, view.items), max(room, 256), counter, COMPACT)
-    return Ballot(
-        system=system,
-        user=f"{before}<history>\n{text}\n</history>\n\nVote now.",
-        k=options.voting_k,
-        max_attempts=ATTEMPTS * options.voting_k,
-        max_tokens=options.judge_max_tokens,
-        at_once=options.ballot == "n",
-    )
-
-
-def verdict(view: View, session: SessionFacts, result: Result, options: DynaContextOptions) -> Verdict:
-    """The verdict of a round of votes. Judges that cannot be reached count as NO."""
-    votes: Sequence[Vote] = result.votes if isinstance(result, Votes) else ()
-    outcome = tally(votes, options.voting_k)
-    metadata = {
-        "judge_metadata": {
-            "valid_votes": outcome.valid,
-            "yes_votes": outcome.yes_votes,
-            "no_votes": outcome.no_votes,
-            "threshold": outcome.threshold,
-            "reasoning": [vote.reasoning for vote in votes if vote.yes is not None],
-        },
-        "judge_votes": [_vote_fields(vote) for vote in votes],
-        "turns_since_reset": turns_since_reset(view),
-        "promptDigest": prompt_digest("judge"),
-    }
-    digests = view.transcript.digests
-    digest, *earlier = reversed(digests[-1 - _REWRITTEN :] or [b""])
-    return Verdict(outcome.yes, digest, len(digests), view.tokens, session.now, metadata, tuple(earlier))
-
-
-def _vote_fields(vote: Vote) -> dict[str, Any]:
-    """A vote with the field names of the source documents."""
-    return {
-        "decision": None if vote.yes is None else ("YES" if vote.yes else "NO"),
-        "parsed_ok": vote.yes is not None,
-        "reasoning_present": bool(vote.reasoning),
-        "error_type": vote.error or None,
-        "reasoning": vote.reasoning,
-    }
-
-
-def state(view: View, session: SessionFacts, reason: str) -> Mapping[str, Any]:
-    """The `dynacontext_state` of the source documents; `reason` is why no vote was held, or ""."""
-    last = last_vote(view, session)
-    return {
-        "turns_since_reset": turns_since_reset(view),
-        "should_judge": not reason,
-        "last_skip_reason": reason or None,
-        "last_judge_metadata": last.metadata.get("judge_metadata") if last else None,
-    }

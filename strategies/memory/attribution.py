@@ -10,7 +10,7 @@ assistant's.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
@@ -55,10 +55,13 @@ def attribute_cards(cards: Sequence[MemoryCard], view: View, items: Sequence[Ite
     terms = [sorted(distinct(card.content)) for card in cards]
     all_terms = frozenset(chain.from_iterable(terms))
     candidates = [_candidate(place, message, all_terms) for place, message in originals(view, items)]
-    places_of, digests = _occurrences(candidates), view.transcript.digests
-    occurrences = ({term: places_of.get(term, ()) for term in each} for each in terms)
-    pairs = zip(cards, occurrences, strict=True)
-    return tuple(_attribute(card, each, candidates, digests) for card, each in pairs)
+    by_term: defaultdict[str, list[int]] = defaultdict(list)
+    for at, candidate in enumerate(candidates):
+        for term in candidate.said | candidate.called:
+            by_term[term].append(at)
+    occurrences = ({term: by_term.get(term, ()) for term in of_card} for of_card in terms)
+    digests = view.transcript.digests
+    return tuple(_attribute(card, found, candidates, digests) for card, found in zip(cards, occurrences, strict=True))
 
 
 def _candidate(place: int, message: Message, wanted: Set[str]) -> _Candidate:
@@ -67,36 +70,24 @@ def _candidate(place: int, message: Message, wanted: Set[str]) -> _Candidate:
     return _Candidate(place, message.role, wanted & distinct(message.text), wanted & distinct(called))
 
 
-def _occurrences(candidates: Sequence[_Candidate]) -> Occurrences:
-    by_term: defaultdict[str, list[int]] = defaultdict(list)
-    for at, each in enumerate(candidates):
-        for term in each.said | each.called:
-            by_term[term].append(at)
-    return by_term
-
-
 def _attribute(
     card: MemoryCard, occurrences: Occurrences, candidates: Sequence[_Candidate], digests: Sequence[bytes]
 ) -> MemoryCard:
-    if _is_quoted(card, occurrences, candidates):
-        card = _as_tool_card(card)
-    of_tools = card.role is Role.TOOL
-    sources = _sources({term: _authored(of_tools, found, candidates) for term, found in occurrences.items()})
+    in_tools = _terms_said_by((Role.TOOL,), occurrences, candidates)
+    speakers = (Role.USER,) if card.type == RULE else (Role.USER, Role.ASSISTANT)
+    if in_tools >= QUOTED * len(occurrences) and in_tools > _terms_said_by(speakers, occurrences, candidates):
+        card = replace(card, role=Role.TOOL, type=card.type if card.type in FROM_TOOLS else "fact")
+    by_tool = card.role is Role.TOOL
+    sources = _sources(
+        {
+            term: [at for at in found if (candidates[at].role is Role.TOOL) is by_tool]
+            for term, found in occurrences.items()
+        }
+    )
     places = tuple(sorted(candidates[at].place for at in sources))
     if sources and card.role is Role.USER and all(candidates[at].role is Role.ASSISTANT for at in sources):
         card = replace(card, role=Role.ASSISTANT)
     return replace(card, places=places, messages=tuple(digests[place].hex() for place in places))
-
-
-def _authored(by_tools: bool, found: Iterable[int], candidates: Sequence[_Candidate]) -> list[int]:
-    """The candidates among `found` that are tool results, or those that are not."""
-    return [at for at in found if (candidates[at].role is Role.TOOL) is by_tools]
-
-
-def _is_quoted(card: MemoryCard, occurrences: Occurrences, candidates: Sequence[_Candidate]) -> bool:
-    speakers = (Role.USER,) if card.type == RULE else (Role.USER, Role.ASSISTANT)
-    in_tools = _terms_said_by((Role.TOOL,), occurrences, candidates)
-    return in_tools >= QUOTED * len(occurrences) and in_tools > _terms_said_by(speakers, occurrences, candidates)
 
 
 def _terms_said_by(roles: Sequence[Role], occurrences: Occurrences, candidates: Sequence[_Candidate]) -> int:
@@ -105,10 +96,6 @@ def _terms_said_by(roles: Sequence[Role], occurrences: Occurrences, candidates: 
         any(candidates[at].role in roles and term in candidates[at].said for at in found)
         for term, found in occurrences.items()
     )
-
-
-def _as_tool_card(card: MemoryCard) -> MemoryCard:
-    return replace(card, role=Role.TOOL, type=card.type if card.type in FROM_TOOLS else "fact")
 
 
 def _sources(occurrences: Occurrences) -> list[int]:

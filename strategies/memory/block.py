@@ -14,10 +14,11 @@ it comes last.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
-from strategies.core.messages import Role, TokenCounter, Value, dump
+from strategies.core.messages import Role, TokenCounter, dump
 from strategies.core.transcript import Transcript, is_chinese
 from strategies.memory.ranking import Entry, Hit
 
@@ -40,8 +41,6 @@ _MIN_ROOM = 8
 
 
 class Notes(NamedTuple):
-    """The notes that explain a text to the model, in one language."""
-
     block: str
     found: str
     tools: str
@@ -65,7 +64,6 @@ Shown = Callable[[Entry], bool]
 
 
 def notes_for(transcript: Transcript) -> Notes:
-    """The notes in the language of a conversation."""
     return CHINESE if is_chinese(transcript) else ENGLISH
 
 
@@ -77,7 +75,6 @@ def appears_in(texts: Iterable[str]) -> Shown:
 
 
 def block_room(window: int, memory_max_tokens: int = MAX_TOKENS) -> int:
-    """The maximum number of tokens of a block, for a window."""
     return min(memory_max_tokens, window // WINDOW_SHARE)
 
 
@@ -95,17 +92,14 @@ def memory_block(
     `hits` are best first; those for which `shown` holds are left out. Role and name are those of the source document;
     a view is written with others where an upstream refuses them (`strategies.core.shaping`).
     """
-
-    def message(content: str) -> Value:
-        return counter.dialect.assistant(content, NAME)
-
+    message = partial(counter.dialect.assistant, name=NAME)
     best = next((hit.score for hit in hits if shown is None or not shown(hit.entry)), 0.0)
     relevant = [hit for hit in hits if hit.score >= MIN_SHARE * best]
     frame = f"{HEADING}\n{notes.block}"
     room = tokens - counter.message(message(f"{frame}\n\n{notes.tools}"))
     chosen = _chosen(relevant, room, top_k, shown, counter)
     while chosen:
-        content = message(f"{frame}\n\n{_joined(_as_told(_passages(chosen)), notes)}")
+        content = message(f"{frame}\n\n{_joined(sorted(_passages(chosen), key=_order_in_block), notes)}")
         if counter.message(content) <= tokens:
             return dump(content)
         chosen.pop()
@@ -137,23 +131,21 @@ def _chosen(hits: Sequence[Hit], tokens: int, top_k: int, shown: Shown | None, c
     texts: set[str] = set()
     opened = 0
     for hit in hits:
-        is_beside = hit.position in near
-        if tokens < _MIN_ROOM or not (is_beside or opened < top_k) or _is_redundant(hit.entry, texts, shown):
+        entry, is_beside = hit.entry, hit.position in near
+        if tokens < _MIN_ROOM or not (is_beside or opened < top_k):
             continue
-        needed = counter.text(f"{_entry_text([hit.entry])}\n\n")
+        is_repeated = len(entry.text) >= SHORT and entry.text in texts
+        if is_repeated or (shown is not None and shown(entry)):
+            continue
+        needed = counter.text(f"{_entry_text([entry])}\n\n")
         if needed > tokens:
             continue
         tokens -= needed
         opened += not is_beside
         near.update(range(hit.position - BESIDE, hit.position + BESIDE + 1))
-        texts.add(hit.entry.text)
+        texts.add(entry.text)
         chosen.append(hit)
     return chosen
-
-
-def _is_redundant(entry: Entry, texts: Set[str], shown: Shown | None) -> bool:
-    """Whether the text is already among `texts` or shown elsewhere. Very short texts in `texts` may be repeated."""
-    return (len(entry.text) >= SHORT and entry.text in texts) or (shown is not None and shown(entry))
 
 
 # -- text ----------------------------------------------------------------------------------------------------------
@@ -173,7 +165,14 @@ class _Passage(NamedTuple):
         return self.hits[0].entry.role is Role.TOOL
 
     def __str__(self) -> str:
-        return "\n".join(_entry_text([hit.entry for hit in group]) for group in _consecutive_parts(self.hits))
+        groups: list[list[Entry]] = []
+        for entry in (hit.entry for hit in self.hits):
+            before = groups[-1][-1] if groups else None
+            if before and not entry.card and before.key == entry.key and before.part + 1 == entry.part:
+                groups[-1].append(entry)
+            else:
+                groups.append([entry])
+        return "\n".join(map(_entry_text, groups))
 
 
 def _passages(chosen: Sequence[Hit]) -> list[_Passage]:
@@ -198,56 +197,31 @@ def _beside(hits: Iterable[Hit]) -> Iterator[_Passage]:
         yield _Passage(passage)
 
 
-def _as_told(passages: list[_Passage]) -> list[_Passage]:
-    """Passages that are given best first: cards, then messages in the order of the conversation; tools' text last."""
-
-    def order(passage: _Passage) -> tuple[bool, bool, int]:
-        return passage.is_quoted, not passage.is_card, 0 if passage.is_card else passage.hits[0].position
-
-    return sorted(passages, key=order)
+def _order_in_block(passage: _Passage) -> tuple[bool, bool, int]:
+    """Cards come first, then messages in the order of the conversation; tools' text comes last."""
+    return passage.is_quoted, not passage.is_card, 0 if passage.is_card else passage.hits[0].position
 
 
 def _joined(passages: Iterable[_Passage], notes: Notes) -> str:
     """The text of passages, with an empty line between them, and a note before the first that quotes tools."""
-    text, before, is_noted = "", None, False
+    text, after_card, note = "", False, f"{notes.tools}\n"
     for passage in passages:
-        gap = "\n" if before is not None and before.is_card and passage.is_card else "\n\n"
-        note = f"{notes.tools}\n" if passage.is_quoted and not is_noted else ""
-        is_noted = is_noted or passage.is_quoted
-        text += (("\n\n" if note else gap) if text else "") + note + str(passage)
-        before = passage
+        gap = "\n" if after_card and passage.is_card and not (passage.is_quoted and note) else "\n\n"
+        text += gap if text else ""
+        if passage.is_quoted:
+            text, note = text + note, ""
+        text += str(passage)
+        after_card = passage.is_card
     return text
-
-
-def _consecutive_parts(hits: Sequence[Hit]) -> list[list[Hit]]:
-    """The hits, grouped so that consecutive parts of one message are together."""
-    groups: list[list[Hit]] = []
-    for hit in hits:
-        if groups and _is_next_part(groups[-1][-1].entry, hit.entry):
-            groups[-1].append(hit)
-        else:
-            groups.append([hit])
-    return groups
-
-
-def _is_next_part(before: Entry, after: Entry) -> bool:
-    return not after.card and before.key == after.key and before.part + 1 == after.part
 
 
 def _entry_text(entries: Sequence[Entry]) -> str:
     """The text of consecutive parts of one message, with its role and place."""
-    text = "".join(entry.text for entry in entries)
-    label = _label(entries)
-    if entries[0].role is not Role.TOOL:
+    text, first, last = "".join(entry.text for entry in entries), entries[0], entries[-1]
+    parts = f"part {first.part + 1}" if first is last else f"parts {first.part + 1}-{last.part + 1}"
+    which = "" if len(entries) == first.parts else f", {parts} of {first.parts}"
+    role = first.role.value
+    label = f"- {first.card} ({role})" if first.card else f"[{first.place + 1}{which}] {role}"
+    if first.role is not Role.TOOL:
         return f"{label}: {text}"
     return "\n".join((f"{label}:", *(f"> {line}" for line in text.splitlines())))
-
-
-def _label(entries: Sequence[Entry]) -> str:
-    first, last = entries[0], entries[-1]
-    if first.card:
-        return f"- {first.card} ({first.role.value})"
-    if len(entries) == first.parts:
-        return f"[{first.place + 1}] {first.role.value}"
-    parts = f"part {first.part + 1}" if first is last else f"parts {first.part + 1}-{last.part + 1}"
-    return f"[{first.place + 1}, {parts} of {first.parts}] {first.role.value}"

@@ -38,13 +38,11 @@ class _Reading(NamedTuple):
     """The features by which a card's sentence is compared."""
 
     text: str
-    """The normalized sentence."""
     grams: frozenset[str]
     """The n-grams of the sentence without its numbers, identifiers and negations."""
     numbers: frozenset[str]
     identifiers: frozenset[str]
     negated: bool
-    """Whether the sentence has a negation."""
     subject: frozenset[str]
     """The terms before the copula; empty if there is none."""
     value: frozenset[str]
@@ -58,20 +56,20 @@ def merge_cards(old: Sequence[MemoryCard], new: Iterable[MemoryCard]) -> list[Me
 
     A new card that repeats a superseded one counts as new.
     """
-    cards: list[MemoryCard] = []
-    board = _Board()
-    for card in old:
-        board.put(len(cards), card)
-        cards.append(card)
+    cards, board = list(old), _Board()
+    for at, card in enumerate(cards):
+        board.put(at, card)
     for card in new:
         reading = _read(card.content)
         near = board.near(reading)
-        if any(_same(_read(cards[at].content), reading) and _may_replace(cards[at], card) for at in near):
+        if any(_says_the_same(_read(cards[at].content), reading) and _may_replace(cards[at], card) for at in near):
             continue
         for at in near | board.about(reading):
-            if _supersedes(card, reading, cards[at]):
-                board.remove(at, cards[at])
-                cards[at] = replace(cards[at], superseded_by=card.id)
+            earlier = cards[at]
+            can_replace = earlier.type == card.type and _may_replace(card, earlier)
+            if can_replace and _contradict(_read(earlier.content), reading):
+                board.remove(at, earlier)
+                cards[at] = replace(earlier, superseded_by=card.id)
         board.put(len(cards), card)
         cards.append(card)
     return cards
@@ -116,10 +114,6 @@ class _Board:
             yield self._grams.setdefault((gram, reading.identifiers), set())
 
 
-def _supersedes(card: MemoryCard, reading: _Reading, old: MemoryCard) -> bool:
-    return old.type == card.type and _may_replace(card, old) and _contradict(_read(old.content), reading)
-
-
 def _may_replace(card: MemoryCard, other: MemoryCard) -> bool:
     """Whether `card` may take the place of `other`: a tool's card never takes the place of anybody else's."""
     return card.role is not Role.TOOL or other.role is Role.TOOL
@@ -140,7 +134,8 @@ _BROAD = frozenset(
 
 @lru_cache(maxsize=1_024)  # a reading takes 20 to 30 KB
 def _read(text: str) -> _Reading:
-    subject, value = _divided(text)
+    copula = _COPULA.search(text)
+    subject, value = (text[: copula.start()], text[copula.end() :]) if copula else ("", text)
     marks = frozenset(mark.casefold().rstrip(".:") for mark in _MARK.findall(text))
     numbers = frozenset(mark for mark in marks if mark[0].isdigit())
     rest = normalized(_NEGATION.sub(" ", _MARK.sub(" ", text)))
@@ -153,25 +148,13 @@ def _read(text: str) -> _Reading:
         _NEGATION.search(text) is not None,
         frozenset(terms(subject)),
         frozenset(normalized(value).split()) - STOP,
-        tuple(sorted(grams, key=_order)[: len(grams) - ceil(SAME * len(grams)) + 1]),
+        # Grams inside one word come first, because those with spaces are in many sentences.
+        tuple(sorted(grams, key=lambda gram: (gram.count(" "), gram))[: len(grams) - ceil(SAME * len(grams)) + 1]),
     )
 
 
-def _order(gram: str) -> tuple[int, str]:
-    """The sort key of n-grams: those inside one word come first, because those with spaces are in many sentences."""
-    return gram.count(" "), gram
-
-
-def _divided(content: str) -> tuple[str, str]:
-    """The parts of a sentence before and after its copula; without a copula, "" and the sentence."""
-    copula = _COPULA.search(content)
-    return (content[: copula.start()], content[copula.end() :]) if copula else ("", content)
-
-
-def _same(one: _Reading, other: _Reading) -> bool:
-    if one.text == other.text:
-        return True
-    return one[2:5] == other[2:5] and _similar(one, other) >= SAME
+def _says_the_same(one: _Reading, other: _Reading) -> bool:
+    return one.text == other.text or (one[2:5] == other[2:5] and _similar(one, other) >= SAME)
 
 
 def _contradict(old: _Reading, new: _Reading) -> bool:

@@ -27,12 +27,11 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from heapq import nlargest
 from itertools import count
-from typing import NamedTuple
 
 from strategies.core.cards import MemoryCard
 from strategies.core.messages import Message, Role
@@ -65,8 +64,6 @@ _IDENTIFIER = re.compile(r"(?<![A-Za-z])[A-Za-z]*+\d[\w.]*|(?<!\w)\w+(?:[._/:@\\
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry that a search can find."""
-
     key: str
     """Decides who may see the entry."""
     role: Role
@@ -75,9 +72,7 @@ class Entry:
     place: int = NOWHERE
     """The index of the message in the conversation; `NOWHERE` for a card, which has no neighbours."""
     part: int = 0
-    """The index of this part of the message."""
     parts: int = 1
-    """How many parts the message has."""
     card: str = ""
     """The type of the card; "" for a message."""
 
@@ -92,9 +87,7 @@ def message_entries(key: str, message: Message, place: int) -> list[Entry]:
 
 def text_entries(key: str, role: Role, text: str, place: int) -> list[Entry]:
     """The entries of the text at a place of the conversation, one for each part; none if the text is blank."""
-    if not text.strip():
-        return []
-    parts = split(text)
+    parts = split(text) if text.strip() else []
     return [Entry(key, role, part, place, number, len(parts)) for number, part in enumerate(parts)]
 
 
@@ -144,11 +137,6 @@ class Weights:
     single: float = 0.3
     """For a term that is a single character of a script without spaces."""
 
-    def kernel(self) -> tuple[tuple[int, float], ...]:
-        later = ((step, weight) for step, weight in enumerate(self.after, 1))
-        earlier = ((-step, weight) for step, weight in enumerate(self.before, 1))
-        return (*later, *earlier)
-
 
 DEFAULT = Weights()
 
@@ -176,20 +164,14 @@ class _Line:
     """The mean length of the entries, in terms; at least 1."""
 
 
-class _WeightedTerm(NamedTuple):
-    """A term of the query: its weight, and its occurrences as (number of the entry, times)."""
-
-    weight: float
-    postings: Sequence[tuple[int, int]]
-
-
 class Index:
     """A searchable index of one session's entries. Adding entries in parts gives the same index as all at once."""
 
     def __init__(self, entries: Iterable[Entry] = (), weights: Weights = DEFAULT) -> None:
         self._weights = weights
-        self._kernel = weights.kernel()
-        self._apart = 2 * (len(weights.after) + len(weights.before)) + 1
+        # How much a term counts at other places, by their distance.
+        self._kernel = (*enumerate(weights.after, 1), *((-step, share) for step, share in enumerate(weights.before, 1)))
+        self._apart = 2 * len(self._kernel) + 1
         self._entries: list[Entry] = []
         self._keys: list[str] = []
         self._places: list[int] = []
@@ -234,20 +216,17 @@ class Index:
         `allowed` holds the keys of the entries that may be seen; None allows all.
         """
         text = query if len(query) <= 2 * QUERY_END else f"{query[:QUERY_END]}\n{query[-QUERY_END:]}"
+        marked = {term for part in (*_QUOTED.findall(text), *_IDENTIFIER.findall(text)) for term in terms(part)}
+        single, quoted = self._weights.single, self._weights.quoted
+        weights = {term: informative_share(term, single) * (quoted if term in marked else 1.0) for term in terms(text)}
         line = self._line(allowed)
-        scores = self._scores(self._weigh(text), line)
+        scores = self._scores(weights, line)
         self._boost(scores, text, line)
         best = nlargest(limit, ((score, at) for at, score in scores.items() if at in line.numbers))
         return [Hit(self._entries[line.numbers[at]], at, score) for score, at in best]
 
     def visible(self, allowed: AbstractSet[str]) -> list[Hit]:
-        """All entries with these keys as hits without a score, in order and with the positions that `search` gives."""
         return [Hit(self._entries[number], at, 0.0) for at, number in self._line(allowed).numbers.items()]
-
-    def _weigh(self, query: str) -> dict[str, float]:
-        marked = {term for text in (*_QUOTED.findall(query), *_IDENTIFIER.findall(query)) for term in terms(text)}
-        single, quoted = self._weights.single, self._weights.quoted
-        return {term: informative_share(term, single) * (quoted if term in marked else 1.0) for term in terms(query)}
 
     def _line(self, allowed: AbstractSet[str] | None) -> _Line:
         """Messages have consecutive positions; a card is too far from everything else to have neighbours."""
@@ -265,23 +244,19 @@ class Index:
         """The scores by position. Some positions beyond the ends of the line have a score but no entry."""
         scores: dict[int, float] = {}
         room = MAX_POSTINGS
-        for term in self._rarest_first(weights, line):
-            df = len(term.postings)
-            worth = term.weight * math.log(1 + (len(line.numbers) - df + 0.5) / (df + 0.5))
-            for at, share in self._spread(term.postings[-room:], line).items():
+        known = [(term, self._postings[term]) for term in weights if term in self._postings]
+        if len(line.numbers) < len(self._entries):
+            known = [(term, [place for place in places if place[0] in line.positions]) for term, places in known]
+        known.sort(key=lambda found: (len(found[1]), found[0]))
+        for term, places in known:
+            df = len(places)
+            worth = weights[term] * math.log(1 + (len(line.numbers) - df + 0.5) / (df + 0.5))
+            for at, share in self._spread(places[-room:], line).items():
                 scores[at] = scores.get(at, 0.0) + worth * share / (share + 1)
             room -= df
             if room <= 0:
                 break
         return scores
-
-    def _rarest_first(self, weights: Mapping[str, float], line: _Line) -> list[_WeightedTerm]:
-        """The terms that occur in the line, rarest first."""
-        known = [(term, self._postings[term]) for term in weights if term in self._postings]
-        if len(line.numbers) < len(self._entries):
-            known = [(term, [each for each in postings if each[0] in line.positions]) for term, postings in known]
-        known.sort(key=lambda each: (len(each[1]), each[0]))
-        return [_WeightedTerm(weights[term], postings) for term, postings in known if postings]
 
     def _spread(self, postings: Sequence[tuple[int, int]], line: _Line) -> dict[int, float]:
         """How much a term counts at each position: BM25's normalized term frequency, spread to the neighbours."""
@@ -301,16 +276,14 @@ class Index:
         for name in set(_WORD.findall(query.casefold())) & self._said_by.keys():
             _multiply(scores, (line.positions.get(number) for number in self._said_by[name]), self._weights.speaker)
         named_dates = dates(query)
-        if named_dates:
-            _multiply(scores, self._said_on(named_dates, line), self._weights.dated)
-
-    def _said_on(self, named_dates: Sequence[Date], line: _Line) -> Iterator[int]:
-        """Yields the positions of messages that were said on one of the dates: each date holds until the next one."""
+        if not named_dates:
+            return
+        # The date of a message holds until the next one.
         stamped = sorted((line.positions[number], date) for number, date in self._stamps if number in line.positions)
         ends = [*(at for at, _ in stamped[1:]), line.end]
         for (start, date), end in zip(stamped, ends, strict=False):
-            if any(date.meets(each) for each in named_dates):
-                yield from range(start, end)
+            if any(map(date.meets, named_dates)):
+                _multiply(scores, range(start, end), self._weights.dated)
 
 
 def _multiply(scores: dict[int, float], positions: Iterable[int | None], factor: float) -> None:
@@ -321,12 +294,8 @@ def _multiply(scores: dict[int, float], positions: Iterable[int | None], factor:
 
 RANK = 60
 """Added to each rank, so that the first hit of one order is not worth more than a hit that is good in both."""
-
-
 OUTSTANDING = 2.0
 """How many standard deviations above the mean the closeness of an outstanding entry is."""
-
-
 MAX_NEAR = 50
 
 

@@ -18,6 +18,7 @@ from strategies.core.parsing import fold_characters
 
 CJK = "\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 LONGEST_GRAM = 4
+_WIDE = re.compile(f"[{CJK}]")
 
 _PIECE = rf"[^\W_{CJK}]+"
 _TOKEN = re.compile(rf"[{CJK}]+|{_PIECE}(?:[._/:@\\-]+{_PIECE})*")
@@ -57,7 +58,7 @@ def informative_share(term: str, single: float) -> float:
 
     A single character counts `single`.
     """
-    if term.isascii() or not _is_cjk(term):
+    if term.isascii() or not _WIDE.match(term):
         return 1.0
     return single if len(term) == 1 else sum(each not in STOP for each in term) / len(term)
 
@@ -68,7 +69,7 @@ def width(text: str) -> int:
 
 
 def _terms_of(token: str) -> Iterator[str]:
-    if _is_cjk(token):
+    if _WIDE.match(token):
         yield from _grams(token)
         return
     pieces = [piece for part in _PIECES.findall(token) for piece in _HUMP.split(part)]
@@ -76,13 +77,6 @@ def _terms_of(token: str) -> Iterator[str]:
     if len(words) > 1:
         yield token.casefold()
     yield from (stem(word) for word in words if word not in STOP)
-
-
-_WIDE = re.compile(f"[{CJK}]")
-
-
-def _is_cjk(token: str) -> bool:
-    return _WIDE.match(token) is not None
 
 
 def _grams(run: str) -> Iterator[str]:
@@ -93,8 +87,6 @@ def _grams(run: str) -> Iterator[str]:
 
 
 _ENDINGS = ("ation", "ion", "ment", "ness", "ly", "er", "or")
-
-
 _LONGEST_WORD = 64
 """Letters of the longest word that is stemmed and cached; anything longer is no natural word."""
 
@@ -177,16 +169,16 @@ _STAMP = 60
 
 def dates(text: str) -> list[Date]:
     """The dates in a text that have a month, in no particular order."""
-    matches = (match for pattern in _DATES for match in pattern.finditer(text))
-    return [date for match in matches if 1 <= (date := _date(match.groupdict())).month <= 12]
+    found: list[Date] = []
+    for match in (match for pattern in _DATES for match in pattern.finditer(text)):
+        groups = match.groupdict()
+        name = groups.get("name")
+        month = _MONTHS.index(name[:3].lower()) + 1 if name else int(groups.get("month") or 0)
+        if 1 <= month <= 12:
+            found.append(Date(int(groups.get("year") or 0), month, int(groups.get("day") or 0)))
+    return found
 
 
 def leading_date(text: str) -> Date | None:
     """The complete date near the beginning of a text, which holds for all later messages until the next such date."""
     return next((each for each in dates(text[:_STAMP]) if each.day), None)
-
-
-def _date(groups: dict[str, str | None]) -> Date:
-    name = groups.get("name")
-    month = _MONTHS.index(name[:3].lower()) + 1 if name else int(groups.get("month") or 0)
-    return Date(int(groups.get("year") or 0), month, int(groups.get("day") or 0))

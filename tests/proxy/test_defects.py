@@ -13,9 +13,8 @@ import pytest
 from proxy import controls
 from proxy.condensing import account
 from proxy.condensing.exchange import Condenser
-from proxy.condensing.inject import Injector
 from proxy.condensing.intake import Intake
-from proxy.condensing.recall import Recall
+from proxy.condensing.recall import Injector, Recall
 from proxy.errors import BadRequest, HistoryUnavailable
 from proxy.request.wire import Body, ClientRequest
 from proxy.services import Services, open_services

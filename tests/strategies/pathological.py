@@ -9,7 +9,7 @@ from proxy.endpoints.chat.replies import ANSWER
 from proxy.http.sse import EventReader, Events
 from proxy.overflow import recognise
 from strategies.core import cards, ledger, rules, transcript
-from strategies.core.answer import read_plain_answer
+from strategies.core.answer import read_json_answer, read_plain_answer
 from strategies.core.effects import read_vote
 from strategies.core.excerpt import cut_text
 from strategies.core.history import break_fences
@@ -80,7 +80,7 @@ ENDING = "x:"
 
 def _cards_of(text: str) -> list[cards.MemoryCard]:
     told = [{"content": text[: cards.LONGEST]}, {"content": f"no {text}"}]
-    return cards.read_text(f"<memory>{json.dumps(told)}</memory>").cards
+    return list(read_plain_answer(f"<memory>{json.dumps(told)}</memory>").cards)
 
 
 def _attributed(text: str) -> object:
@@ -108,8 +108,7 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
         ),
     },
     "answers": {
-        "read_text": cards.read_text,
-        "read_answer": cards.read_answer,
+        "read_json_answer": read_json_answer,
         "as_text": read_plain_answer,
         "tagged": tagged,
         "tagged within": lambda text: tagged(f"<summary>{text}</summary>"),

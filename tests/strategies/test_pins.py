@@ -37,7 +37,7 @@ class Pinning(Simulated):
 
     def handled(self, transcript: Transcript) -> View:
         pinned = pinned_in(self.pins, transcript, self.budget.window)
-        view = super().handled(transcript.with_pinned(pinned))
+        view = super().handled(transcript.having(pinned=pinned))
         assert_shown(view)
         return view
 
@@ -57,7 +57,7 @@ def assert_shown(view: View) -> None:
 def all_pinned(view: View, window: int, places: list[int]) -> View:
     digests = view.transcript.digests
     nodes = [digests[place % len(digests)] for place in places] if digests else []
-    transcript = view.transcript.with_pinned(pinned_in(nodes, view.transcript, window))
+    transcript = view.transcript.having(pinned=pinned_in(nodes, view.transcript, window))
     return fold(transcript, (), view.fixed_tokens - view.transcript.system_tokens, view.counter)
 
 
@@ -155,7 +155,7 @@ def test_pins_have_an_eighth_of_the_window_and_the_first_come_first() -> None:
 def test_a_message_that_was_condensed_before_it_was_pinned_comes_back_behind_the_record() -> None:
     view = view_of(chat(30))
     after = condensed("extract", view, Budget.of(2_000))
-    pinned = view.transcript.with_pinned(frozenset({5}))
+    pinned = view.transcript.having(pinned=frozenset({5}))
     shown = fold(pinned, (overlay_of(after),), 0, WORDS)
     assert [item.source for item in shown.items][:3] == [0, None, 5]
     assert fold(view.transcript, (overlay_of(after),), 0, WORDS).to_json() == after.to_json()
@@ -165,7 +165,7 @@ def test_a_condensation_of_nothing_but_pinned_messages_is_not_applied() -> None:
     view = view_of(chat(30))
     after = condensed("extract", view, Budget.of(2_000))
     record = recorded_as(after, Budget.of(2_000), view.tokens)
-    pinned = view.transcript.with_pinned(frozenset(range(record.covered)))
+    pinned = view.transcript.having(pinned=frozenset(range(record.covered)))
     assert replay(view.transcript, [record], 0, WORDS, None, record.id).applied == record
     assert replay(pinned, [record], 0, WORDS, None, record.id).applied is None
 
@@ -174,14 +174,16 @@ def test_a_masked_message_is_whole_again_once_it_is_pinned() -> None:
     view = view_of(agent(30, size=100))
     after = condensed("mask", view, Budget.of(2_000))
     assert not after.items[2].intact
-    shown = fold(view.transcript.with_pinned(frozenset({1, 2})), (overlay_of(after),), 0, WORDS)
+    shown = fold(view.transcript.having(pinned=frozenset({1, 2})), (overlay_of(after),), 0, WORDS)
     assert shown.items[2].intact
     assert shown.size == after.size
 
 
 def test_what_is_pinned_goes_with_the_first_condensation_after_it_is_unpinned() -> None:
     view = view_of(chat(30))
-    kept = condensed("extract", replace(view, transcript=view.transcript.with_pinned(frozenset({5}))), Budget.of(2_000))
+    kept = condensed(
+        "extract", replace(view, transcript=view.transcript.having(pinned=frozenset({5}))), Budget.of(2_000)
+    )
     longer = fold(transcript_of(chat(60)), (overlay_of(kept),), 0, WORDS)
     assert 5 in [item.source for item in longer.items]
     assert 5 not in [item.source for item in condensed("extract", longer, Budget.of(2_000)).items]

@@ -18,7 +18,7 @@ FRONT = [user(FILES), assistant("Ok."), user("And now?")]
 def asked_with_files(turns: int, *rounds: Body, front: list[Body] = FRONT) -> View:
     """A chat whose newest question, the files in front of it included, is followed by `rounds`."""
     bodies = [*chat(turns, 60, pending=False), *front, *rounds]
-    transcript = transcript_of(bodies).with_newest_turn(len(front) + len(rounds))
+    transcript = transcript_of(bodies).having(newest_turn=len(front) + len(rounds))
     return fold(transcript, (), 0, WORDS)
 
 

@@ -13,8 +13,7 @@ import pytest
 
 from proxy import controls
 from proxy.condensing.exchange import Exchange
-from proxy.condensing.inject import Injector
-from proxy.condensing.recall import Recall
+from proxy.condensing.recall import Injector, Recall
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage
 from proxy.replaying.models import ScriptedSummarizer

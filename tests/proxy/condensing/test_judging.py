@@ -10,7 +10,7 @@ import pytest
 
 from proxy.asking import Caller, Roles
 from proxy.condensing.account import Timing
-from proxy.condensing.judging import NO_ALLOWANCE, Judges, VoteRound
+from proxy.condensing.preparing import NO_ALLOWANCE, VoteRound
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.services import Services, open_services
 from proxy.settings import Settings
@@ -53,8 +53,8 @@ async def held(services: Services, **totals: int) -> VoteRound:
     assert session is not None
     assert isinstance(stage, Judging)
     context = context._replace(recognised=context.recognised._replace(session=session.with_totals(**totals)))
-    judges: Judges = parts.decider.preparer.judges
-    return await judges.vote(stage, exchange.decision.base, context, context.caller(background=True))
+    preparer = parts.decider.preparer
+    return await preparer.vote(stage, exchange.decision.base, context, context.caller(background=True))
 
 
 async def test_a_verdict_is_recorded_with_its_session() -> None:

@@ -146,7 +146,7 @@ def test_what_does_not_fit_in_the_body_is_named_as_the_body_has_it(body: dict[st
 
 
 def test_off_has_no_ladder_and_all_else_ends_with_it() -> None:
-    assert policy(strategy=pipeline("off")).ladder == []
+    assert policy(strategy=pipeline("off")).ladder == ()
     assert [stage.name for stage in policy().ladder] == ["extract", "recent", "shorten"]
 
 

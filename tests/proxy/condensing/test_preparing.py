@@ -121,8 +121,8 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
 
         built.background.start(work(first.applied), (KEY, "main"))
         deadline = asyncio.get_running_loop().time() + BOUND
-        assert await preparer.wait_for_preparation(other, deadline) == []
-        assert await preparer.wait_for_preparation(same, deadline) == [first.applied]
+        assert await preparer.wait_for_preparation(other, deadline) is None
+        assert await preparer.wait_for_preparation(same, deadline) == first.applied
 
 
 async def test_who_looks_for_what_another_replica_prepares_takes_no_lease_for_it() -> None:

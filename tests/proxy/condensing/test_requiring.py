@@ -7,7 +7,7 @@ import pytest
 from proxy.condensing.account import Timing
 from proxy.condensing.context import RequestContext, undecided
 from proxy.condensing.decision import Decision
-from proxy.condensing.requiring import Floor, Need, assess_need, floor_under
+from proxy.condensing.requiring import Need, assess_need, with_floor
 from proxy.reasons import Reason
 from proxy.request.wire import ClientRequest
 from strategies.core.requirement import Requirement
@@ -52,12 +52,11 @@ async def test_nothing_is_required_while_the_window_is_unknown() -> None:
 async def test_the_floor_is_what_no_condensation_can_take_away() -> None:
     rules = {"role": "system", "content": "rule " * 4_000}
     decision, _ = await taken_in(request([rules, *talk(2)[1:]]))
-    floor = floor_under(decision)
-    assert floor is not None
-    assert (floor.reason, floor.tokens > 4_000) == (Reason.IRREDUCIBLE, True)
+    floored = with_floor(decision)
+    assert floored.floor is not None
+    assert (floored.reason, floored.floor > 4_000) == (Reason.IRREDUCIBLE, True)
 
 
 async def test_a_view_below_its_marks_has_no_floor_to_speak_of() -> None:
     decision, _ = await taken_in(request(talk(2)))
-    found: Floor | None = floor_under(decision)
-    assert found is None
+    assert with_floor(decision) == decision

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
+from time import perf_counter
 from typing import ClassVar
 
 import pytest
 
 from proxy.asking import Asking, Caller
 from proxy.condensing.policy import Policies, Policy
-from proxy.condensing.running import PipelineRunner, RunResult
+from proxy.condensing.running import PipelineRunner, Run, RunResult
 from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.knowledge.profiles import Scope
@@ -26,6 +27,7 @@ from strategies import parse
 from strategies.core.budget import Budget
 from strategies.core.messages import Reader
 from strategies.core.protocol import SessionFacts, Steps, Strategy
+from strategies.core.replay import Replayed
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
@@ -74,12 +76,12 @@ async def attempt(
 ) -> RunResult:
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
     deadline = asyncio.get_running_loop().time() + timeout
-    chosen = using or policy()
+    run = Run(requirement, Replayed(view(rounds), None), using or policy(), SessionFacts(), perf_counter())
     try:
         runner = PipelineRunner(Asking(client), OwnedTasks())
         if caller is None:
-            return await runner.project(requirement, view(rounds), chosen, SessionFacts())
-        found = await runner.run_until(deadline, requirement, view(rounds), chosen, SessionFacts(), caller)
+            return await runner.project(run)
+        found = await runner.run_until(deadline, run, caller)
         if found.late is not None and release is not None:
             release.set()
             await found.late

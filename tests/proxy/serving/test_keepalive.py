@@ -84,11 +84,6 @@ async def test_a_reply_in_time_passes_message_by_message() -> None:
     assert not keep_alive.has_sent_head
 
 
-async def test_without_an_interval_messages_are_sent_directly() -> None:
-    client = Client()
-    assert KeepAlive(CHAT_ENDPOINT, None, lambda: BEAT).start(client.send) == client.send
-
-
 async def test_a_head_and_beats_are_sent_until_the_first_byte_and_none_later() -> None:
     client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
@@ -153,10 +148,10 @@ async def test_whether_a_head_is_sent_is_decided_before_the_upstream_is_asked() 
     assert client.text == EVENT
 
 
-async def test_a_disabled_keep_alive_sends_no_beats() -> None:
+async def test_a_stopped_keep_alive_sends_no_beats() -> None:
     client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
     send = keep_alive.start(client.send)
-    await keep_alive.disable()
+    await keep_alive.stop()
     await send(head())
     await a_while()
     await send(body(EVENT, more=False))

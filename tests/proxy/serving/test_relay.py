@@ -12,7 +12,7 @@ from starlette.types import Message
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, ChatEndpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
-from proxy.reply.watching import StreamEditor
+from proxy.reply.watching import StreamEditor, WatchedReply
 from proxy.serving.relay import Incoming, Relay
 from tests.support.signals import BOUND
 
@@ -129,7 +129,7 @@ async def test_an_event_that_ends_a_stream_and_says_something_is_read_whole_befo
     async def send(message: Message) -> None:
         parts.append(message.get("body", b""))
 
-    class Hearing:
+    class Hearing(WatchedReply):
         def feed(self, chunk: bytes) -> None:
             heard.append(chunk)
 
@@ -139,9 +139,8 @@ async def test_an_event_that_ends_a_stream_and_says_something_is_read_whole_befo
 
     first = b"data: 1\n\n" + (LAST[:cut] if cut > 10 else b"")
     reply = Reply(STREAM, first, LAST[cut:] if cut > 10 else LAST)
-    running = asyncio.ensure_future(
-        Relay(SpeaksLast(), Incoming(stays), reply, [], settle, Hearing())({"type": "http"}, stays, send)
-    )
+    relay = Relay(SpeaksLast(), Incoming(stays), reply, [], settle, Hearing(CHAT_ENDPOINT, STREAM))
+    running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
     async with asyncio.timeout(BOUND):
         await store.asked.wait()
         assert b"".join(parts) == b"data: 1\n\n"

@@ -14,13 +14,10 @@ from strategies.core.economics import (
     Advice,
     Condensing,
     Prices,
-    Sent,
     advise,
     best_trigger,
     break_even,
     condensing_of,
-    cost_by_lengths,
-    cost_by_prefixes,
     cost_of_request,
     follow,
     is_cheaper_continued,
@@ -40,28 +37,8 @@ condensings = st.tuples(st.integers(1, 200_000), st.floats(0, 1), st.floats(0, 0
 )
 
 
-def test_a_prompt_that_is_not_shorter_repeats_the_one_before_it() -> None:
-    # 10,000 anew, then 10,000 from the cache and 1,000 anew, then all 4,000 anew.
-    assert isclose(cost_by_lengths([10_000, 11_000, 4_000], CHEAP), (15_000 * 0.95 + 10_000 * 0.16) / 1e6)
-
-
-def test_replies_are_paid_for() -> None:
-    assert isclose(cost_by_lengths([], CHEAP, [200, 300]), 500 * 4.0 / 1e6)
-    assert isclose(cost_by_prefixes([Sent(0, reply=500)], CHEAP), 500 * 4.0 / 1e6)
-
-
 def test_what_is_not_in_the_cache_is_written_to_it() -> None:
-    assert isclose(cost_by_prefixes([Sent(1_000, 400)], RATIOS), (600 * 1.25 + 400 * 0.1) / 1e6)
-
-
-def test_a_cold_cache_has_nothing() -> None:
-    warm, cold = Sent(1_000, 1_000, idle=300.0), Sent(1_000, 1_000, idle=300.1)
-    assert isclose(cost_by_prefixes([warm], RATIOS, lifetime=300.0), 100 / 1e6)
-    assert isclose(cost_by_prefixes([cold], RATIOS, lifetime=300.0), 1_250 / 1e6)
-
-
-def test_the_proxys_own_calls_are_part_of_the_cost() -> None:
-    assert isclose(cost_by_prefixes([], CHEAP, own_calls=0.49), 0.49)
+    assert isclose(RATIOS.of_prompt(1_000, 400), (600 * 1.25 + 400 * 0.1) / 1e6)
 
 
 def test_a_negative_price_is_refused() -> None:
@@ -83,20 +60,9 @@ def test_what_costs_nothing_to_carry_is_never_condensed() -> None:
     assert best_trigger(Condensing(10_000, 0), 0, RATIOS) == inf
 
 
-@given(st.lists(sizes, max_size=20), priced)
-def test_both_forms_agree_where_every_prompt_continues_the_one_before(prompts: list[int], prices: Prices) -> None:
-    grown = sorted(prompts)
-    plain = Prices(prices.input, prices.cached_input, prices.input, prices.output)
-    sent = [Sent(now, before) for before, now in zip([0, *grown], grown, strict=False)]
-    assert isclose(cost_by_lengths(grown, plain), cost_by_prefixes(sent, plain), abs_tol=1e-9)
-
-
-@given(st.lists(st.tuples(sizes, sizes), max_size=20), priced)
-def test_a_longer_common_prefix_never_costs_more(pairs: list[tuple[int, int]], prices: Prices) -> None:
-    none = [Sent(prompt) for prompt, _ in pairs]
-    some = [Sent(prompt, common) for prompt, common in pairs]
-    every = [Sent(prompt, prompt) for prompt, _ in pairs]
-    costs = [cost_by_prefixes(each, prices) for each in (every, some, none)]
+@given(sizes, sizes, priced)
+def test_a_longer_common_prefix_never_costs_more(prompt: int, common: int, prices: Prices) -> None:
+    costs = [prices.of_prompt(prompt, cached) for cached in (prompt, common, 0)]
     assert costs == sorted(costs) or isclose(costs[0], costs[2])
 
 
@@ -242,12 +208,13 @@ def test_a_summary_is_cheaper_continued_where_reads_from_the_cache_are_cheap() -
 
 def cost_of_run(head: int, growth: int, trigger: int, target: int, least: int, prices: Prices) -> float:
     """What 300 requests cost that grow evenly and are cut to `target` at `trigger`, or to `least` if that is more."""
-    view, sent, landing = head + growth, [Sent(head + growth)], max(target, least)
+    view, landing = head + growth, max(target, least)
+    cost = prices.of_prompt(view, 0)
     for _ in range(299):
         cut = view + growth >= trigger and landing < view
         view, before = (landing, head) if cut else (view + growth, view)
-        sent.append(Sent(view, before))
-    return cost_by_prefixes(sent, prices)
+        cost += prices.of_prompt(view, before)
+    return cost
 
 
 @given(st.integers(1_000, 20_000), st.integers(200, 2_000), st.sampled_from([RATIOS, CHEAP, COSTLY]))

@@ -227,7 +227,7 @@ def test_what_is_new_among_the_violations_is_found_in_what_a_view_opens_with(bod
 
 def test_what_stands_in_keeps_the_task_and_a_last_user_message_in_between() -> None:
     view = view_of([*WORK, *agent(3)[2:]])
-    edit = replace_before(view, 10, SUMMARY, task_piece(view, 100))
+    edit = replace_before(view, 10, SUMMARY, 100)
     assert edit == Replace(0, 10, (Keep(0), SUMMARY, Keep(5)))
     check(apply(view, Plan((edit,))))
 
@@ -235,7 +235,7 @@ def test_what_stands_in_keeps_the_task_and_a_last_user_message_in_between() -> N
 def test_a_task_behind_the_cut_is_not_sent_twice() -> None:
     """An assistant's opening may be all that is condensed: the first user message then stays where it is."""
     view = view_of([assistant("Welcome. " + words(50)), user("task"), assistant("a"), user("b"), assistant("c")])
-    edit = replace_before(view, 1, SUMMARY, task_piece(view, 100))
+    edit = replace_before(view, 1, SUMMARY, 100)
     assert edit.pieces == (SUMMARY,)
     assert texts(apply(view, Plan((edit,))))[:2] == ["[summary]", "task"]
 
@@ -266,7 +266,7 @@ def test_a_cut_task_stays_as_it_was_cut() -> None:
 def test_a_view_without_a_user_has_no_task_to_keep() -> None:
     view = view_of([assistant("a"), assistant("b")])
     assert task_piece(view, 100) == ()
-    check(apply(view, Plan((replace_before(view, 1, SUMMARY, ()),))))
+    check(apply(view, Plan((replace_before(view, 1, SUMMARY, 100),))))
 
 
 def test_budget_caps_are_what_plans_are_made_with() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from strategies.core.excerpt import cut_text
 from strategies.core.pieces import Literal, PieceKind
-from strategies.core.plan import Plan, apply, replace_before, task_piece
+from strategies.core.plan import Plan, apply, replace_before
 from strategies.core.replacement import (
     OPENING,
     context_summary,
@@ -26,7 +26,7 @@ from tests.support.transcripts import WORDS, chat, view_of, words
 
 def with_record(text: str, end: int = 6) -> View:
     view = view_of(chat(8))
-    edit = replace_before(view, end, replacement(text, stands_for(view, end), CHAT), task_piece(view, 100))
+    edit = replace_before(view, end, replacement(text, stands_for(view, end), CHAT), 100)
     return apply(view, Plan((edit,)))
 
 
@@ -58,7 +58,7 @@ def test_in_chinese_it_says_the_same_behind_the_same_label(made: Callable[..., L
 @pytest.mark.parametrize("made", [replacement, context_summary])
 def test_the_text_of_either_frame_is_found_again(made: Callable[..., Literal], chinese: bool) -> None:
     view = view_of(chat(8))
-    edit = replace_before(view, 6, made("so far\n\nso good", 5, CHAT, chinese=chinese), task_piece(view, 100))
+    edit = replace_before(view, 6, made("so far\n\nso good", 5, CHAT, chinese=chinese), 100)
     assert previous_text(apply(view, Plan((edit,)))) == "so far\n\nso good"
 
 

@@ -223,7 +223,7 @@ def test_a_list_that_nothing_was_done_to_keeps_its_bytes_in_every_form() -> None
 
 @given(conversations(broken=True), st.sampled_from([STRICT, ALTERNATING, Form(middle_system=False)]))
 def test_nothing_of_the_clients_own_list_is_brought_into_a_form(bodies: list[Body], form: Form) -> None:
-    bare = fold(transcript_of(bodies).with_form(form), (), 3, WORDS)
+    bare = fold(transcript_of(bodies).having(form=form), (), 3, WORDS)
     items, sent = iter(bare.items), list(bare.messages)
     placed = [Placed(each, None if each.role is Role.SYSTEM else next(items).piece) for each in sent]
     assert list(shape(placed, form, WORDS)) == sent

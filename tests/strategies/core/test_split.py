@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from strategies.core.errors import InvalidPlan
 from strategies.core.messages import dump
 from strategies.core.pieces import Literal, PieceKind
-from strategies.core.plan import Plan, Split, apply, replace_before, task_piece
+from strategies.core.plan import Plan, Split, apply, replace_before
 from strategies.core.replacement import replacement
 from strategies.core.view import View
 from tests.strategies.test_invariants import STABLE
@@ -29,7 +29,7 @@ def split(view: View, task_cap: int = 1_000) -> Split:
 def test_the_size_of_what_is_left_is_what_the_view_will_have(bodies: list[Body]) -> None:
     view = view_of(bodies, fixed=33)
     for end in split(view).round_cuts():
-        after = apply(view, Plan((replace_before(view, end, SUMMARY, task_piece(view, 1_000)),)))
+        after = apply(view, Plan((replace_before(view, end, SUMMARY, 1_000),)))
         assert split(view).tokens_after(end) == after.tokens
 
 
@@ -39,7 +39,7 @@ def test_the_size_of_what_is_left_is_never_less_than_the_view_will_have(bodies: 
     view = view_of(bodies)
     for end in split(view, task_cap).round_cuts():
         try:
-            after = apply(view, Plan((replace_before(view, end, SUMMARY, task_piece(view, task_cap)),)))
+            after = apply(view, Plan((replace_before(view, end, SUMMARY, task_cap),)))
         except InvalidPlan:
             continue
         if not view.task or task_cap == 1_000:
@@ -77,7 +77,7 @@ def test_there_is_no_cut_behind_the_limit() -> None:
 
 def test_a_cut_right_behind_an_earlier_replacement_would_condense_nothing() -> None:
     view = view_of(chat(8))
-    view = apply(view, Plan((replace_before(view, 6, replacement("so far", 5, WORDS.dialect), task_piece(view, 100)),)))
+    view = apply(view, Plan((replace_before(view, 6, replacement("so far", 5, WORDS.dialect), 100),)))
     assert view.replacement == 1
     assert view.structure.turns[1].start == 2
     assert min(split(view).round_cuts()) == 3

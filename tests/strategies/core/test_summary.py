@@ -9,7 +9,7 @@ import pytest
 from strategies.core.budget import Budget
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused, Declined
-from strategies.core.plan import Plan, apply, replace_before, task_piece
+from strategies.core.plan import Plan, apply, replace_before
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import frame_tokens, replacement
 from strategies.core.summary import (
@@ -101,9 +101,7 @@ def test_no_message_can_close_the_fence_it_stands_in(fence: str) -> None:
 def with_record(bodies: list[Body], end: int, text: str) -> View:
     """A view in which the items before `end` are replaced by a record."""
     view = view_of(bodies)
-    return apply(
-        view, Plan((replace_before(view, end, replacement(text, end - 1, WORDS.dialect), task_piece(view, 100)),))
-    )
+    return apply(view, Plan((replace_before(view, end, replacement(text, end - 1, WORDS.dialect), 100),)))
 
 
 def test_an_earlier_record_is_merged_in_and_what_it_stands_for_is_not_shown_again() -> None:

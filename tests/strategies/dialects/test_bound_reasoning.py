@@ -67,7 +67,7 @@ class Session(ABC):
     def _request(self) -> list[Body]:
         dialect = self.counter.dialect
         read = [READER.read(json.dumps(each), each, self.counter.message(each), dialect) for each in self.history]
-        transcript = Transcript.of(read).with_bound_until(self.until)
+        transcript = Transcript.of(read).having(bound_until=self.until)
         found = replay(transcript, self.records, FIXED, self.counter, self.budget, self.last)
         view, applied = found.view, found.applied
         requirement = requirement_for(view.tokens, self.budget, since=applied.tokens_after if applied else None)
@@ -75,7 +75,7 @@ class Session(ABC):
         applied = made or applied
         if (name := applied.id if applied else "") != self.last:
             self.last, self.until = name, len(transcript.chain)
-            transcript = transcript.with_bound_until(self.until)
+            transcript = transcript.having(bound_until=self.until)
             view = fold(transcript, (applied.overlay,) if applied else (), FIXED, self.counter)
         sent: list[Body] = json.loads(view.to_json())
         self.judge(sent, {str(each.body.get("id")) for each in transcript.chain[: self.until]})
