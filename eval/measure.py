@@ -18,7 +18,6 @@ from proxy.replaying import recorded
 from proxy.replaying.recorded import Conversation, Question
 from strategies.core.messages import TokenCounter
 from strategies.core.transcript import Transcript
-from strategies.memory.ranking import Entry, message_entries
 from tests.support.planning import counted
 
 MIN_TOKENS = 300
@@ -44,14 +43,10 @@ class Dialogue:
         return [message.tokens for message in self.transcript.chain]
 
     @cached_property
-    def texts(self) -> list[str]:
-        return [message.text for message in self.transcript.chain]
-
-    @cached_property
-    def entries(self) -> list[Entry]:
-        """What can be found; the key is the message's index."""
-        chain = enumerate(self.transcript.chain)
-        return [entry for place, message in chain for entry in message_entries(str(place), message, place)]
+    def lines(self) -> list[str]:
+        """The messages as they stand in a memory block, and in the answer of a search."""
+        chain = enumerate(self.transcript.chain, 1)
+        return [f"[{number}] {message.role.value}: {message.text}" for number, message in chain]
 
 
 def load(path: Path, counter: TokenCounter) -> list[Dialogue]:

@@ -20,9 +20,9 @@ from eval.measure import Figure, tally
 from proxy.replaying import baseline
 from proxy.replaying.measures import Summary, summarize
 from proxy.replaying.models import RealModels
-from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends, said_in, text_of
+from proxy.replaying.play import Player, Playing, open_replay_proxy, said_in, text_of
 from proxy.replaying.recorded import Conversation, Message, load
-from proxy.replaying.report import markdown, share_text
+from proxy.replaying.report import HEAD, markdown, row
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from strategies import DEFAULT
@@ -39,6 +39,8 @@ OURS = (
     "dynacontext",
 )  # fmt: skip
 AUTO = f"{DEFAULT}, economy auto"
+MONEY = ("strategy", "cost", "of direct", "dear writes", "condensed", "own tokens", "names")
+"""Columns of the report of a replay."""
 SUMMARIZING = ("mask+extract", "extract", "half-window", "summary", "semantic", "rolling", "dynacontext")
 PARTS = ("rules", "next steps", "names", "numbers")
 EACH = 4
@@ -53,7 +55,7 @@ def chosen(path: Path) -> dict[str, list[Conversation]]:
 
 def money_page(path: Path) -> str:
     return "\n\n".join(
-        f"**{kind}**, {len(of)} conversations:\n\n{_money_table(asyncio.run(costs(of)))}"
+        f"**{kind}**, {len(of)} conversations:\n\n{money_table(asyncio.run(costs(of)))}"
         for kind, of in chosen(path).items()
     )
 
@@ -78,7 +80,8 @@ async def costs(conversations: Sequence[Conversation], ours: Sequence[str] = OUR
             memory = "off" if "memory off" in name or name == "recent" else None
             own = Player(auto, "gpt-4o", WINDOW) if name == AUTO else player
             rows[f"`{name}`"] = [
-                await own.play(one, strategy, f"{place}/{name}", memory) for place, one in enumerate(conversations)
+                await Playing(own, one, strategy, f"{place}/{name}", memory).play()
+                for place, one in enumerate(conversations)
             ]
     return [summarize(name, played, PRICES, direct) for name, played in rows.items()]
 
@@ -99,21 +102,9 @@ def newest(player: Player, conversation: Conversation) -> baseline.Show:
     return show
 
 
-def _money_table(summaries: Sequence[Summary]) -> str:
-    head = "way | cost | of direct | dear writes | condensed | own tokens | users' names kept"
-    rows = [
-        [
-            summary.strategy,
-            f"{summary.cost:.2f}",
-            share_text(summary.cost_share),
-            share_text(summary.dear_share),
-            f"{summary.condensations:,}",
-            f"{summary.own:,}",
-            "-" if summary.names_share is None else f"{summary.names_share:.0%}",
-        ]
-        for summary in summaries
-    ]
-    return markdown(head, rows)
+def money_table(summaries: Sequence[Summary]) -> str:
+    cells = [dict(zip(HEAD, row(summary), strict=True)) for summary in summaries]
+    return markdown(" | ".join(MONEY), [[of[title] for title in MONEY] for of in cells])
 
 
 def summaries_page(path: Path, summarizer: Mapping[str, str]) -> str:
@@ -147,8 +138,7 @@ async def carried(
         player = Player(proxy, "gpt-4o", window)
         for strategy, conversation in product(strategies, conversations):
             playing = Playing(player, conversation, strategy, f"{conversation.id}/{strategy}")
-            for end in request_ends(conversation):
-                await playing.send(end)
+            await playing.play()
             found += [((strategy, part), holds) for part, holds in held(player, conversation, playing)]
     return tally(found)
 

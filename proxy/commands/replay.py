@@ -126,7 +126,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     from proxy.replaying import baseline
     from proxy.replaying.measures import summarize
     from proxy.replaying.models import RealModels, prices_of
-    from proxy.replaying.play import Player, open_replay_proxy
+    from proxy.replaying.play import Player, Playing, open_replay_proxy
     from proxy.replaying.report import ReplayResults
     from proxy.tokens.counter import Tokenizers
 
@@ -142,7 +142,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         for i, conversation in enumerate(conversations):
             played = []
             for pipeline in pipelines:
-                played.append(await player.play(conversation, pipeline.text, f"{i}/{pipeline}"))
+                played.append(await Playing(player, conversation, pipeline.text, f"{i}/{pipeline}").play())
                 progress.step(pipeline.text)
             if models is not None and models.stopped:
                 break

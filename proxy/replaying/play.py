@@ -99,15 +99,6 @@ class Player:
         self.model, self.window = model, window
         self._counts: dict[str, int] = {}
 
-    async def play(
-        self, conversation: Conversation, strategy: str, session: str, memory: str | None = None
-    ) -> ReplayedConversation:
-        """Plays one conversation under one strategy, in a session of its own; `memory` is a mode."""
-        played = Playing(self, conversation, strategy, session, memory)
-        for end in request_ends(conversation):
-            await played.send(end)
-        return played.result()
-
     def overhead(self, conversation: Conversation) -> int:
         """Tokens of tools and framing."""
         read = conversation.endpoint.dialect.read
@@ -153,19 +144,26 @@ class Player:
 
 
 class Playing:
-    """A conversation under one strategy, request by request; `view` is what was forwarded last."""
+    """A conversation under one strategy, in a session of its own; `view` is what was forwarded last."""
 
     def __init__(
         self, player: Player, conversation: Conversation, strategy: str, session: str, memory: str | None = None
     ) -> None:
+        """`memory` is a mode."""
         given = {"session": session, "strategy": strategy, "window": player.window, "memory": memory}
         self._client = RecordedClient(conversation, player.model, **given)
         self._player = player
         self._conversation = conversation
         self._overhead = player.overhead(conversation)
-        self.end = 0
+        self.name, self.strategy, self.end = session, strategy, 0
         self.view: Sequence[ForwardedMessage] = []
         self.requests: list[ReplayedRequest] = []
+
+    async def play(self) -> ReplayedConversation:
+        """Sends all requests; returns them, and what the last view has kept."""
+        for end in request_ends(self._conversation):
+            await self.send(end)
+        return kept_in(self._conversation, self.end, self.view, self.requests)
 
     async def send(self, end: int) -> ReplayedRequest:
         """Sends the request whose history are the first `end` messages."""
@@ -179,10 +177,6 @@ class Playing:
         asked = self._conversation.endpoint.dialect.user(question.text)
         decided, sent = await self._decided(self._client.request(len(self._conversation.messages), asked))
         return decided, question.reaches(text_of(self._conversation, sent[:-1]))
-
-    def result(self) -> ReplayedConversation:
-        """The requests so far, and what the last view has kept."""
-        return kept_in(self._conversation, self.end, self.view, self.requests)
 
     async def _decided(self, request: ClientRequest) -> tuple[ReplayedRequest, Sequence[ForwardedMessage]]:
         """The figures of a request and the forwarded messages, none if it was refused."""
