@@ -93,7 +93,6 @@ def page(dialogues: Sequence[Dialogue], counter: TokenCounter, played: Callable[
 
 
 def corpus(language: str, dialogues: Sequence[Dialogue]) -> str:
-    """How many questions about how many dialogues there are in a language."""
     asked = [len(each.questions) for each in dialogues if each.language == language]
     return f"{LANGUAGES[language]}: {sum(asked):,} questions to {len(asked)} dialogues"
 

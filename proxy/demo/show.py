@@ -6,7 +6,6 @@ before the next one; a question is asked after the whole history, alone, so that
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import textwrap
@@ -113,12 +112,8 @@ class _Way(Playing):
         return replace(request, message_tokens=None) if request.forwarded_tokens > self.window else request
 
 
-def demo(conversation: Conversation, strategy: str, window: int, requests: int | None, say: Say) -> bool:
-    """Replays the first `requests` requests, and passes the output to `say`; returns whether all went well."""
-    return asyncio.run(_demo(first(conversation, requests), strategy, window, say))
-
-
-async def _demo(conversation: Conversation, strategy: str, window: int, say: Say) -> bool:
+async def demo(conversation: Conversation, strategy: str, window: int, say: Say) -> bool:
+    """Replays a conversation, and passes the output to `say`; returns whether all went well."""
     # These settings are not loaded: environment and files do not count, so that the demo always shows the defaults.
     settings = Settings.model_construct(store=StoreSettings(url="memory://", timeout=600.0))
     async with open_replay_proxy(settings) as proxy:

@@ -111,7 +111,6 @@ class Player:
         return self.overhead(conversation) + size(self.forwarded(conversation, conversation.messages))
 
     def policy(self, reply_limit: int | None = None) -> Policy:
-        """By what a request is decided, also one that the proxy refuses itself."""
         chosen = controls.Controls(window=self.window)
         return self.services.policies.policy(chosen, {}, Scope(self.model), reply_limit)
 
