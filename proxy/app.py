@@ -33,9 +33,8 @@ from proxy.quoting import printable
 from proxy.routes.admin import admin
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.services import open_services
-from proxy.serving.condensed import Condensed, Counting
+from proxy.serving.condensed import CondensedEndpoint, Counting, PassThrough
 from proxy.serving.layer import Serving, error_response, new_request_id
-from proxy.serving.reading import PassThrough
 from proxy.settings import Settings
 from proxy.store.base import Store
 
@@ -44,7 +43,7 @@ _ADMIN = "/_condenser/"
 _MAX_ADDRESS = 255
 _COLLECT_AFTER = 20_000
 """New objects after which cycles are looked for: requests leave none, and Python's own 700 come with every request."""
-_CONDENSED = {path: Condensed(endpoint) for path, endpoint in PATHS.items()}
+_CONDENSED = {path: CondensedEndpoint(endpoint) for path, endpoint in PATHS.items()}
 
 
 def create_app(
@@ -109,7 +108,7 @@ def _prefixed_routes() -> Iterator[Route]:
     """Routes of paths with a provider's prefix: `/api/coding/v1/messages`."""
     for endpoint in ENDPOINTS.values():
         path = f"/{{prefix:path}}{endpoint.path_ending}"
-        yield Route(path, Condensed(endpoint), methods=["POST"])
+        yield Route(path, CondensedEndpoint(endpoint), methods=["POST"])
         if endpoint.count_path:
             counting = path + endpoint.count_path.removeprefix(endpoint.path)
             yield Route(counting, Counting(endpoint), methods=["POST"])

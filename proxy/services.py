@@ -12,7 +12,7 @@ import anyio.lowlevel
 
 from proxy.asking import Asking, Resolver
 from proxy.condensing.deciding import Decider
-from proxy.condensing.exchange import Condenser
+from proxy.condensing.exchange import Exchanges
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.leases import Leases
@@ -95,7 +95,7 @@ class Services:
         table, learned = bundled_table(config_directory() / "models.toml"), knowledge.learned.window
         self.calibrator = knowledge.calibrator
         self.policies = Policies(settings, table, self.discovered.window, learned, knowledge.profiles.for_model)
-        self.condenser = self._condenser(knowledge, summarizer or self.asking)
+        self.exchanges = self._exchanges(knowledge, summarizer or self.asking)
         self.admission = self._admission()
         self.admin = Admin(self.stored, token, self._reader, self.tokenizers)
         self.memory_admin = MemoryAdmin(
@@ -136,7 +136,7 @@ class Services:
         )
         return Knowledge(learned, calibrator, Profiles(partial(settings.own, "profile")), tasks, report)
 
-    def _condenser(self, knowledge: Knowledge, resolver: Resolver) -> Condenser:
+    def _exchanges(self, knowledge: Knowledge, resolver: Resolver) -> Exchanges:
         settings, stored, tasks, clock = self.settings, self.stored, self.background, self.clock
         memory, allowance, keeps_text = settings.memory, settings.background.allowance, settings.store.keeps_text
         keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text)
@@ -169,7 +169,7 @@ class Services:
         injector = Injector(recall, memory, tasks)
         decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout, settings.cost.cache_lifetime)
         report = self.telemetry.record_overflow
-        return Condenser(intake, decider, knowledge, self.policies, searcher, settings.usage_probe, report)
+        return Exchanges(intake, decider, knowledge, self.policies, searcher, settings.usage_probe, report)
 
 
 @asynccontextmanager

@@ -196,8 +196,8 @@ def _made(decision: Decision, result: MakeResult, context: RequestContext, trigg
     decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
     if result.condensation is not None:
         decision = _applied(decision, result.condensation, context, trigger)
-    if result.failure:
-        decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
+    if result.store_failure:
+        decision = decision._replace(action=Action.DEGRADED, reason=result.store_failure)
     return decision
 
 

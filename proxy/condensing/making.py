@@ -60,7 +60,7 @@ class MakeResult(NamedTuple):
     """Tokens of our model calls for this request."""
     used_model: bool = False
     """Whether any of its texts is a model's."""
-    failure: str = ""
+    store_failure: str = ""
     """The reason why the store did not take the record, if it did not."""
     store_seconds: float = 0.0
     """Seconds that a flight waited for the store."""
@@ -79,7 +79,7 @@ class Job(NamedTuple):
     def name(self) -> str:
         """The name of this work: the same in all processes of one version."""
         chain = self.context.history.digests
-        return self.context.work_name(
+        return self.context.shared_work_id(
             self.requirement.value, chain[-1] if chain else b"", self.decision.base.applied_id
         )
 
@@ -128,7 +128,7 @@ class Maker:
         clock = asyncio.get_running_loop().time
         began = clock()
         result, is_leader = await self._tasks.share(
-            job.name, self._single_flight(job), lambda made: made.condensation is not None and not made.failure
+            job.name, self._single_flight(job), lambda made: made.condensation is not None and not made.store_failure
         )
         if is_leader:
             return result
@@ -178,7 +178,7 @@ class Maker:
             attempted.late.cancel()
         elif attempted.late is not None:
             late = self._record_late(attempted.late, run, context.with_fresh_patience())
-            self._tasks.start(late, context.work_key, always=True)
+            self._tasks.start(late, context.branch_work_key, always=True)
         return await self._record(self._result_of(run, attempted), context)
 
     async def _record_late(
@@ -210,7 +210,7 @@ class Maker:
                 ours = _deeper(ours)
                 kept = await self._keeper.record(context.recognised, ours, standing=True)
         except StoreError as error:
-            return result._replace(failure=error.reason)
+            return result._replace(store_failure=error.reason)
         return result._replace(condensation=kept)
 
     def extended(self, prepared: Replayed, judging: Judging | None) -> Condensation | None:

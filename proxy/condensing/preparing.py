@@ -88,7 +88,7 @@ class Preparer:
             return
         if context.policy.judging is not None or _may_be_due(decision.view, context):
             work = self._run_if_room(decision._replace(body=b""), context.with_fresh_patience())
-            self.tasks.start(work, context.work_key)
+            self.tasks.start(work, context.branch_work_key)
 
     async def _run_if_room(self, decision: Decision, context: RequestContext) -> Condensation | None:
         """Runs in the background unless other work holds too much; a later request then makes the work due again."""
@@ -113,8 +113,8 @@ class Preparer:
             return None
         if await self._why_no_vote(stage, decision, context):
             return None
-        self.tasks.start(self._run(decision, context, background=False), context.work_key)
-        prepared: Condensation | None = await self.tasks.result_of(context.work_key, deadline)
+        self.tasks.start(self._run(decision, context, background=False), context.branch_work_key)
+        prepared: Condensation | None = await self.tasks.result_of(context.branch_work_key, deadline)
         return prepared
 
     async def wait_for_preparation(self, context: RequestContext, deadline: float) -> Condensation | None:
@@ -125,11 +125,11 @@ class Preparer:
         """
         if not _may_prepare(context):
             return None
-        prepared: Condensation | None = await self.tasks.result_of(context.work_key, deadline)
+        prepared: Condensation | None = await self.tasks.result_of(context.branch_work_key, deadline)
         branch = context.branch
         if prepared is not None or branch is None or not context.policy.prepares:
             return prepared
-        work = context.work_name(_PREPARE.value, branch.head, branch.applied)
+        work = context.shared_work_id(_PREPARE.value, branch.head, branch.applied)
         patience = context.recognised.patience
         return decoded_or_none(await self.leases.result(context.request.tenant, work, deadline, patience))
 
@@ -177,7 +177,7 @@ class Preparer:
         if context.allowance_after_votes(self.allowance) <= context.spent(ON_EMBEDDINGS):
             return VoteRound(None, NO_ALLOWANCE)
         view, now = base.view, asyncio.get_running_loop().time()
-        work = context.work_name("vote", view.transcript.digests[-1], base.applied_id)
+        work = context.shared_work_id("vote", view.transcript.digests[-1], base.applied_id)
         request, patience = context.request, context.recognised.patience
         async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
             if not turn.held:
@@ -217,7 +217,7 @@ class Preparer:
         session = context.recognised.session
         stored = session.failed_try if session else None
         known = (
-            self._failed_tries.get(context.work_key),
+            self._failed_tries.get(context.branch_work_key),
             stored if stored and stored.branch == context.branch_name else None,
         )
         return [failed for failed in known if failed is not None]
@@ -242,7 +242,7 @@ class Preparer:
         self, base: Replayed, context: RequestContext, verdict: Verdict | None = None, *, background: bool = True
     ) -> Condensation | None:
         head = base.view.transcript.digests[-1]
-        work, now = context.work_name(_PREPARE.value, head, base.applied_id), asyncio.get_running_loop().time()
+        work, now = context.shared_work_id(_PREPARE.value, head, base.applied_id), asyncio.get_running_loop().time()
         request, patience = context.request, context.recognised.patience
         async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
             if not turn.held or await self._is_prepared_already(base, context, verdict):
@@ -269,7 +269,7 @@ class Preparer:
             reason = result.reason if is_failure else ""
             at = self.clock()
             failed = FailedTry(base.applied_id, base.view.tokens, reason, verdict is not None, context.branch_name, at)
-            self._failed_tries.put(context.work_key, failed)
+            self._failed_tries.put(context.branch_work_key, failed)
             if reason:
                 stored = failed
                 _log.warning("no record was prepared%s: %s", " after a YES" if verdict else "", reason)

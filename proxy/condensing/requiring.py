@@ -38,7 +38,7 @@ def assess_need(decision: Decision, context: RequestContext) -> Need:
     if tokens >= budget.trigger and not has_grown(tokens, budget, since):
         return Need(None, Reason.WAITING_FOR_STEP)
     is_below = Reason.BELOW_MARKS if decision.action is Action.PASSED else ""
-    return Need(None, context.news or why_no_record(decision, context) or is_below)
+    return Need(None, context.recognition_reason or why_no_record(decision, context) or is_below)
 
 
 def find_prepared(requirement: Requirement, decision: Decision, context: RequestContext) -> Replayed | None:
