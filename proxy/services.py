@@ -56,7 +56,7 @@ from strategies.core.messages import Reader
 
 
 class Services:
-    """The parts of an app, built on one store; to be made inside of a running event loop.
+    """The parts of an app, built on one store; must be made inside a running event loop.
 
     A `summarizer` replaces the calls to models. `clock` gives seconds since the epoch.
     """
@@ -64,7 +64,7 @@ class Services:
     def __init__(
         self, settings: Settings, store: Store, clock: Callable[[], float], summarizer: Resolver | None = None
     ) -> None:
-        # First what may fail: a file with a secret that cannot be read.
+        # First what may fail, because a file with a secret may be unreadable.
         self.tenants, token = Tenants(settings, tenant_key(settings)), admin_token(settings)
         self.settings, self.store, self.clock = settings, store, clock
         self.telemetry = Telemetry()
@@ -78,7 +78,7 @@ class Services:
         self._reader = Reader(tool_output_patterns())
         key, keeps_text, limits = settings.upstream.api_key, settings.store.keeps_text, settings.limits
         self.own_key = key.get_secret_value() if key else None
-        """The operator's key for the upstream; None where callers bring their own."""
+        """The operator's key for the upstream; None if callers bring their own."""
         self.callers = self._callers()
         self.discovered = Discovered(
             self.upstream, self.background, clock, api_key=self.own_key, enabled=settings.upstream.discover
@@ -102,7 +102,7 @@ class Services:
             self.stored, self._reader, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text
         )
         self.kept_replies = KeptReplies(self.stored) if settings.sessions.take_over and keeps_text else None
-        """The histories of replies that requests may name; None where they are not taken over."""
+        """The histories of replies that requests may name; None if they are not taken over."""
         self.bounds = Bounds(limits.messages, limits.members, limits.values)
         """What one request body may hold."""
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check
@@ -115,7 +115,7 @@ class Services:
         return Callers(self.upstream, base_url, facts, tasks, self.clock, names, own_key=is_keyed)
 
     def _admission(self) -> Admission:
-        # Every request that is served then has a connection to the upstream: it waits for a place, and nothing else.
+        # Every request with a place then has a connection to the upstream, and waits for nothing else.
         most = min(self.settings.limits.in_flight, self.settings.upstream.max_connections)
         admission = Admission(self.settings.limits, most, partial(self.telemetry.count, "refusals_total"))
         self.telemetry.metric("queue").set_function(lambda: admission.waiting)

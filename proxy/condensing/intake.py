@@ -17,7 +17,7 @@ from time import perf_counter
 from proxy.condensing.account import Timing
 from proxy.condensing.context import RequestContext
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.policy import Known, Policies
+from proxy.condensing.policy import Basis, Policies
 from proxy.condensing.restoring import Restorer
 from proxy.controls import MEMORY
 from proxy.errors import HistoryUnavailable
@@ -69,7 +69,7 @@ class Intake:
         waits = not self.policies.is_off(request.controls, request.model)
         await self.knowledge.refresh(scope, counters, patience, waits=waits)
         hidden = self.knowledge.calibrator.hidden(scope.model, *counters)
-        known = self.policies.known(request.controls.window, scope)
+        basis = self.policies.basis(request.controls.window, scope)
         # Load the stored history.
         started = perf_counter()
         await request.trust.look_up(patience)
@@ -77,7 +77,7 @@ class Intake:
         spent_on_history = (perf_counter() - started) * 1000
         # Measure.
         started = perf_counter()
-        measured = await self._measure(request, counter, known, hidden)
+        measured = await self._measure(request, counter, basis, hidden)
         timing.count = (perf_counter() - started) * 1000
         # Recognise.
         started = perf_counter()
@@ -89,7 +89,7 @@ class Intake:
             await request.trust.prove(request.headers)
         # Choose.
         settings = recognised.session.settings if recognised.session else {}
-        policy = self.policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, known)
+        policy = self.policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, basis)
         if policy.scope:
             recognised = await self.recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:
@@ -165,14 +165,14 @@ class Intake:
         append, elements = append_to(stored, request.body.elements, request.controls.if_head)
         return request._replace(body=request.body.with_history(elements)), append
 
-    async def _measure(self, request: ClientRequest, counter: Counter, known: Known, hidden: int) -> Measured:
+    async def _measure(self, request: ClientRequest, counter: Counter, basis: Basis, hidden: int) -> Measured:
         """Counts the tokens, or estimates them if the length alone proves that nothing needs to be done.
 
         The length bounds the tokens of what the client sent; `hidden` tokens that the upstream may add come on top.
         """
         if request.controls.dry_run or request.controls.force:
             return await self.measurer.measure(request.body, counter)
-        lowest = self.policies.lowest_mark(request.model, known.window, request.body.envelope.reply_limit)
+        lowest = self.policies.lowest_mark(request.model, basis.window, request.body.envelope.reply_limit)
         is_short = len(request.body.elements) <= MAX_ESTIMATED
         if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):
             return self.measurer.estimate(request.body)
