@@ -265,10 +265,11 @@ class Exchange:
 
     def _as_it_came(self, refused: OpenedReply) -> Attempt | None:
         """The request as it came, if nothing explains the refusal and it would fit; else None."""
-        attempt, context = self._attempt, self._attempt.rewritable
-        if refused.reply.status not in UNEXPLAINED or attempt.is_last or context is None:
+        attempt = self._attempt
+        if refused.reply.status not in UNEXPLAINED or attempt.is_last:
             return None
-        if attempt.rounds is not None and is_about_tools(refused.error):
+        context = attempt.rewritable
+        if context is None or (attempt.rounds is not None and is_about_tools(refused.error)):
             return None
         return original_of(attempt.decision, context, self._parts.decider.keeper)
 
