@@ -151,20 +151,20 @@ class LearnedWindows:
 
     def _known(self, scope: LessonScope) -> list[_ScopeState]:
         """The states in which this tenant and everyone have learned something."""
-        states = [self._state(each) for each in dict.fromkeys((scope, scope.everyone))]
+        states = [self._state(learner) for learner in dict.fromkeys((scope, scope.everyone))]
         return [state for state in states if state.window is not None]
 
     def refresh(self, scope: LessonScope) -> Sequence[Hashable]:
         """Starts reading what others have learned, if that is due; returns the keys of the tasks that read it first."""
         now, first = self.clock(), []
-        for each in (scope, scope.everyone):
-            state, key = self._state(each), ("learned", each)
+        for learner in (scope, scope.everyone):
+            state, key = self._state(learner), ("learned", learner)
             if state.read_at is not None and 0 <= now - state.read_at < FRESH:
                 continue
             if state.read_at is None:
                 first.append(key)
             state.read_at = now
-            self.tasks.start(self._read(each), key)
+            self.tasks.start(self._read(learner), key)
         return first
 
     def learn_from_refusal(
@@ -208,12 +208,12 @@ class LearnedWindows:
 
     def _disprove(self, scope: LessonScope, expected: int, counted: int, *, shares: bool) -> None:
         """Forgets windows that are smaller than a prompt that was read whole, as far as is known."""
-        for each in (scope, scope.everyone):
-            state = self._state(each)
+        for learner in (scope, scope.everyone):
+            state = self._state(learner)
             if state.window is not None and state.window.disproved_by(expected, counted):
                 state.window = None
                 if shares:
-                    self._share(each)
+                    self._share(learner)
 
     def _lower(self, scope: LessonScope, tokens: int, origin: Origin) -> LearnedWindow:
         state = self._state(scope)
@@ -273,7 +273,7 @@ def kept_by(replies: Sequence[CountedReply], highest: int = 0, loaded: int | Non
         return loaded
     if last.counted < max(highest, MIN_KEPT):
         return None
-    lengths = sorted([each.own for each in replies if (each.counted, each.exact) == (last.counted, last.exact)])
+    lengths = sorted([reply.own for reply in replies if (reply.counted, reply.exact) == (last.counted, last.exact)])
     is_possible = lengths[0] * MAX_FOR_ONE >= last.counted
     number = longest = 0
     for length in lengths:

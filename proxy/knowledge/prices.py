@@ -191,7 +191,7 @@ class Samples(NamedTuple):
 
         It says how much is hidden in a request without tools, which does not depend on how we count.
         """
-        bare = sum(not each.features.offers for each in self.wholes)
+        bare = sum(not whole.features.offers for whole in self.wholes)
         return (Observation(Features(requests=1.0), round(prices.requests)),) if bare >= MIN_BARE else ()
 
     def with_observation(self, observation: Observation) -> Samples:
@@ -211,7 +211,7 @@ class Samples(NamedTuple):
 
     def without(self, counted: int) -> Samples:
         """The samples without whole requests for which the upstream counted exactly `counted` tokens."""
-        kept = tuple(each for each in self.wholes if each.counted != counted)
+        kept = tuple(whole for whole in self.wholes if whole.counted != counted)
         return self if len(kept) == len(self.wholes) else self._replace(wholes=kept)
 
     def merged(self, other: Samples) -> Samples:
@@ -243,14 +243,14 @@ def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation,
     if place and kept[place - 1] == new:
         return kept
     more = [*kept[:place], new, *kept[place:]]
-    of_one = [i for i, each in enumerate(more) if each.by == new.by]
+    of_one = [i for i, other in enumerate(more) if other.by == new.by]
     if len(of_one) > MAX_BY_ONE:
         del more[of_one[0]]
     return tuple(more[-MAX_OBSERVATIONS:])
 
 
-def _age(each: Observation) -> tuple[int, Observation]:
-    return each.at, each
+def _age(observation: Observation) -> tuple[int, Observation]:
+    return observation.at, observation
 
 
 MIN_PRICES = Features(0, -2_000, -4, 0.3, 0.3, 0.3, 0.3, 0, 0)
@@ -288,17 +288,17 @@ def _normal_equations(observations: Sequence[Observation], prices: Features) -> 
     size = range(len(EVEN))
     matrix = [[1 / _SPREAD[i] ** 2 if i == j else 0.0 for j in size] for i in size]
     right = [EVEN[i] / _SPREAD[i] ** 2 for i in size]
-    for each in observations:
-        noise = each.noise
-        off = abs(each.counted - each.features.at(prices)) / noise
+    for observation in observations:
+        noise = observation.noise
+        off = abs(observation.counted - observation.features.at(prices)) / noise
         weight = _FAR / max(off, _FAR) / noise**2
-        present = [i for i in size if each.features[i]]
+        present = [i for i in size if observation.features[i]]
         for i in present:
-            weighed = weight * each.features[i]
-            right[i] += weighed * each.counted
+            weighed = weight * observation.features[i]
+            right[i] += weighed * observation.counted
             row = matrix[i]
             for j in present:
-                row[j] += weighed * each.features[j]
+                row[j] += weighed * observation.features[j]
     return matrix, right
 
 
@@ -321,8 +321,8 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
 def encoded(samples: Samples) -> bytes:
     document = {
         "v": VERSION,
-        "wholes": [[each.counted, each.by, each.at, *each.features] for each in samples.wholes],
-        "growths": [[each.counted, each.by, each.at, *each.features] for each in samples.growths],
+        "wholes": [[whole.counted, whole.by, whole.at, *whole.features] for whole in samples.wholes],
+        "growths": [[growth.counted, growth.by, growth.at, *growth.features] for growth in samples.growths],
         "firsts": [round(error, 5) for error in samples.firsts],
         "anchored": [round(error, 5) for error in samples.anchored],
     }
@@ -346,4 +346,4 @@ def decoded(data: bytes) -> Samples:
 def _observation(row: Sequence[Any], version: int) -> Observation:
     # Up to version 2, a digest of the tools came before the time.
     counted, by, at, *features = row if version > 2 else (*row[:2], *row[3:])
-    return Observation(Features(*[float(each) for each in features]), int(counted), str(by), int(at))
+    return Observation(Features(*[float(amount) for amount in features]), int(counted), str(by), int(at))

@@ -70,7 +70,7 @@ class MemoryAdmin:
         """The messages and cards of a branch that match a query, best first; None also if there is no such branch."""
         patience = self.stored.patience()
         session = await patience.read(self.stored.load(key))
-        branch = next((each for each in session.branches if each.name == name), None) if session else None
+        branch = next((known for known in session.branches if known.name == name), None) if session else None
         # A scope has no branches, and neither has a session with cards only; both can be searched.
         if session is None or (branch is None and name != MAIN):
             return None
@@ -82,7 +82,7 @@ class MemoryAdmin:
         stored = StoredHistory.of(blocks, session.dialect)
         transcript = Transcript.of(messages_on(session, branch, stored, self.reader))
         digests = transcript.digests
-        standing = [each for each in session.condensations if has_node(digests, each.covered, each.digest)]
+        standing = [record for record in session.condensations if has_node(digests, record.covered, record.digest)]
         index = Index(card_entry(card.id, card) for card in session.cards(standing) if card.holds)
         for place, message in enumerate(transcript.chain):
             index.add(message_entries(digests[place].hex(), message, place))
@@ -98,7 +98,7 @@ class MemoryAdmin:
 
         def changed(session: Session | None) -> Session | None:
             if session and replaces is not None:
-                has_card = any(each.id == replaces for each in session.cards())
+                has_card = any(known.id == replaces for known in session.cards())
                 session = without_cards(session, {replaces}) if has_card else None
             return session and with_card(session, card)
 
@@ -137,7 +137,7 @@ class MemoryAdmin:
         def changed(session: Session | None) -> Session | None:
             nonlocal gone
             seen = session.cards() if session else []
-            ids = {each.id for each in seen if card in (None, each.id)}
+            ids = {known.id for known in seen if card in (None, known.id)}
             if session is None or (card is not None and not ids):
                 return None
             left = without_cards(session, ids)

@@ -93,15 +93,15 @@ class SessionVectors:
         known = [(hit, vector) for hit in hits if (vector := self.get(hit.entry.text)) is not None]
         same = [(hit, vector) for hit, vector in known if len(vector.values) == len(query.values)]
         if len(same) > COMPARED:
-            same.sort(key=lambda each: (each[1].signs ^ query.signs).bit_count())
+            same.sort(key=lambda pair: (pair[1].signs ^ query.signs).bit_count())
         return [(hit, sum(map(mul, vector.values, query.values))) for hit, vector in same[:COMPARED]]
 
 
 def vector_of(values: Sequence[float]) -> Vector:
     """The vector of these numbers, scaled to length one; one of zeros stays as it is."""
-    length = sqrt(sum(each * each for each in values)) or 1.0
-    signs = "".join("1" if each > 0 else "0" for each in values)
-    return Vector(array("f", [each / length for each in values]), int(signs, 2))
+    length = sqrt(sum(value * value for value in values)) or 1.0
+    signs = "".join("1" if value > 0 else "0" for value in values)
+    return Vector(array("f", [value / length for value in values]), int(signs, 2))
 
 
 def _digest(text: str) -> bytes:

@@ -123,7 +123,7 @@ class TrustedProxies:
             return False
         if isinstance(address, IPv6Address):
             address = address.ipv4_mapped or address
-        return any(address in each for each in self._networks)
+        return any(address in trusted for trusted in self._networks)
 
 
 @dataclass(slots=True, eq=False)

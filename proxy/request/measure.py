@@ -185,21 +185,21 @@ class Measurer:
 
     async def _read_messages(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
         """Reads the messages of elements, and counts those whose bytes were not counted before."""
-        keys = [_hash(each.data, counter.cache_key, counter.owner) for each in elements]
+        keys = [_hash(element.data, counter.cache_key, counter.owner) for element in elements]
         # Looked up now: other requests, and this one itself, may push an entry out before its turn comes.
         cached = {key: count for key in keys if (count := self._counts.get(key)) is not None}
-        uncounted = {key: each for key, each in zip(keys, elements, strict=True) if key not in cached}
-        counts = await self._pool.messages(counter, [each.value for each in uncounted.values()])
+        uncounted = {key: element for key, element in zip(keys, elements, strict=True) if key not in cached}
+        counts = await self._pool.messages(counter, [element.value for element in uncounted.values()])
         tokens = dict(zip(uncounted, counts, strict=True))
         messages: list[Message] = []
         for start in range(0, len(elements), _BATCH):
             if start:
                 await asyncio.sleep(0)  # lets other requests run while a long history is read
-            for each, key in zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True):
+            for element, key in zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True):
                 digest, number = cached[key] if key in cached else (None, tokens[key])
-                message = self._reader.read(each.data, each.value, number, each.endpoint.dialect, digest)
+                message = self._reader.read(element.data, element.value, number, element.endpoint.dialect, digest)
                 self._counts.put(key, (message.digest, message.tokens))
-                each.set_message(counter.cache_key, message)
+                element.set_message(counter.cache_key, message)
                 messages.append(message)
         return messages
 

@@ -65,7 +65,7 @@ class Admin:
             if name.startswith(SHOWN):
                 names.add(scope_key("", name.removeprefix(SHOWN)).name)
             keys = [key for key in keys if key.name in names]
-        loaded = [each async for each in self._each_session(keys)]
+        loaded = [pair async for pair in self._each_session(keys)]
         rows = [_summary(key, session) for key, session in loaded if session is not None]
         unreadable = [{"tenant": key.tenant, "session": key.name} for key, session in loaded if session is None]
         rows.sort(key=lambda row: row["created_at"], reverse=True)
@@ -99,7 +99,9 @@ class Admin:
 
     def _shown(self, key: StoreKey, session: Session, blocks: Mapping[str, bytes]) -> ShownSession:
         stored = StoredHistory.of(blocks, session.dialect)
-        branches = {each.name: list(messages_on(session, each, stored, self._reader)) for each in session.branches}
+        branches = {
+            branch.name: list(messages_on(session, branch, stored, self._reader)) for branch in session.branches
+        }
         counter = self._tokenizers.for_model("", stored.endpoint.counter)
         pins = list(_pins(session, branches, counter))
         return ShownSession({**session_document(key, session, stored), "pins": pins}, session, branches, counter)
@@ -107,7 +109,8 @@ class Admin:
     async def revert(self, key: StoreKey, condensation: str) -> Document | None:
         """Takes a condensation back, so that no later view applies it; None if there is none. May be repeated."""
         session = await self._stored.in_time(self._stored.load(key))
-        found = next((each for each in session.condensations if each.id == condensation), None) if session else None
+        records = session.condensations if session else ()
+        found = next((record for record in records if record.id == condensation), None)
         if session is None or found is None:
             return None
         if not found.reverted and DIALECTS[session.dialect].binds_reasoning:
@@ -150,7 +153,7 @@ class Admin:
         if messages[number].role is Role.SYSTEM:
             raise BadRequest("System messages are in every view anyway.", param="message")
         transcript = Transcript.of(messages)
-        index = sum(each.role is not Role.SYSTEM for each in messages[:number])
+        index = sum(message.role is not Role.SYSTEM for message in messages[:number])
         node = transcript.digests[index]
         counter = self._tokenizers.for_model("", stored.endpoint.counter)
         if _fitting(session, transcript, counter, node).get(index) is False:
@@ -165,10 +168,10 @@ class Admin:
     async def unpin(self, key: StoreKey, pin: str) -> Document | None:
         """Takes a pin back; None if the session never had one with this id. May be repeated."""
         session = await self._stored.in_time(self._stored.load(key))
-        found = [each for each in session.pins if each.id == pin] if session else []
-        for each in found:
-            if each.is_live:
-                await self._mark(key, each.mark_of_end)
+        found = [known for known in session.pins if known.id == pin] if session else []
+        for known in found:
+            if known.is_live:
+                await self._mark(key, known.mark_of_end)
         return {"object": "unpinned", "pin": pin} if found else None
 
     async def condense(self, key: StoreKey, written: object) -> Document | None:
@@ -228,7 +231,7 @@ def _fitting(session: Session, transcript: Transcript, counter: Counter, *more: 
     The window is that of the last condensation. Without one, all of them count as fitting.
     """
     nodes = (*(pin.node for pin in session.pins if pin.is_live), *more)
-    latest = max(session.condensations, key=lambda each: each.created_at, default=None)
+    latest = max(session.condensations, key=lambda record: record.created_at, default=None)
     fitting = pinned_in(nodes, transcript, latest.window if latest else None, lambda each: counter.message(each.body))
     pinned = pinned_in(nodes, transcript, None)
     places = {digest: index for index, digest in enumerate(transcript.digests)}
@@ -242,7 +245,7 @@ def _pins(session: Session, branches: Mapping[str, list[Message]], counter: Coun
     lost = set(live)
     for name, messages in branches.items() if live else ():
         transcript = Transcript.of(messages)
-        numbers = [i for i, each in enumerate(messages) if each.role is not Role.SYSTEM]
+        numbers = [i for i, message in enumerate(messages) if message.role is not Role.SYSTEM]
         for index, fits in _fitting(session, transcript, counter).items():
             node = transcript.digests[index]
             lost.discard(node)
@@ -251,12 +254,12 @@ def _pins(session: Session, branches: Mapping[str, list[Message]], counter: Coun
 
 
 def _summary(key: StoreKey, session: Session) -> Document:
-    standing = [each for each in session.condensations if each.standing and not each.restores]
-    latest = max(standing, key=lambda each: each.created_at, default=None)
+    standing = [record for record in session.condensations if record.standing and not record.restores]
+    latest = max(standing, key=lambda record: record.created_at, default=None)
     names = ("id", "strategy", "trigger", "tokens_before", "tokens_after", "own_tokens", "created_at")
     return {
         **_head(key, session),
-        "last_used": max((each.last_used for each in session.branches), default=session.created_at),
+        "last_used": max((branch.last_used for branch in session.branches), default=session.created_at),
         "strategy": session.strategy,
         "latest": None if latest is None else {name: getattr(latest, name) for name in names},
         "branches": len(session.branches),
@@ -286,13 +289,14 @@ def _branch_in(written: object, default: str = MAIN) -> str:
 def _branch_named(name: str, session: Session | None) -> Branch | None:
     """The branch of that name, or for "" the one that was used last; None if there is none."""
     branches = session.branches if session else ()
-    return max((each for each in branches if name in ("", each.name)), key=lambda each: each.last_used, default=None)
+    named = [branch for branch in branches if name in ("", branch.name)]
+    return max(named, key=lambda branch: branch.last_used, default=None)
 
 
 def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> Document:
     """Everything stored of a session except its pins; condensations are in order of time."""
-    condensations = sorted(session.condensations, key=lambda each: (each.created_at, each.depth))
-    latest = next((each for each in reversed(condensations) if not each.reverted), None)
+    condensations = sorted(session.condensations, key=lambda record: (record.created_at, record.depth))
+    latest = next((record for record in reversed(condensations) if not record.reverted), None)
     return {
         "object": "session",
         **_head(key, session),
@@ -300,18 +304,18 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
         "settings": dict(session.settings),
         "rewriting_refused": session.rewriting_refused,
         "totals": dict(session.totals),
-        "branches": [_branch(each, stored) for each in session.branches],
+        "branches": [_branch(branch, stored) for branch in session.branches],
         "condenses_next": [wish.what for wish in session.wishes if wish.is_live],
         "context_strategy": session.strategy,
-        "condensations": [_condensation(each, session) for each in condensations],
+        "condensations": [_condensation(record, session) for record in condensations],
         "latest_condensation": latest and latest.id,
         "condenser_meta_latest": latest and dict(latest.metadata),
         "judging": dict(session.judging),
         "economy": dict(session.economy),
         "failed_try": session.failed_try and session.failed_try._asdict(),
         "memory": to_json(session.cards()),
-        "verdicts": [encode_verdict(each) for each in session.verdicts],
-        "appended": [each.value for each in history_at(session.tip, stored.appended).elements],
+        "verdicts": [encode_verdict(verdict) for verdict in session.verdicts],
+        "appended": [element.value for element in history_at(session.tip, stored.appended).elements],
     }
 
 
@@ -323,7 +327,7 @@ def _branch(branch: Branch, stored: StoredHistory) -> Document:
         "count": branch.length,
         "last_used": branch.last_used,
         "applied": branch.applied,
-        "messages": [None if each.raw is None else loads(each.raw) for each in stored.tree.line(branch.head)],
+        "messages": [None if message.raw is None else loads(message.raw) for message in stored.tree.line(branch.head)],
     }
 
 

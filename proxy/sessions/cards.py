@@ -79,16 +79,16 @@ def _without(cards: Iterable[MemoryCard], ids: Collection[str]) -> tuple[MemoryC
 
 
 def with_card(session: Session, card: MemoryCard) -> Session:
-    others = [each for each in session.added_cards if each.id != card.id]
-    again = {each.id for each in _all(session) if _alike(each, card)}
-    kept = tuple(each for each in session.forgotten_ids if each not in again)
+    others = [other for other in session.added_cards if other.id != card.id]
+    again = {known.id for known in _all(session) if _alike(known, card)}
+    kept = tuple(id_ for id_ in session.forgotten_ids if id_ not in again)
     return session._replace(added_cards=bound_cards(merge_cards(others, [card])), forgotten_ids=kept)
 
 
 def without_cards(session: Session, ids: Collection[str]) -> Session:
     """The session without the cards of these ids, and without cards that say the same."""
     unwanted = [card for card in _all(session) if card.id in ids]
-    gone = (each.id for each in _all(session) if each.id in ids or any(_alike(card, each) for card in unwanted))
+    gone = (known.id for known in _all(session) if known.id in ids or any(_alike(card, known) for card in unwanted))
     return session._replace(forgotten_ids=tuple(dict.fromkeys((*session.forgotten_ids, *gone))))
 
 
@@ -98,12 +98,12 @@ def forgotten_cards(session: Session) -> list[MemoryCard]:
 
 def standing_for(session: Session, card: MemoryCard) -> MemoryCard | None:
     """The card that holds in a session and says the same as `card`; None if that was superseded at once."""
-    return next((each for each in session.cards() if each.holds and _alike(each, card)), None)
+    return next((known for known in session.cards() if known.holds and _alike(known, card)), None)
 
 
 def _all(session: Session) -> Iterator[MemoryCard]:
     """All cards of a session, as they were recorded or written."""
-    yield from (card for each in session.condensations for card in each.cards)
+    yield from (card for record in session.condensations for card in record.cards)
     yield from session.added_cards
 
 

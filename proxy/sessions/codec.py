@@ -70,7 +70,7 @@ def encode_session(session: Session) -> bytes:
             "branches": session.branches,
             "verdicts": list(map(encode_verdict, session.verdicts)),
             "failed": session.failed_try,
-            "patches": [[each.anchor, each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
+            "patches": [[patch.anchor, patch.at, list(_encode_pieces(patch.pieces))] for patch in session.patches],
             "added": to_json(session.added_cards) if session.added_cards else [],
             "forgotten": session.forgotten_ids,
             **({} if session.dialect == CHAT else {"dialect": session.dialect}),
@@ -88,7 +88,7 @@ def decode_document(meta: bytes) -> Session | None:
         **{field: document[name] for name, field in _PLAIN.items() if name in document},
         branches=tuple(map(_branch, document["branches"])),
         tip=Tip(*document["line"]),
-        verdicts=tuple(_verdict(each) for each in document.get("verdicts", ())),
+        verdicts=tuple(_verdict(row) for row in document.get("verdicts", ())),
         failed_try=FailedTry(*document["failed"]) if document.get("failed") else None,
         patches=tuple(
             Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)))

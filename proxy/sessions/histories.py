@@ -87,7 +87,7 @@ def history_at(tip: Tip, blocks: Mapping[str, StoredAppend]) -> History:
     if not appends:
         return History()
     newest, *older = appends
-    before = tuple([element for each in reversed(older) for element in each.elements])
+    before = tuple([element for append in reversed(older) for element in append.elements])
     return History(tip, (*before, *newest.elements), newest.base, before)
 
 
@@ -166,11 +166,11 @@ def messages_on(session: Session, branch: Branch | None, stored: StoredHistory, 
     """The messages of a branch, without counts; for an appended history, which has no branches, all of it."""
     if branch is not None and not session.tip.block:
         dialect = stored.endpoint.dialect
-        for each in stored.tree.line(branch.head):
-            if each.raw is None:
-                yield unknown(each.digest, Role.USER, dialect)
+        for message in stored.tree.line(branch.head):
+            if message.raw is None:
+                yield unknown(message.digest, Role.USER, dialect)
             else:
-                yield reader.read(each.raw, loads(each.raw), 0, dialect, each.digest)
+                yield reader.read(message.raw, loads(message.raw), 0, dialect, message.digest)
     for element in history_at(session.tip, stored.appended).elements:
         yield reader.read(element.raw, element.value, 0, element.endpoint.dialect)
 
@@ -178,7 +178,7 @@ def messages_on(session: Session, branch: Branch | None, stored: StoredHistory, 
 def decode_blocks(blocks: Mapping[str, bytes], endpoint: Endpoint) -> list[DecodedBlock]:
     """Decodes blocks, which are given by name; raises ValueError, LookupError or TypeError for a broken block."""
     documents = ((name, block_document(decompress(data))) for name, data in blocks.items())
-    return [DecodedBlock(name, messages_of(each), decode_append(each, endpoint)) for name, each in documents]
+    return [DecodedBlock(name, messages_of(one), decode_append(one, endpoint)) for name, one in documents]
 
 
 async def read_in_thread(read: Callable[..., T], *arguments: object) -> T:
@@ -281,7 +281,7 @@ class Append(NamedTuple):
 
 def head_after(elements: Sequence[Element]) -> str:
     """The head of a history with these messages, as headers show it."""
-    digests = chain(each.digest for each in elements if each.role not in each.endpoint.dialect.system_roles)
+    digests = chain(element.digest for element in elements if element.role not in element.endpoint.dialect.system_roles)
     return f"{len(digests)}-{digests[-1].hex()}" if digests else EMPTY
 
 

@@ -101,7 +101,7 @@ class Keeper:
         A fork that applies a condensation of its ancestors records it as its own, because each session has its marks.
         """
         own = recognised.session.condensations if recognised.session else ()
-        if any(each.id == condensation.id for each in own):
+        if any(known.id == condensation.id for known in own):
             await self.mark(recognised, record_name(condensation.digest, condensation.depth))
         elif not recognised.trust.defers(self._logged(lambda: self.mark_standing(recognised, condensation))):
             await self._stored.write(self._put(recognised.key, condensation, standing=True), recognised.patience)
@@ -120,8 +120,8 @@ class Keeper:
             session = await recognised.patience.read(self._stored.load(recognised.key))
         except StoreError:
             return []
-        seen = {(each.id, each.standing) for each in recognised.condensations}
-        return [each for each in session.condensations if (each.id, each.standing) not in seen] if session else []
+        seen = {(known.id, known.standing) for known in recognised.condensations}
+        return [known for known in session.condensations if (known.id, known.standing) not in seen] if session else []
 
     async def amend(
         self, recognised: Recognised, change: Callable[[Session], Session], *, creates: bool = True
@@ -178,52 +178,52 @@ class Keeper:
         unwritten = self._stored.outage.unwritten
         return unwritten if unwritten in REFUSED_WRITES else ""
 
-    async def settle(self, recognised: Recognised, turn: SessionUpdate) -> str:
+    async def settle(self, recognised: Recognised, update: SessionUpdate) -> str:
         """Stores the session after this request. Returns why it was not stored in time, "" if it was.
 
         A failure is logged. Even if the caller is cancelled meanwhile, the session is stored completely.
         """
         try:
-            await self._stored.write(self._settle(recognised, turn), recognised.patience, is_last=True)
+            await self._stored.write(self._settle(recognised, update), recognised.patience, is_last=True)
         except StoreError as error:
             self._stored.outage.failed("the session was not stored before the reply's last byte", error)
             return error.reason
         return ""
 
-    async def _settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
+    async def _settle(self, recognised: Recognised, update: SessionUpdate) -> None:
         async with self._stored.lock(recognised.key):
             for _ in range(TRIES):
                 stored_tip = recognised.session.tip if recognised.session else Tip()
                 # A repetition of this very append does not count.
-                if turn.tip is not None and stored_tip != turn.tip_before and stored_tip.head != turn.tip.head:
+                if update.tip is not None and stored_tip != update.tip_before and stored_tip.head != update.tip.head:
                     raise StoreError("store-contended", "another append to this history was stored first")
-                if await self._save(recognised, turn):
+                if await self._save(recognised, update):
                     for pin in recognised.pins if recognised.session is None else ():
                         await self._stored.store.mark(recognised.key, pin.mark)
                         if not pin.is_live:
                             await self._stored.store.mark(recognised.key, pin.mark_of_end)
                     return
                 stored = await self._stored.load(recognised.key)
-                recognised = _forked_if_moved(recognised._replace(session=stored), turn)
+                recognised = _forked_if_moved(recognised._replace(session=stored), update)
         raise StoreError("store-contended", "other writers were always first")
 
-    async def _save(self, recognised: Recognised, turn: SessionUpdate) -> bool:
+    async def _save(self, recognised: Recognised, update: SessionUpdate) -> bool:
         """Writes the session after a turn with its new blocks; False if another writer was first.
 
         A session over its quota is stored without blocks, except in append mode. A fork that continues also stores the
         blocks that it shares with its parent; if these exceed the quota, it keeps inheriting them.
         """
         before = recognised.session or self._new(recognised)
-        branch = before.find_branch(turn.transcript)
-        session = session_after(before, branch, turn, self.clock())
-        index = (*(nodes_of(turn) if session.is_derived else ()), *(() if turn.tip is not None else turn.blocks))
-        if turn.tip is not None:
-            return await self._stored.save(recognised.key, session, self.ttl, turn.blocks, index)
+        branch = before.find_branch(update.transcript)
+        session = session_after(before, branch, update, self.clock())
+        index = (*(nodes_of(update) if session.is_derived else ()), *(() if update.tip is not None else update.blocks))
+        if update.tip is not None:
+            return await self._stored.save(recognised.key, session, self.ttl, update.blocks, index)
         shared, own = (
-            new_block(turn.transcript, run.start, run.stop, keeps_text=self.keeps_text)
-            for run in unstored_in(before, turn.transcript, branch)
+            new_block(update.transcript, run.start, run.stop, keeps_text=self.keeps_text)
+            for run in unstored_in(before, update.transcript, branch)
         )
-        own |= turn.blocks
+        own |= update.blocks
         inheriting = session._replace(inherited=before.inherited) if before.inherited else session
         for form, blocks in ((session, shared | own), (inheriting, own))[: 2 if shared else 1]:
             try:
@@ -240,7 +240,7 @@ def _new_id(recognised: Recognised) -> str:
 
 def _beside_reverted(condensation: Condensation, known: Iterable[Condensation]) -> Condensation:
     """A new condensation, at a depth that no reverted one has taken."""
-    taken = {each.depth for each in known if each.reverted and each.digest == condensation.digest}
+    taken = {record.depth for record in known if record.reverted and record.digest == condensation.digest}
     depth = next(depth for depth in count(condensation.depth) if depth not in taken)
     return condensation if depth == condensation.depth else replace(condensation, depth=depth)
 
@@ -250,7 +250,7 @@ def is_small(tokens: int, window: int | None) -> bool:
     return tokens < (window // SMALL_SHARE if window is not None else SMALL_TOKENS)
 
 
-def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
+def _forked_if_moved(recognised: Recognised, update: SessionUpdate) -> Recognised:
     """`recognised` under a new key if another request has meanwhile moved its derived session to another history.
 
     A session without branches was only amended, by a vote or a late summary of this very request.
@@ -260,7 +260,7 @@ def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
         session is None
         or not session.is_derived
         or not session.branches
-        or session.find_branch(turn.transcript) is not None
+        or session.find_branch(update.transcript) is not None
     ):
         return recognised
     key = StoreKey(recognised.key.tenant, new_derived_id())

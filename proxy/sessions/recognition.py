@@ -261,7 +261,7 @@ class Recogniser:
             return blank
         path = (found.key.name, *lookup.path(found.session.parent if found.session else found.parent))
         begins = openings(transcript.having(newest_turn=found.newest_turn))
-        for node in (*nodes[:2], *(each.node for each in begins)):
+        for node in (*nodes[:2], *(opening.node for opening in begins)):
             self._recent_paths.put((tenant, node), path)
         return found
 
@@ -272,7 +272,7 @@ class Recogniser:
         digests = [digest.hex() for digest in nodes]
         indexed = await lookup.names(digests)
         nearest: tuple[str, Session] | None = None
-        for name in list(dict.fromkeys(indexed[each] for each in digests if each in indexed))[:_CANDIDATES]:
+        for name in list(dict.fromkeys(indexed[digest] for digest in digests if digest in indexed))[:_CANDIDATES]:
             session = await lookup.session(name)
             if session is None or not session.is_derived or session.dialect != blank.identity.dialect:
                 continue
@@ -329,8 +329,8 @@ async def _with_records(lookup: SessionLookup, blank: Recognised, session: Sessi
     If a session and its ancestor have the same condensation, the session's own copy says whether it stands.
     """
     sessions = [session, *await lookup.ancestors(session)]
-    condensations = tuple({each.id: each for one in reversed(sessions) for each in one.condensations}.values())
-    patches = tuple(each for one in reversed(sessions) for each in one.patches)
+    condensations = tuple({record.id: record for one in reversed(sessions) for record in one.condensations}.values())
+    patches = tuple(patch for one in reversed(sessions) for patch in one.patches)
     return blank._replace(condensations=condensations, patches=patches, pins=session.pins)
 
 

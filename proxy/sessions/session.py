@@ -292,7 +292,7 @@ class Session(NamedTuple):
         Oldest first. They include cards that a later one contradicts, marked as superseded.
         """
         sources = self.condensations if condensations is None else condensations
-        recorded = [card for each in sorted(sources, key=lambda each: each.created_at) for card in each.cards]
+        recorded = [card for record in sorted(sources, key=lambda record: record.created_at) for card in record.cards]
         cards = sorted((*recorded, *self.added_cards), key=lambda card: card.created_at)
         return [card for card in settled_cards(tuple(cards)) if card.id not in self.forgotten_ids]
 
@@ -312,10 +312,10 @@ class Session(NamedTuple):
         """
         if patch is None and not self.patches:
             return self
-        kept = [each for each in self.patches if not (each.at <= covered and has_node(digests, each.at, each.anchor))]
+        kept = [one for one in self.patches if one.at > covered or not has_node(digests, one.at, one.anchor)]
         if patch is not None:
-            kept = [*(each for each in kept if (each.anchor, each.at) != (patch.anchor, patch.at)), patch]
-        texts = ((piece.raw for piece in each.pieces if isinstance(piece, Literal)) for each in reversed(kept))
+            kept = [*(other for other in kept if (other.anchor, other.at) != (patch.anchor, patch.at)), patch]
+        texts = ((piece.raw for piece in overlay.pieces if isinstance(piece, Literal)) for overlay in reversed(kept))
         sizes = accumulate(sum(map(len, raws)) for raws in texts)
         fitting = sum(1 for size in sizes if size <= MAX_PATCH_CHARS)
         return self._replace(patches=tuple(kept[max(len(kept) - min(fitting, MAX_PATCHES), 0) :]))
@@ -365,11 +365,12 @@ def with_depth(name: str, depth: int) -> str:
 
 def wishes_in(marks: frozenset[str], kind: str) -> tuple[Wish, ...]:
     """All wishes of a kind among the marks of a session, including those that are over, in the order they were made."""
-    found = (Wish(int(each[2]), each[3], kind=kind) for each in map(_MARK.fullmatch, marks) if each and each[1] == kind)
+    matches = filter(None, map(_MARK.fullmatch, marks))
+    found = (Wish(int(match[2]), match[3], kind=kind) for match in matches if match[1] == kind)
     return tuple(sorted(wish._replace(is_live=wish.mark_of_end not in marks) for wish in found))
 
 
 def wish_for(what: str, kind: str, known: Sequence[Wish]) -> Wish:
     """The live wish for something among the `known` ones of its kind, else a new one."""
-    number = 1 + max((each.number for each in known), default=0)
-    return next((each for each in known if each.is_live and each.what == what), Wish(number, what, kind=kind))
+    number = 1 + max((wish.number for wish in known), default=0)
+    return next((wish for wish in known if wish.is_live and wish.what == what), Wish(number, what, kind=kind))

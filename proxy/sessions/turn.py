@@ -94,7 +94,7 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
     first `inherited` messages with the session.
     """
     digests = transcript.digests
-    branch = branch or max(session.branches, key=lambda each: each.last_used, default=None)
+    branch = branch or max(session.branches, key=lambda known: known.last_used, default=None)
     if branch is None:
         return 0
     shared = max(branch.common_length(digests), inherited)
@@ -113,10 +113,10 @@ def session_after(session: Session, branch: Branch | None, update: SessionUpdate
     moved = _moved(session, branch, update, now)
     opened = session.branches_opened + (branch is None)
     if branch is not None:
-        others = [each for each in session.branches if each.name != moved.name]
+        others = [other for other in session.branches if other.name != moved.name]
     else:
         renamed = branch_name(opened)
-        others = [each._replace(name=renamed) if each.name == moved.name else each for each in session.branches]
+        others = [other._replace(name=renamed) if other.name == moved.name else other for other in session.branches]
     patched = session
     if update.patch or update.memory_patch or session.patches:
         for patch in (update.memory_patch, update.patch):
@@ -210,5 +210,5 @@ def nodes_of(update: SessionUpdate) -> tuple[str, ...]:
     """The digests that index a derived session: its last two, those of its openings, and the end of its view's head."""
     digests = update.transcript.digests
     condensed = digests[update.covered - 1 : update.covered]
-    nodes = (*(each.node for each in openings(update.transcript)), *condensed, *digests[-2:])
+    nodes = (*(opening.node for opening in openings(update.transcript)), *condensed, *digests[-2:])
     return tuple(dict.fromkeys(node.hex() for node in nodes))

@@ -121,14 +121,14 @@ class Server:
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         """All answers in order; raises StoreError if any is missing, even if other commands were executed."""
         answers = await self._exchange([command.words for command in commands])
-        unknown = [n for n, each in enumerate(answers) if isinstance(each, exceptions.NoScriptError)]
+        unknown = [n for n, answer in enumerate(answers) if isinstance(answer, exceptions.NoScriptError)]
         if unknown:
             full = [commands[n].in_full() for n in unknown]
             for n, answer in zip(unknown, await self._exchange(full), strict=True):
                 answers[n] = answer
-        for each in answers:
-            if isinstance(each, Exception):
-                raise store_error(each, self._shown)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise store_error(answer, self._shown)
         return answers
 
     async def ping(self) -> None:
@@ -199,7 +199,7 @@ class Cluster:
     async def ping(self) -> None:
         await self._find_nodes()
         masters = self._client.get_primaries()
-        await asyncio.gather(*(self._send(each.name, "PING", target_nodes=each) for each in masters))
+        await asyncio.gather(*(self._send(master.name, "PING", target_nodes=master) for master in masters))
 
     async def keys(self, pattern: str, until: float) -> set[bytes]:
         await self._find_nodes()

@@ -87,7 +87,7 @@ class RedisStore:
         if not names:
             return {}
         found = await self._call(self._ask_one(Command(("HMGET", name, *names), name)))
-        return {each: block for each, block in zip(names, found, strict=True) if block is not None}
+        return {digest: block for digest, block in zip(names, found, strict=True) if block is not None}
 
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         return await self._call(self._find(tenant, digests, likely))

@@ -48,7 +48,7 @@ class ModelTable:
                 name.lower(): ModelWindow(**{key: entry[key] for key in entry.keys() - {"max_output"}})
                 for name, entry in document.get("models", {}).items()
             }
-            return cls(windows, {name.lower(): Prices(*each) for name, each in document.get("prices", {}).items()})
+            return cls(windows, {name.lower(): Prices(*row) for name, row in document.get("prices", {}).items()})
         except (AttributeError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error
 
