@@ -1,1 +1,1 @@
-"""From the bytes of a request to what is known of it: body, caller, tokens."""
+"""Reads a request: its body, its caller, and how many tokens it has."""
