@@ -122,5 +122,5 @@ def waits_to_pay_back(decision: Decision, context: RequestContext, cache_lifetim
 def _price(prices: Prices, ready: Replayed) -> float:
     """The price of a record's model calls: its text counts as what they wrote, the rest as what they read."""
     place, spent = ready.view.replacement, ready.applied.own_tokens if ready.applied else 0
-    written = min(ready.view.lead[place].message.tokens, spent) if place is not None else 0
+    written = min(ready.view.front[place].message.tokens, spent) if place is not None else 0
     return prices.of_call(prompt=spent - written, reply=written)
