@@ -31,8 +31,8 @@ class Placed(NamedTuple):
 def shape(placed: Iterable[Placed], form: Form, counter: TokenCounter) -> Iterator[Message]:
     """The messages of a list, adapted to the form."""
     adapted = (_adapt(original, form, counter) for original in placed)
-    fitted = (kept for kept in adapted if kept is not None)
-    return _alternating(fitted, counter) if form.alternate_roles else (kept.message for kept in fitted)
+    kept = filter(None, adapted)
+    return _alternating(kept, counter) if form.alternate_roles else (entry.message for entry in kept)
 
 
 def _adapt(placed: Placed, form: Form, counter: TokenCounter) -> Placed | None:

@@ -64,7 +64,7 @@ class Transcript:
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Transcript:
-        """Divides messages into chain and systems. Apparent tool output that answers nothing counts as the user's."""
+        """Divides messages into chain and systems. What looks like tool output but answers nothing is the user's."""
         chained: list[Message] = []
         systems: list[tuple[int, Message]] = []
         _sort(messages, chained, systems)
@@ -185,7 +185,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 def is_chinese(transcript: Transcript) -> bool:
-    """Whether at least half of the user's first messages are Chinese; if there are none, of the assistant's."""
+    """Whether at least half of the user's first messages are Chinese; if the user says nothing, of the assistant's."""
     for role in (Role.USER, Role.ASSISTANT):
         said = (message.text[: 4 * _LOOKED_AT] for message in transcript.chain if message.role is role)
         prose = (_CODE.sub("", text)[:_LOOKED_AT] for text in said)

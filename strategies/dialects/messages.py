@@ -1,9 +1,9 @@
 """The dialect of Anthropic's Messages API: `{"role": …, "content": […]}`, calls and results as blocks.
 
-A message has content blocks, or a text in place of one text block. Calls are blocks of an assistant message. The
-message after it must be the user's and begin with all their results; the user's words may follow these. A server
-tool's call and result are in one assistant message and are never touched. Thinking blocks are signed and bound to what
-came before them: they are kept byte for byte or left out (`unbound`), never rewritten.
+A message has content blocks, or a text in place of one text block. Calls are blocks of an assistant message. The user
+message after it must begin with the results of all these calls; the user's words may follow. The call and result of a
+server tool are in one assistant message and are never touched. Thinking blocks are signed and bound to what came before
+them: they are kept byte for byte or left out (`unbound`), never rewritten.
 
 Some clients leave out the thinking of older turns, and cache markers move with every request. So neither is part of a
 digest. A rewritten message loses its markers: it is stored, and each request that it is sent with has its own.

@@ -1,9 +1,10 @@
 """Attribution: finds the messages that a memory card comes from, and so whose words it has.
 
 The words of a card are looked up in the summarized messages, whatever the summarizer claims, because a page that an
-agent reads may pretend to be the user's wish. If more of a card's words are in tool results than in what people said,
-it counts as a tool's: it can be code or a fact, never a rule. For a rule only the user's own words count, because an
-assistant that reads such a page may repeat it. A card whose words only the assistant said is the assistant's.
+agent reads may pretend to be the user's wish. If most of a card's words are in tool results, and more of them than in
+what people said, it counts as a tool's: it can be code or a fact, never a rule. For a rule only the user's own words
+count, because an assistant that reads such a page may repeat it. A card whose words only the assistant said is the
+assistant's.
 """
 
 from __future__ import annotations
