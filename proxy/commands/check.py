@@ -28,7 +28,7 @@ from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.prices import EVEN
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import key_file
@@ -252,7 +252,7 @@ def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_win
     """The lines to print for a model; `discovered` looks up the windows that the server states."""
     table = bundled_table(config_directory() / "models.toml")
     policies = Policies(checked.settings, table, discovered)
-    policy = policies.policy(Controls(strategy=checked.suffix), {}, Scope(checked.model))
+    policy = policies.policy(Controls(strategy=checked.suffix), {}, LessonScope(checked.model))
     window, budget = policy.window, policy.budget
     known_by = checked.source("window") if window.source == SETTINGS else window.source
     yield f"model       {checked.model}"

@@ -122,7 +122,7 @@ class _Progress:
 
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
-    from proxy.knowledge.profiles import Scope
+    from proxy.knowledge.profiles import LessonScope
     from proxy.replaying import baseline
     from proxy.replaying.measures import summarize
     from proxy.replaying.models import RealModels, prices_of
@@ -134,7 +134,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     models = RealModels(Tokenizers(settings.tokenizer.ranks_dir), roles, arguments.max_cost) if roles else None
     async with open_replay_proxy(settings, models) as built:
         _check_asked(roles, built.services, arguments)
-        known = built.services.policies.window(None, Scope(arguments.model))
+        known = built.services.policies.window(None, LessonScope(arguments.model))
         assumed = arguments.window or (WINDOW if known.tokens is None else None)
         player = Player(built, arguments.model, assumed)
         progress = _Progress(len(pipelines) * len(conversations))

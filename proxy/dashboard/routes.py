@@ -20,7 +20,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from proxy.controls import Controls
 from proxy.dashboard import overview, timeline
 from proxy.errors import BadRequest
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.routes.admin import read_body
 from proxy.routes.health import readiness
 from proxy.services import Services
@@ -233,7 +233,7 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
     if branch.condensations:
         # The window that it was last condensed for, with the marks of the settings for all models.
         limits["window"] = window = branch.condensations[-1].window
-        if budget := services.policies.policy(Controls(window=window), {}, Scope("")).budget:
+        if budget := services.policies.policy(Controls(window=window), {}, LessonScope("")).budget:
             limits |= {"trigger": budget.trigger, "target": budget.target}
     return {
         "session": shown.document,
