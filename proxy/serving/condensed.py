@@ -141,7 +141,7 @@ class _Serving:
         """Decides on the request, forwards it, and returns the response that relays the reply."""
         services, keep_alive, lane = self.services, self.keep_alive, self.services.asking.lane
         lane.note_arrival()
-        exchange = self.line.decided = await services.condenser.exchange(self.request)
+        exchange = self.line.exchange = await services.condenser.exchange(self.request)
         if self.request.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
         decision = exchange.decision
