@@ -127,7 +127,7 @@ async def _played(
         before = clock().passed
         try:
             with clock().passing():
-                exchange = await services.condenser.exchange(client.request(end))
+                exchange = await services.exchanges.open(client.request(end))
         except ContextLengthExceeded:
             yield None, 0.0
             continue
@@ -140,8 +140,6 @@ async def _played(
 
 
 class SlowSummarizer(ScriptedSummarizer):
-    """The scripted summarizer, whose answers take some seconds."""
-
     def __init__(self, takes: float) -> None:
         super().__init__(Tokenizers())
         self._takes = takes

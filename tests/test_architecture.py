@@ -226,7 +226,7 @@ OTHER_MEANINGS = {
     "proxy/memory/admin.py": {"messages"},  # of an answer about memory
     "proxy/overflow/wording.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
     "proxy/request/message_cache.py": {"messages"},  # an attribute
-    "proxy/serving/reading.py": {"messages"},  # a segment of a path
+    "proxy/serving/condensed.py": {"messages"},  # a segment of a path
     "proxy/sessions/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
     "proxy/sessions/codec.py": {"messages"},
     "proxy/sessions/histories.py": {"messages"},
