@@ -106,7 +106,7 @@ B = TypeVar("B", bound=Billed)
 class Dispatcher:
     """Makes calls when their servers' lanes let them through.
 
-    `on_call` gets every call that has ended. With `own_key`, requests carry the operator's key, so no caller's
+    `report` gets every call that has ended. With `own_key`, requests carry the operator's key, so no caller's
     credential is used. `clock` gives seconds since the epoch. `is_serial` tells whether the upstream is known to do one
     thing at a time.
     """
@@ -116,7 +116,7 @@ class Dispatcher:
     _: KW_ONLY
     own_key: bool = False
     clock: Callable[[], float] = time.time
-    on_call: Callable[[FinishedCall], None] = lambda _: None
+    report: Callable[[FinishedCall], None] = lambda _: None
     is_serial: Callable[[], bool] = lambda: False
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
     """The lane of each server."""
@@ -158,7 +158,7 @@ class Dispatcher:
                     failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
                     return result
                 finally:
-                    self.on_call(FinishedCall(role, caller.background, failure, tokens))
+                    self.report(FinishedCall(role, caller.background, failure, tokens))
         except CallBlocked as blocked:
             return Failure(blocked.reason)
 

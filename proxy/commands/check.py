@@ -1,7 +1,7 @@
 """Check settings, store, tokenizers and upstream, and print the effective numbers for a model.
 
-The store is opened as `serve` opens it: a file that is missing is made. With --offline no file is made, and none is
-brought up to date.
+The store is opened as `serve` opens it: a missing file is made. With --offline no file is made, and none is brought up
+to date.
 """
 
 from __future__ import annotations

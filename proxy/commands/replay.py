@@ -1,7 +1,7 @@
 """Compare strategies on recorded conversations; offline, unless a model is named that summarizes or votes.
 
-FILE holds conversations as JSON or JSON lines, gzip or not: a list of messages, or an object with `messages` and, where
-there are any, `tools` and `qa` (questions with the indices of their evidence). Each reply is asked for again with the
+FILE holds conversations as JSON or JSON lines, gzip or not: a list of messages, or an object with `messages` and
+optionally `tools` and `qa` (questions with the indices of their evidence). Each reply is requested again with the
 history before it, under each strategy.
 """
 

@@ -1,7 +1,7 @@
 """Run a command behind a proxy of its own, and print a receipt at its end.
 
 The proxy listens on a free port of this machine. The command finds it by OPENAI_BASE_URL, OPENAI_API_BASE and
-ANTHROPIC_BASE_URL, gets the signals that are sent here, and its exit status is returned.
+ANTHROPIC_BASE_URL. Signals that are sent here are passed on to it, and its exit status is returned.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ Bounds. Before the application sees a request, these are bounded: the bytes of t
 complete, the time of the body, and the number of connections. A body may take `limits.body_timeout` seconds, and one
 more for each `limits.body_rate` bytes; time in which the proxy itself does not read does not count.
 
-If all connections are taken, an idle one, which waits for a request, is closed in favour of a new one. Only if all of
-them have a request is a new one refused.
+If all connections are taken, one without a request is closed in favour of a new one. Only if all of them have a request
+is a new one refused.
 """
 
 from __future__ import annotations

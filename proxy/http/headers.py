@@ -116,7 +116,7 @@ def encode_headers(pairs: Iterable[tuple[str, str]]) -> Headers:
 
 
 def lowered_names(names: Iterable[str]) -> dict[bytes, str]:
-    """The names of session headers by their lower-case form, in the same order."""
+    """Names of headers by their lower-case form, in the same order."""
     return {name.lower().encode(): name for name in names}
 
 

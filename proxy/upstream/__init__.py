@@ -225,7 +225,7 @@ def is_plain(path: bytes) -> bool:
 
 
 def _as_text(headers: Headers) -> list[tuple[str, str]] | None:
-    """Headers decoded from UTF-8, which aiohttp writes them in; None if some are not UTF-8."""
+    """Headers decoded as UTF-8, which aiohttp writes; None if some are not UTF-8."""
     try:
         return [(name.decode(), value.decode()) for name, value in headers]
     except UnicodeDecodeError:
