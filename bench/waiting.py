@@ -127,7 +127,7 @@ async def _played(
         before = clock().passed
         try:
             with clock().passing():
-                exchange = await services.condenser.exchange(client.request(end))
+                exchange = await services.exchanges.open(client.request(end))
         except ContextLengthExceeded:
             yield None, 0.0
             continue

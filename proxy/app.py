@@ -33,9 +33,8 @@ from proxy.quoting import printable
 from proxy.routes.admin import admin
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.services import open_services
-from proxy.serving.condensed import Condensed, Counting
+from proxy.serving.condensed import CondensedEndpoint, Counting, PassThrough
 from proxy.serving.layer import Serving, error_response, new_request_id
-from proxy.serving.reading import PassThrough
 from proxy.settings import Settings
 from proxy.store.base import Store
 
@@ -43,8 +42,8 @@ _JSON = "application/json"
 _ADMIN = "/_condenser/"
 _MAX_ADDRESS = 255
 _COLLECT_AFTER = 20_000
-"""New objects after which cycles are looked for: requests leave none, and Python's own 700 come with every request."""
-_CONDENSED = {path: Condensed(endpoint) for path, endpoint in PATHS.items()}
+"""New objects until cycles are searched for: requests leave none, and each one makes more than Python's default 700."""
+_CONDENSED = {path: CondensedEndpoint(endpoint) for path, endpoint in PATHS.items()}
 
 
 def create_app(
@@ -56,10 +55,10 @@ def create_app(
     new_request_id: Callable[[], str] = new_request_id,
     is_alone: bool = False,
 ) -> FastAPI:
-    """An app with these settings; `drain` is how a server tells it that it stops.
+    """An app with these settings; by `drain` a server tells it that it is stopping.
 
-    `store`, `clock` and `new_request_id` replace the real ones in tests. An app that `is_alone` in its process keeps
-    the garbage collector from what exists once it is built.
+    `store`, `clock` and `new_request_id` replace the real ones in tests. If the app `is_alone` in its process, the
+    garbage collector does not search what exists once the app is built.
     """
 
     @asynccontextmanager
@@ -109,16 +108,16 @@ def _prefixed_routes() -> Iterator[Route]:
     """Routes of paths with a provider's prefix: `/api/coding/v1/messages`."""
     for endpoint in ENDPOINTS.values():
         path = f"/{{prefix:path}}{endpoint.path_ending}"
-        yield Route(path, Condensed(endpoint), methods=["POST"])
+        yield Route(path, CondensedEndpoint(endpoint), methods=["POST"])
         if endpoint.count_path:
             counting = path + endpoint.count_path.removeprefix(endpoint.path)
             yield Route(counting, Counting(endpoint), methods=["POST"])
 
 
 class _App(FastAPI):
-    """FastAPI with a shortcut to what is condensed, because its layers take a tenth of the time of a small request.
+    """FastAPI with a shortcut to the condensed endpoints, because its layers take a tenth of a small request's time.
 
-    A middleware is around everything: then there is no shortcut.
+    If there is a middleware, there is no shortcut, because a middleware is around everything.
     """
 
     def build_middleware_stack(self) -> ASGIApp:
@@ -157,7 +156,7 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 
 def _explanation(request: Request, error: HTTPException) -> str:
-    """What is wrong with the method, path or token of a request; "" where the status' own phrase says enough."""
+    """What is wrong with the method, path or token of a request; "" if the status' own phrase is enough."""
     method, path = printable(request.method), printable(request.scope["path"])
     match error.status_code:
         case HTTPStatus.NOT_FOUND if request.scope["path"].startswith(_ADMIN):
@@ -190,7 +189,7 @@ KEEP_ALIVE = 75  # seconds for an idle connection of a client
 def server_config(settings: Settings) -> ServerConfig:
     """The server's configuration: the upstream's own `date` and `server` headers, and no log but ours.
 
-    uvicorn uses uvloop and httptools where they are installed. Each worker makes an app of its own.
+    uvicorn uses uvloop and httptools if they are installed. Each worker makes its own app.
     """
     return ServerConfig(
         partial(worker_app, settings),

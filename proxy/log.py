@@ -40,7 +40,7 @@ class RequestLine:
     status: int | None = None
     is_complete: bool = False
     model: str | None = None
-    decided: Exchange | None = None
+    exchange: Exchange | None = None
     outcome: tuple[str, str] = ("", "")
     """Action and reason of a request on which nothing was decided."""
     error: str | None = None
@@ -60,9 +60,9 @@ class RequestLine:
 
     def __str__(self) -> str:
         ms = (perf_counter() - self._started) * 1000
-        if self.decided is not None:
-            line = account.log_line(self.decided.decision, self.decided.timing)
-            what, upstream = f"{label(self.model or '', _LONGEST_MODEL)} {line}", self.decided.timing.upstream
+        if self.exchange is not None:
+            line = account.log_line(self.exchange.decision, self.exchange.timing)
+            what, upstream = f"{label(self.model or '', _LONGEST_MODEL)} {line}", self.exchange.timing.upstream
         else:
             place = f"{self.method} {label(self.path, _LONGEST_PATH)}"
             what = f"{place} {', '.join(filter(None, self.outcome))}" if self.outcome[0] else place
@@ -79,7 +79,7 @@ class RequestLine:
 
     def fields(self) -> dict[str, Any]:
         """The same as members of a JSON object; what is not known is left out."""
-        decided, (action, reason) = self.decided, self.outcome
+        exchange, (action, reason) = self.exchange, self.outcome
         fields: dict[str, Any] = {
             "request_id": self.id,
             "method": printable(self.method),
@@ -93,8 +93,8 @@ class RequestLine:
             "upstream_ms": round(self.upstream_ms, 2) or None,
             "total_ms": round((perf_counter() - self._started) * 1000, 2),
         }
-        if decided is not None:
-            fields |= account.fields(decided.decision, decided.timing)
+        if exchange is not None:
+            fields |= account.fields(exchange.decision, exchange.timing)
         return {name: value for name, value in fields.items() if value is not None}
 
 

@@ -12,7 +12,7 @@ import anyio.lowlevel
 
 from proxy.asking import Asking, Resolver
 from proxy.condensing.deciding import Decider
-from proxy.condensing.exchange import Condenser
+from proxy.condensing.exchange import Exchanges
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.leases import Leases
@@ -56,7 +56,7 @@ from strategies.core.messages import Reader
 
 
 class Services:
-    """The parts of an app, built on one store; to be made inside of a running event loop.
+    """The parts of an app, built on one store; must be made inside a running event loop.
 
     A `summarizer` replaces the calls to models. `clock` gives seconds since the epoch.
     """
@@ -64,7 +64,7 @@ class Services:
     def __init__(
         self, settings: Settings, store: Store, clock: Callable[[], float], summarizer: Resolver | None = None
     ) -> None:
-        # First what may fail: a file with a secret that cannot be read.
+        # First what may fail, because a file with a secret may be unreadable.
         self.tenants, token = Tenants(settings, tenant_key(settings)), admin_token(settings)
         self.settings, self.store, self.clock = settings, store, clock
         self.telemetry = Telemetry()
@@ -78,7 +78,7 @@ class Services:
         self._reader = Reader(tool_output_patterns())
         key, keeps_text, limits = settings.upstream.api_key, settings.store.keeps_text, settings.limits
         self.own_key = key.get_secret_value() if key else None
-        """The operator's key for the upstream; None where callers bring their own."""
+        """The operator's key for the upstream; None if callers bring their own."""
         self.callers = self._callers()
         self.discovered = Discovered(
             self.upstream, self.background, clock, api_key=self.own_key, enabled=settings.upstream.discover
@@ -95,14 +95,14 @@ class Services:
         table, learned = bundled_table(config_directory() / "models.toml"), knowledge.learned.window
         self.calibrator = knowledge.calibrator
         self.policies = Policies(settings, table, self.discovered.window, learned, knowledge.profiles.for_model)
-        self.condenser = self._condenser(knowledge, summarizer or self.asking)
+        self.exchanges = self._exchanges(knowledge, summarizer or self.asking)
         self.admission = self._admission()
         self.admin = Admin(self.stored, token, self._reader, self.tokenizers)
         self.memory_admin = MemoryAdmin(
             self.stored, self._reader, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text
         )
         self.kept_replies = KeptReplies(self.stored) if settings.sessions.take_over and keeps_text else None
-        """The histories of replies that requests may name; None where they are not taken over."""
+        """The histories of replies that requests may name; None if they are not taken over."""
         self.bounds = Bounds(limits.messages, limits.members, limits.values)
         """What one request body may hold."""
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check
@@ -115,7 +115,7 @@ class Services:
         return Callers(self.upstream, base_url, facts, tasks, self.clock, names, own_key=is_keyed)
 
     def _admission(self) -> Admission:
-        # Every request that is served then has a connection to the upstream: it waits for a place, and nothing else.
+        # Every request with a place then has a connection to the upstream, and waits for nothing else.
         most = min(self.settings.limits.in_flight, self.settings.upstream.max_connections)
         admission = Admission(self.settings.limits, most, partial(self.telemetry.count, "refusals_total"))
         self.telemetry.metric("queue").set_function(lambda: admission.waiting)
@@ -136,7 +136,7 @@ class Services:
         )
         return Knowledge(learned, calibrator, Profiles(partial(settings.own, "profile")), tasks, report)
 
-    def _condenser(self, knowledge: Knowledge, resolver: Resolver) -> Condenser:
+    def _exchanges(self, knowledge: Knowledge, resolver: Resolver) -> Exchanges:
         settings, stored, tasks, clock = self.settings, self.stored, self.background, self.clock
         memory, allowance, keeps_text = settings.memory, settings.background.allowance, settings.store.keeps_text
         keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text)
@@ -169,7 +169,7 @@ class Services:
         injector = Injector(recall, memory, tasks)
         decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout, settings.cost.cache_lifetime)
         report = self.telemetry.record_overflow
-        return Condenser(intake, decider, knowledge, self.policies, searcher, settings.usage_probe, report)
+        return Exchanges(intake, decider, knowledge, self.policies, searcher, settings.usage_probe, report)
 
 
 @asynccontextmanager

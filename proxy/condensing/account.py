@@ -1,7 +1,7 @@
-"""The accounts of a decision: response headers, a log line, the members of a JSON log line, a dry run, and the error
-for a request that cannot fit. No I/O.
+"""What is told of a decision: response headers, the log line, the members of a JSON log line, a dry run's reply, and
+the error for a request that cannot fit. No I/O.
 
-Only the dry run holds content, and none of them a credential.
+Only the reply to a dry run holds content, and none holds a credential.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ _WORTH_A_PHRASE = 0.05
 
 
 def log_line(decision: Decision, timing: Timing) -> str:
-    """What the log tells a person of this request, without content or credentials."""
+    """The log line of this request for a person, without content or credentials."""
     window = decision.policy.window.tokens
     done = _action_phrase(decision), _prepared_phrase(decision), decision.reason, f"+{timing.ours:.0f} ms"
     parts = [
@@ -96,7 +96,7 @@ def log_line(decision: Decision, timing: Timing) -> str:
 
 
 def _economy_phrase(decision: Decision) -> str:
-    """What the economy would do, or does, if that is worth saying."""
+    """What condensing at the cheapest trigger saves or would save, if it is worth a phrase."""
     advice = decision.economy
     if advice is None or advice.saves < _WORTH_A_PHRASE:
         return ""
@@ -217,7 +217,7 @@ def where_tokens_are(decision: Decision) -> str:
 
 
 def _origin(window: Window) -> str:
-    """Where the window is known from, as a user would say it."""
+    """Where the window is known from, in words for the client's user."""
     if window.learned_by is not None:
         return _LEARNED[window.learned_by]
     if window.source == REQUEST:
@@ -226,7 +226,7 @@ def _origin(window: Window) -> str:
 
 
 EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
-"""The share by which an exact and an estimated count may be wrong, where calibration has not measured it."""
+"""The share by which an exact and an estimated count may be wrong, if calibration has not measured it."""
 
 
 def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
@@ -241,7 +241,7 @@ def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
 
 
 def refuse_over_budget(decision: Decision, context: RequestContext) -> None:
-    """Raises `ContextLengthExceeded` under `strict` for a view that leaves the reply less than is reserved for it."""
+    """Under `strict`, raises `ContextLengthExceeded` for a view that leaves less than the reserve for the reply."""
     policy, tokens = decision.policy, decision.view.tokens
     if policy.strict and policy.rewrites and policy.budget is not None and tokens > policy.budget.usable:
         message = f"{where_tokens_are(decision)} As strict is set, at most {policy.budget.usable:,} tokens are sent."

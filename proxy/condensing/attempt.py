@@ -1,7 +1,8 @@
 """An attempt: the body that is sent for a request, and what its success stores. An attempt never changes.
 
-If the upstream refuses one, another may follow. A refusal for length teaches a window: the view is condensed for that,
-smaller than the refused one (`retry_budget`), in what is left of the time that the client waits.
+If the upstream refuses one, another may follow (`exchange.py` lists them). A refusal for length teaches a window. The
+view is then condensed for that window, smaller than the refused one (`retry_budget`), in what is left of the time that
+a request waits for models.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from strategies.core.budget import Budget, Marks
 from strategies.core.view import View
 
 MAX_RATIO = 4.0
-"""Largest believable ratio of upstream tokens to our own; above it the numbers describe another prompt."""
+"""Largest believable ratio of upstream tokens to our own; a larger one describes another prompt."""
 SMALLER = 0.9
 """The next view is at most this share of the refused one."""
 UNKNOWN_SHARE = 0.25
-"""The same share where the refusal names no number and nothing has passed before."""
+"""The same share if the refusal names no number and nothing has passed before."""
 GOAL_SHARE = 0.8
-"""The goal is at most this share of the maximum that may be sent."""
+"""The target is at most this share of the maximum that may be sent."""
 
 T = TypeVar("T")
 
@@ -47,10 +48,10 @@ class Attempt(NamedTuple):
     """The hidden rounds that may follow; None if the model is offered no memory tool."""
     update: SessionUpdate | None = None
     """The update of the session; None if nothing is stored."""
-    is_small: bool = False
-    """Whether the conversation is too small to be stored for anything but its hidden rounds."""
+    only_for_patch: bool = False
+    """Whether the session is stored only if a patch results, because the conversation is too small otherwise."""
     is_last: bool = False
-    """Whether no smaller view follows, nor the request as it came."""
+    """Whether a refusal of this attempt is final, unless it teaches another form."""
     untried: RequestContext | None = None
     """For a trial, the request that is decided on if the trial is refused."""
 
@@ -61,9 +62,9 @@ class Attempt(NamedTuple):
 
 
 def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, rounds: HiddenRounds | None) -> Attempt:
-    """An attempt to send a decision whose body is written, with the hidden `rounds` that may follow; names its branch.
+    """The attempt to send a decision whose body is written, with the hidden `rounds` that may follow.
 
-    Raises `HistoryUnavailable`.
+    The decision gets the name of its branch. Raises `HistoryUnavailable`.
     """
     failure, may_store = context.recognised.failure, context.may_store
     if context.append is not None and failure and not context.request.controls.dry_run:
@@ -74,19 +75,19 @@ def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, roun
         return Attempt(decision, context, rounds)
     session, branch = keeper.id_and_branch(context.recognised, context.branch, has_tools=context.has_tools)
     decision = decision._replace(branch=branch)
-    is_small = _is_too_small(decision, context)
-    if not may_store or (is_small and rounds is None):
+    is_too_small = _is_too_small(decision, context)
+    if not may_store or (is_too_small and rounds is None):
         return Attempt(decision, context, rounds)
     update = _update_for(decision, context)
     head = context.append.head if context.append else ""
-    decision = decision._replace(session=decision.session if is_small else session, head=head)
+    decision = decision._replace(session=decision.session if is_too_small else session, head=head)
     if keeper.refused:
         decision = degraded(decision, keeper.refused)
-    return Attempt(decision, context, rounds, update, is_small)
+    return Attempt(decision, context, rounds, update, only_for_patch=is_too_small)
 
 
 def original_of(refused: Decision, context: RequestContext, keeper: Keeper) -> Attempt | None:
-    """The attempt to send a request as it came; None if that is what was refused, or does not fit."""
+    """The attempt to send a request as it came; None if just that was refused, or if it does not fit."""
     context = context.as_it_came()
     decision = undecided(context)._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
     decision = written(decision, context, probe=False)
@@ -96,7 +97,7 @@ def original_of(refused: Decision, context: RequestContext, keeper: Keeper) -> A
 
 
 def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
-    """The update of the session by a decision, before anything is known of the reply."""
+    """The update of the session as far as it is known before the reply."""
     advice = decision.economy
     return SessionUpdate(
         context.history,
@@ -117,9 +118,9 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
 
 
 def _last_applied(decision: Decision, context: RequestContext) -> str:
-    """The id of the condensation that the branch applied last, "" for none.
+    """The id of the condensation that the branch will have applied last, "" for none.
 
-    A request under `observe:`, or one that was `off`, leaves it as it was.
+    A request that is `off`, or under `observe:`, leaves it unchanged.
     """
     if decision.applied is None and not context.policy.rewrites:
         return context.recognised.last_applied(context.branch) or ""
@@ -127,7 +128,7 @@ def _last_applied(decision: Decision, context: RequestContext) -> str:
 
 
 def degraded(decision: Decision, failure: str) -> Decision:
-    """The decision with the reason why its session is not stored; a refused rewriting stays the reason."""
+    """The decision with the reason why its session is not stored, unless `rewrite-refused` is the reason already."""
     is_refused = decision.reason == Reason.REWRITE_REFUSED
     return decision._replace(action=Action.DEGRADED, reason=decision.reason if is_refused else failure)
 
@@ -142,7 +143,7 @@ def _is_too_small(decision: Decision, context: RequestContext) -> bool:
 
 
 def _marked(view: View, body: Body) -> list[bytes]:
-    """The elements of a view as bytes; where the protocol has markers, its head may end with one."""
+    """The elements of a view as bytes; if the protocol has prompt-cache markers, the view's head may end with one."""
     messages = view.messages
     elements = [message.data for message in messages]
     end = view.end_of_head
@@ -162,7 +163,7 @@ def spliced(
 ) -> bytes:
     """The bytes to forward: the view, followed by `hidden` messages as JSON text.
 
-    With `probe` they ask for the usage of the stream.
+    With `probe` the body asks for the usage of the stream.
     """
     request = context.request
     messages = None
@@ -184,8 +185,8 @@ def spliced(
 def written(decision: Decision, context: RequestContext, *, probe: bool) -> Decision:
     """The decision with the bytes to forward.
 
-    With `probe` they ask for the usage of a stream that the client did not ask for, if they are changed anyway or are a
-    trial.
+    With `probe` the body of a stream asks for its usage even if the client did not, provided that the body is changed
+    anyway or is a trial.
     """
     body, is_trial = context.request.body, decision.reason == Reason.WINDOW_TRIAL
     probed = (
@@ -199,9 +200,9 @@ def written(decision: Decision, context: RequestContext, *, probe: bool) -> Deci
 
 
 def trial_of(context: RequestContext, takes_trial: Callable[[Scope], bool]) -> tuple[Decision, RequestContext] | None:
-    """The decision to send a request as it came, and its context then; None if it is no trial.
+    """The decision to send a request as it came, and the context for that; None if no trial is due.
 
-    A trial is longer than the learned window, and fits the one that was known before.
+    A trial is longer than the learned window, and fits the window that was known before.
     """
     policy, window = context.policy, context.policy.window
     if window.learned_by is None or window.tokens is None or not context.may_store:
@@ -217,7 +218,7 @@ def trial_of(context: RequestContext, takes_trial: Callable[[Scope], bool]) -> t
     return trial._replace(reason=Reason.WINDOW_TRIAL), whole
 
 
-# -- sending, and what follows a refusal --------------------------------------------------------------
+# -- what follows a refusal ---------------------------------------------------------------------------
 
 
 class RefusedRequest(NamedTuple):
@@ -228,14 +229,14 @@ class RefusedRequest(NamedTuple):
     expected_tokens: int
     """Tokens that the upstream was expected to count for it."""
     reply_tokens: int
-    """Tokens that it asked for as a reply; 0 if neither request nor refusal says."""
+    """Tokens that it asked for as a reply; 0 if neither the request nor the refusal states them."""
 
 
 def retry_budget(budget: Budget, refusal: Refusal, refused: RefusedRequest, passed: int | None) -> Budget:
     """The budget by which a refused view is condensed, in tokens of our own count; `budget` is in the upstream's.
 
-    `passed` is given if the refusal names no number: the longest prompt that has passed before, in tokens that the
-    upstream was expected to count; 0 if there is none.
+    If the refusal names no number, `passed` is the longest prompt that has passed before, in tokens that the upstream
+    was expected to count, or 0 if there is none; else it is None.
     """
     ratio = _ratio(refusal, refused)
     usable = max(budget.usable, 1)
@@ -259,7 +260,7 @@ def _ratio(refusal: Refusal, refused: RefusedRequest) -> float:
 async def replace_refused(refused: UpstreamReply, sending: Awaitable[T | None]) -> T | None:
     """The result of sending something else, after which the refused reply is closed.
 
-    None if nothing else was sent, or the upstream is unavailable; then the refused reply is the client's.
+    None if nothing else was sent, or if the upstream is unavailable: then the client gets the refused reply.
     """
     try:
         reply = await sending

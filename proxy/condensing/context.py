@@ -1,4 +1,4 @@
-"""A request that was taken in: all that is known about it before anything is decided."""
+"""The context of a request: all that is known about it before anything is decided (`intake.py` builds it)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ON_VOTES, ON_EMBEDDINGS = "judge_tokens", "embedding_tokens"
 
 
 class RequestContext(NamedTuple):
-    """All that is known about one request before the condenser decides on it."""
+    """All that is known about one request before it is decided on."""
 
     request: ClientRequest
     measured: Measured
@@ -48,7 +48,7 @@ class RequestContext(NamedTuple):
     """The strategy, options, window and budget that apply."""
     counter: Counter
     as_sent: Measured
-    """The transcript that the client sent, in append mode with the stored one before it."""
+    """The transcript that the client sent; in append mode with the stored history before it."""
     has_tools: bool
     """Whether the client's request offers tools."""
     append: Append | None = None
@@ -56,7 +56,7 @@ class RequestContext(NamedTuple):
     branch: Branch | None = None
     """The branch that the request continues, if there is one."""
     full_transcript: Transcript | None = None
-    """The transcript with the messages that a client with a sliding window has dropped, where those are known."""
+    """The transcript with the messages that its client has dropped, if any are missing and known."""
     memory_block: MemoryBlock | None = None
     """The memory block of the same turn's last view, which this view shows again."""
     block_tokens: int = 0
@@ -72,7 +72,7 @@ class RequestContext(NamedTuple):
 
     @property
     def budget(self) -> Budget:
-        """The budget of a request whose window is known; for one without nothing is condensed."""
+        """The budget; raises `ValueError` if the window is unknown, because then nothing is condensed."""
         if self.policy.budget is None:
             raise ValueError("the window is unknown")
         return self.policy.budget
@@ -89,12 +89,12 @@ class RequestContext(NamedTuple):
 
     @property
     def history(self) -> Transcript:
-        """The whole conversation: the transcript, with the messages that a client with a sliding window has dropped."""
+        """The whole conversation: the transcript, with the messages that its client has dropped."""
         return self.full_transcript or self.measured.transcript
 
     @property
     def loses_reasoning(self) -> bool:
-        """Whether reasoning that was bound to other messages must be left out of views."""
+        """Whether reasoning must leave a view if the messages before it have changed, because it is bound to them."""
         body = self.request.body
         return self.counter.dialect.binds_reasoning and not body.endpoint.keeps_reasoning(body.values)
 
@@ -106,7 +106,7 @@ class RequestContext(NamedTuple):
     def transcript_under(self, condensation: Condensation | None) -> Transcript:
         """The transcript for a view with a condensation.
 
-        In it, messages from before the condensation was first applied lose the reasoning that was bound to others.
+        If reasoning is bound, the messages from before the condensation was first applied lose theirs.
         """
         transcript, branch = self.measured.transcript, self.branch
         if condensation is None or not self.loses_reasoning:
@@ -116,9 +116,9 @@ class RequestContext(NamedTuple):
         return transcript.having(bound_until=known or len(transcript.chain))
 
     def shown_under(self, condensation: Condensation | None) -> str:
-        """Names the pinned messages that a condensation's head shows though it was made without them; "" for none.
+        """A digest of the pinned messages that a condensation's head shows although it was made before the pins.
 
-        In a dialect that binds reasoning only. With them the head is another one than without.
+        "" if there are none. Only for a dialect that binds reasoning: with these messages the head is another one.
         """
         transcript, branch = self.measured.transcript, self.branch
         if condensation is None or not self.loses_reasoning:
@@ -130,21 +130,21 @@ class RequestContext(NamedTuple):
 
     @property
     def is_aligned(self) -> bool:
-        """Whether the view is made from more than the client sent: from dropped messages too, or what replaces them."""
+        """Whether messages that the client has dropped, or placeholders for them, are in the view's transcript."""
         return self.full_transcript is self.measured.transcript
 
     @property
-    def news(self) -> str:
-        """A reason that says how the conversation was recognised, if a person should know; else ""."""
+    def recognition_reason(self) -> str:
+        """The reason that tells how the conversation was recognised, if that is worth telling; else ""."""
         if self.is_aligned:
             return Reason.ALIGNED
         return Reason.NEW_BRANCH if self.recognised.session is not None and self.branch is None else ""
 
     @property
     def keeps_reply(self) -> bool:
-        """Whether the reply is to be stored for a later request to name, with the history that it ends.
+        """Whether the reply is stored, with the history that it ends, so that a later request can name it.
 
-        A history that the client has sent itself has been said by no model: else the client goes on sending it.
+        A client that sends assistant messages itself keeps its own history and will send it again, so it is not stored.
         """
         goes_on, body = self.request.goes_on, self.request.body
         if goes_on is None or self.append is not None or not body.endpoint.is_kept(body.values):
@@ -155,12 +155,12 @@ class RequestContext(NamedTuple):
 
     @property
     def is_estimated(self) -> bool:
-        """Whether the tokens were estimated by length, because that was enough to know what must be done."""
+        """Whether the tokens were estimated by length, because that was enough to decide."""
         return self.measured.counted_by == LENGTH_ESTIMATE
 
     @property
     def has_nothing_due(self) -> bool:
-        """Whether the length alone shows that the transcript is below every mark, and nothing else is asked of it."""
+        """Whether nothing is due: the length alone is below every mark, and the request needs no other work."""
         session, policy = self.recognised.session, self.policy
         asks_for_nothing = policy.judging is None and not (policy.memory.tool or self.may_inject)
         is_plain = not self.recognised.condensations and (session is None or session.failed_try is None)
@@ -193,7 +193,7 @@ class RequestContext(NamedTuple):
         return next((wish for wish in session.wishes if wish.is_live and wish.what == branch.name), None)
 
     def is_held_back(self, applied: Condensation | None) -> bool:
-        """Whether nothing is condensed until it must be, since a person took back what reached beyond `applied`."""
+        """Whether nothing is condensed until it must be, because a person reverted a condensation beyond `applied`."""
         return is_held_back(self.recognised.condensations, self.history.digests, applied)
 
     def for_profile(self, profile: Profile) -> RequestContext:
@@ -205,7 +205,7 @@ class RequestContext(NamedTuple):
         return context.with_transcripts(lambda transcript: transcript.having(form=profile.form))
 
     def with_session_facts(self) -> RequestContext:
-        """The context whose transcripts know what the session shows of them: where the newest turn begins, and pins."""
+        """The context whose transcripts know two facts from the session: where the newest turn begins, and the pins."""
         length, pins = self.recognised.newest_turn, [pin.node for pin in self.recognised.pins if pin.is_live]
         context = self.with_transcripts(lambda transcript: transcript.having(newest_turn=length)) if length else self
         if not pins:
@@ -237,7 +237,7 @@ class RequestContext(NamedTuple):
         return self._replace(recognised=self.recognised.with_fresh_patience())
 
     def caller(self, tasks: OwnedTasks | None = None, *, background: bool) -> Caller:
-        """The caller on whose behalf the proxy asks models, with the requests that wait for the branch's work."""
+        """The caller on whose behalf the proxy asks models; with `tasks` it knows who waits for the branch's work."""
         request, policy, body = self.request, self.policy, self.request.body
         offered = offer_members(body, self.offer)
         texts = {name: offered.get(name) or body.envelope.raw_value(name) for name in body.endpoint.prompt_members}
@@ -250,7 +250,7 @@ class RequestContext(NamedTuple):
             background,
             policy.profile,
             policy.background,
-            tasks.waiters(self.work_key) if tasks else NOBODY,
+            tasks.waiters(self.branch_work_key) if tasks else NOBODY,
             body.endpoint,
             request.target.decode("utf-8", "replace"),
         )
@@ -262,15 +262,15 @@ class RequestContext(NamedTuple):
         return session.name_for(self.branch, has_tools=self.has_tools) if session else MAIN
 
     @property
-    def work_key(self) -> Hashable:
-        """The key of the background work for the branch: only one such task runs at a time."""
+    def branch_work_key(self) -> Hashable:
+        """The key of the branch's background work in this process: only one such task runs at a time."""
         return self.recognised.key, self.branch_name
 
-    def work_name(self, kind: str, head: bytes, applied: str) -> str:
-        """The name of a piece of work, the same in all processes of one version.
+    def shared_work_id(self, kind: str, head: bytes, applied: str) -> str:
+        """The id of a piece of work, which is the same in all processes of one version.
 
-        A digest of its `kind`, its owner, the chain that ends with `head`, the condensation `applied` that its view
-        starts from, and the pipeline and budget that it aims at.
+        A digest of its `kind`, its owner, the chain that ends with `head`, the condensation `applied` in the view that
+        it starts from, its pipeline and its budget.
         """
         request, policy = self.request, self.policy
         owner = request.tenant, self.recognised.identity, request.model
@@ -284,9 +284,9 @@ class RequestContext(NamedTuple):
         return self.recognised.session.totals.get(total, 0) if self.recognised.session else 0
 
     def allowance_after_votes(self, share: float) -> int:
-        """Tokens of the session's allowance that votes have not spent, embeddings not counted; negative if overspent.
+        """Tokens of the session's allowance that its votes have left; negative if they overspent.
 
-        Votes and embeddings may spend the window and a `share` of what the session forwards.
+        Votes and embeddings together may spend the window and a `share` of what the session forwards.
         """
         budget = self.policy.budget
         window = budget.nominal_window if budget else 0
@@ -301,7 +301,7 @@ class RequestContext(NamedTuple):
         return SessionFacts(now, self.recognised.condensations, verdicts, verdict, seen, self.policy.continues)
 
     def cards(self) -> list[MemoryCard]:
-        """The memory cards that this history may see, without those that a later card contradicts."""
+        """The memory cards that this history may see, without contradicted ones."""
         session, digests = self.recognised.session, self.history.digests
         standing = [known for known in self.recognised.condensations if has_node(digests, known.covered, known.digest)]
         own, unwanted = (session.cards(standing), forgotten_cards(session)) if session else ([], [])
@@ -320,7 +320,7 @@ class RequestContext(NamedTuple):
 
 
 def undecided(context: RequestContext) -> Decision:
-    """The decision to forward the transcript as it is; if the store has failed, it says so."""
+    """The decision to forward the transcript unchanged; after a store failure, with its reason."""
     found, measured = context.recognised, context.measured
     tokens = measured.tokens
     return Decision(
@@ -343,13 +343,13 @@ def undecided(context: RequestContext) -> Decision:
 
 
 def idle_decision(context: RequestContext) -> Decision | None:
-    """The decision where the length alone shows that nothing is to be done; None for all that must be decided on."""
+    """The decision if the length alone shows that nothing is due; None if the request must be decided on."""
     session = context.recognised.session
     is_refused = session is not None and session.rewriting_refused
     if is_refused or context.policy.pipeline.is_off or not context.has_nothing_due:
         return None
     decision = undecided(context)
-    return decision._replace(reason=decision.reason or context.news or Reason.BELOW_MARKS)
+    return decision._replace(reason=decision.reason or context.recognition_reason or Reason.BELOW_MARKS)
 
 
 def _warnings(context: RequestContext) -> tuple[str, ...]:

@@ -1,13 +1,14 @@
-"""Decides which view is forwarded: the condensation that stands is replayed, and a new one is made if one is required.
+"""Decides which view is forwarded: the standing condensation is replayed, and a new one is made if one is required.
 
-    replay     fold the transcript with the condensation that stands       (strategies/core/replay.py)
-    require    must the view be condensed, and at what price               (proxy/condensing/requiring.py)
+    replay     fold the transcript with the standing condensation          (strategies/core/replay.py)
+    assess     must the view be condensed, and at what price               (proxy/condensing/requiring.py)
     prepared   apply the condensation that was prepared for this           (proxy/condensing/preparing.py)
     make       run the pipeline in the time given; record the result       (proxy/condensing/making.py, running.py)
+    inject     put a memory block before the newest user message           (proxy/condensing/recall.py)
 
-This is the only caller of a strategy. A failure inside the proxy never stops a request: a view that cannot be condensed
-is sent as it is, and the walk (strategies/pipeline.py) replaces a store that is down. Only a request that no upstream
-could serve is refused, and the error says where its tokens are.
+Strategies are driven by `running.py`; this file decides when. A failure inside the proxy never stops a request: a view
+that cannot be condensed is sent as it is, and if the store is down, `walk` (strategies/pipeline.py) makes the view from
+the transcript alone. Only a request that no upstream could serve is refused, and the error says where its tokens are.
 """
 
 from __future__ import annotations
@@ -57,10 +58,7 @@ class Decider:
     """Seconds for which the upstream is taken to keep a prompt in its cache."""
 
     async def decide(self, context: RequestContext) -> Decision:
-        """Decides on a request. After an internal error the transcript is forwarded unchanged.
-
-        Raises `ProxyError`.
-        """
+        """Decides on a request; after an internal error to forward the transcript unchanged. Raises `ProxyError`."""
         try:
             decision = await self._decide_by_mode(context)
             refuse_over_budget(decision, context)
@@ -102,9 +100,9 @@ class Decider:
             await self.keeper.mark_logged(context.recognised, context.wish.mark_of_end)
         if requirement is Requirement.SOFT and waits_to_pay_back(decision, context, self.cache_lifetime):
             return decision._replace(reason=Reason.AWAITING_PAYBACK)
-        ready = await self._with_prepared(requirement, decision, context, deadline)
-        if ready is not None:
-            decision, requirement = ready, still_required(ready, context)
+        prepared = await self._with_prepared(requirement, decision, context, deadline)
+        if prepared is not None:
+            decision, requirement = prepared, still_required(prepared, context)
         elif requirement is Requirement.SOFT and all(stage.asks for stage in context.policy.stages):
             return decision._replace(reason=why_not_prepared(decision, context))
         return decision if requirement is None else await self._with_new(requirement, decision, context, deadline)
@@ -130,18 +128,18 @@ class Decider:
     ) -> Decision | None:
         """The decision with a prepared condensation, None if there is none.
 
-        If none is ready yet and the requirement may ask a model, a preparation under way is waited for.
+        If the requirement may ask a model, a preparation under way is waited for.
         """
         prepared = find_prepared(requirement, decision, context)
         may_wait = RULES[requirement].asks and not context.request.controls.dry_run
         if prepared is None and may_wait:
-            # Until the deadline: what is being made is not asked for twice, and later there is no time to ask.
+            # Until the deadline: starting the same work again would not be sooner, and would pay for it twice.
             context = context.with_recorded(await self.preparer.wait_for_preparation(context, deadline))
             prepared = find_prepared(requirement, decision, context)
         if prepared is None or prepared.applied is None:
             return None
         extended = self.maker.extended(prepared, context.policy.judging)
-        decision = _applied(decision, extended or prepared.applied, context, TRIGGERS[requirement], ready=True)
+        decision = _applied(decision, extended or prepared.applied, context, TRIGGERS[requirement], was_prepared=True)
         if not context.may_store:
             return decision
         try:
@@ -149,12 +147,15 @@ class Decider:
                 await self.keeper.mark_standing(context.recognised, prepared.applied)
                 return decision
             kept = await self.keeper.record(context.recognised, extended, standing=True)
-            return _applied(decision, kept, context, ready=True)
+            return _applied(decision, kept, context, was_prepared=True)
         except StoreError as error:
             return decision._replace(action=Action.DEGRADED, reason=error.reason)
 
     async def smaller(self, refused: Decision, context: RequestContext, aim: Budget, seconds: float) -> Decision | None:
-        """The decision for a view smaller than a refused one, None if there is none; models get `seconds`."""
+        """The decision for a view smaller than a refused one, None if there is none; models get `seconds`.
+
+        The context is that from before the refused decision.
+        """
         context = context.with_recorded(refused.applied)
         shrunk = await self._shrunk(refused._replace(policy=context.policy), context, aim, seconds)
         decision = with_floor(await self.injector.inject(shrunk, context))
@@ -165,15 +166,15 @@ class Decider:
         if context.recognised.failure:
             return decision.with_view(_view_without_store(context, budget))._replace(trigger=Trigger.OVERFLOW)
         deadline = asyncio.get_running_loop().time() + seconds
-        ready = await self._with_prepared(Requirement.OVERFLOW, decision, context, deadline)
-        if ready is not None and ready.tokens_after < budget.trigger:
-            return ready
-        decision = ready or decision
+        prepared = await self._with_prepared(Requirement.OVERFLOW, decision, context, deadline)
+        if prepared is not None and prepared.tokens_after < budget.trigger:
+            return prepared
+        decision = prepared or decision
         result = await self.maker.make(Requirement.OVERFLOW, decision, context, deadline)
         return _made(decision, result, context, Trigger.OVERFLOW)
 
     async def _observed(self, decision: Decision, context: RequestContext) -> Decision:
-        """What would be done under `observe:`; nothing is changed."""
+        """The decision under `observe:`: what would be done, with nothing changed."""
         requirement, reason = assess_need(decision, context)
         decision = decision._replace(reason=reason or decision.reason)
         if requirement is None:
@@ -196,8 +197,8 @@ def _made(decision: Decision, result: MakeResult, context: RequestContext, trigg
     decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
     if result.condensation is not None:
         decision = _applied(decision, result.condensation, context, trigger)
-    if result.failure:
-        decision = decision._replace(action=Action.DEGRADED, reason=result.failure)
+    if result.store_failure:
+        decision = decision._replace(action=Action.DEGRADED, reason=result.store_failure)
     return decision
 
 
@@ -207,26 +208,26 @@ def _applied(
     context: RequestContext,
     trigger: Trigger | None = None,
     *,
-    ready: bool = False,
+    was_prepared: bool = False,
 ) -> Decision:
     """The decision with a condensation in its view.
 
-    `trigger` is the requirement's; for a judged condensation, or without one, the record's own trigger is reported.
+    `trigger` is the requirement's. Without it, or for a judged condensation, the record's own trigger is reported.
     """
     if trigger is None or condensation.trigger == JUDGED:
-        # One that only a newer version knows counts as THRESHOLD.
+        # A trigger that only a newer version knows counts as THRESHOLD.
         trigger = Trigger(condensation.trigger) if condensation.trigger in set(Trigger) else Trigger.THRESHOLD
     return decision.with_view(fold_view(context, condensation))._replace(
         action=Action.CONDENSED,
         trigger=trigger,
         applied=condensation,
         metadata=condensation.metadata,
-        was_prepared=ready,
+        was_prepared=was_prepared,
     )
 
 
 def _replayed(decision: Decision, context: RequestContext) -> Decision:
-    """The decision with the condensation that stands."""
+    """The decision with the standing condensation."""
     if not context.recognised.condensations:
         return decision.with_view(decision.view)
     view, applied = replay(
@@ -258,7 +259,7 @@ def _walked(decision: Decision, context: RequestContext) -> Decision:
 
 
 def _view_without_store(context: RequestContext, budget: Budget) -> View:
-    """The view without a store; what it condenses is in no record."""
+    """The view made without a store; no record holds what it condenses."""
     policy, measured, transcript = context.policy, context.measured, context.measured.transcript
     if context.loses_reasoning:
         transcript = transcript.having(bound_until=len(transcript.chain))
@@ -266,7 +267,7 @@ def _view_without_store(context: RequestContext, budget: Budget) -> View:
 
 
 def is_first_of_a_truncated_window(decision: Decision, context: RequestContext) -> bool:
-    """Whether this view is the session's first condensed for a window that a silent truncation has taught."""
+    """Whether this is the session's first view condensed for a window that a silent truncation has taught."""
     window, applied = context.policy.window, decision.applied
     if window.learned_by is not Origin.TRUNCATION or decision.action is not Action.CONDENSED or applied is None:
         return False

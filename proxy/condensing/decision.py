@@ -1,7 +1,7 @@
 """The decision on one request: what is forwarded, and why. A decision never changes; another one replaces it.
 
-A decision starts from a request that nothing is decided on yet (`undecided` in `context.py`). A request that a defect
-keeps from being taken in is forwarded as it came (`as_it_came`): the last resort, which knows nothing but the request.
+A decision starts as one to forward the transcript unchanged (`undecided` in `context.py`). If a defect keeps a request
+from being taken in, it is forwarded as it came (`as_it_came`): the last resort, which knows nothing but the request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 
 MIN_SAVING = 0.01
-"""The share of what prompts cost that is worth saying."""
+"""The smallest saving that is reported, as a share of the cost of prompts."""
 
 
 class Decision(NamedTuple):
@@ -39,7 +39,7 @@ class Decision(NamedTuple):
     session: str
     """The session's id, as the response header shows it."""
     session_source: str
-    """Where the session's id comes from, as `X-Condenser-Session-Source` says it."""
+    """The value of `X-Condenser-Session-Source`: where the session's id comes from."""
     branch: str
     """The name of the branch, without the suffix for its depth."""
     policy: Policy
@@ -57,7 +57,7 @@ class Decision(NamedTuple):
     applied: Condensation | None = None
     """The condensation that the view applies."""
     floor: int | None = None
-    """Tokens that no condensation can take away, if they keep the view from its target or from fitting."""
+    """Tokens that no condensation can remove, if they keep the view from its target or from fitting."""
     calibrated: Calibration = UNCALIBRATED
     """How the upstream is expected to count the view."""
     memory_block: MemoryBlock = MemoryBlock()
@@ -65,7 +65,7 @@ class Decision(NamedTuple):
     advice: Advice | None = None
     """Where condensing is cheapest for this session."""
     memory_patch: Overlay | None = None
-    """A memory block that this view is the first to have, and that stays at its place."""
+    """A memory block that this view has first, and that stays at its place in later views."""
     action: Action = Action.PASSED
     reason: str = ""
     trigger: Trigger = Trigger.NONE
@@ -122,7 +122,7 @@ class Decision(NamedTuple):
 
     @property
     def economy(self) -> Advice | None:
-        """The advice of the economy, if following it would save anything worth saying."""
+        """The advice, if following it would save enough to be reported."""
         return self.advice if self.advice is not None and self.advice.saves >= MIN_SAVING else None
 
     @property
@@ -150,7 +150,7 @@ class _Uncounted:
 def as_it_came(request: ClientRequest) -> Decision:
     """The decision to forward a request as it came; nothing of it is stored.
 
-    Raises `HistoryUnavailable` in append mode, where the client has sent only the end of its conversation.
+    Raises `HistoryUnavailable` in append mode, because the client has sent only the end of its conversation.
     """
     if request.controls.append:
         raise HistoryUnavailable("The stored history cannot be supplied now (internal-error).")
@@ -181,7 +181,7 @@ OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
 
 
 def clamped_values(controls: Controls, policy: Policy) -> Iterator[str]:
-    """Yields a sentence for each value of a request that a learned window or the budget clamps."""
+    """Yields a sentence for each value in the request that a learned window or the budget clamps."""
     used, asked = policy.window.tokens, controls.window
     if used is not None and asked is not None and used < asked:
         yield f"the window of {asked:,} tokens is clamped to {used:,}: {policy.window.source}"

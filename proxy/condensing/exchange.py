@@ -3,19 +3,19 @@
     decide      take the request in, decide which view is forwarded, and write the body
     send        send it; if the upstream refuses it, learn from that and send something else
     settle      learn from the reply, and store the session before the reply's last byte
-    follow_up   start what has become due
+    follow_up   start the work that has become due
 
 What is sent is an `Attempt`, which never changes. If the upstream refuses an attempt, another may follow:
 
-    another form     the same view, written as a refusal of its form asks (as often as one teaches something)
-    a smaller view   condensed for the window that a refusal for length teaches (once)
-    as it came       if nothing explains the refusal, our rewriting may be the cause (once, and then never again in
-                     this session)
+    another form     the same view in another form, each time that a refusal teaches one
+    a smaller view   condensed for the window that a refusal for length teaches; once
+    as it came       if nothing explains the refusal, because our rewriting may be the cause; once, and the session is
+                     not rewritten again
     decided anew     if the attempt was a trial, sent whole to find out whether a learned window still holds
 
-Nothing has reached the client by then. If an attempt fails, the one before it counts, and the client gets the
-upstream's own error. An internal error costs headroom, never the request: if our own analysis crashes, the
-request is forwarded unchanged.
+Nothing has reached the client by then. If the upstream cannot be reached for the next attempt, the client gets the
+error that refused the one before. An internal error costs headroom, never the request: if our own analysis crashes,
+the request is forwarded unchanged.
 """
 
 from __future__ import annotations
@@ -66,14 +66,18 @@ from proxy.upstream import UpstreamReply
 UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 """The statuses with which servers refuse a request that they find wrong in some way."""
 
-OwnWork = Callable[[Awaitable[Attempt | None]], Awaitable[Attempt | None]]
+LetsBeatsOut = Callable[[Awaitable[Attempt | None]], Awaitable[Attempt | None]]
+"""Awaits the work on another attempt. While that asks our own models, the client of a stream may get signs of life; it
+must get none while the upstream is waited for, whose status and headers could then no longer be passed on."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Condenser:
-    """The driver's parts; one per app. `report` is called with a decision that was refused for its length, and with
-    what became of it: `passed` (on to the client), `retried` or `refused-again`.
+class Exchanges:
+    """Opens an exchange for each request, with the parts that all exchanges share; one per app.
+
+    `report` is called with a decision that was refused for its length, and with what followed: `passed` (on to the
+    client), `retried` or `refused-again`.
     """
 
     intake: Intake
@@ -91,8 +95,8 @@ class Condenser:
         rounds = self.searcher.rounds(decision, context) if context.offer.is_made else None
         return attempt_of(decision, context, self.decider.keeper, rounds)
 
-    async def exchange(self, request: ClientRequest) -> Exchange:
-        """The exchange for a request, decided on; raises `ProxyError`."""
+    async def open(self, request: ClientRequest) -> Exchange:
+        """The exchange for a request, which has been decided on; raises `ProxyError`."""
         exchange = Exchange(self, request)
         await exchange.decide()
         return exchange
@@ -101,13 +105,14 @@ class Condenser:
 class Exchange:
     """One request, what is sent for it, and what its reply has shown."""
 
-    def __init__(self, parts: Condenser, request: ClientRequest) -> None:
+    def __init__(self, parts: Exchanges, request: ClientRequest) -> None:
         self.request = request
         self.timing = account.Timing()
         self.usage: Usage | None = None
         """What the upstream has counted."""
         self._parts = parts
-        self._now: Attempt
+        self._attempt: Attempt
+        """The attempt that is sent, or was sent last."""
         self._anchor: Anchor | None = None
         self._ending = ""
         self._wants_unencoded = False
@@ -127,14 +132,14 @@ class Exchange:
             is_learned = context.policy.window.learned_by is not None
             trial = trial_of(context, parts.knowledge.learned.takes_trial) if is_learned else None
             if trial is None:
-                self._now = await self._decided(context)
+                self._attempt = await self._decided(context)
             else:
-                self._now = parts.attempt(*trial)._replace(untried=context)
+                self._attempt = parts.attempt(*trial)._replace(untried=context)
         except Exception as error:
             if isinstance(error, ProxyError) or self.request.controls.dry_run:
                 raise
             _log.exception("a request was not taken in")
-            self._now = Attempt(as_it_came(self.request))
+            self._attempt = Attempt(as_it_came(self.request))
 
     async def _decided(self, context: RequestContext) -> Attempt:
         started = perf_counter()
@@ -143,28 +148,27 @@ class Exchange:
         self.timing.condense += (perf_counter() - started) * 1000
         return attempt
 
-    # -- what is sent --------------------------------------------------------------------------------
+    # -- what is sent, or was sent last --------------------------------------------------------------
 
     @property
     def decision(self) -> Decision:
-        """The decision that is sent, or was sent last."""
-        return self._now.decision
+        return self._attempt.decision
 
     @property
     def reads_reply(self) -> bool:
         """Whether the reply is read or edited, so that it must have no content encoding."""
-        now = self._now
-        return self.captures or bool(now.rounds or now.decision.probed or self._wants_unencoded)
+        attempt = self._attempt
+        return self.captures or bool(attempt.rounds or attempt.decision.probed or self._wants_unencoded)
 
     @property
     def captures(self) -> bool:
         """Whether what the model says in the reply is stored."""
-        now = self._now
-        return bool(now.decision.head) or bool(now.update is not None and now.context and now.context.keeps_reply)
+        attempt, context = self._attempt, self._attempt.context
+        return bool(attempt.decision.head) or bool(attempt.update is not None and context and context.keeps_reply)
 
     @property
     def stores(self) -> bool:
-        return self._now.update is not None
+        return self._attempt.update is not None
 
     def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
         """The headers of the response; `accepted` tells if the upstream accepted the request."""
@@ -172,35 +176,34 @@ class Exchange:
 
     # -- send ----------------------------------------------------------------------------------------
 
-    async def send(self, send: Send, own_work: OwnWork | None = None) -> UpstreamReply:
+    async def send(self, send: Send, lets_beats_out: LetsBeatsOut | None = None) -> UpstreamReply:
         """Sends the request, and returns the reply for the client; raises `UpstreamUnavailable`.
 
-        `send` sends a body. `own_work` wraps the wait for our own models, if anything is to be done meanwhile.
+        `send` sends a body to the upstream.
         """
-        reply = await self._send_until_accepted(send, own_work)
-        now = self._now
-        if now.rounds is None:
+        reply = await self._send_until_accepted(send, lets_beats_out)
+        decision, rounds = self._attempt.decision, self._attempt.rounds
+        if rounds is None:
             return reply
-        searcher, scope = self._parts.searcher, self.request.scope
-        searched = await searcher.run_searches(now.decision, now.rounds, scope, reply, send)
+        searched = await self._parts.searcher.run_searches(decision, rounds, self.request.scope, reply, send)
         if searched.refuses_tool:
-            decision = now.decision._replace(reason=Reason.MEMORY_TOOL_REFUSED)
-            self._now = now._replace(decision=decision, rounds=None)
+            decision = decision._replace(reason=Reason.MEMORY_TOOL_REFUSED)
+            self._attempt = self._attempt._replace(decision=decision, rounds=None)
         return searched.reply
 
-    async def _send_until_accepted(self, send: Send, own_work: OwnWork | None) -> UpstreamReply:
+    async def _send_until_accepted(self, send: Send, lets_beats_out: LetsBeatsOut | None) -> UpstreamReply:
         """Sends one attempt after the other until none follows, and returns the last reply."""
         answer = await self._send_once(send)
-        while (following := await self._attempt_after(answer, own_work)) is not None:
-            refused, self._now = self._now, following
+        while (following := await self._attempt_after(answer, lets_beats_out)) is not None:
+            refused, self._attempt = self._attempt, following
             next_answer = await replace_refused(answer.reply, self._send_once(send))
             if next_answer is None:
-                self._now = refused
+                self._attempt = refused
                 break
             if following.decision.reason == Reason.REWRITE_REFUSED:
                 self._log_original(answer.reply.status, next_answer.reply.status)
             answer = next_answer
-        if self._now.is_last:
+        if self._attempt.is_last:
             is_accepted = answer.reply.status < HTTPStatus.BAD_REQUEST
             self._parts.report(self.decision, "retried" if is_accepted else "refused-again")
         elif answer.refusal is not None and answer.refusal.kind is not RefusedPart.OUTPUT:
@@ -208,28 +211,28 @@ class Exchange:
         return answer.reply
 
     async def _send_once(self, send: Send) -> OpenedReply:
-        """Sends the attempt, and opens the reply where it may be a refusal; raises `UpstreamUnavailable`.
+        """Sends the attempt, and opens the reply if it may be a refusal; raises `UpstreamUnavailable`.
 
-        An error that cannot be read is asked for once more without a content encoding. That costs a round trip;
-        refusing encodings beforehand would cost normal replies theirs.
+        If an error cannot be read, the request is sent once more without accepting content encodings. That costs a
+        round trip; refusing encodings beforehand would cost normal replies theirs.
         """
-        now, decision, started = self._now, self._now.decision, perf_counter()
+        attempt, decision, started = self._attempt, self._attempt.decision, perf_counter()
         reply = await send(decision.body)
         is_error = reply.status >= HTTPStatus.BAD_REQUEST
-        if is_error and now.rewritable and is_unreadable_refusal(reply):
+        if is_error and attempt.rewritable and is_unreadable_refusal(reply):
             self._wants_unencoded = True
             reply = await replace_refused(reply, send(decision.body)) or reply
         # No window is so small that a shorter prompt is refused for its length.
         is_long = decision.forwarded_tokens >= MIN_WINDOW
-        is_ours = now.rounds is not None or decision.view.is_changed or decision.probed
+        is_ours = attempt.rounds is not None or decision.view.is_changed or decision.probed
         answer = OpenedReply(reply)
         if is_long or (is_ours and is_error):
             answer = await open_reply(self.request.body.endpoint, reply)
         self.timing.upstream += (perf_counter() - started) * 1000
         return answer
 
-    async def _attempt_after(self, refused: OpenedReply, own_work: OwnWork | None) -> Attempt | None:
-        """The attempt that follows an answer; None if the client gets that, as it does after an internal error."""
+    async def _attempt_after(self, refused: OpenedReply, lets_beats_out: LetsBeatsOut | None) -> Attempt | None:
+        """The attempt that follows an answer; None if the client gets the answer, as after an internal error."""
         try:
             attempt = self._in_another_form(refused) if refused.error else None
             if attempt is not None or refused.refusal is None:
@@ -237,7 +240,7 @@ class Exchange:
             if refused.refusal.kind is RefusedPart.OUTPUT:
                 return None
             making = self._smaller(refused, refused.refusal)
-            return await (own_work(making) if own_work else making)
+            return await (lets_beats_out(making) if lets_beats_out else making)
         except ProxyError:
             return None  # nothing fits
         except Exception:  # noqa: BLE001
@@ -249,27 +252,29 @@ class Exchange:
 
     def _in_another_form(self, refused: OpenedReply) -> Attempt | None:
         """The same view in a form that an error has taught; None if that changes nothing."""
-        now, decision = self._now, self._now.decision
+        decision, context = self._attempt.decision, self._attempt.rewritable
         profile = self._parts.knowledge.form_from(refused, decision, self.request)
-        if profile is None or now.rewritable is None:
+        if profile is None or context is None:
             return None
-        context = now.rewritable.for_profile(profile)
+        context = context.for_profile(profile)
         view = replace(decision.view, transcript=decision.view.transcript.having(form=profile.form))
-        attempt = self._parts.attempt(decision.with_view(view)._replace(policy=context.policy), context)
-        return attempt._replace(is_last=now.is_last) if attempt.decision.body != decision.body else None
+        following = self._parts.attempt(decision.with_view(view)._replace(policy=context.policy), context)
+        if following.decision.body == decision.body:
+            return None
+        return following._replace(is_last=self._attempt.is_last)
 
     def _as_it_came(self, refused: OpenedReply) -> Attempt | None:
-        """The request as it came, if nothing explains a refusal; None too if it would not fit."""
-        now = self._now
-        if refused.reply.status not in UNEXPLAINED or now.is_last:
+        """The request as it came, if nothing explains the refusal and it would fit; else None."""
+        attempt = self._attempt
+        if refused.reply.status not in UNEXPLAINED or attempt.is_last:
             return None
-        context = now.rewritable
-        if context is None or (now.rounds is not None and is_about_tools(refused.error)):
+        context = attempt.rewritable
+        if context is None or (attempt.rounds is not None and is_about_tools(refused.error)):
             return None
-        return original_of(now.decision, context, self._parts.decider.keeper)
+        return original_of(attempt.decision, context, self._parts.decider.keeper)
 
     def _log_original(self, rewritten: int, original: int) -> None:
-        """Logs with which status the upstream has answered a rewritten request, and then the original."""
+        """Logs the statuses with which the upstream answered a rewritten request, and then the original."""
         text = "the upstream refused a rewritten request for %s with %s and no known reason; %s"
         model, session = label(self.request.model), self.decision.session
         if original < HTTPStatus.BAD_REQUEST:
@@ -279,23 +284,21 @@ class Exchange:
 
     async def _smaller(self, refused: OpenedReply, refusal: Refusal) -> Attempt | None:
         """Learns from a refusal for length, and makes a smaller view once; for a trial, decides anew instead."""
-        now, request, parts, reply_limit = self._now, self.request, self._parts, self.request.body.envelope.reply_limit
-        learned = parts.knowledge.window_from(refused, refusal, now.decision, request)
-        policy = parts.policies.lowered(now.decision.policy, learned, request.scope, reply_limit)
-        if policy.budget is None:
+        parts, attempt, decision, scope = self._parts, self._attempt, self._attempt.decision, self.request.scope
+        learned = parts.knowledge.window_from(refused, refusal, decision, self.request)
+        if attempt.untried is not None:
+            return (await self._decided(attempt.untried))._replace(is_last=True)
+        context, started, reply_limit = attempt.rewritable, perf_counter(), self.request.body.envelope.reply_limit
+        policy = parts.policies.lowered(decision.policy, learned, scope, reply_limit)
+        if attempt.is_last or context is None or policy.budget is None:
             return None
-        if now.untried is not None:
-            return (await self._decided(now.untried))._replace(is_last=True)
-        context, started = now.rewritable, perf_counter()
-        if now.is_last or context is None:
-            return None
-        passed = parts.knowledge.learned.longest_passed(request.scope) if learned.origin is Origin.GUESS else None
+        passed = parts.knowledge.learned.longest_passed(scope) if learned.origin is Origin.GUESS else None
         reply_tokens = refusal.reply_tokens or reply_limit or 0
-        sent = RefusedRequest(now.decision.tokens_after, now.decision.expected_tokens, reply_tokens)
+        sent = RefusedRequest(decision.tokens_after, decision.expected_tokens, reply_tokens)
         context = context._replace(policy=policy.scaled(context.calibrated.scale))
         left = max(parts.decider.timeout - self.timing.condense / 1000, 0.0)
         aim = retry_budget(policy.budget, refusal, sent, passed)
-        smaller = await parts.decider.smaller(now.decision, context, aim, left)
+        smaller = await parts.decider.smaller(decision, context, aim, left)
         self.timing.condense += (perf_counter() - started) * 1000
         return None if smaller is None else parts.attempt(smaller, context)._replace(is_last=True)
 
@@ -304,29 +307,28 @@ class Exchange:
     def settle(self, watched: WatchedReply) -> Awaitable[None] | None:
         """Learns from a complete reply at once, and returns what then stores the session; None if nothing is stored.
 
-        Synchronous, for nothing may come between the end of a reply and the start of storing it. A defect in here costs
-        what the reply would have taught, not the session.
+        Synchronous, because nothing may run between the end of a reply and the start of storing it. A defect in
+        learning costs what the reply would have taught, not the session.
         """
         try:
             self._learn(watched)
         except Exception:  # noqa: BLE001
             _log.exception("nothing was learned from a reply")
-        now = self._now
-        return None if now.update is None else self.store(watched.items(), watched.reply_id)
+        return None if self._attempt.update is None else self.store(watched.items(), watched.reply_id)
 
     def _learn(self, watched: WatchedReply) -> None:
-        decision, context, rounds = self._now[:3]
+        decision, context, rounds = self._attempt.decision, self._attempt.context, self._attempt.rounds
         if self.stores and decision.session_source == DERIVED:
             self._ending = watched.ending()
-        # The results of a search were not in the view: only the usage of the first round counts the view.
+        # The view did not have the results of searches: only the usage of the first round is that of the view.
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
         if usage is not None and context is not None:
             self.usage = usage
-            self._anchor = self._parts.knowledge.after(decision, context, usage)
+            self._anchor = self._parts.knowledge.learn_from_usage(decision, context, usage)
 
     async def store(self, items: Items = (), reply_id: str = "") -> None:
-        """Stores what later requests need, in a task of the app: a client that leaves meanwhile does not stop it."""
-        _, context, rounds, update, is_small = self._now[:5]
+        """Stores what later requests need."""
+        context, rounds, update = self._attempt.context, self._attempt.rounds, self._attempt.update
         if context is None or update is None:
             return
         update = update._replace(
@@ -336,7 +338,7 @@ class Exchange:
             patch=rounds.patch if rounds else None,
             memory_tokens=rounds.spent_tokens if rounds else 0,
         )
-        if is_small and update.patch is update.memory_patch is None:
+        if self._attempt.only_for_patch and update.patch is update.memory_patch is None:
             return
         if context.keeps_reply and self.request.goes_on is not None:
             session = context.recognised.key.name
@@ -356,7 +358,7 @@ class Exchange:
             why = await self._parts.decider.keeper.settle(context.recognised, update)
             if not why:
                 return
-            self._now = self._now._replace(decision=degraded(self.decision, why))
+            self._attempt = self._attempt._replace(decision=degraded(self.decision, why))
         error = HistoryUnavailable(f"This turn was not stored ({why}); the history ends where it ended before.")
         error.headers = self.headers(accepted=False)
         raise error
@@ -364,7 +366,8 @@ class Exchange:
     # -- follow up -----------------------------------------------------------------------------------
 
     def follow_up(self) -> None:
-        context = self._now.context
+        """Starts the work that has become due; raises nothing."""
+        context = self._attempt.context
         if context is None or not self.stores or context.has_nothing_due:
             return
         try:

@@ -1,8 +1,8 @@
-"""Takes a request in: gathers everything that must be known before the condenser decides on it.
+"""Takes a request in: collects into a `RequestContext` all that must be known before it is decided on.
 
 The order matters. In append mode the stored history is loaded first, because its tokens count too. Then the transcript
 is measured, which also gives its chain of digests; the chain leads to the session; and the settings of the session have
-a say in the policy. The result is a `RequestContext`.
+a say in the policy. The comments in `build_context` are steps 3 to 9 of `docs/design.md`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from time import perf_counter
 from proxy.condensing.account import Timing
 from proxy.condensing.context import RequestContext
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.policy import Known, Policies
+from proxy.condensing.policy import Basis, Policies
 from proxy.condensing.restoring import Restorer
 from proxy.controls import MEMORY
 from proxy.errors import HistoryUnavailable
@@ -36,13 +36,13 @@ from strategies.core.replay import JUDGED, prepared_in
 from strategies.core.view import item_for
 
 MIN_REQUESTS = 2
-"""Requests of a conversation before its growth is known."""
+"""Requests of a conversation that are needed to know its growth."""
 NEWEST = 64
 """Growth is measured over this many of the newest messages."""
 MAX_SEEN = 4
 """The next condensation is expected to have the mean size and cost of this many earlier ones."""
 MAX_ESTIMATED = 1_000
-"""Longer lists are counted at once: estimating does not let other requests run, counting does."""
+"""A list of more messages is counted, not estimated: other requests can run during counting only."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -60,21 +60,26 @@ class Intake:
 
     async def build_context(self, request: ClientRequest, timing: Timing) -> RequestContext:
         """The context of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
-        scope = request.scope
-        counter = self.tokenizers.for_model(request.model, request.body.endpoint.counter, request.tenant)
-        body = request.body
+        # Identify.
+        scope, body = request.scope, request.body
         identity = self.recogniser.identify(request.controls.session, request.headers, body.endpoint, body.values)
-        patience = self.recogniser.stored.patience()
+        # Know the upstream.
+        counter = self.tokenizers.for_model(request.model, body.endpoint.counter, request.tenant)
+        counters, patience = (counter.cache_key, LENGTH_ESTIMATE), self.recogniser.stored.patience()
         waits = not self.policies.is_off(request.controls, request.model)
-        hidden = await self.knowledge.before(scope, (counter.cache_key, LENGTH_ESTIMATE), patience, waits=waits)
-        known = self.policies.known(request.controls.window, scope)
+        await self.knowledge.refresh(scope, counters, patience, waits=waits)
+        hidden = self.knowledge.calibrator.hidden(scope.model, *counters)
+        basis = self.policies.basis(request.controls.window, scope)
+        # Load the stored history.
         started = perf_counter()
         await request.trust.look_up(patience)
         request, append = await self._supply_history(request, identity, patience)
         spent_on_history = (perf_counter() - started) * 1000
+        # Measure.
         started = perf_counter()
-        measured = await self._measure(request, counter, known, hidden)
+        measured = await self._measure(request, counter, basis, hidden)
         timing.count = (perf_counter() - started) * 1000
+        # Recognise.
         started = perf_counter()
         if len(measured.transcript.chain) > MAX_ESTIMATED:
             await asyncio.sleep(0)  # to recognise this many messages takes long
@@ -82,14 +87,16 @@ class Intake:
         recognised = recognised._replace(trust=request.trust)
         if request.controls.dry_run and (recognised.session or recognised.condensations or request.goes_on):
             await request.trust.prove(request.headers)
+        # Choose.
         settings = recognised.session.settings if recognised.session else {}
-        policy = self.policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, known)
+        policy = self.policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, basis)
         if policy.scope:
             recognised = await self.recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:
             policy = policy.off()
         if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
             policy = policy._replace(memory=MEMORY["off"])
+        # Complete the context.
         has_tools = request.body.endpoint.offers_tools(request.body.values, measured.transcript)
         context = RequestContext(
             request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch
@@ -118,14 +125,14 @@ class Intake:
         return context._replace(measured=measured, as_sent=measured)
 
     def _calibrate(self, context: RequestContext) -> RequestContext:
-        """The context with what is known about the upstream's own count, by which its budget is scaled."""
+        """The context with what is known about the upstream's own count, and its budget scaled by that."""
         branch = context.branch
         anchor, prompt = branch.anchor if branch else None, _counted_prompt(context)
         calibrated = self.knowledge.calibrator.calibrate(prompt, anchor, context.policy.window.tokens)
         return context._replace(prompt=prompt, calibrated=calibrated, policy=context.policy.scaled(calibrated.scale))
 
     async def _restore_dropped(self, context: RequestContext) -> RequestContext:
-        """The context with the messages that its client has dropped: in the view too, unless that stays as sent."""
+        """The context with the messages that its client has dropped; under `off` and `observe:` not in the view."""
         # An append names the history that it continues.
         if context.recognised.missing is None or context.append is not None:
             return context
@@ -158,14 +165,14 @@ class Intake:
         append, elements = append_to(stored, request.body.elements, request.controls.if_head)
         return request._replace(body=request.body.with_history(elements)), append
 
-    async def _measure(self, request: ClientRequest, counter: Counter, known: Known, hidden: int) -> Measured:
+    async def _measure(self, request: ClientRequest, counter: Counter, basis: Basis, hidden: int) -> Measured:
         """Counts the tokens, or estimates them if the length alone proves that nothing needs to be done.
 
         The length bounds the tokens of what the client sent; `hidden` tokens that the upstream may add come on top.
         """
         if request.controls.dry_run or request.controls.force:
             return await self.measurer.measure(request.body, counter)
-        lowest = self.policies.lowest_mark(request.model, known.window, request.body.envelope.reply_limit)
+        lowest = self.policies.lowest_mark(request.model, basis.window, request.body.envelope.reply_limit)
         is_short = len(request.body.elements) <= MAX_ESTIMATED
         if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):
             return self.measurer.estimate(request.body)
@@ -173,7 +180,7 @@ class Intake:
 
 
 def with_economy(context: RequestContext) -> RequestContext:
-    """The context with the trigger that is cheapest for its session; under `auto` its budget follows that."""
+    """The context with the advice where condensing is cheapest; under `auto` its budget follows that."""
     policy, budget, transcript = context.policy, context.policy.budget, context.history
     newest = transcript.chain[-NEWEST:]
     requests = [message.role for message in newest].count(Role.ASSISTANT) + 1
@@ -197,7 +204,7 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
     measured, body, transcript = context.measured, context.request.body, context.measured.transcript
     systems = b"".join([message.digest for _, message in transcript.systems])
     outside = measured.outside_digest + ("+" if context.offer.is_made else "")
-    # The conversations of one tenant that begin with the same message are one for calibration.
+    # Calibration treats the conversations of one tenant that begin with the same message as one.
     beginning = context.request.tenant.encode() + b"".join(transcript.digests[:1])
     # The messages of hidden rounds that the view may show, each with its index in the chain.
     hidden = [
@@ -222,8 +229,8 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
 def _needs_counts(context: RequestContext) -> bool:
     """Whether an estimate is not enough.
 
-    It cannot show by how much a judge's record makes the view smaller, which pinned messages fit into their share, or
-    what a condensation that is wished for aims at; and under `auto` the trigger may be below all marks.
+    An estimate cannot show how much smaller a judged record makes the view, which pinned messages fit into their share,
+    or what a condensation that a person wishes for must reach; and under `auto` the trigger may be below all marks.
     """
     stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
     if context.policy.economy == "auto" or context.wish is not None or (known and context.recognised.pins):

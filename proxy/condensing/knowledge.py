@@ -1,9 +1,9 @@
 """What one upstream has taught this process and others: windows, refused forms, and how it counts.
 
-The lessons of other processes are read now and then in the background. Only the first request for a model waits for
-them, and not for long: all are read at once, within the request's one patience with the store. A request that is `off`
-does not wait at all. After a reply, its usage teaches how the upstream counts, and may prove that it truncates prompts;
-a refusal teaches a window or a form.
+Before a request, `refresh` reads the lessons of other processes, now and then and in the background. Only the first
+request for a model waits for them, and not for long: all are read at once, within the request's patience with the
+store. A request that is `off` does not wait at all. After a reply, its usage teaches how the upstream counts, and may
+prove that it truncates prompts; a refusal teaches a window or a form.
 """
 
 from __future__ import annotations
@@ -48,11 +48,8 @@ class Knowledge:
     report: Callable[[], None]
     _logged: Lru[str, int] = field(default_factory=lambda: Lru(MAX_MODELS))
 
-    async def before(self, scope: Scope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> int:
-        """Makes sure that what others know of a model is known here too, if it is time to read that.
-
-        Returns the maximum number of tokens that the upstream may add to a request by itself.
-        """
+    async def refresh(self, scope: Scope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
+        """Reads what other processes have learned of a model, if it is time to."""
         first_reads = [*self.learned.refresh(scope), *self.calibrator.refresh(scope.model, *counters)]
         if first_reads and waits:
             clock = asyncio.get_running_loop().time
@@ -60,9 +57,8 @@ class Knowledge:
             for key in first_reads:
                 await self.tasks.result_of(key, began + min(FIRST_LOOK, patience.remaining))
             patience.spend(clock() - began)
-        return self.calibrator.hidden(scope.model, *counters)
 
-    def after(self, decision: Decision, context: RequestContext, usage: Usage) -> Anchor | None:
+    def learn_from_usage(self, decision: Decision, context: RequestContext, usage: Usage) -> Anchor | None:
         """Learns from the usage of a complete reply; returns the anchor for the next request of its branch."""
         self._look_for_truncation(decision, context.request, usage)
         if context.request.controls.no_store:
@@ -71,7 +67,7 @@ class Knowledge:
         return self.calibrator.learn(context.prompt, context.calibrated, decision.view, applied, usage.prompt)
 
     def _look_for_truncation(self, decision: Decision, request: ClientRequest, usage: Usage) -> None:
-        """Learns, counts and logs it if the usage proves that the upstream truncates prompts."""
+        """If the usage proves that the upstream truncates prompts, learns, counts and logs that."""
         # Our count of a picture is only a bound, so it does not tell which of two prompts is longer.
         if not request.body.is_text:
             return

@@ -1,12 +1,12 @@
-"""Leases: of several replicas that want the same piece of work done, one does it.
+"""Leases: if several replicas want the same piece of work, one of them does it.
 
 The replica that gets the lease does the work, and renews the lease meanwhile. When it is done, it hands over the result
-under the same name for a moment, just as a flight keeps its result for requests that come a moment later. The other
-replicas poll the store until there is a result for them, or until the lease is free because its holder had nothing to
-hand over, or was killed. A caller that wants a result but would not do the work itself reads the lease and takes none.
+under the same id for a moment, as a flight keeps its result for requests that come a moment later. The other replicas
+poll the store until the result is there, or until the lease is free because its holder had nothing to hand over or was
+killed. A caller that wants a result but would not do the work itself reads the lease without taking it.
 
-Nothing depends on a lease. If the store fails, or the time is over, every replica does the work itself: the first
-writer of a record decides what is kept, so a lost lease costs model calls and nothing else.
+Nothing depends on a lease. If the store fails or the time is over, every replica does the work itself: the first writer
+of a record decides what is kept, so a lost lease costs model calls and nothing else.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ SHORTEST_PAUSE, LONGEST_PAUSE, GROWTH = 0.05, 0.25, 1.5  # seconds between two p
 
 @dataclass(slots=True)
 class LeaseTurn:
-    """The right of one caller to go on: another replica's result is there, or the caller does the work itself."""
+    """The turn of one caller: another replica's result is there, or the caller does the work itself."""
 
     held: bool
-    """Whether the caller has the lease; without it, it does the work unless there is a result."""
+    """Whether the caller has the lease. Without the lease it does the work too if there is no result."""
     received: bytes
     """The result that another replica handed over; empty if there is none."""
     handover: bytes = b""
@@ -43,7 +43,7 @@ class LeaseTurn:
 
 
 class Leases:
-    """The leases of one app; `stored` bounds each store call that no request waits for."""
+    """The leases of one app; `stored` bounds the store calls for which no request waits."""
 
     def __init__(self, stored: StoredSessions, tasks: OwnedTasks) -> None:
         self._stored = stored
@@ -55,9 +55,9 @@ class Leases:
     ) -> AsyncIterator[LeaseTurn]:
         """Waits for this caller's turn until `until`, a time of the event loop's clock.
 
-        Time that others spend working does not count against the store: only the answer that ends the waiting costs
+        The time of others' work does not count as waiting for the store: only the answer that ends the wait costs
         `patience`. A held lease is renewed in the background while the context is open, and released with the turn's
-        `handover` when it closes. A caller of whom nothing may be stored yet does the work without a lease.
+        `handover` when it closes. A caller that is not trusted yet does the work without a lease.
         """
         if not trust.accepted:
             yield LeaseTurn(held=True, received=b"")
@@ -71,7 +71,7 @@ class Leases:
         )
         turn = LeaseTurn(lease.held, lease.handover)
         if turn.held:
-            # `to_its_end`: an app that closes releases its leases, so that no other replica waits for it.
+            # `to_its_end`: an app that closes releases its leases, so that no other replica waits for them.
             self._tasks.own(self._renew_until_done(tenant, work, holder, turn), to_its_end=True)
         try:
             yield turn
@@ -142,7 +142,7 @@ class Leases:
         await self._best_effort(store.release(tenant, work, holder, turn.handover, LINGER))
 
     async def _best_effort(self, call: Coroutine[Any, Any, object]) -> None:
-        """Makes a call that helps others only, and logs its failure: the lease ends by itself after `TTL` seconds."""
+        """Makes a call that only helps others, and logs its failure: the lease ends by itself after `TTL` seconds."""
         try:
             await self._stored.in_time(call)
         except StoreError as error:

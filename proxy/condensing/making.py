@@ -1,13 +1,12 @@
-"""Makes a condensation, once for all requests that want the same one, and returns the record that the store holds of
-it.
+"""Makes a condensation, once for all requests that want the same one, and returns the stored record.
 
-    single flight          requests at one chain share one task while a model may be asked
-    under a lease          replicas share one lease where a model can be asked: its holder does the work and hands over
+    single flight          requests that want the same condensation share one task while a model may be asked
+    under a lease          if a model can be asked, replicas share one lease: its holder does the work and hands over
                            the record to the others
     unless recorded        the store is asked whether the record has appeared since the request was recognised
-    run and record         the pipeline runs, and the record is kept
+    run and record         the pipeline runs, and the record is stored
 
-A flight ends when its record is kept, so a request that comes too late for the flight finds the record instead of
+A flight ends when its record is stored, so a request that comes too late for the flight finds the record instead of
 asking again. Flights and leases save model calls and decide nothing: the first writer of a record wins, with a lease or
 without.
 """
@@ -40,7 +39,7 @@ from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import fold
 
 TRIGGERS = {
-    # A prepared condensation is applied when the mark is reached.
+    # A prepared condensation is applied when the trigger is reached.
     Requirement.PREPARE: Trigger.THRESHOLD,
     Requirement.SOFT: Trigger.THRESHOLD,
     Requirement.HARD: Trigger.CONTEXT_LIMIT,
@@ -60,7 +59,7 @@ class MakeResult(NamedTuple):
     """Tokens of our model calls for this request."""
     used_model: bool = False
     """Whether any of its texts is a model's."""
-    failure: str = ""
+    store_failure: str = ""
     """The reason why the store did not take the record, if it did not."""
     store_seconds: float = 0.0
     """Seconds that a flight waited for the store."""
@@ -76,10 +75,10 @@ class Job(NamedTuple):
     """When the request stops waiting for models: a time of the event loop's clock."""
 
     @property
-    def name(self) -> str:
-        """The name of this work: the same in all processes of one version."""
+    def shared_id(self) -> str:
+        """The id of this work, which is the same in all processes of one version."""
         chain = self.context.history.digests
-        return self.context.work_name(
+        return self.context.shared_work_id(
             self.requirement.value, chain[-1] if chain else b"", self.decision.base.applied_id
         )
 
@@ -93,7 +92,7 @@ class Maker:
     _clock: Callable[[], float]
 
     async def project(self, requirement: Requirement, decision: Decision, context: RequestContext) -> MakeResult:
-        """Plans the condensation with placeholder texts of the maximum length; calls no model, records nothing."""
+        """Plans the condensation with placeholder texts; calls no model, records nothing."""
         run = self._run_for(requirement, decision.base, context)
         return self._result_of(run, await self._runner.project(run))
 
@@ -102,7 +101,7 @@ class Maker:
     ) -> MakeResult:
         """Makes a condensation for a later request, and records it as prepared, not applied; this may take minutes.
 
-        With a judge's `verdict` the record follows that.
+        With a `verdict` of judges, the condensation follows that.
         """
         run = self._run_for(Requirement.PREPARE, base, context, verdict)
         result = self._result_of(run, await self._runner.run(run, caller))
@@ -111,14 +110,14 @@ class Maker:
         judged = replace(result.condensation, trigger=JUDGED)
         kept = await self._record(result._replace(condensation=judged), context, standing=False)
         if kept.condensation is not None and kept.condensation.trigger != JUDGED:
-            # The same messages were prepared for a mark already, but only a judge's record is applied before that mark.
+            # The same messages were prepared for a mark already, but only a judged record is applied before that mark.
             kept = await self._record(result._replace(condensation=_deeper(judged)), context, standing=False)
         return kept
 
     async def make(
         self, requirement: Requirement, decision: Decision, context: RequestContext, until: float
     ) -> MakeResult:
-        """The condensation that a requirement calls for, recorded if anything of the request may be stored.
+        """The condensation that a requirement calls for, recorded if the request may be stored.
 
         Models are waited for until `until`, a time of the event loop's clock.
         """
@@ -128,19 +127,21 @@ class Maker:
         clock = asyncio.get_running_loop().time
         began = clock()
         result, is_leader = await self._tasks.share(
-            job.name, self._single_flight(job), lambda made: made.condensation is not None and not made.failure
+            job.shared_id,
+            self._single_flight(job),
+            lambda made: made.condensation is not None and not made.store_failure,
         )
         if is_leader:
             return result
         context.recognised.patience.spend(min(result.store_seconds, clock() - began))
-        # A request that joined the flight records the result too: its key may be another one, or the store may have
+        # A request that joined the flight records the result too: its session may be another one, or the store may have
         # lost the record since.
         return await self._record(result._replace(own_tokens=0), context)
 
     async def _single_flight(self, job: Job) -> MakeResult:
         """Makes the condensation for all requests that share this flight.
 
-        The result says how long the flight waited for the store: each of them has waited for it so long.
+        The result says how long the flight waited for the store, because each of these requests has waited as long.
         """
         patience, policy = job.context.recognised.patience, job.context.policy
         before = patience.remaining
@@ -149,10 +150,10 @@ class Maker:
         return result._replace(store_seconds=before - patience.remaining)
 
     async def _under_lease(self, job: Job) -> MakeResult:
-        """Takes over what another replica has made, or makes it in what remains of the time that the client waits."""
+        """Takes over what another replica has made, or makes it in the time that remains."""
         context = job.context
         request, patience = context.request, context.recognised.patience
-        async with self._leases.turn(request.tenant, job.name, job.until, patience, request.trust) as turn:
+        async with self._leases.turn(request.tenant, job.shared_id, job.until, patience, request.trust) as turn:
             theirs = decoded_or_none(turn.received, standing=True)
             if theirs is not None and _shows_required(theirs, context):
                 return await self._record(MakeResult(theirs), context)
@@ -164,7 +165,7 @@ class Maker:
         context, applied = job.context, job.decision.applied
         since = await self._keeper.recorded_since(context.recognised)
         recorded = next(iter(standing_in(since, context.history.digests)), None)
-        # A prepared record that this request has applied already, and that was not enough, has just become standing.
+        # It may be the prepared record that this request has just made standing, and that was not enough.
         is_applied = recorded is not None and applied is not None and recorded.id == applied.id
         if recorded is not None and not is_applied and _shows_required(recorded, context):
             return MakeResult(recorded)
@@ -178,13 +179,13 @@ class Maker:
             attempted.late.cancel()
         elif attempted.late is not None:
             late = self._record_late(attempted.late, run, context.with_fresh_patience())
-            self._tasks.start(late, context.work_key, always=True)
+            self._tasks.start(late, context.branch_work_key, always=True)
         return await self._record(self._result_of(run, attempted), context)
 
     async def _record_late(
         self, working: asyncio.Task[RunResult], run: Run, context: RequestContext
     ) -> Condensation | None:
-        """Records what models wrote too late for the request that waited, a step deeper than what replaced it."""
+        """Records what models wrote too late for the request that waited, one step deeper than what replaced it."""
         late = await working
         asking = {stage.name for stage in run.policy.stages if stage.asks}
         result = self._result_of(run._replace(requirement=Requirement.PREPARE), late)
@@ -210,11 +211,11 @@ class Maker:
                 ours = _deeper(ours)
                 kept = await self._keeper.record(context.recognised, ours, standing=True)
         except StoreError as error:
-            return result._replace(failure=error.reason)
+            return result._replace(store_failure=error.reason)
         return result._replace(condensation=kept)
 
     def extended(self, prepared: Replayed, judging: Judging | None) -> Condensation | None:
-        """A judged record, extended over later messages that its strategy drops; None if it stands as it is."""
+        """A judged record, extended over later messages that its strategy drops; None if there are none."""
         judged = prepared.applied
         if judging is None or judged is None or judged.trigger != JUDGED:
             return None
@@ -272,24 +273,24 @@ class Maker:
 
 
 def _new_id() -> str:
-    """A new random id for a condensation; its record is found by chain and depth, not by the id."""
+    """A random id for a condensation; records are found by chain and depth, not by this id."""
     return "c" + secrets.token_hex(8)
 
 
 def _deeper(condensation: Condensation) -> Condensation:
-    """The same record one step deeper, under a name of its own."""
+    """The same record one step deeper, with a new id."""
     name = _new_id()
     cards = tuple(replace(card, condensation=name) for card in condensation.cards)
     return replace(condensation, depth=condensation.depth + 1, id=name, cards=cards)
 
 
 def _shows_required(condensation: Condensation, context: RequestContext) -> bool:
-    """Whether a condensation leaves in this request's view what must be there."""
+    """Whether this request's view shows all that it must show with a condensation."""
     return shows_protected_messages(fold(context.history, (condensation.overlay,), context.overhead, context.counter))
 
 
 def handed_over(made: Condensation | None) -> bytes:
-    """What the holder of a lease leaves for other replicas."""
+    """The bytes that the holder of a lease leaves for other replicas."""
     return compress(encode_condensation(made)) if made else b""
 
 

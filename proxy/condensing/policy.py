@@ -1,8 +1,8 @@
-"""The policy for one request: strategy, options, window and budget. No I/O; policies are cached by what they rest on.
+"""The policy for one request: strategy, options, window and budget. No I/O; policies are cached.
 
-A value is that of the request, else of its session (`Controls.over`), else of the model's entry in the settings, else
-of the tables there (`Settings.own`). `_ModelFacts` has what the settings say; what a request and its session say is
-laid over it in `_policy`.
+A value comes from the request, else from its session (`Controls.over`), else from the model's entry in the settings,
+else from the tables there (`Settings.own`). `_ModelFacts` has the values of the settings; those of a request and its
+session replace them in `_policy`.
 
 The window comes from the request, the settings, what the upstream's server states, or the bundled table, in this order.
 A smaller window that was learned from the upstream's replies replaces it. Without any of these the window is unknown,
@@ -39,7 +39,7 @@ from strategies.pipeline import with_stage_marks
 _MAX_CACHED = 256
 OFF = Pipeline(("off",))
 RATIOS = Prices(input=1.0, cached_input=0.1, cache_write=1.0, output=5.0)
-"""What most vendors' prices have in common, where a model's are not known."""
+"""The ratios that most vendors' prices have, for a model whose prices are not known."""
 UNKNOWN = "unknown"
 REQUEST = "request"
 SETTINGS = "settings"
@@ -89,7 +89,7 @@ class Policy(NamedTuple):
     summarizer: SummarizerRole = SummarizerRole()
     judge: JudgeRole = JudgeRole()
     session_settings: Mapping[str, Any] = MappingProxyType({})
-    """The settings that the session keeps."""
+    """The settings that are stored with the session."""
     memory: Memory = MEMORY["off"]
     judging: Judging | None = None
     """The stage that asks judges, if there is one."""
@@ -100,15 +100,15 @@ class Policy(NamedTuple):
     scope: str = ""
     """The scope in which memory cards are shared; "" if they are not."""
     prices: Prices | None = None
-    """The prices of the settings; with them, a condensation that is not needed yet waits until it pays back."""
+    """The prices in the settings; if given, a condensation that is not needed yet waits until it pays back."""
     economy: str = "off"
     """`off`, `advise` or `auto`: whether the trigger is where condensing is cheapest."""
     costs: Prices = RATIOS
-    """What tokens are taken to cost for that: the settings' prices, else the published ones, else usual ratios."""
+    """The prices for that: those of the settings, else the published ones, else usual ratios."""
     strict: bool = False
-    """Refuse what stays over the budget."""
+    """Whether a request that stays over the budget is refused."""
     payback_turns: float = 0.0
-    """The number of turns in which it must pay back."""
+    """The number of turns in which a condensation that is not needed yet must pay back."""
     profile: Profile = ANY
     """The form of requests that the upstream accepts."""
     ledger: LedgerCaps = LEDGER
@@ -155,21 +155,21 @@ class Policy(NamedTuple):
         return self._replace(pipeline=OFF, stages=(), ladder=(), judging=None, memory=MEMORY["off"])
 
     def with_dropping(self) -> Policy:
-        """The policy for a view with messages put back: if these do not fit, they may be dropped without a model."""
+        """The policy for a view with messages put back, which may be dropped without a model if they do not fit."""
         return self._replace(stages=[*self.stages, *stages(("recent",), {}, {})])
 
 
 class _ModelFacts(NamedTuple):
-    """What settings and bundled table say of one model; it does not change while the process runs."""
+    """What the settings and the bundled table say of one model; this does not change while the process runs."""
 
     policy: Policy
-    """The policy of a request that asks for nothing, without what depends on its window."""
+    """The policy of a request without controls, without what depends on its window."""
     marks: Marks
     reserve: int | None
     window: Window | None
     """The window that the settings give."""
     listed: Window
-    """The window of the bundled table, for a model whose window is neither set nor stated."""
+    """The window in the bundled table, for a model whose window is neither set nor stated."""
     max_input: int | None
 
     def budget(self, window: Window, reply_length: int | None) -> Budget | None:
@@ -181,8 +181,8 @@ class _ModelFacts(NamedTuple):
         )
 
 
-class Known(NamedTuple):
-    """What is known of an upstream before a request: the part of what a policy rests on that may change."""
+class Basis(NamedTuple):
+    """What is known of an upstream before a request: the changing part of what a policy is made from."""
 
     window: Window
     prompt_window: int | None
@@ -192,8 +192,8 @@ class Known(NamedTuple):
 class Policies:
     """Makes policies; one per app.
 
-    `discovered` gives the window that the server states for a model, `learned` the one that replies have taught,
-    `profile` what the model's server accepts.
+    `discovered` gives the window that the server states for a model, `learned` the window that replies have taught,
+    `profile` the form of requests that the model's server accepts.
     """
 
     def __init__(
@@ -214,10 +214,10 @@ class Policies:
         self._policies: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
         self.lowest_mark = lru_cache(_MAX_CACHED)(self._lowest_mark)
 
-    def known(self, requested: int | None, scope: Scope) -> Known:
-        """What is known for a request that asks for this window, or for none."""
+    def basis(self, requested: int | None, scope: Scope) -> Basis:
+        """What is known before a request that asks for this window, or for none."""
         prompt_window = self._prompt_window(self._facts(scope.model).policy.summarizer, scope)
-        return Known(self.window(requested, scope), prompt_window, self._profile(scope))
+        return Basis(self.window(requested, scope), prompt_window, self._profile(scope))
 
     def policy(
         self,
@@ -225,13 +225,13 @@ class Policies:
         session: Mapping[str, Any],
         scope: Scope,
         reply_limit: int | None = None,
-        known: Known | None = None,
+        basis: Basis | None = None,
     ) -> Policy:
         """The policy for a request; raises `BadRequest` if an option does not fit its pipeline.
 
         Requests that ask for the same, under the same windows, share one policy.
         """
-        basis = known or self.known(controls.window, scope)
+        basis = basis or self.basis(controls.window, scope)
         # The session's settings may hold any JSON value; as text they can be part of a key.
         key = (scope.model, basis, reply_limit, controls.treatment, repr(session))
         return self._policies.use(key) or self._policies.put(
@@ -239,7 +239,7 @@ class Policies:
         )
 
     def _policy(
-        self, controls: Controls, session: Mapping[str, Any], model: str, reply_limit: int | None, basis: Known
+        self, controls: Controls, session: Mapping[str, Any], model: str, reply_limit: int | None, basis: Basis
     ) -> Policy:
         own, asked = self._facts(model).policy, controls.over(session)
         pipeline = asked.strategy or own.pipeline
@@ -269,7 +269,7 @@ class Policies:
         )
 
     def is_off(self, controls: Controls, model: str) -> bool:
-        """Whether a request is `off`, unless its session says otherwise."""
+        """Whether a request is `off`, unless its session has another strategy."""
         return (controls.strategy or self._facts(model).policy.pipeline).is_off
 
     def _memory(self, asked: Controls, pipeline: Pipeline, injection: Injection) -> Memory:
@@ -287,7 +287,7 @@ class Policies:
     def _stages(
         self, pipeline: Pipeline, options: Mapping[str, object], param: str
     ) -> tuple[list[Strategy], LedgerCaps]:
-        """The stages, and the caps of the ledger, of which the options may switch the rules off."""
+        """The stages, and the caps of the ledger; the option `rules` may switch its rules off."""
         others = dict(options)
         ledger = {"rules": others.pop("rules")} if "rules" in others else {}
         caps = self._settings.ledger.to_caps()
@@ -299,17 +299,17 @@ class Policies:
             raise BadRequest(f"{param}: {error.detail}.", param=param) from None
 
     def lowered(self, policy: Policy, learned: LearnedWindow, scope: Scope, reply_limit: int | None) -> Policy:
-        """A policy for a window that was learned from the request that the policy was made for."""
-        known = Known(policy.window.lowered(learned), self._prompt_window(policy.summarizer, scope), policy.profile)
-        budget = self._budget_for(policy.stages, policy.ledger, known, scope.model, reply_limit)
-        return policy._replace(window=known.window, budget=budget)
+        """The policy with a window that has just been learned from a refusal of its request."""
+        basis = Basis(policy.window.lowered(learned), self._prompt_window(policy.summarizer, scope), policy.profile)
+        budget = self._budget_for(policy.stages, policy.ledger, basis, scope.model, reply_limit)
+        return policy._replace(window=basis.window, budget=budget)
 
     def _budget_for(
-        self, pipeline: Sequence[Strategy], ledger: LedgerCaps, known: Known, model: str, reply_limit: int | None
+        self, pipeline: Sequence[Strategy], ledger: LedgerCaps, basis: Basis, model: str, reply_limit: int | None
     ) -> Budget | None:
-        """The budget for a window with these stages' own marks, and with room for their summarizer."""
-        budget = self._facts(model).budget(known.window, reply_limit)
-        return budget and replace(with_stage_marks(budget, pipeline), prompt_window=known.prompt_window, ledger=ledger)
+        """The budget for a window with these stages' own marks, and with the window of their summarizer."""
+        budget = self._facts(model).budget(basis.window, reply_limit)
+        return budget and replace(with_stage_marks(budget, pipeline), prompt_window=basis.prompt_window, ledger=ledger)
 
     def window(self, requested: int | None, scope: Scope) -> Window:
         """A model's window: the known one, or the learned one if that is smaller.

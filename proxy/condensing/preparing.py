@@ -1,13 +1,13 @@
 """Preparation: prepares for the next request once this one has its reply.
 
 Past the `prepare` mark a condensation is made while no request waits, and recorded as prepared; the first request that
-needs it applies it. Under a strategy that judges, votes are held first, and a YES has its condensation prepared at
+needs it applies it. Under a strategy that judges, votes are held first, and after a YES a condensation is prepared at
 once. If no votes are held, the session records why, for people to read. Each branch has one such task at a time. A
-request that must be condensed now waits for that task rather than starting another.
+request that must be condensed now waits for that task instead of starting another.
 
-One round of votes is held at a time for each chain, here and across replicas. Its tokens count towards the session's
-allowance (`RequestContext.allowance_after_votes`). A round is held while any allowance is left, even if the round costs
-more: otherwise five votes on a fifth of a window would never be held.
+One round of votes is held at a time for each chain, in this process and across replicas. Its tokens count towards the
+session's allowance (`RequestContext.allowance_after_votes`). A round is held while any allowance is left, even if the
+round costs more: otherwise five votes on a fifth of a window would never be held.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from strategies.core.view import View
 from strategies.pipeline import is_due
 
 MAX_HELD = 16 * 1024 * 1024
-"""Approximate bytes of memory that waiting background work may hold; beyond that none is started."""
+"""Approximate bytes of memory that unfinished background work may hold; beyond that none is started."""
 _MEMORY_PER_BYTE = 8
 """Bytes of memory that a piece of work takes for one byte of its request."""
 _WORK_BYTES = 64 * 1024
 """Bytes of memory that a piece of work takes in addition."""
 _REMEMBERED = 2_000
-"""Branches of which the last failed try is kept."""
+"""How many branches' last failed try is remembered."""
 _PREPARE = Requirement.PREPARE
 RECORD_FAILED = "record-failed"
 NO_ALLOWANCE = "allowance"
@@ -65,8 +65,8 @@ class VoteRound(NamedTuple):
 class Preparer:
     """Holds votes and prepares condensations; one per app.
 
-    `counted` counts the tokens of a request whose sizes were estimated from lengths. `allowance` is a share of the
-    session's forwarded prompt tokens. Without `keeps_text` the judges' reasoning is not kept, because it may quote the
+    `counted` counts the tokens of a request that were estimated by length. `allowance` is a share of the session's
+    forwarded prompt tokens. Without `keeps_text` the judges' reasoning is not kept, because it may quote the
     conversation.
     """
 
@@ -88,10 +88,10 @@ class Preparer:
             return
         if context.policy.judging is not None or _may_be_due(decision.view, context):
             work = self._run_if_room(decision._replace(body=b""), context.with_fresh_patience())
-            self.tasks.start(work, context.work_key)
+            self.tasks.start(work, context.branch_work_key)
 
     async def _run_if_room(self, decision: Decision, context: RequestContext) -> Condensation | None:
-        """Runs in the background unless other work holds too much; a later request then makes the work due again."""
+        """Runs in the background, unless other work holds too much memory; then a later request makes it due again."""
         size = context.request.body.size * _MEMORY_PER_BYTE + _WORK_BYTES
         if self._held and self._held + size > MAX_HELD:
             return None
@@ -104,7 +104,7 @@ class Preparer:
     async def vote_before_forwarding(
         self, decision: Decision, context: RequestContext, deadline: float
     ) -> Condensation | None:
-        """The condensation that votes held before forwarding lead to, if they do.
+        """The condensation that results from votes before forwarding, if there is one.
 
         It is waited for until `deadline`, a time of the event loop's clock.
         """
@@ -113,23 +113,23 @@ class Preparer:
             return None
         if await self._why_no_vote(stage, decision, context):
             return None
-        self.tasks.start(self._run(decision, context, background=False), context.work_key)
-        prepared: Condensation | None = await self.tasks.result_of(context.work_key, deadline)
+        self.tasks.start(self._run(decision, context, background=False), context.branch_work_key)
+        prepared: Condensation | None = await self.tasks.result_of(context.branch_work_key, deadline)
         return prepared
 
     async def wait_for_preparation(self, context: RequestContext, deadline: float) -> Condensation | None:
-        """The condensation that a preparation under way for this branch leads to, if it does.
+        """The condensation that results from a preparation under way for this branch, if there is one.
 
-        The preparation may be this replica's, or another's for the head that this branch had with its last request. It
-        is waited for until `deadline`, a time of the event loop's clock.
+        The preparation may be this replica's, or another's that began after the branch's last request. It is waited for
+        until `deadline`, a time of the event loop's clock.
         """
         if not _may_prepare(context):
             return None
-        prepared: Condensation | None = await self.tasks.result_of(context.work_key, deadline)
+        prepared: Condensation | None = await self.tasks.result_of(context.branch_work_key, deadline)
         branch = context.branch
         if prepared is not None or branch is None or not context.policy.prepares:
             return prepared
-        work = context.work_name(_PREPARE.value, branch.head, branch.applied)
+        work = context.shared_work_id(_PREPARE.value, branch.head, branch.applied)
         patience = context.recognised.patience
         return decoded_or_none(await self.leases.result(context.request.tenant, work, deadline, patience))
 
@@ -147,7 +147,7 @@ class Preparer:
         stage, verdict = context.policy.judging, None
         if stage is not None:
             if context.is_estimated and not await self._why_no_vote(stage, decision, context):
-                # Sizes guessed from lengths prove too little for a vote.
+                # Estimates by length are too coarse for a vote.
                 context = await self.counted(context)
                 decision = decision._replace(view=fold_view(context, decision.applied))
             verdict = await self._verdict(stage, decision, context, background=background)
@@ -177,7 +177,7 @@ class Preparer:
         if context.allowance_after_votes(self.allowance) <= context.spent(ON_EMBEDDINGS):
             return VoteRound(None, NO_ALLOWANCE)
         view, now = base.view, asyncio.get_running_loop().time()
-        work = context.work_name("vote", view.transcript.digests[-1], base.applied_id)
+        work = context.shared_work_id("vote", view.transcript.digests[-1], base.applied_id)
         request, patience = context.request, context.recognised.patience
         async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
             if not turn.held:
@@ -199,7 +199,7 @@ class Preparer:
         return VoteRound(kept, tokens=tokens)
 
     async def _note_round(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
-        """Stores in the session a verdict on a view, or why there is none; the latter creates no session."""
+        """Stores in the session a verdict on a view, or why there is none; a missing verdict creates no session."""
         verdict, skip_reason, tokens = vote_round
         facts = context.session_facts(self.clock())
 
@@ -213,21 +213,21 @@ class Preparer:
         await self.keeper.amend(context.recognised, change, creates=verdict is not None)
 
     def _failures(self, context: RequestContext) -> list[FailedTry]:
-        """The last failed tries of this branch: what this process knows, and what the session had stored."""
+        """The last failed tries of this branch: the one that this process knows, and the one in the session."""
         session = context.recognised.session
         stored = session.failed_try if session else None
         known = (
-            self._failed_tries.get(context.work_key),
+            self._failed_tries.get(context.branch_work_key),
             stored if stored and stored.branch == context.branch_name else None,
         )
         return [failed for failed in known if failed is not None]
 
     def _recent_failures(self, base: Replayed, context: RequestContext) -> list[FailedTry]:
-        """The failed tries since which the branch has not changed enough: none is repeated on every turn."""
+        """The failed tries since which the branch has not changed enough for another."""
         return [failed for failed in self._failures(context) if not _has_changed_enough(failed, base, context.budget)]
 
     def _verdict_to_retry(self, decision: Decision, context: RequestContext) -> Verdict | None:
-        """The last verdict, if it stands, it was a YES, its record failed, and the view has grown by a step since."""
+        """The last verdict, if it stands, was a YES, its record failed, and the view has since grown by a step."""
         base, session = decision.base, context.recognised.session
         if session is None or decision.action is Action.CONDENSED:
             return None
@@ -242,7 +242,7 @@ class Preparer:
         self, base: Replayed, context: RequestContext, verdict: Verdict | None = None, *, background: bool = True
     ) -> Condensation | None:
         head = base.view.transcript.digests[-1]
-        work, now = context.work_name(_PREPARE.value, head, base.applied_id), asyncio.get_running_loop().time()
+        work, now = context.shared_work_id(_PREPARE.value, head, base.applied_id), asyncio.get_running_loop().time()
         request, patience = context.request, context.recognised.patience
         async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
             if not turn.held or await self._is_prepared_already(base, context, verdict):
@@ -255,7 +255,7 @@ class Preparer:
     async def _is_prepared_already(self, base: Replayed, context: RequestContext, verdict: Verdict | None) -> bool:
         """Whether such a condensation has been prepared since the session was read.
 
-        If there is a verdict, only a condensation that a judge wanted counts.
+        If there is a verdict, only a judged condensation counts.
         """
         since = await self.keeper.recorded_since(context.recognised)
         prepared = prepared_in(since, base.view.transcript.digests, base.applied)
@@ -269,7 +269,7 @@ class Preparer:
             reason = result.reason if is_failure else ""
             at = self.clock()
             failed = FailedTry(base.applied_id, base.view.tokens, reason, verdict is not None, context.branch_name, at)
-            self._failed_tries.put(context.work_key, failed)
+            self._failed_tries.put(context.branch_work_key, failed)
             if reason:
                 stored = failed
                 _log.warning("no record was prepared%s: %s", " after a YES" if verdict else "", reason)
@@ -287,7 +287,7 @@ def _may_prepare(context: RequestContext) -> bool:
 
 
 def _may_be_due(view: View, context: RequestContext) -> bool:
-    """Whether a mark or a stage may make anything due; mostly not, and this finds out without a task."""
+    """Whether anything may be due: a cheap check, so that most requests start no task."""
     policy, budget = context.policy, context.budget
     return policy.prepares and (
         view.tokens >= budget.prepare or any(is_due(stage, view, budget) for stage in policy.stages)
@@ -295,17 +295,16 @@ def _may_be_due(view: View, context: RequestContext) -> bool:
 
 
 def _needs_preparation(base: Replayed, context: RequestContext) -> bool:
-    """Whether a view should have a condensation prepared.
+    """Whether a condensation should be prepared for a view: at a stage's own trigger, or past `prepare` and a step.
 
-    A stage's own trigger says so, or the `prepare` mark and a step of growth. A prepared condensation that waits is
-    enough while its view would be below the mark; after that another replaces it. One that would save too little to be
-    applied at the trigger does not stand in the way of a better one.
+    An earlier prepared condensation is enough while its view would be below the mark; after that another replaces it.
+    One that would save too little to be applied at the trigger does not prevent a better one.
     """
     tokens, budget, shrink = base.view.tokens, context.budget, RULES[Requirement.SOFT].least_shrink
-    waiting = best_prepared(base.view, base.applied, context.recognised.condensations, budget, least_shrink=shrink)
-    if waiting is not None and waiting.applied is not None:
-        is_past = waiting.view.tokens >= budget.prepare
-        return is_past and may_be_raised(_PREPARE, tokens, budget, waiting.applied.tokens_before)
+    prepared = best_prepared(base.view, base.applied, context.recognised.condensations, budget, least_shrink=shrink)
+    if prepared is not None and prepared.applied is not None:
+        is_past = prepared.view.tokens >= budget.prepare
+        return is_past and may_be_raised(_PREPARE, tokens, budget, prepared.applied.tokens_before)
     # If the last condensation asked no model and left the view past the mark, one that asks need not wait for growth.
     since = base.applied.tokens_after if base.applied and base.applied.own_tokens else None
     past_mark = tokens >= budget.prepare and may_be_raised(_PREPARE, tokens, budget, since)

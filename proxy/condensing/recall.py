@@ -1,18 +1,18 @@
 """Memory of a conversation: searches its messages and cards, and puts what it finds before each user message.
 
 Searches. A client sends its whole history, or the store puts back what it dropped, so a search covers the transcript at
-hand. The indexes of the sessions that were used last are kept in memory, and new messages are added to them. A search
-finds only messages that lead up to this request: entries are keyed by their place in the chain, so messages that were
-edited away or belong to another branch are not found. The cards of the condensations that stand in the chain are
-searchable too.
+hand. The indexes of the most recently used sessions are kept in memory, and new messages are added to them. A search
+finds only messages that lead up to this request: the key of an entry is the message's digest in the chain, so messages
+that were edited away or belong to another branch are not found. The cards of the condensations in the chain are
+searched too.
 
-Blocks. A memory block says what was said earlier about a user message. It is chosen when the message is new, kept with
-its branch, and stands byte for byte in every view of that turn, so that the upstream's prompt cache of the turn stays
-valid. It leaves with the next user message. It never repeats what the view shows, and there is none where the view
-hides nothing or nothing relevant is found.
+Blocks. A memory block tells what was said earlier about a user message. It is chosen when the message is new, kept with
+its branch, and is byte for byte the same in every view of that turn, so that the upstream's prompt cache of the turn
+stays valid. It leaves with the next user message. It never repeats what the view shows. There is none if the view hides
+nothing, or if nothing relevant is found.
 
-In a protocol that binds reasoning to what stands before it, a block that left would take the reasoning of its turn with
-it. There a block is a patch, which stays at its place until a condensation replaces it.
+In a protocol that binds reasoning to the messages before it, a block that left would invalidate the reasoning of its
+turn. There a block is a patch, which stays at its place until a condensation replaces it.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ MIN_ROOM = 32
 """Tokens below which no block is chosen."""
 MAX_SESSIONS = 64
 MAX_ENTRIES = 16_000
-"""Entries of all indexes together; one takes 1 to 4 KB with its text and all that refers to it."""
+"""Entries of all indexes together; one takes 1 to 4 KB with its text and its share of the index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Searchable:
     """What a request may search: its history, and the cards that it may see.
 
-    `key` names the session whose index is used; with None the index is dropped after the request, and no other request
-    sees it. `asker` is the request on whose behalf vectors are made; None if none may be made.
+    `key` names the session whose index is used; if it is None, the index is dropped after the request, and no other
+    request sees it. `asker` is the request on whose behalf vectors are made; None if none may be made.
     """
 
     key: StoreKey | None
@@ -61,7 +61,7 @@ class Searchable:
 
     @classmethod
     def of(cls, context: RequestContext) -> Searchable:
-        """What a request may search; one of which nothing may be kept leaves nothing in memory."""
+        """What a request may search; a request that may not be stored leaves nothing in memory."""
         if not context.may_store:
             return cls(None, context.history, context.cards)
         asker = Asker(
@@ -81,7 +81,7 @@ class _SessionIndex:
 
     def __init__(self) -> None:
         self.index = Index()
-        # Held by the thread, which goes on if its request is cancelled; the next request must not write meanwhile.
+        # Held by the thread, which continues if its request is cancelled; the next request must not write meanwhile.
         self._lock = threading.RLock()
         self._nodes: set[str] = set()
         self._most = MAX_ENTRIES
@@ -112,14 +112,14 @@ class _SessionIndex:
             return self.index.visible(self._allowed(searchable, searchable.nodes()))
 
     def _allowed(self, searchable: Searchable, nodes: list[str]) -> set[str]:
-        """The keys of the entries that may be found, cards among them; not the last user message, the question."""
+        """The keys of the entries that may be found, including cards; not the last user message, the question."""
         cards, question = [card_entry(card.id, card) for card in searchable.cards()], searchable.history.last_user
         self.index.add(cards)
         return {*(node for place, node in enumerate(nodes) if place != question), *(entry.key for entry in cards)}
 
 
 class Recall:
-    """The indexes of the sessions that were used last; one per app. With `meanings` hits are ranked by meaning too."""
+    """The indexes of the most recently used sessions; one per app. With `meanings` hits are ranked by meaning too."""
 
     def __init__(self, meanings: Meanings | None = None) -> None:
         self._meanings = meanings
@@ -138,7 +138,7 @@ class Recall:
         return await self._meanings.rank(searchable.key, vector, hits, visible)
 
     async def learn(self, searchable: Searchable) -> None:
-        """Indexes the new messages of a history now, so that the next search need not, and has their vectors made."""
+        """Indexes the new messages of a history, so that the next search need not, and has their vectors made."""
         indexed = self._of(searchable.key)
         await asyncio.to_thread(indexed.learn, searchable.history, searchable.nodes())
         self._evict()
@@ -168,7 +168,7 @@ class Recall:
 
 
 def with_standing_block(context: RequestContext) -> RequestContext:
-    """The context with the block that an earlier request of this turn has shown, and with its tokens reserved."""
+    """The context with the block that an earlier request of this turn has shown, if one has, and with its tokens."""
     branch, history = context.branch, context.history
     if branch is None or history.last_user is None or branch.block.node != history.digests[history.last_user].hex():
         return context
@@ -193,7 +193,7 @@ class Injector:
 
     async def inject(self, decision: Decision, context: RequestContext) -> Decision:
         """The decision with this turn's block in its view: the one that the turn has shown already, or a new one."""
-        # A view that was made without the store rests on no condensation, so it cannot be folded again.
+        # A view that was made without the store has no recorded condensation, so it cannot be folded again.
         if not context.policy.memory.inject or context.policy.budget is None or context.recognised.failure:
             return decision
         if context.keeps_blocks:
@@ -209,7 +209,7 @@ class Injector:
         return decision.with_view(view)._replace(memory_block=shown)
 
     async def _inject_for_good(self, decision: Decision, context: RequestContext) -> Decision:
-        """The decision with a block before a new user message, a patch that stays in later transcripts."""
+        """The decision with a block before a new user message, as a patch that stays in later transcripts."""
         last, transcript = context.history.last_user, context.transcript_under(decision.applied)
         is_new = last is not None and 0 < last == len(transcript.chain) - 1
         if not is_new or any(patch.at == last for patch in transcript.patches):

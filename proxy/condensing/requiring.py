@@ -18,7 +18,7 @@ class Need(NamedTuple):
 
     requirement: Requirement | None
     reason: str = ""
-    """Why there is none, if there is more to say than the decision says already."""
+    """Why there is none, if the decision does not say so already."""
 
 
 def assess_need(decision: Decision, context: RequestContext) -> Need:
@@ -38,7 +38,7 @@ def assess_need(decision: Decision, context: RequestContext) -> Need:
     if tokens >= budget.trigger and not has_grown(tokens, budget, since):
         return Need(None, Reason.WAITING_FOR_STEP)
     is_below = Reason.BELOW_MARKS if decision.action is Action.PASSED else ""
-    return Need(None, context.news or why_no_record(decision, context) or is_below)
+    return Need(None, context.recognition_reason or why_no_record(decision, context) or is_below)
 
 
 def find_prepared(requirement: Requirement, decision: Decision, context: RequestContext) -> Replayed | None:
@@ -54,7 +54,7 @@ def find_prepared(requirement: Requirement, decision: Decision, context: Request
 
 
 def with_floor(decision: Decision) -> Decision:
-    """The decision with what no condensation can take away, if that keeps its view from its target or from fitting."""
+    """The decision with its floor, if that keeps the view from its target or from fitting."""
     budget, view = decision.policy.budget, decision.view
     if budget is None or decision.action is Action.DEGRADED or view.tokens < budget.prepare:
         return decision
@@ -77,7 +77,7 @@ def why_no_record(decision: Decision, context: RequestContext) -> str:
 
 
 def why_not_prepared(decision: Decision, context: RequestContext) -> str:
-    """Why a view at the trigger stays as it is although a model could condense it."""
+    """Why a view at the trigger is not condensed although a model could do it."""
     reason = why_no_record(decision, context)
     return reason or (Reason.AWAITING_VERDICT if context.policy.judging else Reason.NOT_PREPARED)
 
@@ -85,8 +85,8 @@ def why_not_prepared(decision: Decision, context: RequestContext) -> str:
 def still_required(decision: Decision, context: RequestContext) -> Requirement | None:
     """The requirement of a view that has just applied a prepared condensation.
 
-    HARD, to make it fit; SOFT, where messages that have come since the preparation keep it above its target and a stage
-    that asks no model may help; else none. A judged condensation was not made for the view's size.
+    HARD, to make it fit. SOFT, if messages that came after the preparation keep it above its target, and a stage that
+    asks no model may help. Else none, as after a judged condensation, which was not made for the view's size.
     """
     tokens, applied, budget = decision.tokens_after, decision.applied, context.budget
     if applied is None:
@@ -101,11 +101,11 @@ def still_required(decision: Decision, context: RequestContext) -> Requirement |
 def waits_to_pay_back(decision: Decision, context: RequestContext, cache_lifetime: float) -> bool:
     """Whether condensing now would cost more than it saves within `payback_turns`.
 
-    If no condensation is ready, a view at the target is expected. `cache_lifetime` is in seconds: for that long the
-    upstream is taken to keep a prompt in its cache.
+    If no condensation is prepared, a view at the target is expected. `cache_lifetime` is the number of seconds for
+    which the upstream is taken to keep a prompt in its cache.
     """
     prices, budget = context.policy.prices, context.budget
-    # Where the trigger is the cheapest one, the cost of condensing has been weighed already.
+    # If the trigger is the cheapest one, the cost of condensing has been weighed already.
     if prices is None or context.policy.economy == "auto":
         return False
     found = find_prepared(Requirement.SOFT, decision, context)
@@ -119,8 +119,8 @@ def waits_to_pay_back(decision: Decision, context: RequestContext, cache_lifetim
     return turns_to_pay_back(condensing, before, prices, is_cold=is_cold) > context.policy.payback_turns
 
 
-def _price(prices: Prices, ready: Replayed) -> float:
+def _price(prices: Prices, prepared: Replayed) -> float:
     """The price of a record's model calls: its text counts as what they wrote, the rest as what they read."""
-    place, spent = ready.view.replacement, ready.applied.own_tokens if ready.applied else 0
-    written = min(ready.view.lead[place].message.tokens, spent) if place is not None else 0
+    place, spent = prepared.view.replacement, prepared.applied.own_tokens if prepared.applied else 0
+    written = min(prepared.view.lead[place].message.tokens, spent) if place is not None else 0
     return prices.of_call(prompt=spent - written, reply=written)

@@ -1,12 +1,12 @@
-"""Puts back the messages that a client left out when it sent only a window of its history.
+"""Puts back the messages that were left out by a client that sends only the newest part of its history.
 
-Where the store keeps texts, the missing messages are put back into the transcript. Where it keeps only digests,
-placeholders without text are put back: a condensation that covers them applies as usual, and a missing message that no
-condensation covers stays missing, as its client wanted. Without a condensation that stands, placeholders would gain
-nothing, and nothing is put back.
+If the store keeps texts, the missing messages are put back into the transcript. If it keeps only digests, placeholders
+without text are put back: a condensation that covers them applies as usual, and a missing message that no condensation
+covers stays missing, as its client wanted. Without a condensation that stands, placeholders gain nothing, and nothing
+is put back.
 
-Messages that were parsed and counted once are cached with the history, so a turn pays only for the messages that left
-the client's window since the turn before.
+Parsed and counted messages are cached with the history, so a turn pays only for the messages that the client has left
+out since the turn before.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Restorer:
     async def restore(
         self, measured: Measured, missing: MissingMessages, condensations: Sequence[Condensation], counter: Counter
     ) -> Measured | None:
-        """The transcript with the messages that its client left out; None where putting them back gains nothing."""
+        """The transcript with the messages that its client left out; None if putting them back gains nothing."""
         if self._keeps_text and all(message.raw is not None for message in missing.messages):
             messages = await self._messages(missing, counter)
         else:
@@ -66,7 +66,7 @@ class Restorer:
         """The transcript that the client sent, with messages before it or after its first one."""
         at = 1 if kept_first else 0
         lead = list(takewhile(lambda message: message.role is not Role.ASSISTANT, sent.chain[at:]))
-        # Tool output at the front was taken for a user message; now there is a call before it that it may answer.
+        # Tool output at the front was read as a user message; now there may be a call before it that it answers.
         seam = [replace(message, role=self._reader.role(message.body, message.dialect)) for message in lead]
         transcript = Transcript.of(joined(sent.chain[:at], messages, seam, sent.chain[at + len(lead) :]))
         systems = tuple((place + len(messages) if place > at else place, system) for place, system in sent.systems)
@@ -93,7 +93,7 @@ def _placeholders(missing: MissingMessages, standing: Iterable[Condensation], di
 
 
 def _task(condensations: Iterable[Condensation]) -> int:
-    """The place of the first user message, as a condensation that holds it says; else 0."""
+    """The place of the first user message, if a condensation holds it; else 0."""
     pieces = (piece for condensation in condensations for piece in condensation.pieces)
     origins = (piece.origin for piece in pieces if isinstance(piece, Literal) and piece.kind is PieceKind.TASK)
     return next((origin for origin in origins if origin is not None), 0)

@@ -1,9 +1,9 @@
 """Runs a pipeline: resolves the effects that strategies yield, and turns failures into reasons.
 
-A strategy is a generator that yields effects. Normally a summarizer answers them. For `observe:` and dry runs a
-projection answers instead, with a text of the size that was asked for, so no model is called.
+A strategy is a generator that yields effects. Normally models answer them. For `observe:` and dry runs a projection
+answers instead, with a text of the size that was asked for, so that no model is called.
 
-A request that waits sets a deadline. When it passes, the stages that ask no model make room, and the models go on in
+A request that waits sets a deadline. When it passes, the stages that ask no model make room, and the models continue in
 the background: a late text is worth recording for the next request.
 """
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 PROJECTED = "(here a model's summary would stand) "
 SHARE_OF_CAP = 0.75
-"""The share of its cap that a projected text fills: the number of words in the prompt leaves some room."""
+"""The share of its cap that a projected text fills: the prompt asks a model for a little less than the cap."""
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class RunResult(NamedTuple):
     asked_model: bool
     """Whether a model was asked, or its answer projected."""
     late: asyncio.Task[RunResult] | None = None
-    """The run that goes on with its models after the deadline."""
+    """The run that continues with its models after the deadline."""
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class PipelineRunner:
         self._tasks = tasks
 
     async def project(self, run: Run) -> RunResult:
-        """Runs the pipeline without asking a model: texts have the size that was asked for."""
+        """Runs the pipeline with projected texts in place of a model's."""
         return await _drive(run, partial(_project, run.base.view.counter))
 
     async def run(self, run: Run, caller: Caller) -> RunResult:
@@ -95,7 +95,7 @@ class PipelineRunner:
         """Runs the pipeline until `deadline`, a time of the event loop's clock; after that, without its models."""
         left = deadline - asyncio.get_running_loop().time()
         if left <= 0:
-            # The time went by waiting for another replica, whose models are still at work.
+            # All the time was spent waiting for another replica, whose models are still at work.
             return await _without_models(run)
         models = Models(self._resolver, run.policy, caller)
         task = self._tasks.own(_drive(run, models))
@@ -113,7 +113,7 @@ class PipelineRunner:
     async def ask_judges(
         self, polling: Generator[tuple[Effect, ...], tuple[Result, ...], T], view: View, policy: Policy, caller: Caller
     ) -> tuple[T, int]:
-        """What a poll of judges about a view comes to, and the tokens that it cost."""
+        """The result of a poll of judges about a view, and the tokens that it cost."""
         driver = _Driver(Models(self._resolver, policy, caller), view)
         return await driver.drive(polling), driver.tokens
 
@@ -155,7 +155,7 @@ class _Driver:
         ended: list[T] = []
 
         def advance(results: tuple[Result, ...] | None) -> tuple[Effect, ...]:
-            """The next effects. The value at the end is put aside: a `StopIteration` cannot cross a thread."""
+            """The next effects. The value at the end is put aside, because a `StopIteration` cannot leave a thread."""
             try:
                 return next(running) if results is None else running.send(results)
             except StopIteration as stop:

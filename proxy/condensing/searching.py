@@ -1,7 +1,7 @@
 """Runs the calls of `search_memory` between the upstream and the client, which sees one reply.
 
-A reply in one piece is read whole; one in events flows on while it comes (`proxy/searching/joining.py`). If the model
-called only the memory tool, the calls are run and the upstream is asked again (`proxy/searching/joining.py`), at most
+A reply in one piece is read whole; a stream is passed on while it comes in (`proxy/searching/joining.py`). If the model
+called only the memory tool, the calls are run (`proxy/searching/rounds.py`) and the upstream is asked again, at most
 `memory.max_rounds` times; the last time the model may not call the tool, so that it answers. If the model also called
 tools of the client, the memory calls are run and the client gets its own calls: the results of the memory calls are
 kept in the session for the client's next request.
@@ -62,7 +62,7 @@ class Searcher:
     def with_offer(self, context: RequestContext) -> RequestContext:
         """The context with the offer of the tool, and with the hidden rounds of earlier requests in its transcript.
 
-        Memory blocks that stay at their places are in it too, whether the tool is offered or not.
+        The transcript also has the memory blocks that stay at their places, whether the tool is offered or not.
         """
         if context.recognised.failure:
             return context
@@ -95,10 +95,7 @@ class Searcher:
     async def run_searches(
         self, decision: Decision, rounds: HiddenRounds, scope: Scope, reply: UpstreamReply, send: Send
     ) -> SearchedReply:
-        """The reply that the client gets, with all searches run; raises `UpstreamUnavailable`.
-
-        `send` sends a body to the upstream.
-        """
+        """The reply for the client after all searches; raises `UpstreamUnavailable`. `send` sends a body upstream."""
         if not is_success(reply.status):
             return await self._without_tool(decision, rounds, scope, reply, send)
         if encoding_of(reply.headers):
@@ -116,7 +113,7 @@ class Searcher:
     async def _without_tool(
         self, decision: Decision, rounds: HiddenRounds, scope: Scope, reply: UpstreamReply, send: Send
     ) -> SearchedReply:
-        """The reply to the same request without the tool where the upstream refuses tools; else its error."""
+        """The reply to the same request without the tool if the upstream refuses tools; else its error."""
         if reply.status not in _TOOLS_REFUSED:
             return SearchedReply(reply)
         error = await read_whole(reply)
@@ -150,7 +147,7 @@ def is_about_tools(error: bytes) -> bool:
 
 
 def _with_patches(context: RequestContext, *, blocks_only: bool) -> RequestContext:
-    """The context with the patches that stand in its transcript; without the tool only memory blocks do."""
+    """The context with the patches that stand in its transcript; with `blocks_only`, only memory blocks."""
     transcript = context.measured.transcript
     patches = standing_patches(context.recognised.patches, transcript)
     if blocks_only:
@@ -165,7 +162,7 @@ def _with_patches(context: RequestContext, *, blocks_only: bool) -> RequestConte
 def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tuple[Overlay, ...]:
     """The patches whose anchor is in the transcript with a message after it, in order, one at each place.
 
-    The message after the anchor must not be the result of a call, since a round is never split. Where no message
+    The message after the anchor must not be the result of a call, because a round is never split. If no message
     follows, the client asks for another reply in place of the one that the patch led to, and the model searches again.
     """
     chain, digests = transcript.chain, transcript.digests

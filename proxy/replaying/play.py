@@ -184,7 +184,7 @@ class Playing:
         usable = self._player.budget(request.body.envelope.reply_limit).usable
         before, started = made.tally.copy(), perf_counter()
         try:
-            exchange = await services.condenser.exchange(request)
+            exchange = await services.exchanges.open(request)
         except ContextLengthExceeded:
             return ReplayedRequest(original, None, 0, self._overhead, usable, (perf_counter() - started) * 1000), ()
         spent = (perf_counter() - started) * 1000

@@ -1,11 +1,11 @@
 """Inspects the beginning of a reply before any byte of it goes to the client, to recognise a refused prompt.
 
-An upstream that refuses a prompt for its length says so with an error status, with an error body under a good status,
-or with an error as the first event of a stream. If the prompt may be refused, the beginning of the reply is held back
-until that is known: until the whole error body or the first event is there. It is held for a bounded time and up to a
-bounded size, and then passed on byte for byte. Many servers begin a stream with an event that only gives the role of
-the speaker, before they have looked at the prompt. After such a greeting the next event is waited for too, but only
-for a moment, because a client takes the greeting as the sign that its answer is being written.
+An upstream refuses a prompt for its length with an error status, with an error body under a good status, or with an
+error as the first event of a stream. If the prompt may be refused, the beginning of the reply is held back until the
+whole error body or the first event is there. It is held for a bounded time and up to a bounded size, and then passed on
+byte for byte. Many servers begin a stream with an event that only gives the role of the speaker, before they have
+looked at the prompt. After such a greeting the next event is waited for too, but only for a moment, because a client
+takes the greeting as the sign that its answer is being written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FIRST = 2048
 
 
 class BufferedReply:
-    """A reply whose beginning can be read in advance; `chunks` give all of it nevertheless."""
+    """A reply whose beginning can be read in advance; `chunks` still gives all of it."""
 
     def __init__(self, endpoint: Endpoint, reply: UpstreamReply) -> None:
         self.status = reply.status
@@ -87,7 +87,7 @@ class BufferedReply:
         """Reads one more chunk until `deadline`, a time of the loop's clock; returns whether there was one."""
         if self._next is None:
             self._next = asyncio.ensure_future(_next_chunk(self._chunks))
-            await asyncio.sleep(0)  # what came in with the head is there at the task's first step
+            await asyncio.sleep(0)  # the task's first step returns bytes that came in with the head
         if not self._next.done():
             await asyncio.wait({self._next}, timeout=max(deadline - asyncio.get_running_loop().time(), 0))
         if not self._next.done() or isinstance(self._next.exception(), UpstreamUnavailable):
@@ -100,7 +100,7 @@ class BufferedReply:
         return True
 
     def _greeting(self, body: bytes) -> int:
-        """The bytes at the beginning of a stream that are greetings."""
+        """The number of bytes of greetings at the beginning of a stream."""
         at = 0
         while (event := _EVENT.match(body, at)) and self._endpoint.is_greeting(json_or_none(event["data"])):
             at = event.end()
@@ -121,11 +121,11 @@ class OpenedReply(NamedTuple):
     """A reply, and what was found at its beginning."""
 
     reply: UpstreamReply
-    """The reply, still to be read from its first byte on."""
+    """The reply, of which `chunks` still gives every byte."""
     refusal: Refusal | None = None
-    """What it says about the prompt's length, if it refuses the prompt for that."""
+    """What it tells about the prompt's length, if it refuses the prompt for that."""
     error: bytes = b""
-    """The inspected body or event if it is an error, under whatever status; else empty."""
+    """The inspected body or event if it is an error, whatever the status; else empty."""
 
 
 async def open_reply(endpoint: Endpoint, reply: UpstreamReply) -> OpenedReply:

@@ -1,13 +1,12 @@
 """Reads the usage and the ending of a reply while it is relayed, and edits the usage before the client sees it.
 
-Reading. No event is parsed for it. A usage is at the end of a reply, with some servers at its beginning. So the first
-and the last bytes are kept, and searched once at the end of the reply. The key `"usage"` cannot be mistaken: inside a
-text its quotation marks would be escaped.
+Reading. No event is parsed. The usage is at the end of a reply, with some servers at its beginning. So the first and
+the last bytes are kept, and searched once at the end of the reply. The key `"usage"` cannot be mistaken: inside a text
+its quotation marks would be escaped.
 
-Editing. By default a client, which may compact its own history by `usage`, sees the tokens of what was forwarded. It
-may be shown instead what its own message list would have cost: then the tokens that were left out are added to the one
-usage of the reply. And if the proxy has asked for the usage of a stream and the client has not, the usage event is
-removed.
+Editing. By default a client, which may compact its own history by `usage`, sees the tokens of what was forwarded. The
+settings may show it what its own message list would have cost instead: then the tokens that were left out are added to
+the usage. And if the proxy has asked for the usage of a stream and the client has not, the usage event is removed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from proxy.http.sse import EventReader, LineSplitter
 from proxy.values import json_or_none
 
 MAX_HELD = 16 * 1024 * 1024
-"""Bytes of a reply that is read for append mode, and held back if it comes in one piece; a longer one is not stored."""
+"""The longest reply in bytes that is stored; one that must be settled and comes in one piece is held back as long."""
 HEAD, TAIL = 4 * 1024, 64 * 1024  # bytes
 
 _KEY = b'"usage"'
@@ -35,7 +34,7 @@ _DECODER = json.JSONDecoder()
 
 
 class WatchedReply:
-    """Takes in the bytes of a reply in any form; with a `capture` also for what the model says.
+    """Takes in the bytes of a reply in any form. A `capture` collects what the model says.
 
     A reply in an encoding that cannot be decoded has no usage and no ending.
     """
@@ -52,7 +51,7 @@ class WatchedReply:
         self._captured = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Takes in the next bytes: the first are kept, and those that, so far, are the last ones."""
+        """Takes in the next bytes, and keeps the first and the last ones so far."""
         plain = chunk if self._decoder is None else self._decoded(self._decoder, chunk)
         if self._is_readable:
             if len(self._head) < HEAD:

@@ -1,8 +1,12 @@
-"""Serves requests to the condensed endpoints, and to those where such requests are counted.
+"""The ASGI apps of the API: for the condensed endpoints, for counting their requests, and for everything else.
 
-What a request would cost is counted by the upstream, on the view that would be sent. Nothing is stored, and no model
-asked. Clients compact their history by this count, so it must agree with the usage that they are shown. An upstream
-that cannot count is no reason to fail: then the answer is the proxy's own count, as calibrated.
+`CondensedEndpoint` reads a request, lets an `Exchange` decide on it and send it, and relays the reply.
+
+`Counting` answers what a request would cost: the upstream counts the view that would be sent. Nothing is stored, and no
+model is asked. Clients compact their history by this count, so it must agree with the usage that they are shown. If the
+upstream cannot count, the answer is the proxy's own calibrated count.
+
+`PassThrough` forwards requests unread. So do the other two if a body is not to be read (`Unread`).
 """
 
 from __future__ import annotations
@@ -13,26 +17,37 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
+from time import perf_counter
 
 from starlette.responses import Response
-from starlette.types import ASGIApp, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.condensing import account
 from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints.endpoint import Endpoint
-from proxy.errors import DEFECT, ProxyError, UpstreamUnavailable
-from proxy.http.headers import encode_headers, first, is_success
+from proxy.endpoints.table import endpoint_at
+from proxy.errors import DEFECT, ProxyError, UpgradeRefused, UpstreamUnavailable
+from proxy.http.headers import ENCODING, encode_headers, first, is_success, to_upstream
 from proxy.log import LINE, RequestLine
-from proxy.reasons import Reason
+from proxy.reasons import Action, Reason
 from proxy.reply.watching import WatchedReply, editor_for
 from proxy.request.callers import ALWAYS
 from proxy.request.wire import ClientRequest
 from proxy.services import Services
 from proxy.serving.keepalive import COMMENT, KeepAlive
 from proxy.serving.layer import error_response
-from proxy.serving.reading import Arrival, Placed, Unread, pass_unread, read_request, shows_original_usage
-from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
+from proxy.serving.reading import (
+    CLIENT_CLOSED_REQUEST,
+    Arrival,
+    ClientGone,
+    Incoming,
+    Placed,
+    Unread,
+    read_request,
+    shows_original_usage,
+)
+from proxy.serving.relay import Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 REFUSED = (429, 503)
@@ -42,19 +57,18 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Condensed(Placed):
-    """What is served at an endpoint's path, as an ASGI app."""
+class CondensedEndpoint(Placed):
+    """What is served at an endpoint's path."""
 
     endpoint: Endpoint
 
     def serve(self, arrival: Arrival) -> Awaitable[None]:
-        """Serves one request."""
-        return _Serving(self.endpoint, arrival, arrival.services, arrival.scope[LINE]).serve()
+        return _OneRequest(self.endpoint, arrival, arrival.services, arrival.scope[LINE]).serve()
 
 
 @dataclass(slots=True)
-class _Serving:
-    """Serves one request. An exception becomes an error response, and is noted in the log's line.
+class _OneRequest:
+    """Serves one request. An exception becomes an error response, and its code is logged.
 
     If the client leaves, everything is cancelled.
     """
@@ -64,7 +78,7 @@ class _Serving:
     services: Services
     line: RequestLine
     request: ClientRequest = field(init=False)
-    """The request, once it was read."""
+    """Set once the request has been read."""
     keep_alive: KeepAlive | None = None
     """Sends signs of life; None if none are wanted."""
     is_in_foreground: bool = False
@@ -72,7 +86,6 @@ class _Serving:
     is_replying: bool = False
 
     async def serve(self) -> None:
-        """Reads and answers the request."""
         services, arrival = self.services, self.arrival
         rest: ASGIApp | None = None
         services.telemetry.in_flight += 1
@@ -113,7 +126,7 @@ class _Serving:
             self.arrival.incoming.close()
 
     def _new_keep_alive(self) -> KeepAlive | None:
-        """Beats are sent only for a stream, and if the settings want them."""
+        """The signs of life for a stream, if the settings want them."""
         settings, request, endpoint, clock = self.services.settings, self.request, self.endpoint, self.services.clock
         if request.body.values.get("stream") is not True or settings.keepalive == "off" or request.controls.dry_run:
             return None
@@ -122,7 +135,7 @@ class _Serving:
         return KeepAlive(endpoint, settings.keepalive_interval, beat)
 
     async def _answer(self, send: Send) -> None:
-        """Waits for the response and sends it, or an error in its place."""
+        """Sends the response, or an error if there is none."""
         try:
             response = await self._response()
         except ProxyError as error:
@@ -141,7 +154,7 @@ class _Serving:
         """Decides on the request, forwards it, and returns the response that relays the reply."""
         services, keep_alive, lane = self.services, self.keep_alive, self.services.asking.lane
         lane.note_arrival()
-        exchange = self.line.decided = await services.condenser.exchange(self.request)
+        exchange = self.line.exchange = await services.exchanges.open(self.request)
         if self.request.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
         decision = exchange.decision
@@ -166,13 +179,13 @@ class _Serving:
         return self._relay(reply, exchange)
 
     async def _exchanged(self, exchange: Exchange) -> UpstreamReply:
-        """Forwards the request; while the upstream is to give the head of the reply, none is sent to keep it alive."""
+        """Forwards the request. While the upstream is waited for, its head is too: none is sent to keep the client."""
         keep_alive, send = self.keep_alive, partial(self._send, exchange)
         if keep_alive is None:
             return await exchange.send(send)
         keep_alive.waits_for_upstream = True
         try:
-            return await exchange.send(send, keep_alive.own_work)
+            return await exchange.send(send, keep_alive.lets_beats_out)
         finally:
             keep_alive.waits_for_upstream = False
 
@@ -191,18 +204,19 @@ class _Serving:
             await reply.close()
             raise
         if reply.status in REFUSED:
-            # Noted here, because not every refusal reaches the client: a request after a search may be repeated.
+            # Noted here, because a refusal may never reach the client: a request after a search may be repeated.
             services.asking.lane.note_refusal(first(reply.headers, b"retry-after"))
         return reply
 
     def _extra_tokens(self, decision: Decision) -> int:
-        """Prompt tokens that the reported usage has in addition to those that were forwarded."""
+        """Prompt tokens that are added to the usage which the client sees, because its own list is longer."""
         return decision.tokens_saved if shows_original_usage(self.services, self.endpoint, self.request.headers) else 0
 
     def _relay(self, reply: UpstreamReply, exchange: Exchange) -> Relay:
         """The response; what a later request depends on is stored only if the upstream accepted this one."""
         taken, decision, endpoint = is_success(reply.status), exchange.decision, self.endpoint
-        relay = Relay(endpoint, self.arrival.incoming, reply, encode_headers(exchange.headers(accepted=taken)))
+        own_headers = encode_headers(exchange.headers(accepted=taken))
+        relay = Relay(endpoint, self.arrival.incoming, reply, own_headers)
         if taken:
             capture = endpoint.capture(reply.headers) if exchange.captures else None
             relay.watched = WatchedReply(endpoint, reply.headers, capture)
@@ -222,7 +236,7 @@ class _Serving:
 
 
 def _own_reply(data: bytes | str, exchange: Exchange) -> Response:
-    """A reply of the proxy's own to a request that was decided on and not sent."""
+    """The proxy's own reply to a request that was decided on but not sent."""
     response = Response(data, media_type="application/json")
     response.raw_headers.extend(encode_headers(exchange.headers(accepted=False)))
     return response
@@ -230,12 +244,12 @@ def _own_reply(data: bytes | str, exchange: Exchange) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class Counting(Placed):
-    """What is served where an endpoint's requests are counted, as an ASGI app."""
+    """What is served at the path where an endpoint's requests are counted."""
 
     endpoint: Endpoint
 
     async def serve(self, arrival: Arrival) -> None:
-        """Lets the upstream count the view of a request, or the request itself if clients are shown what that costs."""
+        """Lets the upstream count the view, or the request itself if clients are shown what that would have cost."""
         await arrival.answer(await self._count(arrival))
 
     async def _count(self, arrival: Arrival) -> ASGIApp:
@@ -251,9 +265,9 @@ class Counting(Placed):
 
 async def _counted(asked: ClientRequest, services: Services, incoming: Incoming) -> ASGIApp:
     endpoint = asked.body.endpoint
-    # A dry run stores nothing and asks no model. The caller sees none of the view, so it need not prove who it is.
+    # A dry run stores nothing and asks no model. The caller sees nothing of the view, so it need not prove who it is.
     asked = asked._replace(controls=replace(asked.controls, dry_run=True), trust=ALWAYS)
-    exchange: Exchange = await services.condenser.exchange(asked)
+    exchange: Exchange = await services.exchanges.open(asked)
     path = asked.path or endpoint.count_path.encode()
     sent = UpstreamRequest("POST", path, asked.query, asked.headers, exchange.decision.body)
     reply = await services.upstream.send(sent)
@@ -261,3 +275,76 @@ async def _counted(asked: ClientRequest, services: Services, incoming: Incoming)
         return Relay(endpoint, incoming, reply, encode_headers(exchange.headers(accepted=False)))
     await reply.close()
     return _own_reply(json.dumps(endpoint.counted(exchange.decision.expected_tokens)), exchange)
+
+
+# -- passing on ------------------------------------------------------------------------------------------------
+
+GENERATING = frozenset(
+    (
+        *("completions", "responses", "conversations", "messages", "threads", "embeddings", "moderations"),
+        *("images", "audio", "videos", "realtime"),
+    )
+)
+"""The first path segments under `/v1/` of endpoints that ask a model, or hold what one is asked."""
+
+
+class PassThrough(Placed):
+    """Forwards requests under `/v1/` without reading them, and relays the replies."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if first(scope["headers"], b"upgrade"):
+            raise UpgradeRefused
+        await super().__call__(scope, receive, send)
+
+    async def serve(self, arrival: Arrival) -> None:
+        scope = arrival.scope
+        segment = scope["path"].removeprefix("/v1/").partition("/")[0]
+        is_bypassed = scope["method"] == "POST" and segment in GENERATING
+        own_headers = _note_bypass(arrival, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
+        await arrival.answer(await _forward(arrival, own_headers))
+
+
+async def pass_unread(arrival: Arrival, unread: Unread) -> ASGIApp:
+    """Forwards a request to a condensed endpoint that is not read; returns the app that relays the reply."""
+    own_headers = _note_bypass(arrival, unread.reason)
+    return await _forward(arrival, own_headers, unread.body, is_unpacked=unread.is_unpacked)
+
+
+def _note_bypass(arrival: Arrival, reason: Reason) -> list[tuple[str, str]]:
+    """Counts a request that asks a model and is not condensed; returns the headers that tell the client."""
+    arrival.services.telemetry.count("requests_total", Action.BYPASSED)
+    arrival.scope[LINE].outcome = Action.BYPASSED, reason
+    return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
+
+
+async def _forward(
+    arrival: Arrival, own_headers: list[tuple[str, str]], body: bytes | None = None, *, is_unpacked: bool = False
+) -> ASGIApp:
+    """The app that relays the reply. An unread body is streamed, with its content length if the client sent one."""
+    scope, incoming, received, started = arrival.scope, arrival.incoming, arrival.scope["headers"], perf_counter()
+    endpoint = endpoint_at(scope["path"])
+    headers = to_upstream(received, arrival.services.own_key, endpoint.key_header)
+    if is_unpacked:
+        headers = [pair for pair in headers if pair[0] != ENCODING]
+    length = first(received, b"content-length")
+    has_body = length not in (None, "0") or first(received, b"transfer-encoding") is not None
+    if has_body and length is not None and body is None:
+        headers.append((b"content-length", length.encode()))
+    content = body if body is not None else incoming.body() if has_body else b""
+
+    async def send() -> UpstreamReply:
+        if isinstance(content, bytes):
+            # A disconnect is noticed only after the client's body has been read to its end.
+            async for _ in incoming.body():
+                pass
+        target = scope["method"], scope["raw_path"], scope["query_string"]
+        return await arrival.services.upstream.send(UpstreamRequest(*target, headers, content))
+
+    try:
+        reply = await incoming.unless_gone(send())
+    except ProxyError as error:
+        error.headers = own_headers
+        raise
+    finally:
+        scope[LINE].upstream_ms = (perf_counter() - started) * 1000
+    return Relay(endpoint, incoming, reply, encode_headers(own_headers))

@@ -48,9 +48,9 @@ class KeepAlive:
         self.has_sent_head = False
         """Whether the proxy has sent a head of its own, or is about to."""
         self.waits_for_upstream = False
-        """To be set while the request waits for the upstream: the proxy's own head is not sent then."""
+        """Set while the request waits for the upstream: then the proxy's own head is not sent."""
         self.decision_headers: Callable[[], list[tuple[str, str]]] = list
-        """Gives the headers of the decision; to be set once there is one."""
+        """Gives the headers of the decision; set once there is one."""
         self._endpoint = endpoint
         self._interval = interval
         self._beat = beat
@@ -68,8 +68,8 @@ class KeepAlive:
         self._start_timer()
         return self._send_message
 
-    async def own_work(self, work: Awaitable[T]) -> T:
-        """Awaits work of the proxy's own that interrupts the wait for the upstream, so that beats may be sent."""
+    async def lets_beats_out(self, work: Awaitable[T]) -> T:
+        """Awaits the proxy's own work in the middle of the wait for the upstream; beats may be sent during it."""
         before, self.waits_for_upstream = self.waits_for_upstream, False
         try:
             return await work
@@ -116,7 +116,7 @@ class KeepAlive:
         self._beating = asyncio.ensure_future(self._send_beat(begins=begins))
 
     def _must_wait(self) -> bool:
-        """Whether no beat may be sent yet: while the upstream is to give the head, or its head is being sent."""
+        """Whether no beat may be sent yet, because the upstream's head is waited for or is being sent."""
         if self._has_chosen_head:
             return self._reply_head is None and not self.has_sent_head
         return self.waits_for_upstream
@@ -129,7 +129,7 @@ class KeepAlive:
         self._start_timer()
 
     async def _send_message(self, message: Message) -> None:
-        """Sends an ASGI message of the reply, or what continues the proxy's own head in its place."""
+        """Sends an ASGI message of the reply, or, after the proxy's own head, what continues that."""
         if message["type"] != "http.response.start":
             await self._send_body(message.get("body", b""), more=message.get("more_body", False))
             return
@@ -153,7 +153,7 @@ class KeepAlive:
 
 
 def early_headers(decision_headers: Iterable[tuple[str, str]]) -> Headers:
-    """The headers of a head that is sent before the reply; those of the decision are passed if there is one yet."""
+    """The headers of a head that is sent before the reply; `decision_headers` is empty before the decision."""
     final = [pair for pair in decision_headers if pair[0] in _FINAL]
     return [*_HEAD, *encode_headers([("X-Condenser-Action", Action.PENDING), *final])]
 
@@ -161,8 +161,8 @@ def early_headers(decision_headers: Iterable[tuple[str, str]]) -> Headers:
 class Continuation:
     """Turns a reply into the rest of an event stream, after its head could no longer be sent.
 
-    Events pass as they come. Any other reply waits for its end: an error, or a completion from a server that does not
-    stream. So does a stream that a server has encoded though it was not asked to.
+    Events pass as they come. Any other reply is collected to its end: an error, a completion from a server that does
+    not stream, or a stream that a server has encoded without being asked to.
     """
 
     def __init__(self, endpoint: Endpoint, status: int, headers: Headers) -> None:
@@ -183,7 +183,7 @@ class Continuation:
         return data if self._is_stream and data else self._as_events(data or b"")
 
     def _as_events(self, data: bytes) -> bytes:
-        """A reply in one piece as events; what its protocol does not know becomes an error."""
+        """A reply in one piece as events; one that the protocol does not know becomes an error."""
         if (events := self._endpoint.as_events(data, is_success=is_success(self._status))) is not None:
             return events
         quoted = data.decode("utf-8", "replace").strip()[:_MAX_QUOTED]

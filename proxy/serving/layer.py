@@ -1,9 +1,9 @@
 """What every request gets on any route: an id, a line in the log, and an end when the server stops.
 
-`Serving` is the one layer around everything that is served. The id is the client's own `x-request-id` where it can be
-shown as it is, and is sent as `X-Condenser-Request-Id`. Web pages are refused (`proxy/browsers.py`). When the server
-stops and a reply still runs after the time that it was given, its task is cancelled by the server: a stream then ends
-with an error event in the form of its protocol, and a request without a reply gets 503.
+`Serving` is the one layer around everything that is served. The id is the client's own `x-request-id` if that is plain
+text, and is sent as `X-Condenser-Request-Id`. Web pages are refused (`proxy/browsers.py`). If a reply is still running
+when a stopping server's time is up, the server cancels its task: a stream then ends with an error event in the form of
+its protocol, and a request without a reply gets 503.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def error_response(error: ProxyError, path: str) -> Response:
 
 
 def new_request_id() -> str:
-    """An id for a request that came without one; need not be hard to guess, and asks the system for nothing."""
+    """An id for a request that came without one; cheap, because it need not be hard to guess."""
     return f"{getrandbits(64):016x}"
 
 
 @dataclass(slots=True, eq=False)
 class Serving:
-    """Serves requests by `app`, and a POST to one of the `shortcuts` by what is there.
+    """Hands requests to `app`, and a POST to one of the paths in `shortcuts` directly to its app.
 
     `new_id` makes an id for a request that came without one.
     """
@@ -71,7 +71,7 @@ class Serving:
         try:
             if b"origin" in headers or headers.get(b"host", b"") not in self._guard.known:
                 self._guard.check(headers, scope.get("scheme", "http"))
-            # An app that is mounted below another one has a root path, with which only the router can deal.
+            # An app that is mounted below another one has a root path, which only the router can handle.
             is_short = scope["method"] == "POST" and not scope.get("root_path")
             app = self._shortcuts.get(scope["path"], self._app) if is_short else self._app
             await app(scope, receive, reply.send)
@@ -94,7 +94,7 @@ class _Reply:
         self._newest = b""
 
     def send(self, message: Message) -> Awaitable[None]:
-        """Sends a message of the reply; no coroutine itself, since a stream sends one for each of its pieces."""
+        """Sends a message of the reply. Not a coroutine itself, because it is called for each piece of a stream."""
         if message["type"] == "http.response.start":
             self._line.status = message["status"]
             self._headers = [*message.get("headers", ()), (_ID, self._line.id.encode())]
@@ -105,7 +105,7 @@ class _Reply:
         return self._send(message)
 
     async def answers(self, error: Exception, scope: Scope, receive: Receive) -> bool:
-        """Sends an error in place of a reply that has not begun; returns False for one that the server is to log."""
+        """Sends an error in place of a reply that has not begun; returns False if the server must log the error."""
         if self._line.status is not None:
             return False
         shown = ProxyError(DEFECT)
@@ -115,7 +115,7 @@ class _Reply:
         return shown is error
 
     async def end(self, path: str) -> None:
-        """Ends the reply because the server stops; one that is no stream of plain events is left unfinished."""
+        """Ends the reply because the server stops; only a stream of plain events can still be finished."""
         error = ShuttingDown()
         self._line.error = error.code
         with suppress(TimeoutError):

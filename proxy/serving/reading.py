@@ -1,51 +1,50 @@
-"""A request that arrives: it gets a place. One to a condensed endpoint is read, all others are passed on unchanged.
+"""The client's side of a request: it waits for a place, its body is read, and its client may leave at any time.
 
-A request waits for its place (`proxy/http/admission.py`) before anything is read of it, and has it until its reply has
-ended. A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode,
-and a body that is not to be changed anyway (strategy `off`). These are forwarded as they came: `Unread`.
+A request waits for its place (`proxy/http/admission.py`) before any of its body is read, and keeps it until its reply
+has ended. When the client disconnects, the work on its request is cancelled, even while the upstream is silent: from a
+moment after the body has been read, a task waits for the disconnect.
+
+A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode, and
+one that would not be changed anyway (strategy `off`). These are forwarded as they came: `Unread`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from dataclasses import replace
-from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy import controls
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.table import endpoint_at
-from proxy.errors import BadRequest, BodyTooLarge, ProxyError, UpgradeRefused
+from proxy.errors import BadRequest, BodyTooLarge
 from proxy.http.admission import Place
 from proxy.http.headers import (
     ENCODING,
     Headers,
     decode_body,
     decoder_for,
-    encode_headers,
     encoding_of,
-    first,
     to_upstream,
 )
-from proxy.log import LINE
-from proxy.reasons import Action, Reason
+from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner
 from proxy.request.scanning import EXTENSION
 from proxy.request.wire import ClientRequest, GoesOn
-from proxy.serving.relay import CLIENT_CLOSED_REQUEST, ClientGone, Incoming, Relay
-from proxy.upstream import UpstreamReply, UpstreamRequest
 
 if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them
 
 _MAX_DIGITS = 20  # of a content length that are read
-
+WATCH_AFTER = 0.05
+"""Seconds until a task starts to watch for the client's disconnect; a reply that comes sooner saves that task."""
+CLIENT_CLOSED_REQUEST = 499  # only for the access log, as the client has left
+T = TypeVar("T")
 
 _USAGE_AS_FORWARDED = "report_usage is forwarded for this client, which compacts its history by the usage that it sees"
 
@@ -65,10 +64,100 @@ class Arrival(NamedTuple):
         await app(self.scope, self.receive, self.send)
 
 
-class Unread(Exception):
-    """The request is to be forwarded without being read; `body` is its body if that was received already.
+class ClientGone(Exception):
+    """The client closed its connection."""
 
-    If the body `is_unpacked`, its encoding was undone.
+
+class Incoming:
+    """The client's side of a request: its body, and whether the client is still connected."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.body_was_read = False
+        self._receive = receive
+        self._body_end = asyncio.Event()
+        self._watch: _Watch | None = None
+        self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        self._has_left = False
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """The parts of the body as they come in; raises `ClientGone`."""
+        while not self.body_was_read:
+            if part := await self.read_part():
+                yield part
+
+    async def read_part(self) -> bytes:
+        """The next part of a body that was not read to its end; it may be empty. Raises `ClientGone`."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        if not message.get("more_body", False):
+            self.body_was_read = True
+            self._body_end.set()
+        part: bytes = message.get("body", b"")
+        return part
+
+    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
+        """Awaits `work`; if the client disconnects first, cancels it and raises `ClientGone`.
+
+        As with `asyncio.timeout`, the work runs in the caller's task. A task that watches the client is started only if
+        the work takes longer than a moment. It keeps watching after work that succeeded, until `close` ends it.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        watch = self._watch = _Watch(task)
+        if self._has_left:
+            asyncio.get_running_loop().call_soon(watch.cancel_task)
+        elif self._watching is None:
+            self._watching = asyncio.get_running_loop().call_later(WATCH_AFTER, self._start_watching)
+        try:
+            return await work
+        except BaseException as error:
+            self.close()
+            is_only_canceller = watch.has_cancelled and task.cancelling() == watch.cancelling_before + 1
+            if isinstance(error, asyncio.CancelledError) and is_only_canceller:
+                raise ClientGone from None
+            raise
+        finally:
+            self._watch, watch.is_over = None, True
+            if watch.has_cancelled:
+                task.uncancel()  # the caller has dealt with it
+
+    def close(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
+    def _start_watching(self) -> None:
+        self._watching = asyncio.ensure_future(self._watch_client())
+
+    async def _watch_client(self) -> None:
+        """Waits until the client has disconnected, which is not noticed before the body has been read."""
+        await self._body_end.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._has_left = True
+        if self._watch is not None:
+            self._watch.cancel_task()
+
+
+class _Watch:
+    """Can cancel a task while the watch is not over."""
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.task = task
+        self.cancelling_before = task.cancelling()
+        self.has_cancelled = self.is_over = False
+
+    def cancel_task(self) -> None:
+        if not self.is_over:
+            self.has_cancelled = True
+            self.task.cancel()
+
+
+class Unread(Exception):
+    """The request is to be forwarded without being read.
+
+    `body` is set if the body was received already; if it `is_unpacked`, its encoding was undone.
     """
 
     def __init__(self, reason: Reason, body: bytes | None = None, *, is_unpacked: bool = False) -> None:
@@ -102,7 +191,7 @@ class Placed(ABC):
 
 
 def shows_original_usage(services: Services, endpoint: Endpoint, headers: Headers) -> bool:
-    """Whether a client is shown what its own list would have cost; never one that compacts it by that."""
+    """Whether a client is shown what its own list would have cost; never true if it compacts its list by the usage."""
     return services.settings.report_usage == "original" and not endpoint.compacts_by_usage(headers)
 
 
@@ -150,7 +239,7 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
 
 
 def _held_by_server(request: ClientRequest, state: Reason, data: bytes, *, is_unpacked: bool) -> Exception:
-    """What is raised for a request that must pass as it came, without what it asks of the proxy."""
+    """The exception for a request that must be forwarded as it came, apart from what it asks of the proxy."""
     if request.controls.needs_reading:
         return BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
     sent = request.body.spliced(model=request.model if request.has_suffix else None)
@@ -180,10 +269,10 @@ def _client_request(arrival: Arrival, body: wire.Body, goes_on: GoesOn | None, e
         asked = replace(asked, warnings=(*asked.warnings, _USAGE_AS_FORWARDED))
     headers, encoding_headers = to_upstream(scope["headers"], services.own_key, endpoint.key_header), []
     if encoded_body:
-        # The headers of the encoding are kept apart, for other bodies are not encoded.
+        # The headers of the encoding are kept apart, because other bodies are not encoded.
         encoding_headers = [pair for pair in headers if pair[0] == ENCODING]
         headers = [pair for pair in headers if pair[0] != ENCODING]
-    # What came to a provider's prefix is forwarded to the same path.
+    # A request to a path with a provider's prefix is forwarded to that path.
     is_prefixed = bool(scope.get("path_params", {}).get("prefix"))
     return ClientRequest(
         tenant=owner.tenant,
@@ -200,78 +289,3 @@ def _client_request(arrival: Arrival, body: wire.Body, goes_on: GoesOn | None, e
         trust=services.callers.trust_in(owner.credential),
         goes_on=goes_on,
     )
-
-
-# -- passing on ------------------------------------------------------------------------------------------------
-
-GENERATING = frozenset(
-    (
-        *("completions", "responses", "conversations", "messages", "threads", "embeddings", "moderations"),
-        *("images", "audio", "videos", "realtime"),
-    )
-)
-"""The first path segments under `/v1/` of endpoints that ask a model, or hold what one is asked."""
-
-Pairs = list[tuple[str, str]]
-
-
-class PassThrough(Placed):
-    """Forwards requests under `/v1/` without reading them and relays the replies, as an ASGI app."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if first(scope["headers"], b"upgrade"):
-            raise UpgradeRefused
-        await super().__call__(scope, receive, send)
-
-    async def serve(self, arrival: Arrival) -> None:
-        scope = arrival.scope
-        segment = scope["path"].removeprefix("/v1/").partition("/")[0]
-        is_bypassed = scope["method"] == "POST" and segment in GENERATING
-        own_headers = _note_bypass(arrival, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
-        await arrival.answer(await _forward(arrival, own_headers))
-
-
-async def pass_unread(arrival: Arrival, unread: Unread) -> ASGIApp:
-    """Forwards a request that would be condensed but is not read; returns what relays the reply."""
-    own_headers = _note_bypass(arrival, unread.reason)
-    return await _forward(arrival, own_headers, unread.body, is_unpacked=unread.is_unpacked)
-
-
-def _note_bypass(arrival: Arrival, reason: Reason) -> Pairs:
-    """Counts a request that asks a model and is not condensed; returns the headers that say so."""
-    arrival.services.telemetry.count("requests_total", Action.BYPASSED)
-    arrival.scope[LINE].outcome = Action.BYPASSED, reason
-    return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
-
-
-async def _forward(
-    arrival: Arrival, own_headers: Pairs, body: bytes | None = None, *, is_unpacked: bool = False
-) -> ASGIApp:
-    """What relays the reply. A body that was not read is streamed, with its content length if the client sent one."""
-    scope, incoming, received, started = arrival.scope, arrival.incoming, arrival.scope["headers"], perf_counter()
-    endpoint = endpoint_at(scope["path"])
-    headers = to_upstream(received, arrival.services.own_key, endpoint.key_header)
-    if is_unpacked:
-        headers = [pair for pair in headers if pair[0] != ENCODING]
-    length = first(received, b"content-length")
-    has_body = length not in (None, "0") or first(received, b"transfer-encoding") is not None
-    if has_body and length is not None and body is None:
-        headers.append((b"content-length", length.encode()))
-    content = body if body is not None else incoming.body() if has_body else b""
-
-    async def send() -> UpstreamReply:
-        if isinstance(content, bytes):
-            # A disconnect is noticed only after the client's body has been read to its end.
-            async for _ in incoming.body():
-                pass
-        target = scope["method"], scope["raw_path"], scope["query_string"]
-        return await arrival.services.upstream.send(UpstreamRequest(*target, headers, content))
-
-    try:
-        reply = await incoming.unless_gone(send())
-    except ProxyError as error:
-        error.headers = own_headers
-        raise
-    finally:
-        scope[LINE].upstream_ms = (perf_counter() - started) * 1000
-    return Relay(endpoint, incoming, reply, encode_headers(own_headers))

@@ -1,25 +1,25 @@
 """Relays an upstream's reply to the client, byte for byte.
 
-Two events end a relay early. When the client disconnects, the upstream call is cancelled, even while the upstream is
-silent; a task therefore waits for the disconnect, from a moment after the request's body has been read. When the
-upstream breaks off in the middle of an event stream, the client gets one error event in place of the last event, since
-a status can no longer be sent; in the middle of anything else the client's connection breaks off too.
+Two events end a relay early. When the client disconnects, the upstream call is cancelled (`Incoming` in `reading.py`).
+When the upstream breaks off in the middle of an event stream, the client gets one error event in place of the last
+event, since a status can no longer be sent; in the middle of anything else the client's connection breaks off too.
 
 Before the last byte is sent, the reply is settled: whatever the next request depends on is stored by then. The relay
-recognises it by the reply's content length or by the event that ends the streams of its protocol; otherwise it settles
-at the end of the reply.
-Where a reply must be settled, a stream that is not ends with an error event instead, and a reply in one piece is held
-back until it is settled, so that an error can still take its place.
+recognises the last byte by the reply's content length, or by the event that ends a stream of the protocol. If neither
+shows it, the reply is settled when the upstream ends it.
+
+If a reply must be settled and cannot be, a stream ends with an error event. A reply in one piece is held back until it
+is settled, so that an error can replace it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -28,13 +28,9 @@ from proxy.errors import DEFECT, ProxyError
 from proxy.http.headers import Headers, encode_headers, first, is_event_stream, to_client
 from proxy.http.sse import between_events
 from proxy.reply.watching import MAX_HELD, Editor, WatchedReply
+from proxy.serving.reading import ClientGone, Incoming
 from proxy.upstream import UpstreamReply
 
-WATCH_AFTER = 0.05
-"""Seconds until a task starts to watch for the client's disconnect; a reply that comes sooner saves that task."""
-CLIENT_CLOSED_REQUEST = 499  # only for the access log, as the client has left
-
-T = TypeVar("T")
 Settle = Callable[[], Awaitable[None] | None]
 """Called when a reply is complete. Returns an awaitable that stores what is still to be stored, or None."""
 
@@ -42,103 +38,13 @@ _LENGTH = b"content-length"
 _log = logging.getLogger(__name__)
 
 
-class ClientGone(Exception):
-    """The client closed its connection."""
-
-
-class Incoming:
-    """The client's side of a request: its body, and whether the client is still connected."""
-
-    def __init__(self, receive: Receive) -> None:
-        self.body_was_read = False
-        self._receive = receive
-        self._body_end = asyncio.Event()
-        self._watch: _Watch | None = None
-        self._watching: asyncio.TimerHandle | asyncio.Task[None] | None = None
-        self._has_left = False
-
-    async def body(self) -> AsyncIterator[bytes]:
-        """The parts of the body as they come in; raises `ClientGone`."""
-        while not self.body_was_read:
-            if part := await self.read_part():
-                yield part
-
-    async def read_part(self) -> bytes:
-        """The next part of a body that was not read to its end; it may be empty. Raises `ClientGone`."""
-        message = await self._receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        if not message.get("more_body", False):
-            self.body_was_read = True
-            self._body_end.set()
-        part: bytes = message.get("body", b"")
-        return part
-
-    async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
-        """Awaits `work`; if the client disconnects first, cancels it and raises `ClientGone`.
-
-        As with `asyncio.timeout`, the work runs in the caller's task. A task that watches the client is started only if
-        the work takes longer than a moment. After work that succeeded it goes on for the next one; `close` ends it.
-        """
-        task = asyncio.current_task()
-        assert task is not None
-        watch = self._watch = _Watch(task)
-        if self._has_left:
-            asyncio.get_running_loop().call_soon(watch.cancel_task)
-        elif self._watching is None:
-            self._watching = asyncio.get_running_loop().call_later(WATCH_AFTER, self._start_watching)
-        try:
-            return await work
-        except BaseException as error:
-            self.close()
-            is_only_canceller = watch.has_cancelled and task.cancelling() == watch.cancelling_before + 1
-            if isinstance(error, asyncio.CancelledError) and is_only_canceller:
-                raise ClientGone from None
-            raise
-        finally:
-            self._watch, watch.is_over = None, True
-            if watch.has_cancelled:
-                task.uncancel()  # the caller has dealt with it
-
-    def close(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            self._watching = None
-
-    def _start_watching(self) -> None:
-        self._watching = asyncio.ensure_future(self._watch_client())
-
-    async def _watch_client(self) -> None:
-        """Waits until the client has disconnected, which is not noticed before the body has been read."""
-        await self._body_end.wait()
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self._has_left = True
-        if self._watch is not None:
-            self._watch.cancel_task()
-
-
-class _Watch:
-    """Can cancel a task while the watch is not over."""
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = task
-        self.cancelling_before = task.cancelling()
-        self.has_cancelled = self.is_over = False
-
-    def cancel_task(self) -> None:
-        if not self.is_over:
-            self.has_cancelled = True
-            self.task.cancel()
-
-
 @dataclass(slots=True)
 class Relay:
     """An ASGI app that passes on a reply, and settles it before the last byte.
 
     `own_headers` are added to those of the upstream. `watched` is fed the reply, and then `settle` is called. The
-    awaitable that `settle` returns is awaited in a task started by `start_task`, which goes on even if the client has
-    left. A defect in `watched` or `settle` is logged and does not stop the reply. `follow` is called after a complete
+    awaitable that `settle` returns is awaited in a task started by `start_task`, which continues even if the client
+    leaves. A defect in `watched` or `settle` is logged and does not stop the reply. `follow` is called after a complete
     reply has been sent and settled. An `editor` changes the bytes that are passed on.
     """
 
@@ -146,17 +52,18 @@ class Relay:
     incoming: Incoming
     reply: UpstreamReply
     own_headers: Headers
+    _: KW_ONLY
     settle: Settle | None = None
     watched: WatchedReply | None = None
     follow: Callable[[], None] | None = None
     editor: Editor | None = None
     start_task: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future
     must_settle: bool = False
-    """Whether a `ProxyError` that `settle` raises takes the place of what has not been sent yet."""
+    """Whether a `ProxyError` that `settle` raises replaces what has not been sent yet."""
     _storing: asyncio.Future[None] | None = None
     _unsettled: ProxyError | None = None
     _newest: bytes = b""  # the newest bytes that were sent
-    _last_event: bytes = b""  # as much of it as has come, while it is not complete
+    _last_event: bytes = b""  # the part of it that has come, until it is complete
     _is_complete: bool = False
     _is_over: bool = False
 
@@ -203,7 +110,7 @@ class Relay:
                 await held.release()
 
     async def _pass_all(self, send: Send, held: _Held | None, *, in_events: bool) -> None:
-        """Passes on the whole reply; raises `UpstreamUnavailable`, and what keeps the reply from being settled."""
+        """Passes on the whole reply; raises `UpstreamUnavailable`, or the error that kept it from being settled."""
         length = first(self.reply.headers, _LENGTH)
         bytes_left = int(length) if length and length.isdigit() else -1  # -1 if the length is not known
         async for chunk in self.reply.chunks():

@@ -219,7 +219,7 @@ class Replicas:
         """Asks the replica whose turn it is, or the one that is `ahead` of it."""
         _, built = self.opened[(self.asked + (ahead or 0)) % REPLICAS]
         self.asked += ahead is None
-        return await built.condenser.exchange(_request(line, force=force, guard=guard))
+        return await built.exchanges.open(_request(line, force=force, guard=guard))
 
     async def together(self, *lines: Line, apart: bool) -> list[Exchange]:
         """All at once: each at another replica, or all at one."""

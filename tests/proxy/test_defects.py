@@ -12,7 +12,7 @@ import pytest
 
 from proxy import controls
 from proxy.condensing import account
-from proxy.condensing.exchange import Condenser
+from proxy.condensing.exchange import Exchanges
 from proxy.condensing.intake import Intake
 from proxy.condensing.recall import Injector, Recall
 from proxy.errors import BadRequest, HistoryUnavailable
@@ -76,18 +76,18 @@ def request(data: bytes | None = None, **ours: str) -> ClientRequest:
     return ClientRequest("t", [], wire.read(data), "m", False, controls.read(given, None, None))
 
 
-def broken(built: Services, part: str) -> Condenser:
-    """The app's driver with a defect in one of its parts."""
-    condenser = built.condenser
+def broken(built: Services, part: str) -> Exchanges:
+    """The app's exchanges with a defect in one of its parts."""
+    exchanges = built.exchanges
     match part:
         case "intake":
-            return replace(condenser, intake=BrokenIntake())
+            return replace(exchanges, intake=BrokenIntake())
         case "keeper":
             keeper = BrokenKeeper(built.stored, ttl=60, clock=built.clock)
-            return replace(condenser, decider=replace(condenser.decider, keeper=keeper))
+            return replace(exchanges, decider=replace(exchanges.decider, keeper=keeper))
         case _:
             injector = BrokenInjector(Recall(), built.settings.memory, built.background)
-            return replace(condenser, decider=replace(condenser.decider, injector=injector))
+            return replace(exchanges, decider=replace(exchanges.decider, injector=injector))
 
 
 @pytest.mark.parametrize("part", ["intake", "injector", "keeper"])
@@ -96,7 +96,7 @@ async def test_a_request_that_a_part_of_the_driver_fails_on_goes_on_as_it_came(
 ) -> None:
     async with running() as built:
         asked = request()
-        exchange = await broken(built, part).exchange(asked)
+        exchange = await broken(built, part).open(asked)
         decision = exchange.decision
         assert decision.body == asked.body.data
         assert (decision.action, decision.reason) == ("degraded", "internal-error")
@@ -109,7 +109,7 @@ async def test_a_view_that_cannot_be_written_is_replaced_by_the_request_as_it_ca
     async with running() as built:
         asked = request(json.dumps({"model": "m", "messages": chat(24)}).encode(), strategy="extract")
         body = BrokenBody(*asked.body)
-        decision = (await built.condenser.exchange(asked._replace(body=body))).decision
+        decision = (await built.exchanges.open(asked._replace(body=body))).decision
         assert decision.body == asked.body.data
         assert (decision.action, decision.reason) == ("degraded", "internal-error")
 
@@ -118,25 +118,25 @@ async def test_what_the_proxy_is_asked_is_left_out_also_where_nothing_is_known_o
     data = b'{"model": "m@extract", "messages": [{"role": "user", "content": "Hi"}], "condenser": {"window": 4096}}'
     asked = ClientRequest("t", [], wire.read(data), "m", True, controls.Controls())
     async with running() as built:
-        decision = (await broken(built, "intake").exchange(asked)).decision
+        decision = (await broken(built, "intake").open(asked)).decision
     assert json.loads(decision.body) == {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 
 
 async def test_an_append_whose_history_cannot_be_supplied_for_a_defect_is_refused_and_may_be_sent_again() -> None:
     async with running() as built:
         with pytest.raises(HistoryUnavailable):
-            await broken(built, "intake").exchange(request(session="s", history="append"))
+            await broken(built, "intake").open(request(session="s", history="append"))
 
 
 async def test_a_dry_run_tells_of_a_defect_for_there_is_no_reply_to_save() -> None:
     async with running() as built:
         with pytest.raises(ZeroDivisionError):
-            await broken(built, "intake").exchange(request(dry_run="true"))
+            await broken(built, "intake").open(request(dry_run="true"))
 
 
 async def test_a_request_that_asks_for_what_there_is_not_is_still_refused() -> None:
     async with running() as built:
         with pytest.raises(BadRequest):
-            await built.condenser.exchange(request(session="s", history="append", no_store="true"))
+            await built.exchanges.open(request(session="s", history="append", no_store="true"))
         with pytest.raises(BadRequest):
-            await built.condenser.exchange(request(strategy="extract", options="nonsense=1"))
+            await built.exchanges.open(request(strategy="extract", options="nonsense=1"))

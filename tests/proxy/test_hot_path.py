@@ -115,7 +115,7 @@ def asked(built: Services, messages: Sequence[Message], **given: str) -> ClientR
 
 
 async def request(built: Services, messages: Sequence[Message], **given: str) -> Decision:
-    exchange = await built.condenser.exchange(asked(built, messages, **given))
+    exchange = await built.exchanges.open(asked(built, messages, **given))
     await exchange.store()
     return exchange.decision
 
@@ -156,7 +156,7 @@ async def test_what_is_not_changed_is_sent_on_as_the_bytes_that_came_in_and_not_
     async with running() as (built, _):
         for length in (LONG, LONG + TURN):
             came = asked(built, HISTORY[:length], window=str(ROOMY))
-            decision = (await built.condenser.exchange(came)).decision
+            decision = (await built.exchanges.open(came)).decision
             assert decision.action is Action.PASSED
             assert decision.body is came.body.data
 

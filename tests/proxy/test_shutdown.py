@@ -46,7 +46,7 @@ async def test_work_that_was_begun_for_a_client_that_has_left_ends_with_the_app(
     silent, store = Silent(), await open_store("memory://")
     before = asyncio.all_tasks()
     async with open_services(Settings(strategy=strategy, window=16_384), store=store, summarizer=silent) as built:
-        client = asyncio.create_task(built.condenser.exchange(request(force="true")))
+        client = asyncio.create_task(built.exchanges.open(request(force="true")))
         await silent.asked.wait()
         client.cancel()
         await asyncio.wait({client})
@@ -60,7 +60,7 @@ async def test_a_summary_that_comes_too_late_ends_with_the_app() -> None:
     before = asyncio.all_tasks()
     settings = Settings(strategy="half-window", window=16_384, inline_timeout=0.05)
     async with open_services(settings, store=store, summarizer=silent) as built:
-        exchange = await built.condenser.exchange(request(force="true"))
+        exchange = await built.exchanges.open(request(force="true"))
         assert exchange.decision.reason == "summary-timeout"
         assert exchange.stores
         await exchange.store()

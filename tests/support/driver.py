@@ -1,7 +1,7 @@
 """The real driver over a store in memory, without a socket: what it decides on a request.
 
 async with open_services(Settings(strategy="extract", window=4_096)) as services:
-    exchange = await services.condenser.exchange(request(talk(20)))
+    exchange = await services.exchanges.open(request(talk(20)))
 """
 
 from __future__ import annotations
@@ -50,4 +50,4 @@ async def driver(strategy: str = "extract", **settings: Any) -> AsyncIterator[Se
 async def decided(messages: list[Message], strategy: str = "extract", **control: str) -> Exchange:
     """The exchange of one request to a proxy that has seen nothing before."""
     async with driver(strategy) as services:
-        return await services.condenser.exchange(request(messages, **control))
+        return await services.exchanges.open(request(messages, **control))

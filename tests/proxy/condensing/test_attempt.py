@@ -13,13 +13,13 @@ pytestmark = pytest.mark.anyio
 
 async def test_nothing_is_stored_for_a_request_that_forbids_it() -> None:
     async with driver() as services:
-        exchange = await services.condenser.exchange(request(talk(40), no_store="true"))
+        exchange = await services.exchanges.open(request(talk(40), no_store="true"))
     assert not exchange.stores
 
 
 async def test_the_request_as_it_came_follows_only_if_it_fits() -> None:
     async with driver() as services:
-        parts = services.condenser
+        parts = services.exchanges
         found = []
         for turns in (10, 400):
             context = await parts.intake.build_context(request(talk(turns), force="true"), Timing())
@@ -33,7 +33,7 @@ async def test_the_request_as_it_came_follows_only_if_it_fits() -> None:
 
 async def test_an_update_names_what_was_sent_and_what_was_saved() -> None:
     async with driver() as services:
-        parts = services.condenser
+        parts = services.exchanges
         context = await parts.intake.build_context(request(talk(40)), Timing())
         decision = await parts.decider.decide(context)
         update = attempt_of(decision, context, parts.decider.keeper, None).update

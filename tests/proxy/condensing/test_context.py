@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 async def taken_in(messages: list[Message], strategy: str = "extract", settings: Any = None, **control: str) -> Any:
     async with driver(strategy, **(settings or {})) as services:
-        return await services.condenser.intake.build_context(request(messages, **control), Timing())
+        return await services.exchanges.intake.build_context(request(messages, **control), Timing())
 
 
 async def test_a_short_request_leaves_at_once() -> None:
@@ -47,14 +47,14 @@ async def test_what_is_not_decided_on_is_the_clients_own_list() -> None:
 async def test_work_has_another_name_for_another_head_pipeline_or_kind() -> None:
     context, other = await taken_in(talk(6)), await taken_in(talk(6), "half-window")
     names = {
-        context.work_name("vote", b"head", ""),
-        context.work_name("prepare", b"head", ""),
-        context.work_name("vote", b"head", "applied"),
-        context.work_name("vote", b"other head", ""),
-        other.work_name("vote", b"head", ""),
+        context.shared_work_id("vote", b"head", ""),
+        context.shared_work_id("prepare", b"head", ""),
+        context.shared_work_id("vote", b"head", "applied"),
+        context.shared_work_id("vote", b"other head", ""),
+        other.shared_work_id("vote", b"head", ""),
     }
     assert len(names) == 5
-    assert context.work_name("vote", b"head", "") in names
+    assert context.shared_work_id("vote", b"head", "") in names
 
 
 async def test_a_dry_run_and_no_store_store_nothing() -> None:

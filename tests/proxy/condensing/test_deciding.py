@@ -29,9 +29,9 @@ async def test_a_list_beyond_the_trigger_is_condensed_below_it() -> None:
 
 async def test_a_condensation_is_replayed_with_the_bytes_that_it_had() -> None:
     async with driver() as services:
-        first = await services.condenser.exchange(request(talk(40)))
+        first = await services.exchanges.open(request(talk(40)))
         await first.store()
-        again = await services.condenser.exchange(request(talk(40)))
+        again = await services.exchanges.open(request(talk(40)))
     assert again.decision.action is Action.REPLAYED
     assert again.decision.body == first.decision.body
 

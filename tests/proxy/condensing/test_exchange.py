@@ -113,7 +113,7 @@ async def ends(exchange: Exchange, watched: WatchedReply) -> asyncio.Task[None]:
 @pytest.mark.parametrize("waits", ["remember", "save"])
 async def test_a_client_that_leaves_while_its_reply_is_taken_in_leaves_its_session_stored(waits: str) -> None:
     async with running(waits) as (built, store):
-        exchange = await built.condenser.exchange(request())
+        exchange = await built.exchanges.open(request())
         # A prompt of which a part was not read is told to others.
         leaving = await ends(exchange, reply(exchange.decision.tokens_after // 3))
         await store.begun.wait()
@@ -126,7 +126,7 @@ async def test_a_client_that_leaves_while_its_reply_is_taken_in_leaves_its_sessi
 
 async def test_a_reply_has_its_session_stored_and_its_usage_learned() -> None:
     async with running() as (built, store):
-        exchange = await built.condenser.exchange(request())
+        exchange = await built.exchanges.open(request())
         counted = exchange.decision.tokens_after
         await (await ends(exchange, reply(counted)))
         assert await store.load(KEY) is not None
@@ -135,7 +135,7 @@ async def test_a_reply_has_its_session_stored_and_its_usage_learned() -> None:
 
 async def test_an_app_that_closes_lets_the_end_of_a_request_be_stored() -> None:
     async with running("save") as (built, store):
-        exchange = await built.condenser.exchange(request())
+        exchange = await built.exchanges.open(request())
         leaving = await ends(exchange, reply(exchange.decision.tokens_after))
         await store.begun.wait()
         leaving.cancel()
@@ -148,7 +148,7 @@ async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_ses
 ) -> None:
     async with running() as (built, store):
         watched = Unreadable(CHAT_ENDPOINT, [])
-        await (await ends(await built.condenser.exchange(request()), watched))
+        await (await ends(await built.exchanges.open(request()), watched))
         assert await store.load(KEY) is not None
     assert "ZeroDivisionError" in caplog.text
 
@@ -156,8 +156,8 @@ async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_ses
 async def test_a_defect_in_what_follows_a_reply_is_logged_and_harms_no_reply(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as (built, _):
         broken = BrokenInjector(Recall(), built.settings.memory, built.background)
-        decider = replace(built.condenser.decider, injector=broken)
-        exchange = await replace(built.condenser, decider=decider).exchange(request())
+        decider = replace(built.exchanges.decider, injector=broken)
+        exchange = await replace(built.exchanges, decider=decider).open(request())
         exchange.follow_up()
     assert "ZeroDivisionError" in caplog.text
 
@@ -165,7 +165,7 @@ async def test_a_defect_in_what_follows_a_reply_is_logged_and_harms_no_reply(cap
 @pytest.mark.parametrize("mode", ["on", "off"])
 async def test_the_state_of_judgement_is_noted_when_the_reply_has_left(mode: str) -> None:
     async with running(strategy="dynacontext", background={"mode": mode}) as (built, store):
-        exchange = await built.condenser.exchange(request(0))
+        exchange = await built.exchanges.open(request(0))
         await exchange.store()
         assert await judging(store) == {}
         exchange.follow_up()

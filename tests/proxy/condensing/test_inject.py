@@ -23,14 +23,14 @@ SAID = "Bed 3 gets kale."
 async def condensed() -> AsyncIterator[Services]:
     """A proxy with one session, whose beginning is condensed and indexed."""
     async with driver(memory={"default": "inject"}) as services:
-        exchange = await services.condenser.exchange(request(LONG))
+        exchange = await services.exchanges.open(request(LONG))
         await exchange.store()
         exchange.follow_up()
         yield services
 
 
 async def decision_on(services: Services, messages: list[Message]) -> Decision:
-    exchange = await services.condenser.exchange(request(messages))
+    exchange = await services.exchanges.open(request(messages))
     await exchange.store()
     return exchange.decision
 

@@ -14,7 +14,7 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 
 
 async def case_of(services: Services, messages: list[Message], **more: str) -> RequestContext:
-    return await services.condenser.intake.build_context(request(messages, **more), Timing())
+    return await services.exchanges.intake.build_context(request(messages, **more), Timing())
 
 
 async def test_a_short_list_is_estimated_by_its_length_and_a_long_one_is_counted() -> None:
@@ -34,17 +34,17 @@ async def test_a_dry_run_counts_even_a_short_list() -> None:
 
 async def test_a_session_is_found_again_by_its_history() -> None:
     async with driver() as services:
-        exchange = await services.condenser.exchange(request(talk(3)))
+        exchange = await services.exchanges.open(request(talk(3)))
         await exchange.store()
         context = await case_of(services, talk(4))
         other = await case_of(services, [{"role": "user", "content": "Something else."}])
-    assert (context.branch is not None, context.news) == (True, "")
-    assert (other.branch, other.news) == (None, "new-branch")
+    assert (context.branch is not None, context.recognition_reason) == (True, "")
+    assert (other.branch, other.recognition_reason) == (None, "new-branch")
 
 
 async def test_whether_the_client_offers_tools_is_known() -> None:
     async with driver() as services:
-        intake = services.condenser.intake
+        intake = services.exchanges.intake
         with_tools = await intake.build_context(request(talk(1), {"tools": [TOOL]}), Timing())
         without = await intake.build_context(request(talk(1), {"tools": []}), Timing())
     assert (with_tools.has_tools, without.has_tools) == (True, False)

@@ -18,18 +18,18 @@ READ = 1_100
 
 async def learn(services: Services, turns: int, counted: int, **control: str) -> None:
     """A complete reply to a conversation of so many turns, whose prompt the upstream has counted."""
-    parts = services.condenser
+    parts = services.exchanges
     context = await parts.intake.with_counts(
         await parts.intake.build_context(request(talk(turns), **control), Timing())
     )
-    parts.knowledge.after(undecided(context), context, Usage(counted))
+    parts.knowledge.learn_from_usage(undecided(context), context, Usage(counted))
 
 
 async def test_one_count_for_prompts_of_three_lengths_teaches_the_window() -> None:
     async with driver(window=None) as services:
         for turns in (10, 16, 24):
             await learn(services, turns, READ)
-        window = services.condenser.knowledge.learned.window(request(talk(2)).scope)
+        window = services.exchanges.knowledge.learned.window(request(talk(2)).scope)
     assert window is not None
     assert window.tokens == READ
 
@@ -38,12 +38,12 @@ async def test_a_count_that_grows_with_its_prompt_is_another_tokenizer_and_no_wi
     async with driver(window=None) as services:
         for turns in (10, 16, 24):
             await learn(services, turns, turns * 140)
-        assert services.condenser.knowledge.learned.window(request(talk(2)).scope) is None
+        assert services.exchanges.knowledge.learned.window(request(talk(2)).scope) is None
 
 
 async def test_a_count_is_expected_of_the_next_request_of_its_conversation() -> None:
     async with driver() as services:
-        parts = services.condenser
+        parts = services.exchanges
         before = undecided(await parts.intake.build_context(request(talk(10), force="true"), Timing()))
         await learn(services, 10, before.tokens_after * 2)
         after = undecided(await parts.intake.build_context(request(talk(10), force="true"), Timing()))
@@ -53,7 +53,7 @@ async def test_a_count_is_expected_of_the_next_request_of_its_conversation() -> 
 
 async def test_nothing_is_calibrated_by_a_request_that_must_not_be_stored() -> None:
     async with driver() as services:
-        parts = services.condenser
+        parts = services.exchanges
         before = undecided(await parts.intake.build_context(request(talk(10), force="true"), Timing()))
         await learn(services, 10, before.tokens_after * 2, no_store="true")
         after = undecided(await parts.intake.build_context(request(talk(10), force="true"), Timing()))

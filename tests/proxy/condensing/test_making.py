@@ -55,7 +55,7 @@ def request(**more: str) -> ClientRequest:
 async def decided(store: Store) -> Decision:
     settings = Settings(strategy="extract", window=4_096)
     async with open_services(settings, store=store) as built:
-        return (await built.condenser.exchange(request())).decision
+        return (await built.exchanges.open(request())).decision
 
 
 async def test_a_record_made_for_a_longer_history_does_not_hide_the_question_at_hand() -> None:
@@ -129,7 +129,7 @@ async def summarized(store: Store, summarizer: Summarizer, *, timeout: float = 1
     """What a replica of its own decides on the request, with a strategy that asks."""
     settings = Settings(strategy="half-window", window=2_048, inline_timeout=timeout)
     async with open_services(settings, store=store, summarizer=summarizer) as built:
-        return (await built.condenser.exchange(request())).decision
+        return (await built.exchanges.open(request())).decision
 
 
 async def work() -> tuple[str, bytes]:
@@ -196,7 +196,7 @@ async def test_where_no_model_is_asked_or_nothing_is_kept_no_lease_is_taken(more
 
     settings = Settings(strategy="half-window", window=2_048)
     async with open_services(settings, store=store, summarizer=Summarizer()) as built:
-        await built.condenser.exchange(request(**more))
+        await built.exchanges.open(request(**more))
 
     assert store.asked == []
     await store.close()

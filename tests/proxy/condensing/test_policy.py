@@ -26,7 +26,7 @@ def policies(**settings: Any) -> Policies:
 
 
 def lowest_mark(made: Policies, model: str = "m") -> int | None:
-    return made.lowest_mark(model, made.known(None, Scope(model)).window, None)
+    return made.lowest_mark(model, made.basis(None, Scope(model)).window, None)
 
 
 def limit_of(members: dict[str, Any]) -> int | None:

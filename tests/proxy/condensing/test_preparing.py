@@ -87,7 +87,7 @@ def request(messages: Sequence[Message] | None = None, model: str = "m", user: s
 
 
 async def settled(built: Services, asked: ClientRequest) -> Exchange:
-    exchange = await built.condenser.exchange(asked)
+    exchange = await built.exchanges.open(asked)
     assert exchange.stores
     await exchange.store()
     return exchange
@@ -116,7 +116,7 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
         assert (first.branch, first.applied is None) == ("main", False)
         assert first.applied is not None
         elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *chat(12)[2:]]
-        intake, preparer = built.condenser.intake, built.condenser.decider.preparer
+        intake, preparer = built.exchanges.intake, built.exchanges.decider.preparer
         other, same = [await intake.build_context(asked, Timing()) for asked in (request(elsewhere), request())]
 
         built.background.start(work(first.applied), (KEY, "main"))
@@ -128,23 +128,23 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
 async def test_who_looks_for_what_another_replica_prepares_takes_no_lease_for_it() -> None:
     async with running(strategy="half-window") as (built, store, _):
         await settled(built, request())
-        await built.condenser.exchange(request(chat(13), force="true"))
+        await built.exchanges.open(request(chat(13), force="true"))
         assert len(store.asked) == 1
 
 
 async def test_a_yes_leads_to_a_record_of_its_own_though_one_for_a_mark_was_prepared_meanwhile() -> None:
     async with running() as (built, _store, judges):
         exchange = await settled(built, request())
-        context = await built.condenser.intake.build_context(request(), Timing())
+        context = await built.exchanges.intake.build_context(request(), Timing())
         exchange.follow_up()
-        maker = built.condenser.decider.maker
+        maker = built.exchanges.decider.maker
         for_a_mark = await maker.prepare(
             Replayed(exchange.decision.view, None), context, context.caller(background=True)
         )
         assert for_a_mark.condensation is not None
         judges.gate.set()
         await built.background.idle()
-        condensed = (await built.condenser.exchange(request(chat(13)))).decision
+        condensed = (await built.exchanges.open(request(chat(13)))).decision
         assert (condensed.action, condensed.trigger) == (Action.CONDENSED, Trigger.JUDGE)
         assert condensed.applied is not None
         assert condensed.applied.digest == for_a_mark.condensation.digest

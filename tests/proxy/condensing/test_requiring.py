@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 async def taken_in(asked: ClientRequest) -> tuple[Decision, RequestContext]:
     """A request, counted, and the decision to forward it as it is."""
     async with driver() as services:
-        intake = services.condenser.intake
+        intake = services.exchanges.intake
         context = await intake.with_counts(await intake.build_context(asked, Timing()))
         return undecided(context), context
 

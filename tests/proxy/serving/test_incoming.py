@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Message
 
-from proxy.serving.relay import ClientGone, Incoming
+from proxy.serving.reading import ClientGone, Incoming
 
 pytestmark = pytest.mark.anyio
 

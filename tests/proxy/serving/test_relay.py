@@ -13,7 +13,8 @@ from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, ChatEndpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.reply.watching import StreamEditor, WatchedReply
-from proxy.serving.relay import Incoming, Relay
+from proxy.serving.reading import Incoming
+from proxy.serving.relay import Relay
 from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +74,7 @@ async def sent_before_and_after_storing(reply: Reply) -> tuple[list[bytes], list
     async def send(message: Message) -> None:
         parts.append(message.get("body", b""))
 
-    relay = Relay(CHAT_ENDPOINT, Incoming(stays), reply, [], store.settle)
+    relay = Relay(CHAT_ENDPOINT, Incoming(stays), reply, [], settle=store.settle)
     running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
     async with asyncio.timeout(BOUND):
         await store.asked.wait()
@@ -139,7 +140,7 @@ async def test_an_event_that_ends_a_stream_and_says_something_is_read_whole_befo
 
     first = b"data: 1\n\n" + (LAST[:cut] if cut > 10 else b"")
     reply = Reply(STREAM, first, LAST[cut:] if cut > 10 else LAST)
-    relay = Relay(SpeaksLast(), Incoming(stays), reply, [], settle, Hearing(CHAT_ENDPOINT, STREAM))
+    relay = Relay(SpeaksLast(), Incoming(stays), reply, [], settle=settle, watched=Hearing(CHAT_ENDPOINT, STREAM))
     running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
     async with asyncio.timeout(BOUND):
         await store.asked.wait()
@@ -178,7 +179,7 @@ class Leaving:
 
 async def test_a_client_that_leaves_before_the_end_does_not_stop_the_store() -> None:
     store, client = Store(), Leaving()
-    relay = Relay(CHAT_ENDPOINT, await client.incoming(), Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle)
+    relay = Relay(CHAT_ENDPOINT, await client.incoming(), Reply(STREAM, b"data: 1\n\n" + DONE), [], settle=store.settle)
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, client.receive, client.leaves_at_the_body)
         await store.asked.wait()
@@ -192,7 +193,7 @@ async def test_a_client_that_leaves_before_the_end_does_not_stop_the_store() -> 
 )
 async def test_a_reply_whose_client_leaves_is_followed_up_after_it_is_stored(reply: Reply) -> None:
     store, client, followed = Store(), Leaving(), asyncio.Event()
-    relay = Relay(CHAT_ENDPOINT, await client.incoming(), reply, [], store.settle, follow=followed.set)
+    relay = Relay(CHAT_ENDPOINT, await client.incoming(), reply, [], settle=store.settle, follow=followed.set)
     async with asyncio.timeout(BOUND):
         running = asyncio.ensure_future(relay({"type": "http"}, client.receive, client.takes_all))
         await store.asked.wait()
@@ -211,7 +212,12 @@ async def test_a_reply_that_cannot_be_sent_is_stored_and_followed_up_too() -> No
             raise ConnectionError
 
     relay = Relay(
-        CHAT_ENDPOINT, Incoming(stays), Reply(STREAM, b"data: 1\n\n" + DONE), [], store.settle, follow=followed.set
+        CHAT_ENDPOINT,
+        Incoming(stays),
+        Reply(STREAM, b"data: 1\n\n" + DONE),
+        [],
+        settle=store.settle,
+        follow=followed.set,
     )
     async with asyncio.timeout(BOUND):
         with pytest.raises(ConnectionError):
@@ -223,7 +229,7 @@ async def test_a_reply_that_cannot_be_sent_is_stored_and_followed_up_too() -> No
 async def test_a_reply_that_breaks_off_is_not_followed_up() -> None:
     followed = asyncio.Event()
     relay = Relay(
-        CHAT_ENDPOINT, Incoming(stays), Broken(STREAM, b"data: 1\n\n"), [], Store().settle, follow=followed.set
+        CHAT_ENDPOINT, Incoming(stays), Broken(STREAM, b"data: 1\n\n"), [], settle=Store().settle, follow=followed.set
     )
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, stays, Leaving().takes_all)
@@ -272,7 +278,9 @@ async def test_a_defect_in_capture_or_settle_does_not_stop_the_reply(
     async def send(message: Message) -> None:
         parts.append(message.get("body", b""))
 
-    relay = Relay(CHAT_ENDPOINT, Incoming(stays), Reply(STREAM, b"data: 1\n\n", DONE), [], failing, capture)
+    relay = Relay(
+        CHAT_ENDPOINT, Incoming(stays), Reply(STREAM, b"data: 1\n\n", DONE), [], settle=failing, watched=capture
+    )
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, stays, send)
     assert b"".join(parts) == b"data: 1\n\n" + DONE

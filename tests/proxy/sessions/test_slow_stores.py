@@ -69,7 +69,7 @@ async def answered(built: Services, asked: ClientRequest) -> tuple[Exchange, flo
     """What was decided, and the seconds that passed until the last byte of its reply could go."""
     clock = asyncio.get_running_loop().time
     began = clock()
-    exchange = await built.condenser.exchange(asked)
+    exchange = await built.exchanges.open(asked)
     await exchange.store([{"role": "assistant", "content": "yes"}])
     return exchange, clock() - began
 
@@ -221,7 +221,7 @@ async def passed(store: Store, hangs: Callable[[str], bool], asked: ClientReques
     assert isinstance(loop, PassingTime)
     async with asking(SlowStore(store, lambda name: 100 * WHOLE if hangs(name) else 0)) as built:
         before = loop.passed
-        await built.condenser.exchange(asked)
+        await built.exchanges.open(asked)
         return loop.passed - before
 
 
