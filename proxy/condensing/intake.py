@@ -29,7 +29,7 @@ from proxy.sessions.recognition import Identity, Recogniser
 from proxy.store.access import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.condensation import standing_in
+from strategies.core.condensation import standing_condensations
 from strategies.core.economics import advise, condensing_of, follow
 from strategies.core.messages import Role
 from strategies.core.replay import JUDGED, prepared_in
@@ -237,5 +237,5 @@ def _needs_counts(context: RequestContext) -> bool:
         return True
     if stage is None or stage.inline:
         return stage is not None
-    in_use = next(iter(standing_in(known, digests)), None)
+    in_use = next(iter(standing_condensations(known, digests)), None)
     return any(record.trigger == JUDGED for record in prepared_in(known, digests, in_use))
