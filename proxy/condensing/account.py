@@ -43,7 +43,7 @@ class Timing:
 
 def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> list[tuple[str, str]]:
     """The `X-Condenser-*` and `Server-Timing` headers; `accepted` tells if the upstream accepted the request."""
-    head = decision.head if accepted else decision.head_before
+    head = decision.append_head if accepted else decision.append_head_before
     pairs = [
         ("X-Condenser-Session", decision.session),
         ("X-Condenser-Session-Source", decision.session_source),

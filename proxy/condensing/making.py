@@ -153,12 +153,12 @@ class Maker:
         """Takes over what another replica has made, or makes it in the time that remains."""
         context = job.context
         request, patience = context.request, context.recognised.patience
-        async with self._leases.turn(request.tenant, job.shared_id, job.until, patience, request.trust) as turn:
-            theirs = decoded_or_none(turn.received, standing=True)
+        async with self._leases.share(request.tenant, job.shared_id, job.until, patience, request.trust) as shared:
+            theirs = decoded_or_none(shared.received, standing=True)
             if theirs is not None and _shows_required(theirs, context):
                 return await self._record(MakeResult(theirs), context)
-            result = await (self._unless_recorded(job) if turn.held else self._run_and_record(job))
-            turn.handover = handed_over(result.condensation)
+            result = await (self._unless_recorded(job) if shared.held else self._run_and_record(job))
+            shared.handover = handed_over(result.condensation)
             return result
 
     async def _unless_recorded(self, job: Job) -> MakeResult:

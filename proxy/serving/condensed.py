@@ -180,16 +180,16 @@ class _OneRequest:
 
     async def _exchanged(self, exchange: Exchange) -> UpstreamReply:
         """Forwards the request. While the upstream is waited for, its head is too: none is sent to keep the client."""
-        keep_alive, send = self.keep_alive, partial(self._send, exchange)
+        keep_alive, send_body = self.keep_alive, partial(self._send_body, exchange)
         if keep_alive is None:
-            return await exchange.send(send)
+            return await exchange.send(send_body)
         keep_alive.waits_for_upstream = True
         try:
-            return await exchange.send(send, keep_alive.lets_beats_out)
+            return await exchange.send(send_body, keep_alive.lets_beats_out)
         finally:
             keep_alive.waits_for_upstream = False
 
-    async def _send(self, exchange: Exchange, sent: bytes) -> UpstreamReply:
+    async def _send_body(self, exchange: Exchange, sent: bytes) -> UpstreamReply:
         """Sends a body under the request's headers, and returns the upstream's answer."""
         services, request = self.services, self.request
         headers, has_sent_head = request.headers, self.keep_alive is not None and self.keep_alive.has_sent_head
@@ -221,7 +221,7 @@ class _OneRequest:
             capture = endpoint.capture(reply.headers) if exchange.captures else None
             relay.watched = WatchedReply(endpoint, reply.headers, capture)
             relay.settle = partial(self._settle, exchange, relay.watched)
-            relay.must_settle = bool(decision.head)
+            relay.must_settle = bool(decision.append_head)
             relay.follow = exchange.follow_up
             relay.start_task = partial(self.services.background.own, to_its_end=True)
             extra_tokens = self._extra_tokens(decision)
