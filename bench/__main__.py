@@ -21,7 +21,6 @@ NAMES = ("load", "cpu", "lag", "waiting", "footprint", "plan")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Runs a measurement and prints its table."""
     name, *options = argv or NAMES[:1]
     if name not in NAMES:
         print(f"bench: there is no measurement '{name}'; known: {', '.join(NAMES)}", file=sys.stderr)
@@ -38,7 +37,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:
-    """A Markdown table of rows with the same titles."""
     if not rows:
         return "nothing was measured"
     texts = [place for place, value in enumerate(rows[0].values()) if isinstance(value, str)]

@@ -4,11 +4,7 @@ An upstream stub and a load generator run on the last core, each proxy on the fi
 each kind of request every target is measured in turn, round by round, so that what the machine does beside it hits all
 of them alike; what is shown are medians over the rounds.
 
-Requests name no session, as those of most clients, so that a stored one is found by what was said. `warm` is a history
-that is known with a new last message; `going on` a turn of a conversation, which ends with the reply to the request
-before it and a new message; `named` as warm, but a turn of a session that a header names; `cold` a conversation of
-which no message was seen before; `replay` as warm, where the first half is condensed. Throughput is that of 16
-connections, latency that of one.
+Throughput is that of 16 connections, latency that of one. `bench/README.md` explains the states of a request.
 """
 
 from __future__ import annotations

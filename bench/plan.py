@@ -50,7 +50,7 @@ def measure(rounds: Sequence[int] = ROUNDS, runs: int = RUNS) -> list[dict[str, 
         for number, transcript in histories.items():
             budget = Budget.of(LONG_WINDOW) if window == "128k window" else filled_budget(transcript.tokens)
             views = (fold(transcript, (), 0, counter) for _ in range(runs))
-            spent[number] = _milliseconds(pipeline_of(name), views, budget)
+            spent[number] = _milliseconds(stages(name.split("+"), {}, {}), views, budget)
         rows.append(row(window, name, spent))
     return rows
 
@@ -86,8 +86,3 @@ def filled_budget(tokens: int) -> Budget:
     while Budget.of(window).trigger > tokens:
         window -= 1
     return Budget.of(window)
-
-
-def pipeline_of(name: str) -> list[Strategy]:
-    """The stages of a strategy's name with their default options."""
-    return stages(name.split("+"), {}, {})

@@ -27,6 +27,7 @@ STORES = ("memory", "sqlite", "redis")
 AWECOMPRESS = "awecompress"
 """Another proxy, which is measured where it is installed."""
 _PORT = "{port}"
+_HERE = ("--host", "127.0.0.1", "--port", _PORT)
 
 
 class Served(NamedTuple):
@@ -94,22 +95,9 @@ def condenser(
     upstream: int, store: str, *, module: str = "proxy", environment: Mapping[str, str] | None = None
 ) -> AbstractContextManager[Served]:
     """The proxy before the upstream on a port, with `half-window` in a window of 200k tokens."""
-    where = ["--host", "127.0.0.1", "--port", _PORT, "--upstream", f"http://127.0.0.1:{upstream}/v1"]
-    how = ["--store", store, "--strategy", "half-window", "--window", "200000"]
-    return serving([sys.executable, "-m", module, "serve", *where, *how], environment)
-
-
-def naive(upstream: int) -> AbstractContextManager[Served]:
-    """The pass-through of `bench.naive` before the upstream on a port."""
-    quiet = ["--host", "127.0.0.1", "--port", _PORT, "--log-level", "warning", "--no-access-log"]
-    command = [sys.executable, "-m", "uvicorn", "--factory", "bench.naive:app", *quiet]
-    return serving(command, {"NAIVE_UPSTREAM": f"http://127.0.0.1:{upstream}/v1"})
-
-
-def awecompress(upstream: int, folder: str) -> AbstractContextManager[Served]:
-    """The peer before the upstream on a port, with an empty folder for its settings."""
-    where = ["--host", "127.0.0.1", "--port", _PORT, "--upstream", f"http://127.0.0.1:{upstream}"]
-    return serving([AWECOMPRESS, "serve", *where], {"AWECOMPRESS_CONFIG_DIR": folder})
+    how = ["--upstream", f"http://127.0.0.1:{upstream}/v1", "--store", store]
+    command = [sys.executable, "-m", module, "serve", *_HERE, *how, "--strategy", "half-window", "--window", "200000"]
+    return serving(command, environment)
 
 
 @contextmanager
@@ -117,13 +105,16 @@ def targets(stores: Sequence[str]) -> Iterator[dict[str, Served]]:
     """Everything that is measured, by its name."""
     with ExitStack() as stack:
         upstream = stack.enter_context(stub())
-        found = {DIRECT: upstream, NAIVE: stack.enter_context(naive(upstream.port))}
+        url = f"http://127.0.0.1:{upstream.port}"
+        command = [sys.executable, "-m", "uvicorn", "--factory", "bench.naive:app", *_HERE, "--no-access-log"]
+        found = {DIRECT: upstream, NAIVE: stack.enter_context(serving(command, {"NAIVE_UPSTREAM": f"{url}/v1"}))}
         for name in stores:
-            if (url := store_url(name, stack)) is not None:
-                found[name] = stack.enter_context(condenser(upstream.port, url))
+            if (store := store_url(name, stack)) is not None:
+                found[name] = stack.enter_context(condenser(upstream.port, store))
         if shutil.which(AWECOMPRESS):
             folder = stack.enter_context(tempfile.TemporaryDirectory())
-            found[AWECOMPRESS] = stack.enter_context(awecompress(upstream.port, folder))
+            command = [AWECOMPRESS, "serve", *_HERE, "--upstream", url]
+            found[AWECOMPRESS] = stack.enter_context(serving(command, {"AWECOMPRESS_CONFIG_DIR": folder}))
         yield found
 
 

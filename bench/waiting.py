@@ -140,8 +140,6 @@ async def _played(
 
 
 class SlowSummarizer(ScriptedSummarizer):
-    """The scripted summarizer, whose answers take some seconds."""
-
     def __init__(self, takes: float) -> None:
         super().__init__(Tokenizers())
         self._takes = takes

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from eval import arms
 from eval.measure import SHARES, Cell, Dialogue, Figure, load
-from eval.played import money_page
+from eval.played import money_page, summaries_page
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.replaying.recorded import Unreadable
 from proxy.replaying.report import markdown
@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measures, prints the page, and writes it where that is wanted; 1 where there are no dialogues."""
     parser = argparse.ArgumentParser(prog="python -m eval", description=__doc__)
     parser.add_argument("--data", type=Path, default=SHORT, metavar="FILE", help=f"JSON lines; by default {SHORT.name}")
+    parser.add_argument("--summarizer-url", metavar="URL", help="a server whose model writes the summaries")
+    parser.add_argument("--model", default="gpt-4o-mini", metavar="NAME", help="that model; by default %(default)s")
     parser.add_argument("--write", action="store_true", help=f"write docs/{PAGE.name} too")
     arguments = parser.parse_args(argv)
     counter = Remembering(Tokenizers().for_model("gpt-4o", ChatCounter))
@@ -55,18 +57,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"eval: no dialogue in {arguments.data} has questions and enough tokens", file=sys.stderr)
         return 1
     is_whole = LONG.exists() and arguments.data == SHORT
-    # The recorded conversations are played in a process of their own, beside the questions.
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        money = pool.submit(money_page, LONG) if is_whole else None
-        text = page(dialogues, counter, money.result if money else lambda: _NOT_MEASURED)
+    url = arguments.summarizer_url
+    summarizer = {"base_url": url, "model": arguments.model} if url else {}
+    # The recorded conversations are played in processes of their own, beside the questions.
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        played = [pool.submit(money_page, LONG), pool.submit(summaries_page, LONG, summarizer)] if is_whole else []
+        text = page(dialogues, counter, lambda: [part.result() for part in played])
     print(text, end="")
     if arguments.write:
         PAGE.write_text(text, "utf-8")
     return 0
 
 
-def page(dialogues: Sequence[Dialogue], counter: TokenCounter, money: Callable[[], str] = lambda: _NOT_MEASURED) -> str:
-    """The whole page; `money` gives the tables of `eval.played`, and is called last."""
+def page(dialogues: Sequence[Dialogue], counter: TokenCounter, played: Callable[[], Sequence[str]] = lambda: ()) -> str:
+    """The whole page; `played` gives the tables of `eval.played` about money and summaries, and is called last."""
     filled, views = arms.measured(dialogues, counter), arms.measured_beside(dialogues, counter)
     languages = [each for each in LANGUAGES if any(found.language == each for found in dialogues)]
     columns = [f"{LANGUAGES[language]} 1/{share}" for language in languages for share in SHARES]
@@ -78,16 +82,17 @@ def page(dialogues: Sequence[Dialogue], counter: TokenCounter, money: Callable[[
     by_strategy = [
         [f"`{name}`", arm, *cells(views, f"{name}, {arm}")] for name in arms.STRATEGIES for arm in arms.MEMORY
     ]
+    money, summaries = played() or [_NOT_MEASURED] * 2
     return TEMPLATE.read_text("utf-8").format(
         corpus="; ".join(corpus(each, dialogues) for each in languages),
         arms=markdown(" | ".join(["what is read", *columns]), by_arm),
         strategies=markdown(" | ".join(["strategy", "memory", *columns]), by_strategy, texts=(0, 1)),
-        money=money(),
+        money=money,
+        summaries=summaries,
     )
 
 
 def corpus(language: str, dialogues: Sequence[Dialogue]) -> str:
-    """How many questions about how many dialogues there are in a language."""
     asked = [len(each.questions) for each in dialogues if each.language == language]
     return f"{LANGUAGES[language]}: {sum(asked):,} questions to {len(asked)} dialogues"
 

@@ -31,7 +31,7 @@ from strategies.core.messages import Reader, TokenCounter
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.memory.block import MAX_TOKENS, TOP_K, appears_in, memory_block, search_result
-from strategies.memory.ranking import Entry, Hit, Index
+from strategies.memory.ranking import Entry, Hit, Index, message_entries
 from tests.support.planning import planned
 
 TIGHT = 7
@@ -66,7 +66,8 @@ class Case(NamedTuple):
 
 def cases_of(dialogue: Dialogue, counter: TokenCounter, shares: Sequence[int] = SHARES) -> Iterator[Case]:
     """A case for each question and share; the index is built once."""
-    index, total = Index(dialogue.entries), sum(dialogue.tokens)
+    chain, total = enumerate(dialogue.transcript.chain), sum(dialogue.tokens)
+    index = Index([entry for at, message in chain for entry in message_entries(str(at), message, at)])
     for question in dialogue.questions:
         hits = index.search(question.text)
         for share in shares:
@@ -187,5 +188,4 @@ def newest(case: Case, tokens: int) -> set[int]:
 
 def told(case: Case, content: str) -> set[int]:
     """The messages that stand verbatim in a text, with their place and role."""
-    texts = enumerate(zip(case.dialogue.texts, case.dialogue.transcript.chain, strict=True))
-    return {at for at, (text, message) in texts if f"[{at + 1}] {message.role.value}: {text}" in content}
+    return {at for at, line in enumerate(case.dialogue.lines) if line in content}

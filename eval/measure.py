@@ -12,13 +12,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from proxy.replaying import recorded
 from proxy.replaying.recorded import Conversation, Question
 from strategies.core.messages import TokenCounter
 from strategies.core.transcript import Transcript
-from strategies.memory.ranking import Entry, message_entries
 from tests.support.planning import counted
 
 MIN_TOKENS = 300
@@ -27,6 +26,7 @@ SHARES = (4, 8, 16)
 Z = 1.96
 Cell = tuple[str, str, int]
 """Where a figure belongs: an arm, a language, and one part in how many the view has of the dialogue."""
+C = TypeVar("C")
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,10 @@ class Dialogue:
         return [message.tokens for message in self.transcript.chain]
 
     @cached_property
-    def texts(self) -> list[str]:
-        return [message.text for message in self.transcript.chain]
-
-    @cached_property
-    def entries(self) -> list[Entry]:
-        """What can be found; the key is the message's index."""
-        chain = enumerate(self.transcript.chain)
-        return [entry for place, message in chain for entry in message_entries(str(place), message, place)]
+    def lines(self) -> list[str]:
+        """The messages as they stand in a memory block, and in the answer of a search."""
+        chain = enumerate(self.transcript.chain, 1)
+        return [f"[{number}] {message.role.value}: {message.text}" for number, message in chain]
 
 
 def load(path: Path, counter: TokenCounter) -> list[Dialogue]:
@@ -87,8 +83,8 @@ class Figure(NamedTuple):
         return 100 * max(low, 0.0), 100 * min(high, 1.0)
 
 
-def tally(found: Iterable[tuple[Cell, bool]]) -> dict[Cell, Figure]:
-    """The figure of each cell from the outcomes of its questions."""
+def tally(found: Iterable[tuple[C, bool]]) -> dict[C, Figure]:
+    """The figure of each cell from its outcomes."""
     outcomes = list(found)
     asked = Counter(cell for cell, _ in outcomes)
     reached = Counter(cell for cell, reaches in outcomes if reaches)

@@ -1,41 +1,63 @@
-"""Money beside what is kept: conversations played by the engine of `condenser replay`.
+"""Money beside what is kept, and what summaries carry: conversations played by the engine of `condenser replay`.
 
-Each strategy and what others do (`proxy/replaying/baseline.py`), at one trigger. Our own calls are paid for.
+Money: each strategy and what others do, at one trigger. *Newest only* is LangChain's `trim_messages`, which drops the
+oldest messages of each request; CliffCompaction's rule is in `proxy/replaying/baseline.py`. Our own calls are paid for.
+
+Summaries: which of the things that the user said in messages that are gone from the last view stand word for word in
+what the proxy wrote. The scripted summarizer copies out of these messages: an upper bound of what a model would keep.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
+from langchain_core.messages import BaseMessage, convert_to_messages, trim_messages
+
+from eval.measure import Figure, tally
 from proxy.replaying import baseline
 from proxy.replaying.measures import Summary, summarize
-from proxy.replaying.play import Player, open_replay_proxy
-from proxy.replaying.recorded import Conversation, load
-from proxy.replaying.report import markdown, share_text
+from proxy.replaying.models import RealModels
+from proxy.replaying.play import Player, Playing, open_replay_proxy, said_in, text_of
+from proxy.replaying.recorded import Conversation, Message, load
+from proxy.replaying.report import HEAD, markdown, row
 from proxy.settings import Settings
+from proxy.tokens.counter import Tokenizers
 from strategies import DEFAULT
 from strategies.core.economics import Prices
+from strategies.core.rules import is_weak
 
 WINDOW = 22_030
 """Its trigger is at 16,362 tokens."""
 PRICES = Prices(input=0.95, cached_input=0.16, cache_write=0.95, output=4.0)
 """Those of Kimi K2.6 for a million tokens."""
 KINDS = {"coding-agent": "coding agents", "customer-service-tools": "customer service"}
-OURS = (f"{DEFAULT}, memory off", DEFAULT, "mask+half-window", "half-window", "mask", "recent", "semantic", "rolling")
+OURS = (
+    f"{DEFAULT}, memory off", DEFAULT, "mask+half-window", "half-window", "mask", "recent", "semantic", "rolling",
+    "dynacontext",
+)  # fmt: skip
 AUTO = f"{DEFAULT}, economy auto"
+MONEY = ("strategy", "cost", "of direct", "dear writes", "condensed", "own tokens", "names")
+"""Columns of the report of a replay."""
+SUMMARIZING = ("mask+extract", "extract", "half-window", "summary", "semantic", "rolling", "dynacontext")
+PARTS = ("rules", "next steps", "names", "numbers")
 EACH = 4
 """Conversations of each kind."""
 
 
-def money_page(path: Path) -> str:
+def chosen(path: Path) -> dict[str, list[Conversation]]:
+    """The first conversations of each kind."""
     known = load(path)
-    parts = []
-    for kind, called in KINDS.items():
-        of = [one for one in known if kind in one.id][:EACH]
-        parts.append(f"**{called}**, {len(of)} conversations:\n\n{_money_table(asyncio.run(costs(of)))}")
-    return "\n\n".join(parts)
+    return {told: [one for one in known if kind in one.id][:EACH] for kind, told in KINDS.items()}
+
+
+def money_page(path: Path) -> str:
+    return "\n\n".join(
+        f"**{kind}**, {len(of)} conversations:\n\n{money_table(asyncio.run(costs(of)))}"
+        for kind, of in chosen(path).items()
+    )
 
 
 async def costs(conversations: Sequence[Conversation], ours: Sequence[str] = OURS) -> list[Summary]:
@@ -50,6 +72,7 @@ async def costs(conversations: Sequence[Conversation], ours: Sequence[str] = OUR
         direct = [baseline.direct(player, one) for one in conversations]
         rows = {
             "direct": direct,
+            "newest only (LangChain)": [baseline.play(player, one, newest(player, one)) for one in conversations],
             "CliffCompaction's rule": [baseline.play_by_rule(player, one) for one in conversations],
         }
         for name in (*ours, AUTO):
@@ -57,23 +80,80 @@ async def costs(conversations: Sequence[Conversation], ours: Sequence[str] = OUR
             memory = "off" if "memory off" in name or name == "recent" else None
             own = Player(auto, "gpt-4o", WINDOW) if name == AUTO else player
             rows[f"`{name}`"] = [
-                await own.play(one, strategy, f"{place}/{name}", memory) for place, one in enumerate(conversations)
+                await Playing(own, one, strategy, f"{place}/{name}", memory).play()
+                for place, one in enumerate(conversations)
             ]
     return [summarize(name, played, PRICES, direct) for name, played in rows.items()]
 
 
-def _money_table(summaries: Sequence[Summary]) -> str:
-    head = "way | cost | of direct | dear writes | condensed | own tokens | users' names kept"
-    rows = [
-        [
-            summary.strategy,
-            f"{summary.cost:.2f}",
-            share_text(summary.cost_share),
-            share_text(summary.dear_share),
-            f"{summary.condensations:,}",
-            f"{summary.own:,}",
-            "-" if summary.names_share is None else f"{summary.names_share:.0%}",
-        ]
-        for summary in summaries
-    ]
-    return markdown(head, rows)
+def newest(player: Player, conversation: Conversation) -> baseline.Show:
+    """What LangChain's function leaves of each request's history, in as many tokens as our trigger."""
+    messages, most = conversation.messages, player.budget().trigger - player.overhead(conversation)
+    tokens = {str(place): message.tokens for place, message in enumerate(player.forwarded(conversation, messages))}
+    converted = convert_to_messages([{**message, "id": str(place)} for place, message in enumerate(messages)])
+
+    def total(some: list[BaseMessage]) -> int:
+        return sum(tokens[message.id or ""] for message in some)
+
+    def show(end: int) -> Sequence[Message]:
+        kept = trim_messages(converted[:end], max_tokens=most, token_counter=total, include_system=True)
+        return [messages[int(message.id or "")] for message in kept]
+
+    return show
+
+
+def money_table(summaries: Sequence[Summary]) -> str:
+    cells = [dict(zip(HEAD, row(summary), strict=True)) for summary in summaries]
+    return markdown(" | ".join(MONEY), [[of[title] for title in MONEY] for of in cells])
+
+
+def summaries_page(path: Path, summarizer: Mapping[str, str]) -> str:
+    conversations = [one for of in chosen(path).values() for one in of]
+    figures = asyncio.run(carried(conversations, SUMMARIZING, summarizer))
+
+    def cell(strategy: str, part: str) -> str:
+        of = figures.get((strategy, part))
+        return f"{of.percent:.0f}% of {of.asked:,}" if of else "-"
+
+    rows = [[f"`{strategy}`", *(cell(strategy, part) for part in PARTS)] for strategy in SUMMARIZING]
+    written = f"by `{summarizer['model']}`" if summarizer else "by the script, which copies"
+    table = markdown(" | ".join(["strategy", *PARTS]), rows)
+    return f"Summaries {written}; {len(conversations)} conversations:\n\n{table}"
+
+
+async def carried(
+    conversations: Sequence[Conversation],
+    strategies: Sequence[str],
+    summarizer: Mapping[str, str],
+    window: int = WINDOW,
+) -> dict[tuple[str, str], Figure]:
+    """How much of each part of what was said the records hold, by strategy and part.
+
+    `summarizer` has the `base_url` and the `model` of a real one; the script writes without.
+    """
+    own = {"memory": {"default": "off"}, "store": {"url": "memory://"}, "summarizer": summarizer}
+    models = RealModels(Tokenizers(), ["summarizer"] if summarizer else [], None)
+    found = []
+    async with open_replay_proxy(Settings.model_validate(own), models) as proxy:
+        player = Player(proxy, "gpt-4o", window)
+        for strategy, conversation in product(strategies, conversations):
+            playing = Playing(player, conversation, strategy, f"{conversation.id}/{strategy}")
+            await playing.play()
+            found += [((strategy, part), holds) for part, holds in held(player, conversation, playing)]
+    return tally(found)
+
+
+def held(player: Player, conversation: Conversation, playing: Playing) -> list[tuple[str, bool]]:
+    """Each thing that the user said in messages that are gone: its part, and whether the record has it."""
+    sent = player.forwarded(conversation, conversation.messages[: playing.end])
+    own, stands = {message.raw for message in sent}, {message.raw for message in playing.view}
+    record = text_of(conversation, [message for message in playing.view if message.raw not in own])
+    gone = [conversation.messages[at] for at, message in enumerate(sent) if message.raw not in stands]
+    return [(part_of(kind, text), text in record) for kind, of in said_in(conversation, gone).items() for text in of]
+
+
+def part_of(kind: str, text: str) -> str:
+    """The part, out of `PARTS`, of a thing that was said: next steps are wishes and open tasks."""
+    if kind == "rules":
+        return "next steps" if is_weak(text) else "rules"
+    return "numbers" if text[0].isdigit() else "names"

@@ -20,6 +20,7 @@ import pytest
 from pydantic import BaseModel
 
 from proxy.settings import Settings
+from proxy.telemetry import METRICS
 from strategies import TABLE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -309,3 +310,15 @@ def test_every_setting_is_read_somewhere() -> None:
     readers = [path for path in MODULES if name(path).startswith("proxy/")]
     read = {node.attr for path in readers for node in nodes(path) if isinstance(node, ast.Attribute)}
     assert set(fields_of(Settings)) - read == set()
+
+
+def test_every_metric_is_counted_somewhere() -> None:
+    calls = [node for path in modules_of("proxy") for node in nodes(path) if isinstance(node, ast.Call)]
+    counting = [call for call in calls if {"count", "metric"} & {*map(called_name, (call.func, *call.args[:1]))}]
+    counted = {word.value for call in counting for word in call.args if isinstance(word, ast.Constant)}
+    assert set(METRICS) - counted == set()
+
+
+def called_name(node: ast.expr) -> str:
+    """The last name of an expression such as `self.telemetry.count`."""
+    return node.attr if isinstance(node, ast.Attribute) else ""

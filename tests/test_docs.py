@@ -19,7 +19,7 @@ from pydantic_core import PydanticUndefined
 from proxy import errors
 from proxy.cli import COMMANDS
 from proxy.condensing import account
-from proxy.controls import MEMORY
+from proxy.controls import KEYS, MEMORY
 from proxy.controls import ROWS as CONTROLS
 from proxy.errors import ProxyError
 from proxy.reasons import Action, Reason, Trigger
@@ -279,6 +279,14 @@ def test_the_table_of_request_headers_is_that_of_the_controls() -> None:
     assert said == [
         [f"`X-Condenser-{row.key.title()}`", row.what, row.sticks, row.settings] for row in CONTROLS.values()
     ]
+
+
+def test_the_config_file_lists_every_control() -> None:
+    comment = re.search(r"(?:^# .*\n)+(?=#allow = )", CONFIG.read_text("utf-8"), re.MULTILINE)
+    assert comment
+    listed = re.search(r"for all: ([^.]*)\.", comment[0].replace("\n# ", " "))
+    assert listed
+    assert listed[1].split(", ") == list(KEYS)
 
 
 def test_every_setting_that_a_control_goes_before_is_a_key() -> None:

@@ -7,6 +7,7 @@ with the strategy of your choice.
 from __future__ import annotations
 
 import argparse
+import asyncio
 from functools import partial
 
 from proxy.cli import FAILED, OK
@@ -28,7 +29,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the demo; exits 1 when something did not go as it must."""
-    from proxy.demo.show import demo, load
+    from proxy.demo.show import demo, first, load
 
-    conversation, say = load(arguments.protocol), partial(print, flush=True)
-    return OK if demo(conversation, arguments.strategy, arguments.window, arguments.requests, say) else FAILED
+    conversation = first(load(arguments.protocol), arguments.requests)
+    went_well = asyncio.run(demo(conversation, arguments.strategy, arguments.window, partial(print, flush=True)))
+    return OK if went_well else FAILED

@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _explain(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> int:
     """Prints the scores of all messages, which need no window."""
-    from proxy.replaying.explain import document, scored, table
+    from proxy.replaying.explain import scored, table
     from proxy.tokens.counter import Tokenizers
 
     settings = _settings(arguments)
@@ -103,8 +103,8 @@ def _explain(conversations: Sequence[Conversation], arguments: argparse.Namespac
         (talk.id, scored(talk, tokenizers.for_model(arguments.model, talk.endpoint.counter), options))
         for talk in conversations
     ]
-    as_json = arguments.json
-    print(json.dumps(list(starmap(document, found)), indent=1) if as_json else "\n\n".join(starmap(table, found)))
+    listed = [{"conversation": name, "messages": [one._asdict() for one in of]} for name, of in found]
+    print(json.dumps(listed, indent=1) if arguments.json else "\n\n".join(starmap(table, found)))
     return OK
 
 
@@ -126,7 +126,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     from proxy.replaying import baseline
     from proxy.replaying.measures import summarize
     from proxy.replaying.models import RealModels, prices_of
-    from proxy.replaying.play import Player, open_replay_proxy
+    from proxy.replaying.play import Player, Playing, open_replay_proxy
     from proxy.replaying.report import ReplayResults
     from proxy.tokens.counter import Tokenizers
 
@@ -142,7 +142,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         for i, conversation in enumerate(conversations):
             played = []
             for pipeline in pipelines:
-                played.append(await player.play(conversation, pipeline.text, f"{i}/{pipeline}"))
+                played.append(await Playing(player, conversation, pipeline.text, f"{i}/{pipeline}").play())
                 progress.step(pipeline.text)
             if models is not None and models.stopped:
                 break

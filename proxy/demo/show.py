@@ -6,7 +6,6 @@ before the next one; a question is asked after the whole history, alone, so that
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import textwrap
@@ -14,7 +13,6 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from itertools import product
 
 from proxy.reasons import Action
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
@@ -32,8 +30,9 @@ WIDTH = 100
 _ROWS = 12
 _NEWS = (Action.CONDENSED, Action.WOULD_CONDENSE, Action.DEGRADED)
 _ABSENT = "-"
+_DIRECT = "direct"
 _WHAT = {
-    "direct": "no proxy: the model server gets what the client sends",
+    _DIRECT: "no proxy: the model server gets what the client sends",
     "trimmed": "the proxy, --strategy recent (the oldest rounds go)",
 }
 _SHOWN = """\
@@ -41,8 +40,8 @@ What this shows: reach. Whatever the client sent, the prompt fitted the window, 
 bytes that the model would get, or is not. No model was asked; milliseconds are the proxy's own work, and a summary \
 that was prepared is always ready in time.
 What it cannot show: how good answers are. The scripted summarizer copies what the user said, as far as there is room; \
-a model writes what it thinks matters."""
-_NEXT = 'To see for yourself: condenser serve --upstream URL, then OpenAI(base_url="http://127.0.0.1:8484/v1")'
+a model writes what it thinks matters.
+To see for yourself: condenser serve --upstream URL, then OpenAI(base_url="http://127.0.0.1:8484/v1")"""
 
 
 def load(protocol: str = CHAT.name) -> Conversation:
@@ -83,23 +82,16 @@ def is_planted(question: Question) -> bool:
 
 
 class _Way(Playing):
-    """The conversation under one strategy; a model server refuses what is longer than the window.
+    """The conversation under one strategy; a model server refuses what is longer than the window."""
 
-    `reached` tells for each question whether its evidence was forwarded, None for one that was refused.
-    """
-
-    def __init__(
-        self, player: Player, conversation: Conversation, name: str, strategy: str, memory: str | None
-    ) -> None:
-        super().__init__(player, conversation, strategy, name, memory)
-        self.name, self.strategy, self.window = name, strategy, player.window or 0
-        self.is_direct = name == "direct"
-        self.reached: list[bool | None] = []
+    @property
+    def window(self) -> int:
+        return self._player.budget().window
 
     @property
     def has_stopped(self) -> bool:
         """Whether this is the direct way, and was refused once."""
-        return self.is_direct and bool(self.requests) and self.requests[-1].refused
+        return self.name == _DIRECT and bool(self.requests) and self.requests[-1].refused
 
     @property
     def has_news(self) -> bool:
@@ -111,43 +103,35 @@ class _Way(Playing):
         self.requests[-1] = self._judged(await super().send(end))
         return self.requests[-1]
 
-    async def put(self, question: Question) -> None:
-        """Asks a question and notes whether its evidence was forwarded."""
+    async def put(self, question: Question) -> bool | None:
+        """Asks a question; returns whether its evidence was forwarded, None if the request was refused."""
         request, reached = await self.ask(question)
-        self.reached.append(None if self._judged(request).refused else reached)
+        return None if self._judged(request).refused else reached
 
     def _judged(self, request: ReplayedRequest) -> ReplayedRequest:
         return replace(request, message_tokens=None) if request.forwarded_tokens > self.window else request
 
 
-def demo(conversation: Conversation, strategy: str, window: int, requests: int | None, say: Say) -> bool:
-    """Replays the first `requests` requests, and passes the output to `say`; returns whether all went well."""
-    return asyncio.run(_demo(first(conversation, requests), strategy, window, say))
-
-
-async def _demo(conversation: Conversation, strategy: str, window: int, say: Say) -> bool:
+async def demo(conversation: Conversation, strategy: str, window: int, say: Say) -> bool:
+    """Replays a conversation, and passes the output to `say`; returns whether all went well."""
     # These settings are not loaded: environment and files do not count, so that the demo always shows the defaults.
     settings = Settings.model_construct(store=StoreSettings(url="memory://", timeout=600.0))
     async with open_replay_proxy(settings) as proxy:
         player = Player(proxy, "", window)
         ways = [
-            _Way(player, conversation, "direct", "off", None),
+            _Way(player, conversation, "off", _DIRECT),
             # Where the oldest messages are only dropped, nothing brings them back.
-            _Way(player, conversation, "trimmed", "recent", "off"),
-            _Way(player, conversation, "condensed", strategy, None),
+            _Way(player, conversation, "recent", "trimmed", "off"),
+            _Way(player, conversation, strategy, "condensed"),
         ]
         say(_opening(conversation, player.size(conversation), ways))
         await _replay(conversation, ways, say)
-        for question, way in product(conversation.questions, ways):
-            await way.put(question)
-    say(_reach(conversation, ways))
-    say(_totals(conversation, ways))
-    refused = {way.name: sum(one.refused for one in way.requests) for way in ways if not way.is_direct}
-    problems = [f"{name}: {number} requests were refused" for name, number in refused.items() if number]
-    if problems:
-        say("\n".join(["", "Not all went as it must:", *(_wrapped(f"  {problem}") for problem in problems)]))
-    else:
-        say("\n" + _wrapped(*_SHOWN.splitlines(), _NEXT))
+        reached = [[await way.put(question) for way in ways] for question in conversation.questions]
+    say(_reach(conversation, ways, reached))
+    say(_totals(conversation, ways, reached))
+    refused = {way.name: sum(one.refused for one in way.requests) for way in ways[1:]}
+    problems = [f"  {name}: {number} requests were refused" for name, number in refused.items() if number]
+    say("\n".join(["", "Not all went as it must:", *problems]) if problems else "\n" + _wrapped(*_SHOWN.splitlines()))
     return not problems
 
 
@@ -157,7 +141,7 @@ async def _replay(conversation: Conversation, ways: Sequence[_Way], say: Say) ->
     for number, end in enumerate(ends, 1):
         sending = [way for way in ways if not way.has_stopped]
         fresh = {way.name: await way.send(end) for way in sending}
-        turn, direct = turn_of(conversation, end), fresh.get("direct")
+        turn, direct = turn_of(conversation, end), fresh.get(_DIRECT)
         if number in (1, len(ends)) or number % _every(ends) == 0 or any(way.has_news for way in sending):
             word = _ABSENT if direct is None else "400" if direct.refused else "ok"
             told = f"{turn:>4} {number:>7} {fresh['condensed'].sent_tokens:>7,} {word:>7}"
@@ -181,8 +165,6 @@ def _wrapped(*paragraphs: str) -> str:
 def _opening(conversation: Conversation, size: int, ways: Sequence[_Way]) -> str:
     """The text before the table: what will be run, and how to read the table."""
     ends, read = list(request_ends(conversation)), conversation.endpoint.dialect.read
-    every = _every(ends)
-    nth = f"{every}th" if every > 3 else ("1st", "2nd", "3rd")[every - 1]
     calls = sum(len(read(message).answers) for message in conversation.messages)
     cell = f"{'forwarded':>9} {'headroom':>8} {'action':<9} {'+ms':>4}"
     titles = [f"{way.name}: {way.strategy}"[:33] for way in ways[1:]]
@@ -199,7 +181,7 @@ def _opening(conversation: Conversation, size: int, ways: Sequence[_Way]) -> str
         "",
         _wrapped(
             f"Five facts were planted in turns 1 to 3 and are asked for at the end (source and licence of the rest:"
-            f" proxy/demo/NOTICE). Shown are every {nth} request"
+            f" proxy/demo/NOTICE). Shown are one request in {_every(ends)},"
             " and each one at which something was condensed. `sent` and `forwarded` are prompt tokens, `headroom` is"
             " what the window has left after the reply's reserve, `+ms` is what the proxy took to decide."
             " passed: sent on byte for byte; condensed: a new condensation; replayed: the earlier one again."
@@ -220,32 +202,32 @@ def _cell(request: ReplayedRequest) -> str:
     return f"{forwarded:>9,} {request.usable_tokens - forwarded:>8,} {request.action[:9]:<9} {ms:>4}"
 
 
-def _reach(conversation: Conversation, ways: Sequence[_Way]) -> str:
+def _reach(conversation: Conversation, ways: Sequence[_Way], reached: Sequence[Sequence[bool | None]]) -> str:
     """The table of questions: whether the evidence of each was in the bytes that the model would get."""
     said = {True: "yes", False: "no", None: "refused"}
     rows = []
-    for i, question in enumerate(conversation.questions):
+    for question, found in zip(conversation.questions, reached, strict=True):
         turn = turn_of(conversation, question.places[0] + 1)
         told = f"turn {turn}" if is_planted(question) else "a tool"
-        rows.append([told, question.text, *question.evidence, *(said[way.reached[i]] for way in ways)])
+        rows.append([told, question.text, *question.evidence, *(said[one] for one in found)])
     head = ["told in", "asked at the end", "evidence: in the bytes?", *(way.name for way in ways)]
     return "\n".join(["", *grid(head, rows, texts=3)])
 
 
-def _totals(conversation: Conversation, ways: Sequence[_Way]) -> str:
-    """The table of figures of the whole run, with a column for each way."""
-    columns = [_column(way, [is_planted(question) for question in conversation.questions]) for way in ways]
+def _totals(conversation: Conversation, ways: Sequence[_Way], reached: Sequence[Sequence[bool | None]]) -> str:
+    planted = [found for question, found in zip(conversation.questions, reached, strict=True) if is_planted(question)]
+    columns = [_column(way, of) for way, of in zip(ways, zip(*planted, strict=True), strict=True)]
     rows = [[label, *(column[label] for column in columns)] for label in columns[0]]
     return "\n".join(["", *grid(["The run in figures", *(way.name for way in ways)], rows)])
 
 
-def _column(way: _Way, planted: Sequence[bool]) -> dict[str, str]:
+def _column(way: _Way, planted: Sequence[bool | None]) -> dict[str, str]:
+    """The figures of a way, by their label; `planted` says which of the planted facts reached the model."""
     figures = summarize(way.strategy, [ReplayedConversation(way.requests)])
     answered = figures.requests - figures.refused
     avoided = sum(not request.refused and request.sent_tokens > way.window for request in way.requests)
-    reached = sum(found is True for found, counts in zip(way.reached, planted, strict=True) if counts)
     ours = (f"{figures.own_calls} ({figures.own:,})", f"{figures.median_ms:.1f} / {figures.max_ms:.0f}")
-    calls, spent = (_ABSENT, _ABSENT) if way.is_direct else ours
+    calls, spent = (_ABSENT, _ABSENT) if way.name == _DIRECT else ours
     return {
         "requests answered": f"{answered} of {figures.requests}",
         f"overflows avoided (client sent over {way.window:,})": str(avoided),
@@ -255,5 +237,5 @@ def _column(way: _Way, planted: Sequence[bool]) -> dict[str, str]:
         "  tokens to read anew, per request": f"{figures.read_anew / max(answered, 1):,.0f}",
         "our own calls to a model (their tokens)": calls,
         "ms to decide: median / worst": spent,
-        "planted facts that reach the model": f"{reached} of {sum(planted)}",
+        "planted facts that reach the model": f"{planted.count(True)} of {len(planted)}",
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from proxy.quoting import one_line, printable
 from proxy.replaying.recorded import Conversation
@@ -47,8 +47,3 @@ def table(name: str, found: Sequence[Scored]) -> str:
     """An aligned text table, the conversation's name above it."""
     rows = [(f"{one.role} {one.message}", one.begins, f"{one.score:.2f}", f"{one.tokens:,}") for one in found]
     return "\n".join([name, *grid(("message", "begins", "score", "tokens"), rows, texts=2)])
-
-
-def document(name: str, found: Sequence[Scored]) -> dict[str, Any]:
-    """The same for JSON."""
-    return {"conversation": name, "messages": [one._asdict() for one in found]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from random import Random
 from statistics import median
 from typing import NamedTuple
@@ -247,9 +247,5 @@ def size(messages: Iterable[ForwardedMessage]) -> int:
 
 def common_prefix(before: Sequence[ForwardedMessage], after: Sequence[ForwardedMessage]) -> int:
     """Tokens of the messages with which both lists begin."""
-    total = 0
-    for earlier, later in zip(before, after, strict=False):
-        if earlier.raw != later.raw:
-            break
-        total += later.tokens
-    return total
+    pairs = takewhile(lambda pair: pair[0].raw == pair[1].raw, zip(before, after, strict=False))
+    return size(later for _, later in pairs)

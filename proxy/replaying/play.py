@@ -7,7 +7,7 @@ messages are counted one by one with the model's tokenizer, even where the proxy
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
@@ -70,7 +70,7 @@ class RecordedClient:
         self._raws = [json.dumps(message) for message in conversation.messages]
         members = {**conversation.members, **({"tools": conversation.tools} if conversation.tools else {})}
         self._members = "".join(f",{json.dumps(name)}:{json.dumps(value)}" for name, value in members.items())
-        self._endpoint = conversation.endpoint
+        self.endpoint = conversation.endpoint
         self._model = model
         self._headers: Headers = [
             (f"x-condenser-{key}".encode(), str(value).encode()) for key, value in controls.items() if value is not None
@@ -79,12 +79,12 @@ class RecordedClient:
     def request(self, end: int, *more: Message) -> ClientRequest:
         """The request whose history are the first `end` messages, followed by `more` messages."""
         raws = ",".join((*self._raws[:end], *map(json.dumps, more)))
-        listed = f'"{self._endpoint.list_member}":[{raws}]'
+        listed = f'"{self.endpoint.list_member}":[{raws}]'
         data = f'{{"model":{json.dumps(self._model)},{listed}{self._members}}}'.encode()
         return ClientRequest(
             tenant=TENANT,
             headers=[],
-            body=wire.read(data, self._endpoint),
+            body=wire.read(data, self.endpoint),
             model=self._model,
             has_suffix=False,
             controls=controls.read(self._headers, None, None),
@@ -99,15 +99,6 @@ class Player:
         self.model, self.window = model, window
         self._counts: dict[str, int] = {}
 
-    async def play(
-        self, conversation: Conversation, strategy: str, session: str, memory: str | None = None
-    ) -> ReplayedConversation:
-        """Plays one conversation under one strategy, in a session of its own; `memory` is a mode."""
-        played = Playing(self, conversation, strategy, session, memory)
-        for end in request_ends(conversation):
-            await played.send(end)
-        return played.result()
-
     def overhead(self, conversation: Conversation) -> int:
         """Tokens of tools and framing."""
         read = conversation.endpoint.dialect.read
@@ -120,7 +111,6 @@ class Player:
         return self.overhead(conversation) + size(self.forwarded(conversation, conversation.messages))
 
     def policy(self, reply_limit: int | None = None) -> Policy:
-        """By what a request is decided, also one that the proxy refuses itself."""
         chosen = controls.Controls(window=self.window)
         return self.services.policies.policy(chosen, {}, Scope(self.model), reply_limit)
 
@@ -153,25 +143,32 @@ class Player:
 
 
 class Playing:
-    """A conversation under one strategy, request by request; `view` is what was forwarded last."""
+    """A conversation under one strategy, in a session of its own; `view` is what was forwarded last."""
 
     def __init__(
         self, player: Player, conversation: Conversation, strategy: str, session: str, memory: str | None = None
     ) -> None:
+        """`memory` is a mode."""
         given = {"session": session, "strategy": strategy, "window": player.window, "memory": memory}
         self._client = RecordedClient(conversation, player.model, **given)
         self._player = player
         self._conversation = conversation
         self._overhead = player.overhead(conversation)
-        self._end = 0
+        self.name, self.strategy, self.end = session, strategy, 0
         self.view: Sequence[ForwardedMessage] = []
         self.requests: list[ReplayedRequest] = []
+
+    async def play(self) -> ReplayedConversation:
+        """Sends all requests; returns them, and what the last view has kept."""
+        for end in request_ends(self._conversation):
+            await self.send(end)
+        return kept_in(self._conversation, self.end, self.view, self.requests)
 
     async def send(self, end: int) -> ReplayedRequest:
         """Sends the request whose history are the first `end` messages."""
         decided, sent = await self._decided(self._client.request(end))
         self.requests.append(decided)
-        self.view, self._end = sent or self.view, end
+        self.view, self.end = sent or self.view, end
         return decided
 
     async def ask(self, question: Question) -> tuple[ReplayedRequest, bool]:
@@ -179,10 +176,6 @@ class Playing:
         asked = self._conversation.endpoint.dialect.user(question.text)
         decided, sent = await self._decided(self._client.request(len(self._conversation.messages), asked))
         return decided, question.reaches(text_of(self._conversation, sent[:-1]))
-
-    def result(self) -> ReplayedConversation:
-        """The requests so far, and what the last view has kept."""
-        return kept_in(self._conversation, self._end, self.view, self.requests)
 
     async def _decided(self, request: ClientRequest) -> tuple[ReplayedRequest, Sequence[ForwardedMessage]]:
         """The figures of a request and the forwarded messages, none if it was refused."""
@@ -221,16 +214,20 @@ def kept_in(
     """What a view of the first `end` messages has kept; only questions about messages in them count."""
     text = "" if requests and requests[-1].refused else text_of(conversation, view)
     questions = [asked for asked in conversation.questions if max(asked.places) < end]
-    dialect = conversation.endpoint.dialect
-    said = [dialect.text(each) for each in conversation.messages[:end] if dialect.read(each).role is Role.USER]
-    names = {name for each in said for name in find_facts(each)}
-    rules = merge_rules((), (rule for each in said for rule in find_rules(each)))
-    kept = {
-        "evidence": (sum(asked.reaches(text) for asked in questions), len(questions)),
-        "names": (sum(name in text for name in names), len(names)),
-        "rules": (sum(rule in text for rule in rules), len(rules)),
-    }
+    kept = {"evidence": (sum(asked.reaches(text) for asked in questions), len(questions))}
+    for kind, said in said_in(conversation, conversation.messages[:end]).items():
+        kept[kind] = sum(one in text for one in said), len(said)
     return ReplayedConversation(requests, kept, conversation.id)
+
+
+def said_in(conversation: Conversation, messages: Sequence[Message]) -> dict[str, Collection[str]]:
+    """The names and numbers, and the rules, that the user gives in messages."""
+    dialect = conversation.endpoint.dialect
+    texts = [dialect.text(message) for message in messages if dialect.read(message).role is Role.USER]
+    return {
+        "names": {name for text in texts for name in find_facts(text)},
+        "rules": merge_rules((), (rule for text in texts for rule in find_rules(text))),
+    }
 
 
 def text_of(conversation: Conversation, view: Sequence[ForwardedMessage]) -> str:

@@ -91,7 +91,8 @@ def _documents(text: str, path: Path) -> Iterator[tuple[str, Any]]:
     except (ValueError, RecursionError):
         yield from _lines(text, path)
         return
-    if isinstance(document, list) and document and not _is_message(document[0]):
+    is_list = isinstance(document, list) and bool(document)
+    if is_list and not (isinstance(document[0], Mapping) and "role" in document[0]):
         yield from ((f"{path}: conversation {number}", found) for number, found in enumerate(document, 1))
     elif document != []:
         yield str(path), document
@@ -104,10 +105,6 @@ def _lines(text: str, path: Path) -> Iterator[tuple[str, Any]]:
                 yield f"{path}: line {number}", json.loads(line)
         except (ValueError, RecursionError) as error:
             raise Unreadable(f"{path}: line {number}: is not JSON: {error}") from None
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and "role" in value
 
 
 def _conversation(place: str, document: Any) -> Conversation:

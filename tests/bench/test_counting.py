@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
-from bench.plan import STRATEGIES, filled_budget, pipeline_of, planned
-from strategies import TABLE
+from bench.plan import STRATEGIES, filled_budget, planned
+from strategies import TABLE, stages
 from strategies.core.history import as_text
 from strategies.core.transcript import Transcript
 from strategies.core.view import fold
@@ -48,7 +48,7 @@ def transcript(rounds: int) -> Transcript:
 def metered(strategy: str, rounds: int) -> Meter:
     meter = Meter()
     view = fold(transcript(rounds), (), 0, meter)
-    outcome = planned(pipeline_of(strategy), view, filled_budget(transcript(rounds).tokens))
+    outcome = planned(stages(strategy.split("+"), {}, {}), view, filled_budget(transcript(rounds).tokens))
     assert outcome.stages or strategy == "off", outcome.reasons
     return meter
 
@@ -64,7 +64,7 @@ def test_ten_times_the_rounds_are_counted_at_most_eleven_times_as_much(strategy:
 def test_what_is_masked_is_counted_once_though_the_strategy_looks_at_the_view_that_it_leaves() -> None:
     meter = Meter()
     view = fold(transcript(SHORT), (), 0, meter)
-    outcome = planned(pipeline_of("mask"), view, filled_budget(transcript(SHORT).tokens))
+    outcome = planned(stages(["mask"], {}, {}), view, filled_budget(transcript(SHORT).tokens))
     rewritten = [item for item in outcome.view.items if not item.intact]
     assert meter.messages == len(rewritten) > 0
 

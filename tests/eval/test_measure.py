@@ -12,7 +12,9 @@ def test_dialogues_are_read_with_their_questions(tmp_path: Path) -> None:
     (dialogue,) = load(written(tmp_path, told()), WORDS)
 
     assert [question.text for question in dialogue.questions] == list(QUESTIONS)
-    assert {dialogue.texts[at] for question in dialogue.questions for at in question.places} == set(FACTS.values())
+    assert {dialogue.transcript.chain[at].text for question in dialogue.questions for at in question.places} == set(
+        FACTS.values()
+    )
 
 
 def test_a_compressed_file_is_read_too(tmp_path: Path) -> None:
@@ -31,7 +33,9 @@ def test_evidence_is_counted_without_system_messages(tmp_path: Path) -> None:
 
     (read,) = load(written(tmp_path, dialogue), WORDS)
 
-    assert {read.texts[at] for question in read.questions for at in question.places} == set(FACTS.values())
+    assert {read.transcript.chain[at].text for question in read.questions for at in question.places} == set(
+        FACTS.values()
+    )
 
 
 def test_dialogues_without_evidence_and_short_ones_are_left_out(tmp_path: Path) -> None:

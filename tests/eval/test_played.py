@@ -1,12 +1,20 @@
-"""Recorded conversations, played: what is kept beside what it costs."""
+"""Recorded conversations, played: what is kept beside what it costs, and what a record still holds of what is gone."""
 
 from __future__ import annotations
 
 import pytest
 
-from eval.played import AUTO, WINDOW, costs
+from eval.played import AUTO, PARTS, WINDOW, carried, costs, part_of
+from proxy.replaying.play import said_in
 from proxy.replaying.recorded import Conversation
+from tests.proxy.replaying.test_play import talk
+from tests.support.recording import Exchange
+from tests.support.replies import Reply, completion
 from tests.support.transcripts import assistant, call, tool, user
+from tests.support.upstream import ScriptedUpstream
+
+RULE = "Never push to main without a review."
+TALK = Conversation("a", [*talk(3), user(f"{RULE} The order is ORD-4711."), *talk(40)[2:]])
 
 
 def conversation(name: str, rounds: int) -> Conversation:
@@ -20,11 +28,49 @@ def conversation(name: str, rounds: int) -> Conversation:
 @pytest.mark.anyio
 async def test_each_way_has_its_cost_beside_what_it_keeps() -> None:
     found = {row.strategy: row for row in await costs([conversation("a", 24), conversation("b", 30)], ("extract",))}
-    direct, rule, ours, _auto = found.values()
-    assert list(found) == ["direct", "CliffCompaction's rule", "`extract`", f"`{AUTO}`"]
+    direct, newest, rule, ours, _auto = found.values()
+    assert list(found) == ["direct", "newest only (LangChain)", "CliffCompaction's rule", "`extract`", f"`{AUTO}`"]
     assert direct.cost_share is not None
     assert direct.cost_share.share == 1.0
-    assert direct.largest > WINDOW > max(rule.largest, ours.largest)
+    assert direct.largest > WINDOW > max(row.largest for row in (newest, rule, ours))
+    assert newest.names_share == 0.0
     assert ours.names_share == 1.0
     assert ours.cost_share is not None
     assert ours.cost_share.low <= ours.cost_share.share <= ours.cost_share.high < 1.0
+
+
+def test_what_was_said_is_divided_into_rules_steps_names_and_numbers() -> None:
+    text = f"{RULE} The order is ORD-4711, the price is 48613."
+    messages = [user(text), user("- [ ] add a test for the parser"), assistant("Always ask ACME-9.")]
+
+    said = said_in(Conversation("a", messages), messages)
+    parts = {one: part_of(kind, one) for kind, of in said.items() for one in of}
+
+    assert set(parts.values()) == set(PARTS)
+    assert parts[RULE] == "rules"
+    assert parts["ORD-4711"] == "names"
+    assert parts["48613"] == "numbers"
+    assert any("add a test" in one for one, part in parts.items() if part == "next steps")
+    assert not any("ACME" in one for one in parts)
+
+
+@pytest.mark.anyio
+async def test_a_record_that_copies_holds_what_a_strategy_that_drops_has_lost() -> None:
+    figures = await carried([TALK], ("extract", "recent"), {}, window=2_048)
+
+    assert figures["extract", "rules"].percent == 100
+    assert figures["extract", "names"].percent > figures["recent", "names"].percent == 0
+
+
+@pytest.mark.anyio
+async def test_a_real_summarizer_writes_the_records_that_are_scored(upstream: ScriptedUpstream) -> None:
+    def answer(_: Exchange) -> Reply:
+        return completion("<summary>The user talked about the order ORD-4711, and all was answered.</summary>")
+
+    upstream.answer(answer)
+    summarizer = {"base_url": upstream.base_url, "model": "small"}
+
+    figures = await carried([TALK], ("half-window",), summarizer, window=2_048)
+
+    assert {exchange.json()["model"] for exchange in upstream.journal.to()} == {"small"}
+    assert figures["half-window", "names"].reached > 0

@@ -6,9 +6,11 @@ the beginning of the prompt stays the same for the upstream's cache; but a call 
 A model that searches answers in several replies; the client sees one. Events pass as they come, byte for byte where
 nothing in them must change. The deltas of hidden calls are held back, and so is the end of a reply that another one
 follows: its finish reason, its usage, its `[DONE]`. The next reply goes on under the id, the time and the model of the
-first one, without the role; the last usage counts the completion tokens of all of them. A call is hidden by its name,
-which comes with its first delta. The client's calls are numbered without the hidden ones; while there is no hidden
-call, they keep the numbers that they came with.
+first one, without the role; the last usage counts the completion tokens of all of them.
+
+A call is hidden by its name. Some servers send the name in several deltas, or after the id, so a call is held back
+while its name may still become the memory tool's. The client's calls are numbered without the hidden ones; while there
+is no hidden call, they keep the numbers that they came with.
 """
 
 from __future__ import annotations
@@ -53,6 +55,13 @@ class StreamedCall:
     body: Json = field(default_factory=dict)
     number: object = None
     """The client's number of it, if that is another."""
+    is_held: bool = False
+    """Whether the client does not get it, or not yet."""
+
+    def numbered(self, piece: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A piece as the client gets it: with the client's number, and with what was held back before it."""
+        piece, self.is_held = self.body if self.is_held else piece, False
+        return piece if piece.get("index") == self.number else {**piece, "index": self.number}
 
 
 @dataclass(slots=True)
@@ -209,6 +218,12 @@ def is_hidden(call: object) -> bool:
     return object_at(call, "function").get("name") == NAME
 
 
+def may_become_hidden(call: Mapping[str, Any]) -> bool:
+    """Whether the rest of a call's name may make it one of the memory tool."""
+    function = object_at(call, "function")
+    return NAME.startswith(function.get("name") or "") and not function.get("arguments") and "custom" not in call
+
+
 def finish_for_client(finish: str | None, *, has_calls: bool) -> str | None:
     """The finish reason without the hidden calls; `has_calls` says that the client still sees other calls."""
     return "stop" if finish in ("tool_calls", "function_call") and not has_calls else finish
@@ -275,11 +290,13 @@ class ChatSplicer(Splicer[FirstChoice]):
         message = self._choices.setdefault(index, StreamedMessage())
         message.add(delta)
         passed = {key: value for key, value in delta.items() if key != "role" or not self._earlier}
-        if delta.get("tool_calls"):
-            pieces = [self._passed_piece(message, piece) for piece in objects_at(delta, "tool_calls")]
-            passed["tool_calls"] = [piece for piece in pieces if piece is not None]
-            if not passed["tool_calls"]:
-                del passed["tool_calls"]
+        calls = [call for piece in objects_at(delta, "tool_calls") if (call := self._passed_piece(message, piece))]
+        if finish is not None:
+            calls += [call.numbered({}) for call in message.calls if call.is_held and not is_hidden(call.body)]
+        if calls:
+            passed["tool_calls"] = calls
+        elif passed.get("tool_calls"):
+            del passed["tool_calls"]
         if finish is not None:
             finish = self._passed_finish(message, index, finish)
             if finish not in (None, choice["finish_reason"]) and not (self._has_earlier_text or message.has_text):
@@ -294,15 +311,16 @@ class ChatSplicer(Splicer[FirstChoice]):
         return {**choice, **changes}
 
     def _passed_piece(self, message: StreamedMessage, piece: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The piece of a call that goes to the client; None for nothing."""
+        """What the client gets when a piece of a call comes; None for nothing."""
         known = len(message.calls)
         call = message.add_call(piece)
         if len(message.calls) > known:
             hidden = [is_hidden(other.body) for other in message.calls]
             call.number = hidden.count(False) - 1 if any(hidden) else piece.get("index")
-        if is_hidden(call.body):
+        if is_hidden(call.body) or may_become_hidden(call.body):
+            call.is_held = True
             return None
-        return piece if piece.get("index") == call.number else {**piece, "index": call.number}
+        return call.numbered(piece)
 
     def _passed_finish(self, message: StreamedMessage, index: int, finish: str) -> str | None:
         """The finish reason that the client gets; None if another reply follows."""

@@ -33,7 +33,7 @@ def question(messages: list[dict[str, Any]], place: int) -> Question:
 def play(conversation: Conversation, strategy: str, window: int = WINDOW) -> ReplayedConversation:
     async def _play() -> ReplayedConversation:
         async with open_replay_proxy(load_settings(store={"url": "memory://"}, memory={"default": "off"})) as built:
-            return await Player(built, "", window).play(conversation, strategy, f"0/{strategy}")
+            return await Playing(Player(built, "", window), conversation, strategy, f"0/{strategy}").play()
 
     return asyncio.run(_play())
 
@@ -148,11 +148,10 @@ async def test_a_question_is_asked_behind_the_whole_history_and_changes_nothing(
     async with open_replay_proxy(load_settings(store={"url": "memory://"})) as built:
         conversation = Conversation("a", messages, questions=[early, late])
         playing = Playing(Player(built, "", WINDOW), conversation, "recent", "0")
-        for end in request_ends(conversation):
-            await playing.send(end)
-        before = playing.result()
+        before = await playing.play()
+        requests, view = list(playing.requests), list(playing.view)
         asked = [await playing.ask(each) for each in (early, late)]
 
     assert [reached for _, reached in asked] == [False, True]
     assert all(request.sent_tokens > before.requests[-1].sent_tokens for request, _ in asked)
-    assert playing.result() == before
+    assert (list(playing.requests), list(playing.view)) == (requests, view)

@@ -17,7 +17,7 @@ import pytest
 
 from proxy.replaying import baseline
 from proxy.replaying.measures import ReplayedConversation, Summary, size, summarize
-from proxy.replaying.play import Player, open_replay_proxy, request_ends
+from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation, Message
 from proxy.settings import load_settings
 
@@ -95,7 +95,7 @@ def figures(name: str, window: int) -> dict[str, Summary]:
         played = conversation(name)
         async with open_replay_proxy(load_settings(store={"url": "memory://"})) as proxy:
             player = Player(proxy, "gpt-4o", window)
-            ours = await player.play(played, "mask+half-window", name)
+            ours = await Playing(player, played, "mask+half-window", name).play()
             return {"ours": ours, "best": at_best(player, played), "client": baseline.direct(player, played)}
 
     return {way: summarize(way, [found]) for way, found in asyncio.run(play()).items()}

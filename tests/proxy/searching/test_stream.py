@@ -195,6 +195,42 @@ def test_a_name_that_is_only_the_beginning_of_ours_is_the_clients(name: str) -> 
     assert heard(*parts) == ([], [own])
 
 
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [piece(name="search_", id="a"), piece(name="memory"), piece(arguments='{"query":"x"}')],
+        [piece(name="", id="a", arguments=""), piece(name=SEARCH, arguments='{"query":"x"}')],
+        [
+            replies.chunk({"tool_calls": [{"index": 0, "id": "a"}]}),
+            piece(name=SEARCH),
+            piece(arguments='{"query":"x"}'),
+        ],
+    ],
+    ids=["in pieces", "empty at first", "after the id"],
+)
+def test_a_call_whose_name_comes_late_is_held_back_until_it_is_known(parts: list[Chunk]) -> None:
+    assert heard(*parts) == (['{"query":"x"}'], [])
+
+
+def test_calls_of_other_tools_whose_names_come_late_are_the_clients() -> None:
+    parts = [
+        piece(0, "sea", id="a"),
+        piece(0, "rch", ""),
+        piece(0, "_web", "{}"),
+        piece(1, "", id="b"),
+        piece(1, "look"),
+    ]
+    hidden, own = heard(*parts)
+    assert hidden == []
+    assert [(call["id"], *call["function"].values()) for call in own] == [("a", "search_web", "{}"), ("b", "look", "")]
+
+
+def test_a_name_that_could_be_the_beginning_of_ours_is_told_at_the_end() -> None:
+    own = [{"id": id, "type": "function", "function": {"name": "search", "arguments": ""}} for id in ("a", "b")]
+    parts = [piece(0, "search", "", id="a"), piece(1, SEARCH, "{}", id="m"), piece(2, "search", "", id="b")]
+    assert heard(*parts) == (["{}"], own)
+
+
 def test_a_name_that_is_repeated_with_each_piece_is_one_name() -> None:
     parts = [piece(name=SEARCH, id="a", arguments='{"query"'), piece(name=SEARCH, id="a", arguments=':"x"}')]
     assert heard(*parts)[0] == ['{"query":"x"}']
