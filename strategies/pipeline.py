@@ -2,8 +2,8 @@
 
 Each stage plans on the view that the stages before it have left. A stage that declines or fails leaves the view
 unchanged, and `Outcome.reasons` says why. The result is one view, recorded as one condensation, whichever stages took
-part. `attempt` applies the requirement's rule (`requirement.RULES`): which stages may run, and by how much the view
-must shrink for the result to be used. `run` drives the stages.
+part. `run_required` applies the requirement's rule (`requirement.RULES`): which stages may run, and by how much the
+view must shrink for the result to be used. `run` drives the stages.
 
 `walk` computes the view of a transcript for which nothing is stored. Without a store, every replica must derive the
 same view from the transcript alone. So the walk repeats the requests that led to it: at each place where the client
@@ -66,7 +66,7 @@ Run = Generator[tuple[Effect, ...], tuple[Result, ...], Outcome]
 Step = Generator[tuple[Effect, ...], tuple[Result, ...], None]
 
 
-def attempt(
+def run_required(
     requirement: Requirement,
     stages: Sequence[Strategy],
     ladder: Sequence[Strategy],
@@ -213,7 +213,8 @@ def walk(
         systems = tuple((place, message) for place, message in transcript.systems if place <= end)
         view = fold(Transcript(transcript.chain[:end], systems), head, fixed, counter)
         try:
-            after = finish_without_effects(attempt(requirement, allowed, ladder, view, budget, SessionFacts())).view
+            running = run_required(requirement, allowed, ladder, view, budget, SessionFacts())
+            after = finish_without_effects(running).view
         except StrategyError:
             # Do not retry until the view has grown by a step: until then it still cannot be condensed.
             since = sizes[end] + more

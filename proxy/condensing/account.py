@@ -230,7 +230,7 @@ EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
 
 
 def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
-    """Raises `ContextLengthExceeded` if what is left exceeds the window by more than the count may be wrong."""
+    """Raises `ContextLengthExceeded` if the view exceeds the window by more than the count may be wrong."""
     budget = decision.policy.budget
     if budget is None:
         return

@@ -33,7 +33,7 @@ from strategies.core.transcript import Transcript, pinned_in
 from strategies.core.view import View, fold
 
 ON_VOTES, ON_EMBEDDINGS = "judge_tokens", "embedding_tokens"
-"""The session's totals of what its allowance paid for."""
+"""The session's totals of tokens for which its allowance has paid."""
 
 
 class RequestContext(NamedTuple):

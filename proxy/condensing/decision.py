@@ -94,7 +94,7 @@ class Decision(NamedTuple):
 
     @property
     def tokens_saved(self) -> int:
-        """Tokens of the upstream that the view saves over the client's own list."""
+        """Tokens that the view saves, compared with the client's own list, by the upstream's count."""
         return round(self.calibrated.scale.slope * (self.tokens_before - self.forwarded_tokens))
 
     @property
@@ -104,7 +104,7 @@ class Decision(NamedTuple):
 
     @property
     def expected_tokens(self) -> int:
-        """Tokens that the upstream is expected to count for the view; under `observe:` for what it would be."""
+        """Tokens that the upstream is expected to count for the view, which under `observe:` is not sent."""
         if self.tokens_after != self.view.tokens:
             return self.calibrated.scale.upstream(self.tokens_after)
         return self.calibrated.expected(self.view, self.applied.id if self.applied else "")

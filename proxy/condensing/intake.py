@@ -111,7 +111,7 @@ class Intake:
         return context
 
     async def with_counts(self, context: RequestContext) -> RequestContext:
-        """The context with its tokens counted, if they were only estimated by length."""
+        """The context with its tokens counted, if they were only estimated by length; votes need counts."""
         if not context.is_estimated or context.full_transcript is not None:
             return context
         policy = context.policy._replace(budget=context.policy.budget and context.policy.budget.unscaled)

@@ -27,7 +27,7 @@ from strategies.core.protocol import SessionFacts
 from strategies.core.replay import Replayed
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
-from strategies.pipeline import Outcome, attempt
+from strategies.pipeline import Outcome, run_required
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ async def _drive(run: Run, resolve: Resolve) -> RunResult:
     driver = _Driver(resolve, base.view)
     try:
         outcome = await driver.drive(
-            attempt(requirement, policy.stages, policy.ladder, base.view, policy.budget, session)
+            run_required(requirement, policy.stages, policy.ladder, base.view, policy.budget, session)
         )
     except StrategyError as error:
         return RunResult(None, error.reason, driver.tokens, driver.has_asked)

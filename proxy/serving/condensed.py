@@ -179,7 +179,7 @@ class _OneRequest:
         return self._relay(reply, exchange)
 
     async def _exchanged(self, exchange: Exchange) -> UpstreamReply:
-        """Forwards the request. While the upstream is waited for, its head is too: none is sent to keep the client."""
+        """Forwards the request. While the upstream is waited for, the proxy sends the client no head of its own."""
         keep_alive, send_body = self.keep_alive, partial(self._send_body, exchange)
         if keep_alive is None:
             return await exchange.send(send_body)

@@ -14,7 +14,7 @@ from strategies.core.protocol import SessionFacts, Strategy, Verdict
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-from strategies.pipeline import Outcome, attempt
+from strategies.pipeline import Outcome, run_required
 from tests.support.transcripts import WORDS
 
 T = TypeVar("T")
@@ -91,7 +91,7 @@ def attempted(
     **options: Any,
 ) -> Outcome:
     """The outcome of a pipeline under a requirement."""
-    running = attempt(requirement, staged(pipeline, **options), ladder(), view, budget, session or SessionFacts())
+    running = run_required(requirement, staged(pipeline, **options), ladder(), view, budget, session or SessionFacts())
     return finish(running, reply)
 
 

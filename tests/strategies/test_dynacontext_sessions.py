@@ -20,7 +20,7 @@ from strategies.core.view import View
 from strategies.dynacontext import DynaContext
 from strategies.dynacontext.options import DynaContextOptions
 from strategies.dynacontext.scope import leave_out
-from strategies.pipeline import attempt
+from strategies.pipeline import run_required
 from tests.strategies.driving import attempted, finish, good, judged_session, staged
 from tests.strategies.invariants import faults
 from tests.strategies.test_invariants import STABLE
@@ -44,7 +44,7 @@ def check_judged(bodies: list[Body], behind: int | None, window: int, options: d
     """
     view, budget = view_of(bodies, 40), Budget.of(window)
     facts = SessionFacts() if behind is None else judged_session(view, min(behind, len(view.transcript.chain) - 1))
-    running = attempt(Requirement.PREPARE, staged("dynacontext", dynacontext=options), (), view, budget, facts)
+    running = run_required(Requirement.PREPARE, staged("dynacontext", dynacontext=options), (), view, budget, facts)
     try:
         after = finish(running, good).view
     except StrategyError:

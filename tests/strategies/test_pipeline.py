@@ -1,4 +1,4 @@
-"""Pipelines: stages run only while the goal is not met; `attempt` reads the requirement's rule."""
+"""Pipelines: stages run only while the goal is not met; `run_required` reads the requirement's rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from strategies.core.plan import Plan, Replace, newest_is_shortened
 from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
-from strategies.pipeline import Outcome, attempt, run
+from strategies.pipeline import Outcome, run, run_required
 from tests.strategies.driving import attempted, condensed, failing, finish, good, ladder, later, staged
 from tests.support.transcripts import (
     Body,
@@ -162,11 +162,11 @@ def test_the_ladder_stops_below_the_trigger() -> None:
     assert running([], 0, rungs, budget=budget).stages == ["a", "b"]
 
 
-# --- attempt ----------------------------------------------------------------------------------------------------
+# --- run_required -----------------------------------------------------------------------------------------------
 
 
 def trying(requirement: Requirement, stages: Sequence[Drops], view: View = VIEW, budget: Budget = BUDGET) -> Outcome:
-    return finish(attempt(requirement, as_stages(stages), [], view, budget, SessionFacts()))
+    return finish(run_required(requirement, as_stages(stages), [], view, budget, SessionFacts()))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,11 @@ def test_soft_alone_runs_no_stage_that_asks(requirement: Requirement, may: bool)
 def test_the_ladder_is_for_the_hard_ones(requirement: Requirement, uses: bool) -> None:
     rung = Drops("rung")
     with suppress(Declined):
-        finish(attempt(requirement, as_stages([Drops("one")]), as_stages([rung]), VIEW, Budget.of(600), SessionFacts()))
+        finish(
+            run_required(
+                requirement, as_stages([Drops("one")]), as_stages([rung]), VIEW, Budget.of(600), SessionFacts()
+            )
+        )
     assert bool(rung.ran) is uses
 
 
