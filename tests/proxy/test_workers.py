@@ -46,7 +46,7 @@ def answers(url: str) -> bool:
 def test_workers_share_a_port_and_its_sessions_and_end_together(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     store = f"sqlite:///{tmp_path}/condenser.db"
     with serving("--upstream", upstream.base_url, "--store", store) as (url, process):
-        await_true(lambda: answers(url), "a worker answers")
+        await_true(lambda: answers(url), "a worker answers", 4 * BOUND)
         named = [*wire.JSON, ("X-Condenser-Session", "one")]
         replies = [wire.request(url, "POST", CHAT, HI, named) for _ in range(8)]
         assert [reply.status for reply in replies] == [200] * 8

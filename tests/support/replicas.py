@@ -75,7 +75,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def await_answer(url: str, process: subprocess.Popen[bytes]) -> None:
     """Returns when a replica answers."""
-    await_true(lambda: _answers(url, process), f"a replica at {url}")
+    await_true(lambda: _answers(url, process), f"a replica at {url}", 4 * BOUND)
 
 
 def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
