@@ -82,7 +82,9 @@ class _OneRequest:
     keep_alive: KeepAlive | None = None
     """Sends signs of life; None if none are wanted."""
     is_in_foreground: bool = False
+    """Whether background calls wait for this request."""
     asks_after_reply: bool = False
+    """Whether a local server is asked after the reply for the window of the model that it may have loaded."""
     is_replying: bool = False
 
     async def serve(self) -> None:
