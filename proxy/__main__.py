@@ -1,4 +1,4 @@
-"""`python -m proxy`: what `condenser` is."""
+"""`python -m proxy` is the same as `condenser`."""
 
 import sys
 

@@ -1,8 +1,8 @@
-"""Keeps web pages out: checks which `Host` and `Origin` a request has.
+"""Keeps web pages out: checks the `Host` and `Origin` of a request.
 
-A page in a browser can send requests to any address that its user's machine reaches, and read the replies if a name of
-its own leads there (DNS rebinding). The browser then names the page in `Origin` and that name in `Host`. Programs send
-no `Origin`, and the host that they were told to use.
+A page in a browser can send requests to any address that its user's machine can reach, and can read the replies if a
+name that the page controls leads to that address (DNS rebinding). The browser then sends the page in `Origin` and that
+name in `Host`. Programs send no `Origin`, and the host that they were told to use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HOST = re.compile(r"\[?([^\[\]]*?)\]?(?::\d*)?")
 
 
 class NotAllowed(ProxyError):
-    """The host that a request asks, or the page that it comes from, is not among those of the settings."""
+    """The host of a request, or the page that sent it, is not among those of the settings."""
 
     status = 403
     type = "invalid_request_error"
@@ -35,7 +35,7 @@ class Guard:
         self._endings = (".localhost", *(host[1:] for host in hosts if host.startswith("*")))
         self._origins = set(settings.server.origins)
         self.known = {b""}
-        """Some of the proxy's own hosts; a request for one of them, without an origin, is allowed without a check.
+        """Some of the proxy's own hosts; a request for one of them, without an origin, needs no further check.
 
         HTTP/1.0 has no host, and no browser speaks it.
         """

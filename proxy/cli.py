@@ -1,4 +1,4 @@
-"""`condenser`: the commands. Each lives in a module that is imported only when the command is given."""
+"""`condenser`: the commands. The module of a command is imported only when the command is given."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ COMMANDS = {
     "memory": "List, search or change the memory cards of a session, in a running proxy.",
     "healthcheck": "Ask a running proxy whether it is alive; exits 0 if so.",
 }
-"""Each command with the line that `--help` has for it."""
+"""The commands, with their lines in `--help`."""
 _PROBES = ("status", "dashboard", "healthcheck")
-"""Those that are functions in one module; every other command is a module of its name."""
+"""The commands that are functions of one module; every other command is a module with its name."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Whoever read the output wants no more of it, as `head` does. What is left in the buffer goes nowhere.
+        # The reader of the output, such as `head`, wants no more of it. The rest of the buffer is thrown away.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except OSError as error:
@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
-    """The arguments of one command; a word that it does not know is an error with the usage of that command."""
+    """The arguments of one command; an unknown word is an error that shows the usage of that command."""
     given = next((word for word in words if word in COMMANDS), None)
     top = argparse.ArgumentParser(prog="condenser", description="Condenses conversation history on the fly.")
     top.add_argument("--version", action="version", version=f"condenser {VERSION}")
@@ -68,7 +68,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
             is_probe = name in _PROBES
             module = import_module(f"proxy.commands.{'probe' if is_probe else name}")
             command.description = text if is_probe else module.__doc__
-            # A command with actions has a `run` for each of them.
+            # A command with actions sets `run` for each of them.
             command.set_defaults(run=getattr(module, name if is_probe else "run", None), parser=command)
             module.add_arguments(command)
     arguments, unknown = top.parse_known_args(words)

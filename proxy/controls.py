@@ -1,11 +1,11 @@
 """The controls of a request: what a client may ask of the proxy, by header, member of the body or suffix of the model.
 
-`Controls` is their table: a field for each, whose `control(...)` says all that is known of it. From these rows come the
-reading of headers and bodies, what a session keeps, `controls.allow` in the settings, errors, and the table of request
-headers in docs/http.md. A new control is one row, its line in the docs, and the code that uses the field.
+`Controls` is their table: it has a field for each, and `control(...)` says everything about it. The reading of headers
+and bodies, what a session keeps, `controls.allow` in the settings, errors, and the check of the table in docs/http.md
+all use these rows. A new control is one row, its line in the docs, and the code that uses the field.
 
-For each control the header wins over the body, and the body over the suffix. What a request leaves unset is taken from
-its session where the control sticks (`Controls.over`), and then from the settings (`proxy.condensing.policy`).
+For each control the header wins over the body, and the body over the suffix. If a request does not set a control, it is
+taken from the session if it sticks (`Controls.over`), and else from the settings (`proxy.condensing.policy`).
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ MIN_WINDOW = 256
 _MAX_ID = 256
 _MAX_MODEL = 512
 _MAX_OPTIONS = 4_096
-"""Characters. Models and options are keys of caches, which no client may fill with long ones."""
+"""Characters. Models and options are keys of caches, which clients must not fill with long keys."""
 _MAX_NAME = 64
 _MIN_LIKENESS = 0.75
-"""How like a known name an unknown one must be for that to be meant."""
+"""How similar an unknown name must be to a known one to be taken for a misspelling of it."""
 _MAX_SHOWN = 4
 _log = logging.getLogger(__name__)
 
 
 # -- values ----------------------------------------------------------------------------------------------------
 # Each function reads the value of a header, or of a member of the body, which may be any JSON value. It raises
-# `ValueError` with the words that follow the name of the header or member.
+# `ValueError` with words that continue the name of the header or member.
 
 
 class Memory(NamedTuple):
@@ -124,18 +124,18 @@ def _word(values: Mapping[str, Any], allowed: str) -> Callable[[Any], Any]:
 
 class Row(NamedTuple):
     key: str
-    """Its name in the settings and in errors, and in the body, where it may have `_` for `-`."""
+    """Its name in the settings, in errors and in the body, which may also have `_` for `-`."""
     read: Callable[[Any], Any]
     what: str
-    """What a value is, for the docs."""
+    """The possible values, for the docs."""
     sticks: str = ""
     """How a session keeps the value, for the docs; "" if it does not."""
     settings: str = ""
-    """The keys of the settings that hold where neither request nor session says, in order, for the docs."""
+    """The keys of the settings that apply if neither request nor session sets it, in order, for the docs."""
 
 
 def control(*row: Any, default: object = None, **more: Any) -> Any:
-    """Declares a control: a field of `Controls` with its `Row`. The default means that a request does not set it."""
+    """Declares a control: a field of `Controls` with its `Row`. The default means that the request does not set it."""
     default_or_factory: dict[str, Any] = {"default_factory": dict} if default is dict else {"default": default}
     return field(**default_or_factory, metadata={"row": Row(*row, **more)})
 
@@ -218,32 +218,32 @@ class Controls:
         "dry-run", _flag, "`true`: answer with plan and view; no upstream call, nothing stored", default=False
     )
     warnings: tuple[str, ...] = field(default=(), compare=False)
-    """What is wrong with the request's headers, and was ignored."""
+    """Problems with the request's headers that were ignored."""
     params: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """The header or member of the body that sets each key, for errors."""
+    """For each key that is set, the header or member of the body that sets it, for errors."""
 
     def param(self, key: str) -> str:
         return self.params.get(key) or _header(key)
 
     @property
     def needs_reading(self) -> bool:
-        """Whether the request can only be answered if its body can be read."""
+        """Whether the request can be answered only if its body can be read."""
         return self.dry_run or self.append
 
     @property
     def treatment(self) -> Hashable:
-        """All but those that only select the history, as a key: requests with the same key are treated alike."""
+        """The controls that do more than select the history, as a key: requests with equal keys are treated alike."""
         return *_TREATMENT(self), repr(self.options)
 
     def over(self, kept: Mapping[str, Any]) -> Controls:
-        """These controls, and where they set nothing, those that a session has kept and that can still be read."""
+        """These controls; those that are not set are taken from what a session has kept, if it can be read."""
         stored = {name: _stored(row, kept.get(name)) for name, row in _STICKY.items()}
         if self.strategy is not None or stored["strategy"] is None:
             del stored["options"]  # options belong to the strategy that they were sent with
         return replace(self, **{name: getattr(self, name) or stored[name] for name in stored if stored[name]})
 
     def kept(self, before: Mapping[str, Any], pipeline: Pipeline) -> dict[str, Any]:
-        """What the session keeps after this request, which is served with `pipeline`; so far it has kept `before`."""
+        """What the session keeps after this request, given what it kept `before` and the request's `pipeline`."""
         own = {name: getattr(self, name) for name in _STICKY}
         strategy, options = own.pop("strategy"), own.pop("options")
         own = {name: str(value) for name, value in own.items() if value not in (None, False)}
@@ -257,7 +257,7 @@ def _header(key: str) -> str:
 
 
 def _stored(row: Row, value: object) -> Any:
-    """What a session has kept of a control; None if that cannot be read."""
+    """The value of a control that a session has kept; None if it cannot be read."""
     try:
         return row.read(value)
     except ValueError:
@@ -265,7 +265,7 @@ def _stored(row: Row, value: object) -> Any:
 
 
 ROWS: Mapping[str, Row] = {each.name: each.metadata["row"] for each in fields(Controls) if each.metadata}
-"""The controls by their field."""
+"""The controls, by field."""
 KEYS = tuple(row.key for row in ROWS.values())
 _STICKY = {name: row for name, row in ROWS.items() if row.sticks}
 _TREATMENT = attrgetter(*(name for name in ROWS if name not in ("session", "if_head", "options")))
@@ -288,9 +288,9 @@ def read(
     suffix: Pipeline | None,
     check: Callable[[Controls], None] | None = None,
 ) -> Controls:
-    """The controls of a request; raises `BadRequest` that names the header or member that is wrong.
+    """The controls of a request; raises `BadRequest` that names the wrong header or member.
 
-    `check` raises it for those that may not be set.
+    `check` raises it for controls that clients may not set.
     """
     from_headers, unknown = _from_headers(headers)
     from_suffix: dict[str, Given] = {"strategy": ("model", str(suffix))} if suffix else {}
@@ -347,9 +347,9 @@ def _from_body(extension: object) -> dict[str, Given]:
 class UnknownHeaders:
     """Warns of request headers that begin with `X-Condenser-` and name no control.
 
-    A request with one is served, for a newer client may talk to an older proxy. A misspelt name must not go unnoticed
-    either, so the reply names it, and so does the log when it first comes. Names come from clients: at most `most` of
-    them are kept, and none is logged beyond those.
+    A request with such a header is served, because a newer client may talk to an older proxy. But a misspelling must
+    not go unnoticed, so the reply names the header, and the log names it when it first occurs. Because names come from
+    clients, at most `most` of them are kept and logged.
     """
 
     def __init__(self, most: int = 32) -> None:
@@ -357,7 +357,7 @@ class UnknownHeaders:
         self._logged: set[str] = set()
 
     def warnings(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Warnings about the first of these names in plain ASCII, without values; each that is new is logged too."""
+        """Warnings about the first of these names in plain ASCII, without values; new ones are also logged."""
         return tuple(map(self._warning, names[:_MAX_SHOWN]))
 
     def _warning(self, name: str) -> str:
@@ -377,13 +377,13 @@ _UNKNOWN = UnknownHeaders()
 
 
 def check_model(model: object) -> None:
-    """Raises `BadRequest` for a name that is too long to be that of a model."""
+    """Raises `BadRequest` if the name of a model is too long."""
     if isinstance(model, str) and len(model) > _MAX_MODEL:
         raise BadRequest(f"'model' has more than {_MAX_MODEL} characters.", param="model")
 
 
 def split_model(model: object) -> tuple[str | None, Pipeline | None]:
-    """The model's name without its suffix, and the pipeline that the suffix names, if it names one."""
+    """The name of a model without its suffix, and the pipeline that the suffix names, if any."""
     if not isinstance(model, str):
         return None, None
     name, mark, suffix = model.rpartition("@")

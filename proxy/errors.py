@@ -1,7 +1,7 @@
-"""Errors of the proxy itself, as clients get them; docs/http.md lists them.
+"""The proxy's own errors, as clients get them; docs/http.md lists them.
 
-Every one is sent as `{"error": {"message", "type", "param", "code"}}` with JSON nulls, the form that OpenAI's SDKs
-read. Errors of the upstream are not among them: they pass through as they are.
+They are sent as `{"error": {"message", "type", "param", "code"}}`, the form that OpenAI's SDKs read; missing values are
+null. The upstream's errors are not among them: they pass through unchanged.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _INVALID = "invalid_request_error"
 
 
 class ProxyError(Exception):
-    """The base of all errors of the proxy, with the message of those that always say the same.
+    """The base of all errors of the proxy. `message` is a default for errors that always say the same.
 
-    `param` names the header or member of the request that is wrong, if one is. `headers` are sent with the error.
+    `param` names the wrong header or member of the request, if there is one. `headers` are sent with the error.
     """
 
     status, type = 500, "server_error"
@@ -49,13 +49,13 @@ class BadRequest(ProxyError):
 
 
 class ContextLengthExceeded(BadRequest):
-    """The part of the request that cannot be condensed exceeds the window; the message says where the tokens are."""
+    """The part of the request that cannot be condensed exceeds the window; the message says what takes the tokens."""
 
     code = "context_length_exceeded"
 
 
 class CredentialUnproven(ProxyError):
-    """Stored text is asked for with a credential of which it is not known whether the upstream accepts it."""
+    """A request for stored text whose credential the upstream has neither accepted nor refused."""
 
     status, type, code = 403, _INVALID, "credential_unproven"
     message = (
@@ -75,12 +75,12 @@ class CredentialRefused(ProxyError):
         self._body = body
 
     def to_json(self) -> bytes:
-        """The upstream's own error, if it is one; else ours."""
+        """The upstream's own error if it is JSON, else the proxy's."""
         return self._body if json_or_none(self._body) is not None else super().to_json()
 
 
 class HeadMismatch(ProxyError):
-    """The stored history is not the one that an append was made for: its head is `head`, and the client gave another.
+    """An append names a head other than `head`, that of the stored history.
 
     The head of a history without messages begins with `0-`.
     """
@@ -110,18 +110,18 @@ class UpgradeRefused(ProxyError):
     status, type, code = 426, _INVALID, "upgrade_refused"
     message = "This proxy serves HTTP only; send the request without an upgrade."
     param = "Upgrade"
-    headers = (("connection", "close"),)  # what follows an upgrade on a connection is read as the other protocol
+    headers = (("connection", "close"),)  # the client may send the other protocol after an upgrade
 
 
 class HistoryUnavailable(ProxyError):
-    """Append mode needs the stored history, and the store does not answer; nothing may be sent without it."""
+    """Append mode needs the stored history, and the store does not answer, so nothing can be sent."""
 
     status = 503
     code = "history_unavailable"
 
 
 class ShuttingDown(ProxyError):
-    """The proxy stops before the reply has ended."""
+    """The proxy is stopping before the reply has ended."""
 
     status = 503
     code = "shutting_down"
@@ -129,7 +129,7 @@ class ShuttingDown(ProxyError):
 
 
 class Overloaded(ProxyError):
-    """The proxy has as much work as it takes; the request may be sent again after `RETRY_AFTER` seconds."""
+    """The proxy has too much work; the request may be sent again after `RETRY_AFTER` seconds."""
 
     status = 503
     code = "overloaded"
@@ -137,7 +137,7 @@ class Overloaded(ProxyError):
 
 
 class UpstreamUnavailable(ProxyError):
-    """The upstream gave no answer, or broke one off."""
+    """The upstream gave no answer, or broke it off."""
 
     status, type, code = 502, "upstream_error", "upstream_unreachable"
 
@@ -148,18 +148,18 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
 
 
 def http_error_body(status: int, message: str = "") -> bytes:
-    """The body for a plain HTTP error, such as 404 or 405; without a message it has the status' own phrase."""
+    """The body for a plain HTTP error, such as 404 or 405; the default message is the phrase of the status."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     phrase = HTTPStatus(status).phrase
     return error_body(message or phrase, kind, None, phrase.lower().replace(" ", "_"))
 
 
 class SettingsError(Exception):
-    """The settings cannot be used; the message has a line for each key that is wrong. No client gets this one."""
+    """The settings cannot be used; the message has a line for each wrong key. Clients never get this error."""
 
 
 class CommandFailed(Exception):
-    """A command cannot do its work; the message is for the user, and `code` is its exit code."""
+    """A command failed; the message is for the user, and `code` is the exit code."""
 
     def __init__(self, message: str, code: int = 1) -> None:
         super().__init__(message)

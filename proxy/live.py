@@ -1,6 +1,6 @@
-"""What conversations do now: a row for each that this process has served, for `wrap`, `watch` and pages.
+"""The live conversations: a row for each that this process has served, for `wrap`, `watch` and the dashboard.
 
-It is kept in memory: the rows begin with the process, and each worker has its own. They hold no text of messages.
+The rows are kept in the memory of each worker, and begin with it. They hold no text of messages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from proxy.reasons import Action
 from proxy.runtime.lru import Lru
 
 MAX_ROWS = 256
-"""Maximum number of conversations; the one that was served longest ago goes first."""
+"""Maximum number of conversations; those that were served longest ago are dropped first."""
 
 
 @dataclass(slots=True)
@@ -34,11 +34,11 @@ class _Row:
     client_tokens: int = 0
     forwarded_tokens: int = 0
     condensations: list[str] = field(default_factory=list)
-    """Ids of those that views have applied first here, the latest last."""
+    """The ids of new condensations, the latest last."""
     cost: float | None = None
-    """What the requests have cost, in the currency of the prices; None where there are none."""
+    """The cost of the requests, in the currency of the prices; None if there are no prices."""
     saved_cost: float | None = None
-    """What the saved tokens would have cost had all of them come from the upstream's cache: the least it can be."""
+    """The least that the saved tokens would have cost: if all of them had come from the upstream's cache."""
     last_at: float = 0.0
 
 
@@ -50,7 +50,7 @@ class Live:
         self._clock = clock
 
     def record(self, tenant: str, model: str, decision: Decision, usage: Usage | None) -> None:
-        """Records a request that the upstream has answered; without a `usage` its prompt counts as read anew."""
+        """Records a request that the upstream has answered; without a `usage` its prompt counts as uncached."""
         key = tenant, decision.session
         row = self._rows.use(key) or self._rows.put(key, _Row(*key))
         counted = usage or Usage(decision.expected_tokens)

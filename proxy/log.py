@@ -1,7 +1,7 @@
-"""The log on standard error: the line of each request, and the forms that lines have.
+"""The log on standard error: a line for each request, as text or JSON.
 
-A line carries counts and names only, never content and never a credential. What a client has chosen is cut, and no
-character of it can end or colour a line.
+A line carries only counts and names, never content and never a credential. Names chosen by clients are cut, and no
+character of them can end or colour a line.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = logging.getLogger(LOGGER)
 
 @dataclass(slots=True, eq=False)
 class RequestLine:
-    """One request and what became of it; filled in while it is served."""
+    """The log line of one request; its fields are set while the request is served."""
 
     id: str
     method: str
@@ -42,20 +42,20 @@ class RequestLine:
     model: str | None = None
     exchange: Exchange | None = None
     outcome: tuple[str, str] = ("", "")
-    """Action and reason of a request on which nothing was decided."""
+    """Action and reason of a request without an exchange."""
     error: str | None = None
-    """The code of an error of the proxy's own."""
+    """The code of one of the proxy's own errors."""
     upstream_ms: float = 0.0
-    """Milliseconds until the upstream answered a request on which nothing was decided."""
+    """Milliseconds until the upstream answered a request without an exchange."""
     _started: float = field(default_factory=perf_counter)
 
     def write(self) -> None:
-        """Writes the line, which is made only if its level is logged."""
+        """Writes the line; its text is made only if its level is logged."""
         level = logging.INFO if self.status is not None and self.status < 500 else logging.WARNING
         if self.path in _QUIET:
             level = logging.DEBUG
         if _log.isEnabledFor(level):
-            # Not by `log`, which searches the stack for the caller: a request is logged from here only.
+            # `log` would search the stack for the caller, which is always this function.
             _log.handle(_log.makeRecord(LOGGER, level, __file__, 0, self, (), None))
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class RequestLine:
         return ", ".join(filter(None, parts))
 
     def fields(self) -> dict[str, Any]:
-        """The same as members of a JSON object; what is not known is left out."""
+        """The line as members of a JSON object; unknown values are left out."""
         exchange, (action, reason) = self.exchange, self.outcome
         fields: dict[str, Any] = {
             "request_id": self.id,
@@ -104,12 +104,12 @@ def _second(seconds: int) -> str:
 
 
 def _time(record: logging.LogRecord) -> str:
-    """When a record was made, in UTC, to the millisecond."""
+    """The time of a record, in UTC, to the millisecond."""
     return f"{_second(int(record.created))}.{int(record.msecs):03}Z"
 
 
 class JsonLines(logging.Formatter):
-    """Formats log records as JSON, one per line, with the fields of the request if a record is of one."""
+    """Formats log records as JSON, one per line; the record of a request has its fields too."""
 
     def format(self, record: logging.LogRecord) -> str:
         document = {
@@ -134,17 +134,17 @@ class TextLines(logging.Formatter):
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """Whether a record of uvicorn tells something new.
+    """Whether a record of uvicorn says anything new.
 
-    The relay leaves a reply unfinished when the upstream has, so that the client sees that it was cut, and logs that.
-    uvicorn takes it for a defect of the app, and a request that is cancelled at the end too.
+    If the upstream leaves a reply unfinished, so does the relay, which lets the client see that, and logs it. uvicorn
+    takes this for a defect of the app, and also a request that is cancelled when the server stops.
     """
     is_cancelled = record.exc_info is not None and isinstance(record.exc_info[1], asyncio.CancelledError)
     return not is_cancelled and record.msg != "ASGI callable returned without completing response."
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Writes to what is standard error when a line is written, which may have been replaced since."""
+    """Writes to the current standard error, which may be replaced while the program runs."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -155,14 +155,14 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
 
 def configure_logging(settings: LogSettings) -> None:
-    """Sends the log to standard error, that of the libraries too. Only the program calls this, never the app."""
+    """Sends the log to standard error, including the libraries' log. Only the program calls this, never the app."""
     handler = _StandardError()
     handler.setFormatter(JsonLines() if settings.format == "json" else TextLines())
     root, level = logging.getLogger(), logging.getLevelNamesMapping()[settings.level.upper()]
     root.handlers = [handler]
     root.setLevel(max(level, logging.WARNING))
     logging.getLogger("uvicorn.error").addFilter(_is_worth_a_line)
-    # No line shows these, and to find them out takes longer than to write the line.
+    # No line shows these, and finding them takes longer than writing the line.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for name in (LOGGER, "proxy"):
         logging.getLogger(name).setLevel(level)

@@ -23,7 +23,7 @@ VERSION = _version()
 
 
 def config_directory() -> Path:
-    """The directory of `models.toml` and `tool_output.toml`: packed, or in a checkout the repository's `config/`."""
+    """The directory of `models.toml` and `tool_output.toml`: in the package, or in a checkout `config/`."""
     packed = _PACKAGE / "_config"
     return packed if packed.is_dir() else _PACKAGE.parent / "config"
 

@@ -1,4 +1,4 @@
-"""Reads the name of a pipeline, and says what is wrong with a text that is none."""
+"""Reads the names of pipelines, and says what is wrong with a name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Plots as SVG in HTML, drawn here: each is a figure with a table of the same data under it. Pure; all text is escaped.
+"""Draws plots as SVG in HTML: each is a figure with a table of the same data below it. Pure; all text is escaped.
 
-What tells series apart is a colour, a dash and a name, so never a colour alone. The colours are Okabe and Ito's that
-have a contrast of 3:1 on white and on a dark page; the classes `s0` to `s3` are in the page's style.
+Series differ in colour, dash and name, never in colour alone. The colours are those of Okabe and Ito that have a
+contrast of 3:1 both on white and on a dark page; the classes `s0` to `s3` are in the style of the page.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DASHES = ("", "7 4", "2 4", "10 4 2 4", "4 2 1 2")
 
 
 class Line(NamedTuple):
-    """One value for each request from 1 on; None leaves a gap. `marked` are requests with a sign, counted from 1."""
+    """A value for each request; None leaves a gap. `marked` are the numbers of requests with a sign, from 1."""
 
     name: str
     values: Sequence[float | None]
@@ -27,7 +27,7 @@ class Line(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """A value with its interval, the same number three times where there is none."""
+    """A value with its interval; without an interval, all three numbers are equal."""
 
     name: str
     value: float
@@ -37,7 +37,7 @@ class Bar(NamedTuple):
 
 
 def line_plot(title: str, lines: Sequence[Line], limits: Mapping[str, float], sign: str, *, unit: str) -> str:
-    """Lines over requests, with `limits` as level lines; `sign` says what a mark on a line means."""
+    """A plot of lines over requests, with `limits` as level lines; `sign` says what a mark on a line means."""
     count = max((len(line.values) for line in lines), default=1)
     values = [value for line in lines for value in line.values if value is not None]
     top = _round_up(max([*values, *limits.values()], default=1.0) or 1.0)
@@ -63,7 +63,7 @@ def line_plot(title: str, lines: Sequence[Line], limits: Mapping[str, float], si
 
 
 def bar_plot(title: str, told: str, bars: Sequence[Bar], line_at: float | None = None) -> str:
-    """A bar for each value, its interval as a thin line; `line_at` is where a level line stands."""
+    """A plot with a bar for each value, and its interval as a thin line; `line_at` is the value of a level line."""
     ends = [end for bar in bars for end in (bar.value, bar.low, bar.high)]
     least, most = min([0.0, *ends]), max([line_at or 0.0, *ends]) or 1.0
     width, height = WIDTH - LABEL - 200, BAR * len(bars) + 12
@@ -84,7 +84,7 @@ def bar_plot(title: str, told: str, bars: Sequence[Bar], line_at: float | None =
 
 
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """An HTML table, whose first column heads its rows."""
+    """An HTML table whose first column holds the headings of its rows."""
     titles = "".join(f'<th scope="col">{escape(each)}</th>' for each in head)
     body = "".join(
         f'<tr><th scope="row">{escape(first)}</th>{"".join(f"<td>{escape(each)}</td>" for each in cells)}</tr>\n'
@@ -143,6 +143,6 @@ def _cell(line: Line, place: int) -> str:
 
 
 def _round_up(value: float) -> float:
-    """The next 1, 2, 4 or 8 times a power of ten."""
+    """The value rounded up to 1, 2, 4 or 8 times a power of ten."""
     power = 10.0 ** floor(log10(value))
     return next(step * power for step in (1, 2, 4, 8, 10) if step * power >= value * 0.999999)

@@ -1,7 +1,7 @@
-"""Quotes in messages: what a user wrote, made safe to show.
+"""Makes users' values safe to show in messages.
 
-A value may be a megabyte long or hold control characters that would forge a line of a log, so every message that
-repeats one has it from here.
+A value may be a megabyte long, or hold control characters that would forge a line of a log, so every message that
+repeats a value uses these functions.
 """
 
 from __future__ import annotations
@@ -11,33 +11,33 @@ import re
 import reprlib
 
 QUOTED = 64
-"""Characters of a value that are shown."""
+"""Characters that are shown of a value."""
 _WORD = re.compile(r"[A-Za-z0-9._:/@+-]+")
 
 
 def printable(text: str, most: int = QUOTED, instead: str = "?") -> str:
-    """The first `most` characters of a text, with `instead` for each that cannot be printed and "…" for the rest."""
+    """The first `most` characters of a text, with `instead` for unprintable characters and "…" for the rest."""
     shown = "".join(char if char.isprintable() else instead for char in text[:most])
     return shown + "…" if len(text) > most else shown
 
 
 def one_line(text: str) -> str:
-    """A whole text in one line, with a space for each character that cannot be printed."""
+    """A whole text in one line, with spaces for unprintable characters."""
     return printable(text, len(text), " ")
 
 
 def label(text: str, most: int = QUOTED) -> str:
-    """A name as a line of the log has it: in single quotes, and as `printable`, if it may not pass for one word."""
+    """A name for a line of the log; `quoted` unless it is one plain word."""
     return text if len(text) <= most and _WORD.fullmatch(text) else quoted(text, most)
 
 
 def quoted(value: object, most: int = QUOTED) -> str:
-    """A value as `printable` has it, in single quotes; one that is no text as JSON has it, and a deep one in part."""
+    """A value in single quotes, made `printable`; a value that is no text is shown as JSON, and a deep one in part."""
     return f"'{printable(_text(value), most)}'"
 
 
 def not_this(value: object) -> str:
-    """`, not 'VALUE'`; "" for a value that may be or hold a credential: an address, a key, a long text."""
+    """`, not 'VALUE'`; "" if the value may contain a credential: an address, a key, a long text."""
     text = _text(value)
     may_be_secret = "://" in text or "@" in text or text.startswith("sk-") or len(text) > QUOTED
     return "" if may_be_secret else f", not {quoted(text)}"
@@ -50,10 +50,10 @@ def _text(value: object) -> str:
 
 
 def redacted(url: str) -> str:
-    """`url` without user, password and options. It does not parse the URL: a malformed one must not leak either."""
+    """`url` without user, password and options. It is not parsed, because a malformed URL must not leak them either."""
     scheme, separator, place = url.partition("://")
     if not separator:
-        return "***"  # nothing tells what part of this is secret
+        return "***"  # any part of this may be secret
     if scheme.lower() in {"sqlite", "memory"}:
         return url
     user, at, address = place.rpartition("@")
@@ -62,7 +62,7 @@ def redacted(url: str) -> str:
 
 
 def in_words(error: Exception) -> str:
-    """What an error says, without Python's own form of an error of the system."""
+    """The message of an error, without Python's form for errors of the system."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

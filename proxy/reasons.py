@@ -1,7 +1,7 @@
 """The closed list of values of `X-Condenser-Reason`. `docs/reasons.md` has a heading for each.
 
 A request has one reason. A reason that merely says why nothing was condensed, or no more than before, gives way to
-one that tells the client something about its request; the two sets at the end say which reasons these are.
+one that tells the client something about its request. The two sets below `Reason` hold the reasons that give way.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Reason(StrEnum):
 
 
 NOTHING_CONDENSED = frozenset({"", Reason.BELOW_MARKS, Reason.WAITING_FOR_STEP, Reason.WINDOW_UNKNOWN})
-"""Reasons, and the lack of one, that say only that there was no cause to condense."""
+"""Reasons (or none) which only say that there was no cause to condense."""
 NO_MORE_CONDENSED = NOTHING_CONDENSED | {
     Reason.REVERTED,
     Reason.NOT_PREPARED,
@@ -89,11 +89,11 @@ NO_MORE_CONDENSED = NOTHING_CONDENSED | {
     Reason.SUMMARY_BOUNDARY,
     *(reason for reason in Reason if reason.startswith("nothing-to-")),
 }
-"""Also those that say only that condensing was tried, or put off, and saved nothing more."""
+"""These, and the reasons which only say that condensing was tried, or put off, and saved nothing more."""
 
 
 class Action(StrEnum):
-    """The kind of view that is forwarded, as `X-Condenser-Action` says it."""
+    """The kind of view that is forwarded: the values of `X-Condenser-Action`."""
 
     PASSED = "passed"
     REPLAYED = "replayed"
@@ -105,7 +105,7 @@ class Action(StrEnum):
 
 
 class Trigger(StrEnum):
-    """Why the view was condensed, as `X-Condenser-Trigger` says it."""
+    """Why the view was condensed: the values of `X-Condenser-Trigger`."""
 
     NONE = "none"
     JUDGE = "judge"

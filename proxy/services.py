@@ -88,7 +88,7 @@ class Services:
             settings.background,
             own_key=key is not None,
             clock=clock,
-            on_call=self.telemetry.record_call,
+            report=self.telemetry.record_call,
             is_serial=lambda: self.discovered.is_local,
         )
         knowledge = self._knowledge()

@@ -1,7 +1,7 @@
 """Telemetry: the Prometheus metrics.
 
-They carry counts and names only, never content and never a credential. The parts of the proxy report an event by
-calling `Telemetry.count`, or a `record_…` method where more than one number changes.
+They carry only counts and names, never content and never a credential. The parts of the proxy report an event by
+calling `Telemetry.count`, or a `record_…` method if more than one number changes.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "in_flight": (Gauge, "Requests under way.", ()),
     "queue": (Gauge, "Requests that wait to be served.", ()),
 }
-"""Each metric, without the `condenser_` of its name: its kind, what it counts, its labels."""
+"""Each metric, by its name without `condenser_`: its kind, what it counts, its labels."""
 
 
 class Telemetry:
-    """The metrics; one per app, with a registry of its own."""
+    """The metrics of one app, with a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -56,10 +56,10 @@ class Telemetry:
         }
         # Cached, because every request counts: looking up a labelled counter takes longer than incrementing it.
         self.metric = cache(lambda name, *labels: made[name].labels(*labels) if labels else made[name])
-        """A metric by its name and the values of its labels."""
+        """A metric, by its name and the values of its labels."""
         self._models: set[str] = set()
         self.in_flight = 0
-        """Requests under way; who serves one counts it."""
+        """Requests under way; `proxy/serving/` counts them."""
         self.metric("in_flight").set_function(lambda: self.in_flight)
         self.metric("store_writable").set(1)
 
@@ -72,9 +72,9 @@ class Telemetry:
                 self.metric("calibration_error", self._label(model), kind).set(error)
 
     def _label(self, model: str) -> str:
-        """The label of a model: its name, if that is a short plain one among the first `MAX_MODELS`; else `OTHER`.
+        """The label of a model: its name if that is short and plain and one of the first `MAX_MODELS`, else `OTHER`.
 
-        Clients choose model names, and `/metrics` shows them to everyone who can read it.
+        Clients choose the names of models, and `/metrics` shows them to everyone who can read it.
         """
         if len(self._models) < MAX_MODELS and label(model) == model:
             self._models.add(model)
@@ -105,7 +105,7 @@ class Telemetry:
             self.count("condensations_total", decision.trigger)
 
     def record_write(self, failure: str) -> None:
-        """Records a write to the store; `failure` is the reason why it failed, "" if it did not."""
+        """Records a write to the store; `failure` is the reason if it failed, else ""."""
         self.metric("store_writable").set(not failure)
         if failure:
             self.count("store_failed_writes_total", failure)

@@ -1,4 +1,4 @@
-"""The table of strategies, and pipelines of them.
+"""The table of strategies, and how pipelines are parsed.
 
 A new strategy is one file and one row in `TABLE`; `CONTRIBUTING.md` lists its tests and documents.
 """
@@ -83,7 +83,7 @@ def _parse(text: str) -> Pipeline | None:
 
 
 def options_by_stage(pipeline: Pipeline, options: Mapping[str, object]) -> dict[str, dict[str, object]]:
-    """Options by stage. `mask.keep` names its stage, a bare key must belong to one stage only; raises `OptionError`."""
+    """Options by stage. `mask.keep` names its stage; a bare key must belong to only one stage. Raises `OptionError`."""
     by_stage: dict[str, dict[str, object]] = {}
     for key, value in options.items():
         stage, _, name = key.rpartition(".")
@@ -95,7 +95,7 @@ def options_by_stage(pipeline: Pipeline, options: Mapping[str, object]) -> dict[
 
 def _owner(pipeline: Pipeline, name: str) -> str:
     """The stage that has the option `name`."""
-    known = {(stage, each.name): each for stage in pipeline.names for each in fields(TABLE[stage].options)}
+    known = {(stage, option.name): option for stage in pipeline.names for option in fields(TABLE[stage].options)}
     owners = [stage for stage, option in known if option == name]
     if not owners:
         raise unknown_option(name, {".".join(key): declared for key, declared in known.items()})
@@ -109,9 +109,9 @@ def stages(
     options: Mapping[str, Mapping[str, object]],
     defaults: Mapping[str, Mapping[str, object]],
 ) -> list[Strategy]:
-    """Strategies ready to run. By stage, `options` win over `defaults`, and those over the strategy's own defaults.
+    """Strategies ready to run. For each stage, `options` win over `defaults`, and these over the strategy's own.
 
-    An option `mode` stands for the values of its preset, on the level where it is set.
+    An option `mode` stands for the values of its preset, on the level on which it is set.
     """
     strategies: list[Strategy] = []
     for name in names:

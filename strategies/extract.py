@@ -1,8 +1,8 @@
 """`extract`: old history becomes a record made by rules, without a model.
 
-The record keeps what the last resort must not lose: the user's words, in order and verbatim, the newest where not all
-fit (rules stay in the ledger); which tools worked on which files; errors; the assistant's last words. An earlier record
-comes before all that, and the ledger after it.
+The record keeps what even the last resort must not lose: the user's words, verbatim and in order, or only the newest if
+not all fit (rules stay in the ledger); which tools worked on which files; errors; the assistant's last words. An
+earlier record comes first, and the ledger last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strategies.core.options import Options, option
 from strategies.core.paths import target
 from strategies.core.plan import Plan, Split, replace_before
 from strategies.core.protocol import SessionFacts, Steps, Strategy
-from strategies.core.replacement import frame_tokens, previous_text, replacement, stands_for, text_room
+from strategies.core.replacement import frame_tokens, previous_text, replaced_count, replacement, text_room
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View
 from strategies.rule_record import section_within, user_lines
@@ -45,8 +45,10 @@ class ExtractOptions(Options):
 
     max_tokens: int = option(1_200, 100)
     depth: float = option(0.3, 0.1, 1)
-    """The share of usable that a view is cut down to where the goal is higher: no call is made, and the next cut comes
-    later."""
+    """The share of usable to which a view is cut even if the goal is higher.
+
+    A deeper cut costs no call, and the next one comes later.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +72,9 @@ class Extract(Strategy):
         text = append_ledger(record(view, end, record_room), kept)
         if not text:
             raise NothingToDo("nothing-to-extract")
-        piece = replacement(text, stands_for(view, end), view.counter.dialect, chinese=is_chinese(view.transcript))
+        piece = replacement(text, replaced_count(view, end), view.counter.dialect, chinese=is_chinese(view.transcript))
         edit = replace_before(view, end, piece, budget.task_cap)
-        return Plan((edit,), {"extractedMessageCount": stands_for(view, end)})
+        return Plan((edit,), {"extractedMessageCount": replaced_count(view, end)})
 
 
 def record(view: View, end: int, cap: int) -> str:
@@ -96,9 +98,8 @@ def record(view: View, end: int, cap: int) -> str:
 def _shorten_record(record: str, cap: int, counter: TokenCounter) -> str:
     """An earlier record in whole lines. If it is too long, lines of actions are dropped first.
 
-    Then go the oldest lines of a record of this kind, and the last of one that a model wrote.
-
-    A record without any line that fits, such as prose in one paragraph, is cut in the middle instead.
+    Next to go are the oldest lines of a record of this kind, or the last ones of a record that a model wrote. If no
+    line fits, as in a record of one long paragraph, the record is cut in the middle instead.
     """
     lines = [line for line in record.splitlines() if line.strip()]
     sizes = [counter.text(line) + 1 for line in lines]

@@ -1,7 +1,7 @@
 """`half-window`: the older half of the rounds becomes one summary.
 
 The split moves to the start of its turn, or to the end of that turn if nothing would be left to summarize. If the view
-is then still above its goal, it moves on to later legal cuts, turn boundaries first, until the goal is met.
+is then still above its goal, the split moves on to later legal cuts, turn boundaries first, until the goal is met.
 docs/strategies.md lists where this departs from the source document of the algorithm.
 
 Fallback levels: 0 half window; 1 too few rounds, so all but the last are summarized; 2 too few rounds after an
@@ -27,7 +27,7 @@ from strategies.core.view import View
 from strategies.summarizing import plan_record, span_before
 
 _INSIDE = "inside-turn"
-"""What `splitStrategy` and `boundaryAdjustmentType` are where a finished turn is split."""
+"""The `splitStrategy` and `boundaryAdjustmentType` if a finished turn is split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class RoundCursor(NamedTuple):
     """A round and the turn that it belongs to."""
 
     turn: int
-    """The index of the turn; -1 for the turn that goes on."""
+    """The index of the turn; -1 for the last turn, which may be unfinished."""
     round: int
     span: Round
     start_of_turn: int | None
@@ -56,7 +56,7 @@ class RoundCursor(NamedTuple):
 
     @property
     def cut(self) -> int:
-        """The item at which the list is split before this round; a turn's user message stays with its first round."""
+        """The item before which the list is split to keep this round; a user message stays with its first round."""
         return self.span.start if self.start_of_turn is None else self.start_of_turn
 
 
@@ -69,9 +69,9 @@ class SplitDecision(NamedTuple):
     cut: int
     """The item before which everything is summarized."""
     strategy: str
-    """The document's `splitStrategy`; or `inside-turn`."""
+    """The document's `splitStrategy`, or `inside-turn`."""
     boundary: str = "exact"
-    """The document's `boundaryAdjustmentType`; or `inside-turn`."""
+    """The document's `boundaryAdjustmentType`, or `inside-turn`."""
     delta: int = 0
     reason: str = ""
 
@@ -107,7 +107,7 @@ def collect_rounds(view: View) -> list[RoundCursor]:
 
 
 def decide(view: View, cursors: list[RoundCursor], options: HalfWindowOptions) -> SplitDecision:
-    """The split of the document: half of the rounds, at a turn boundary; or one of its fallbacks."""
+    """The split that the document describes: half of the rounds, at a turn boundary; or one of its fallbacks."""
     index = len(cursors) - max(options.min_overlap + 1, ceil(len(cursors) / 2))
     if index > 0 and len(cursors) >= options.min_rounds:
         return _to_turn_boundary(view, cursors, index, options.min_overlap)
@@ -121,9 +121,9 @@ def decide(view: View, cursors: list[RoundCursor], options: HalfWindowOptions) -
 
 
 def _to_turn_boundary(view: View, cursors: list[RoundCursor], index: int, overlap: int) -> SplitDecision:
-    """The split at or near cursor `index`, the first one to keep, that leaves finished turns whole.
+    """The split nearest to cursor `index`, the first one to keep, that leaves finished turns whole.
 
-    A first turn that reaches over the last split that keeps `overlap` + 1 rounds is split there.
+    At least `overlap` + 1 rounds are kept, even if that splits the first turn.
     """
     end, boundary = index, "exact"
     while end > 0 and _place(cursors, end) == _INSIDE:
@@ -143,7 +143,7 @@ def _place(cursors: list[RoundCursor], index: int) -> str:
 
 
 def _labelled(cursors: list[RoundCursor], decision: SplitDecision) -> SplitDecision:
-    """The decision with the labels of the place where it splits; level 1 has no `splitStrategy`."""
+    """The decision with the labels of its split; level 1 has no `splitStrategy`."""
     place = _place(cursors, decision.first_kept)
     boundary = "adjusted-to-turn-end" if decision.boundary == _INSIDE else decision.boundary
     return decision._replace(

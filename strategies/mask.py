@@ -1,7 +1,7 @@
 """`mask`: old tool results, and large arguments of old calls, become one line each.
 
-What a command said may not be had again, so its line is followed by an excerpt. docs/strategies.md says what stays.
-No model is asked, no message disappears, calls keep their results.
+A command's output may be impossible to get again, so its line is followed by an excerpt. docs/strategies.md says what
+stays. No model is asked, no message disappears, calls keep their results.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ class Mask(Strategy):
     name: ClassVar[str] = "mask"
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans to mask everything old at once: after one big step the prefix stays the same for long."""
+        """Plans to mask everything old at once: after one big step, the prefix stays the same for a long time.
+
+        If that misses the goal, fewer rounds are kept, as many as still meet it.
+        """
         yield from ()
         plan = self._plan(view, budget, self.options.keep)
         after = apply(view, plan)
@@ -63,25 +66,25 @@ class Mask(Strategy):
     def _plan(self, view: View, budget: Budget, keep: int) -> Plan:
         files = _Files(int(budget.usable * self.options.paths), chinese=is_chinese(view.transcript))
         edits: list[Replace] = []
-        for number, each in enumerate(reversed(view.structure.rounds)):
-            is_old = number >= keep and each.end <= view.last_cut
+        for number, span in enumerate(reversed(view.structure.rounds)):
+            is_old = number >= keep and span.end <= view.last_cut
             if is_old:
-                edits.extend(self._round(view, each, files))
+                edits.extend(self._round(view, span, files))
             else:
-                files.note(view, each)
+                files.note(view, span)
         edits.sort(key=lambda edit: edit.start)
         return Plan(tuple(edits), {"maskedMessageCount": len(edits), "keptFileCount": files.kept})
 
-    def _round(self, view: View, each: Round, files: _Files) -> Iterator[Replace]:
-        answered = answered_calls(view.items[each.start : each.end])
-        for i in range(each.end - 1, each.start - 1, -1):
+    def _round(self, view: View, span: Round, files: _Files) -> Iterator[Replace]:
+        answered = answered_calls(view.items[span.start : span.end])
+        for i in range(span.end - 1, span.start - 1, -1):
             item = view.items[i]
             if not item.intact or item.source in view.transcript.pinned:
                 continue
             if item.role is Role.TOOL:
-                yield from self._results(i, item, answered[i - each.start], files, view.counter)
+                yield from self._results(i, item, answered[i - span.start], files, view.counter)
             elif any(len(call.arguments) > self.options.min_chars for call in item.calls):
-                written = item.message.body  # once: a message from the cache is parsed again each time
+                written = item.message.body  # read once: a message from the cache is parsed again each time
                 body = item.message.dialect.with_arguments(written, lambda call: self._arguments(call, files))
                 if body is not written:
                     yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
@@ -92,7 +95,7 @@ class Mask(Strategy):
         message = item.message
         texts = message.dialect.texts(message.body)
         sizes = [message.tokens] if len(texts) == 1 else [counter.text(text) for text in texts]
-        lines = [self._result(*each, files) for each in zip(texts, sizes, calls, strict=True)]
+        lines = [self._result(*result, files) for result in zip(texts, sizes, calls, strict=True)]
         if lines != list(texts):
             body = message.dialect.with_texts(message.body, lines)
             yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
@@ -110,7 +113,7 @@ class Mask(Strategy):
         return f"{line}\n{excerpt}" if excerpt else line
 
     def _arguments(self, call: ToolCall, files: _Files) -> Mapping[str, object] | None:
-        """The arguments that are shown of a call; None if they stay as they are."""
+        """The masked arguments of a call; None if they stay as they are."""
         arguments = parsed(call.arguments)
         if arguments is None:
             return None
@@ -127,7 +130,7 @@ class Mask(Strategy):
 
 
 class _Files:
-    """Decides which whole contents of files stay: the newest of each file, newest first, while they fit."""
+    """Decides which complete file contents stay: the newest of each file, newest first, while they fit."""
 
     def __init__(self, room: int, *, chinese: bool) -> None:
         self._room = room
@@ -135,9 +138,9 @@ class _Files:
         self._seen: set[str] = set()
         self.kept = 0
 
-    def note(self, view: View, each: Round) -> None:
+    def note(self, view: View, span: Round) -> None:
         """Remembers the files of a round that is kept anyway."""
-        files = (target(call) for item in view.items[each.start : each.end] for call in item.calls)
+        files = (target(call) for item in view.items[span.start : span.end] for call in item.calls)
         self._seen.update(file.path for file in files if file and file.whole)
 
     def keeps(self, file: Target | None, tokens: int) -> bool:
@@ -153,7 +156,7 @@ class _Files:
 
 
 def _excerpt(text: str) -> str:
-    """What is left of what a command said: the last line that tells of an error, else its last line."""
+    """The excerpt of a command's output: the last line that mentions an error, else its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = (line for line in reversed(lines) if ERROR.search(line[:EXCERPT]) and not _NO_ERROR.search(line[:EXCERPT]))
     line = next(errors, lines[-1] if lines else "")

@@ -1,4 +1,4 @@
-"""`off`: the transcript is sent on as it came."""
+"""`off`: never changes anything. It is the control arm of every comparison."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from strategies.core.view import View
 
 @dataclass(frozen=True, slots=True)
 class Off(Strategy):
-    """Never changes anything: the control arm of every comparison."""
-
     options: Options
     name: ClassVar[str] = "off"
 

@@ -8,8 +8,8 @@ view must shrink for the result to be used. `run` drives the stages.
 `walk` computes the view of a transcript for which nothing is stored. Without a store, every replica must derive the
 same view from the transcript alone. So the walk repeats the requests that led to it: at each place where the client
 must have sent a request, it measures the view so far, and if that view required a condensation, the stages that ask no
-model make one. The cut stays the same from request to request until the next trigger. Token sums are carried along, so
-that a walk costs one pass, and one plan for each condensation.
+model make one. The cut stays the same from request to request until the next trigger. Token sums are updated on the
+way, so a walk costs one pass and one plan for each condensation.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Outcome:
     view: View
     stages: list[str] = field(default_factory=list)
     reasons: dict[str, str] = field(default_factory=dict)
-    """By stage name, why a stage changed nothing or had to settle for less: one kebab-case word each."""
+    """By stage name, why a stage changed nothing or achieved less than it wanted, as a kebab-case word."""
     idle: set[str] = field(default_factory=set)
-    """The stages in `reasons` that merely had nothing to do or made no progress, which is no failure."""
+    """The stages in `reasons` that had nothing to do or made no progress, which is no failure."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """By stage name, the metadata of its plan, or of an attempt that failed; `invalidPlan` where a plan was refused."""
+    """By stage name, the metadata of its plan or of its failure, such as `invalidPlan` if the plan was refused."""
     cards: list[MemoryCard] = field(default_factory=list)
     defects: list[Exception] = field(default_factory=list)
     """Exceptions that no strategy may raise. The caller should report them."""
@@ -74,9 +74,9 @@ def run_required(
     budget: Budget,
     session: SessionFacts,
 ) -> Run:
-    """Runs the stages that the requirement allows; raises `Declined` where the result may not be used."""
+    """Runs the stages that the requirement allows; raises `Declined` if the result may not be used."""
     rule = RULES[requirement]
-    # A judge asks for a condensation for another reason than the view's size, so the floor does not matter then.
+    # A judge's reason for a condensation is not the view's size, so the floor does not matter then.
     asks = rule.asks and (session.verdict is not None or can_help(requirement, view, budget))
     allowed = [stage for stage in stages if asks or not stage.asks]
     if requirement is Requirement.PREPARE:
@@ -86,7 +86,7 @@ def run_required(
     if not outcome.stages and outcome.defects:
         raise outcome.defects[0]
     if not outcome.stages:
-        # What is forced is tried by every stage, so no idle one's reason says why nothing goes.
+        # FORCED tries every stage, so the reason of a single idle stage would not explain the result.
         idle = "" if requirement is Requirement.FORCED else outcome.reason
         raise Declined(outcome.failure or idle or "nothing-to-condense")
     has_asked = any(stage.asks and stage.name in outcome.stages for stage in allowed)
@@ -108,10 +108,11 @@ def growth(view: View) -> int:
 
 
 def goal(requirement: Requirement, view: View, budget: Budget) -> int:
-    """The tokens to aim at: `target`, which a preparation projects to the moment when the view reaches the trigger.
+    """The tokens to aim at, in most cases `target`.
 
-    A preparation below the `prepare` mark was asked for by a judge, not for the view's size: it aims at `target`.
-    A client that forces a view that is there already wants half of what may be condensed to go.
+    A preparation aims lower: the view should be at `target` when it has grown to the trigger. Below the `prepare` mark,
+    a judge has asked for the preparation, and it aims at `target` itself. If a client forces a condensation of a view
+    that is already at `target`, half of what may be condensed should go.
     """
     if requirement is Requirement.FORCED and view.tokens <= budget.target:
         return view.tokens - max(condensable(view) // 2, 1)
@@ -121,7 +122,7 @@ def goal(requirement: Requirement, view: View, budget: Budget) -> int:
 
 
 def with_stage_marks(budget: Budget, stages: Iterable[Strategy]) -> Budget:
-    """The budget with the marks of the first stage that has its own; unchanged where none has."""
+    """The budget with the marks of the first stage that has its own; unchanged if none has."""
     own = next((stage.marks(budget) for stage in stages if isinstance(stage, Marking)), None)
     return budget if own is None else budget.with_marks(own)
 
@@ -137,9 +138,9 @@ def run(
     """Runs stages until the view is at or below `budget.goal`; yields the effects that they yield.
 
     The stages of the ladder plan for the same goal, but run only while the view is at or above the trigger or no stage
-    has changed it: a good summary is not thrown away for the last few tokens. If the view does not fit even then, they
-    run once more, and what the client has put in front of its question may go. Room that is left goes to a first user
-    message that was cut.
+    has changed it: a good summary is not thrown away for the last few tokens. If the view still does not fit, they run
+    once more, and may then remove what the client has put before its question. If room is left, a first user message
+    that was cut gets it.
     """
     outcome = Outcome(view)
     yield from _run_stages(stages, budget.goal, outcome, budget, session)
@@ -156,9 +157,9 @@ def run(
 def _run_stages(
     stages: Iterable[Strategy], enough: int, outcome: Outcome, budget: Budget, session: SessionFacts
 ) -> Step:
-    """Runs stages while the view has more than `enough` tokens, or none has changed it yet.
+    """Runs stages while the view has more than `enough` tokens or no stage has changed it yet.
 
-    A stage runs in any case that has reached its own trigger, or has a verdict to follow.
+    A stage whose own trigger is reached, or that has a verdict to follow, always runs.
     """
     for stage in stages:
         is_enough = outcome.stages and outcome.view.tokens <= enough
@@ -226,7 +227,7 @@ def walk(
 
 
 def _request_ends(transcript: Transcript) -> Iterator[int]:
-    """Yields the lengths of the prefixes that the client must have sent: one before each reply, and the whole chain."""
+    """Yields the length of each prefix that the client must have sent: one before each reply, and the whole chain."""
     chain = transcript.chain
     for i in range(1, len(chain)):
         if chain[i].role is Role.ASSISTANT and chain[i - 1].role is not Role.ASSISTANT:
@@ -236,7 +237,7 @@ def _request_ends(transcript: Transcript) -> Iterator[int]:
 
 
 def _sizes(transcript: Transcript) -> list[int]:
-    """Tokens of every prefix with the system messages up to its end: later ones must not change an earlier cut."""
+    """The tokens of every prefix, with the system messages up to its end; later ones must not change an earlier cut."""
     own = [0, *(message.tokens for message in transcript.chain)]
     for place, message in transcript.systems:
         own[place] += message.tokens

@@ -1,7 +1,7 @@
 """`recent`: the oldest rounds are dropped until the view is at its goal.
 
 The cheapest baseline. The first user message, the question, pins, the newest round and an earlier replacement stay. A
-user message is dropped with the last round of its turn, so that no round is left without the question it answers.
+user message is dropped with the last round of its turn, so that no round is left without its question.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ class Recent(Strategy):
 def _to_drop(view: View, excess: int) -> Iterator[int]:
     """Yields the items to drop, oldest round first, until `excess` tokens are gone."""
     for turn in view.structure.turns:
-        for span in _units(view, turn):
+        for unit in _units(view, turn):
             if excess <= 0:
                 return
-            for i in span:
+            for i in unit:
                 excess -= view.items[i].message.tokens
                 yield i
 
 
 def _units(view: View, turn: Turn) -> Iterator[list[int]]:
-    """Yields the items of a turn that may be dropped together: each round, the last one with the user message."""
+    """Yields the items of a turn that may be dropped together: each round, and the user message with the last one."""
     keep = {view.task, view.replacement, *view.stays}
     cuts = view.structure.cuts
     users = [i for i in range(turn.start, turn.rounds[0].start if turn.rounds else turn.end) if i not in keep]
     if not turn.rounds and turn.end <= view.last_cut:
         yield users
-    for each in turn.rounds:
-        if each.end > view.last_cut or not (cuts[each.start] and cuts[each.end]):
+    for span in turn.rounds:
+        if span.end > view.last_cut or not (cuts[span.start] and cuts[span.end]):
             return
-        rest = [i for i in range(each.start, each.end) if i not in keep]
-        yield users + rest if each is turn.rounds[-1] else rest
+        rest = [i for i in range(span.start, span.end) if i not in keep]
+        yield users + rest if span is turn.rounds[-1] else rest

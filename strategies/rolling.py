@@ -1,11 +1,11 @@
 """`rolling`: one summary of seven sections that is rewritten each time, with memory cards.
 
-The newest rounds that fit the target together with the summary stay. Everything before them becomes one
+The newest rounds stay, as many as fit the target together with the summary. Everything before them becomes one
 `context_summary` message, into which the earlier summary is merged. The model answers in JSON: the summary, and memory
 cards. An answer that is not such JSON is taken as the summary itself. docs/strategies.md lists where this departs from
 the source document of the algorithm.
 
-It condenses at marks of its own, in place of the settings' `trigger` and `target`: past a share of usable, or where
+It has its own marks in place of the settings' `trigger` and `target`: it condenses at a certain share of usable, or if
 too little headroom is left for the next turn.
 """
 
@@ -20,13 +20,13 @@ from strategies.core.errors import NothingToSummarize
 from strategies.core.options import Options, option
 from strategies.core.plan import Split
 from strategies.core.protocol import Injecting, Injection, Marking, SessionFacts, Steps, Strategy
-from strategies.core.replacement import context_summary, frame_tokens, stands_for
+from strategies.core.replacement import context_summary, frame_tokens, replaced_count
 from strategies.core.summary import RecordForm, record_cap, summarize
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View
 from strategies.summarizing import plan_record, span_before
 
-# Tokens of an answer that make it JSON, besides summary and cards.
+# The tokens of JSON syntax in an answer, besides summary and cards.
 _QUOTING = 100
 _HEADROOM, _HEADROOM_SHARE, _MAX_HEADROOM_SHARE = 2_000, 0.1, 0.2
 
@@ -52,7 +52,7 @@ class Rolling(Strategy, Marking, Injecting):
     asks: ClassVar[bool] = True
 
     def marks(self, budget: Budget) -> Marks:
-        """The marks with the document's target, and as trigger the first of its two that is reached."""
+        """The marks with the document's target, and the lower of its two triggers."""
         least_headroom = min(
             max(int(budget.window * _HEADROOM_SHARE), _HEADROOM), int(budget.window * _MAX_HEADROOM_SHARE)
         )
@@ -77,7 +77,7 @@ class Rolling(Strategy, Marking, Injecting):
         form = form.with_cards(f"{form.template}-memory") if self.options.memory_cards else form
         record = yield from summarize(span, span.cap(cap), budget, session, form)
         metadata = {
-            "summarizedMessageCount": stands_for(view, end),
+            "summarizedMessageCount": replaced_count(view, end),
             "keptMessageCount": view.size - end,
             "calls": record.calls,
             "cardCount": len(record.cards),

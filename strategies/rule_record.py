@@ -1,7 +1,7 @@
-"""A record made by rules: the fallback of `semantic` where the model fails.
+"""A record made by rules: the fallback of `semantic` if the model fails.
 
-It counts the kinds of events, and picks from each event the line that mentions an error, else the line that mentions a
-success, a hundred characters of each. The user's words come first, because standing rules are what is lost most
+It counts the kinds of events. From each event it takes a hundred characters of the first line that mentions an error,
+or else of the first one that mentions a success. The user's words come first, because standing rules are lost most
 easily. The sections are those that the model would have written; one without content is left out. The open items are
 the user's wishes and tasks, as the ledger finds them.
 """
@@ -25,7 +25,7 @@ _EARLIER_SHARE = 0.5
 
 
 class Names(NamedTuple):
-    """The words of a record in one language: the titles of the sections in their order, and the labels in them."""
+    """The words of a record in one language: the titles of the sections, in order, and the labels in them."""
 
     context: str
     progress: str
@@ -75,7 +75,6 @@ def rule_record(
 
 
 def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> dict[str, list[str]]:
-    # Of each event the line that mentions an error, else the line that mentions a success.
     errors, successes = [], []
     for message in (message for message in messages if message.role is not Role.USER):
         lines = [line.strip() for line in scorer.shown(body(message)).splitlines()]
@@ -124,7 +123,7 @@ def _state(messages: Sequence[Message], names: Names, scorer: MessageImportanceS
 def section_within(title: str, lines: Iterable[str], room: int, counter: TokenCounter, *, newest: bool = False) -> str:
     """A section with its title and as many of its first lines as fit into `room` tokens; "" if not even one fits.
 
-    With `newest` these are its last lines.
+    With `newest`, the last lines are taken instead.
     """
     kept: list[str] = []
     room -= counter.text(title) + 1

@@ -1,15 +1,15 @@
 """The scorer and the selection of `semantic`: how important a message is, and which messages are forgotten.
 
-A score is the base of the message's kind × length factor + bonuses; docs/strategies.md has a table.
-The length factor is 0.8 for a long body and for one that looks like a log. A result of one line is the outcome of a
-command and has the base of its call. Of a long body only both ends are searched, because a summarizer is shown no more.
+A score is the base of the message's kind × length factor + bonuses; docs/strategies.md has a table. The length factor
+is 0.8 for a long body and for one that looks like a log. A result of one line is the outcome of a command and has the
+base of its call. Only the two ends of a long body are searched, because a summarizer is shown no more.
 
 The selection works on units. A *unit* is forgotten or kept as a whole: the items between two cuts (a round with all its
-results), and a user's message together with the last round of its turn, so that no question is left without its answer.
-Each unit lies in a zone. Zones are forgotten in this order, until the wanted numbers of events and tokens are left:
+results). A user message forms a unit with the last round of its turn, so that no question is left without its answer.
+Each unit is in a zone. Zones are forgotten in this order, until the wanted numbers of events and tokens are left:
 
     opening    messages before the first user message; they go whenever anything goes
-    middle     lowest score first, of equal scores the oldest first
+    middle     lowest score first; if scores are equal, oldest first
     tail       the newest events, oldest first; only to save tokens
     head       the first events, from the first user message on; only to save tokens, last of all
 
@@ -60,7 +60,7 @@ BASE: Mapping[EventKind, float] = {
 
 @dataclass(frozen=True, slots=True)
 class Wording:
-    """The words to look for, in lower case, by what they indicate, and the names of tools that edit files."""
+    """The words to look for, by what they indicate, and the names of tools that edit files; all in lower case."""
 
     error: tuple[str, ...]
     instruction: tuple[str, ...]
@@ -70,18 +70,18 @@ class Wording:
 
 
 class MessageImportanceScorer:
-    """Scores messages. `max_event_length`, in characters, says how much of a body is read and which body is long."""
+    """Scores messages. `max_event_length`, in characters, decides how much of a body is read and when it is long."""
 
     def __init__(self, wording: Wording, max_event_length: int) -> None:
         self._wording = wording
         self._most = max_event_length
-        # English words stand without adjoining letters or digits; Chinese has no spaces, so its words stand anywhere.
+        # English words must not touch other letters or digits; Chinese has no spaces, so its words may be anywhere.
         alone = r"(?<![a-z0-9_]){}(?![a-z0-9_])"
         patterns = (alone.format(re.escape(word)) if word.isascii() else word for word in wording.operation)
         self._operation = re.compile("|".join(patterns) or r"(?!)")
 
     def score(self, message: Message, call: ToolCall | None = None, age: float | None = None) -> float:
-        """The importance of a message; `call` is what a result answers, `age` is in seconds (None if unknown)."""
+        """The importance of a message; `call` is the call that it answers, `age` is in seconds (None if unknown)."""
         text = body(message)
         is_log = _is_log(self.shown(text))
         factor = LENGTH_FACTOR if is_log or len(text) > self._most / LONG_SHARE else 1.0
@@ -105,7 +105,7 @@ class MessageImportanceScorer:
         return _has(text.lower(), self._wording.success)
 
     def shown(self, text: str) -> str:
-        """The text, or if it is too long both its ends: at most `max_event_length` characters."""
+        """The text, or only its two ends if it is too long: at most `max_event_length` characters."""
         half = self._most // 2
         return text if len(text) <= self._most else f"{text[:half]}\n{text[-half:]}"
 
@@ -149,8 +149,6 @@ def _is_log(text: str) -> bool:
 
 
 class Zone(IntEnum):
-    """Where a unit is; units are forgotten in this order."""
-
     OPENING = 0
     MIDDLE = 1
     TAIL = 2
@@ -158,14 +156,12 @@ class Zone(IntEnum):
 
 
 class Unit(NamedTuple):
-    """Items that are kept or forgotten together, in order, and their tokens."""
-
     items: tuple[int, ...]
     tokens: int
 
 
 class Aim(NamedTuple):
-    """The goal: leave at most `events`, among them the `first` and the `last` ones, and remove at least `tokens`."""
+    """The goal: leave at most `events`, including the `first` and `last` ones, and remove at least `tokens`."""
 
     events: int
     first: int
@@ -174,7 +170,7 @@ class Aim(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """The items that are forgotten, in order, an earlier replacement among them, and their tokens."""
+    """The items that are forgotten, in order and including an earlier replacement, and their tokens."""
 
     forgotten: tuple[int, ...]
     tokens: int
@@ -186,7 +182,7 @@ class Selection(NamedTuple):
 
 
 def select(view: View, aim: Aim, score: Callable[[Unit], float]) -> Selection:
-    """Selects what is forgotten of a view; nothing, not even an earlier replacement, if no unit may be forgotten."""
+    """Selects which items to forget; none, not even an earlier replacement, if no unit may be forgotten."""
     earlier = () if view.replacement is None else (view.replacement,)
     zoned = ((_zone(view, unit, aim), unit) for unit in forgettable(view))
     ranked = sorted((zone, score(unit) if zone is Zone.MIDDLE else 0.0, unit.items[0], unit) for zone, unit in zoned)
@@ -216,14 +212,14 @@ def _zone(view: View, unit: Unit, aim: Aim) -> Zone:
 
 
 def forgettable(view: View) -> list[Unit]:
-    """All units of a view that may be forgotten, oldest first."""
+    """All units that may be forgotten, oldest first."""
     stays = {view.task, view.replacement, *view.stays}
     free = (unit for unit in _units(view) if unit[-1] < view.last_cut and stays.isdisjoint(unit))
     return [Unit(items, sum(view.items[i].message.tokens for i in items)) for items in free]
 
 
 def _units(view: View) -> Iterator[tuple[int, ...]]:
-    """Yields the items between cuts; those of a user's message come with those of the last round of its turn."""
+    """Yields the items between cuts; those of a user message together with those of the last round of its turn."""
     spans = list(pairwise(i for i, is_cut in enumerate(view.structure.cuts) if is_cut))
     span_of = {i: span for span in spans for i in range(*span)}
     asked = [(turn.user, turn.rounds) for turn in view.structure.turns if turn.user is not None]

@@ -1,6 +1,6 @@
 """`semantic`: the least important messages become one structured record, the others stay unchanged.
 
-Every message is scored. The first and the newest ones stay; of those between them, the lowest scores are forgotten
+Every message is scored. The first and the newest ones stay. Of the others, those with the lowest scores are forgotten
 until the wanted number of events is left and the view meets its goal in tokens. A model condenses the forgotten
 messages into a record of five sections, in the language of the conversation. If the model fails, or its answer is
 refused, rules make the record. docs/strategies.md lists where this departs from the source document of the algorithm.
@@ -36,10 +36,7 @@ _DUE_SHARE = 10
 
 @dataclass(frozen=True, slots=True)
 class SemanticOptions(Options):
-    """The options of `semantic`.
-
-    The lists of words are separated by `;`. An empty one means the list in `strategies/keywords`.
-    """
+    """Words in a list are separated by `;`. An empty list means the one in `strategies/keywords`."""
 
     max_size: int = option(100, 4)
     keep_first: int = option(1, 0)
@@ -110,10 +107,10 @@ class Semantic(Strategy, Triggering):
         return Plan((edit,), metadata, failure, attribute_cards(record.cards, view, span.items))
 
     def _aim(self, view: View, budget: Budget, cap: int) -> Aim:
-        """What the view should look like afterwards.
+        """What the selection should achieve.
 
-        A view of fewer than `max_size` events keeps the newest events in proportion to its size. If the view already
-        meets its goal and has few events, it is still brought to that proportion of its events.
+        A view of fewer than `max_size` events keeps newest events in proportion to its size. Even if it already meets
+        its goal and has few events, it is brought down to that proportion.
         """
         excess = view.tokens - budget.goal
         events = self.options.target_size(self.options.max_size)
@@ -129,14 +126,14 @@ class Semantic(Strategy, Triggering):
         return Aim(events, self.options.keep_first, newest, wanted)
 
     def _scoring(self, view: View, session: SessionFacts) -> Callable[[Unit], float]:
-        """The score of a unit: that of its most important message. Without analysis, all units score alike."""
+        """The score of a unit is that of its most important message. Without analysis, all units score the same."""
         if not self.options.enable_semantic_analysis:
             return lambda _: 0.0
         importance = self.importance(view, session)
         return lambda unit: max(filter(None, map(importance, unit.items)), default=0.0)
 
     def importance(self, view: View, session: SessionFacts) -> Callable[[int], float | None]:
-        """The score of an item, by its place in the view; None for one that is no message of the client's."""
+        """The score of an item, by its place in the view; None for an item that is not one of the client's messages."""
         sent = [i for i, item in enumerate(view.items) if item.source is not None]
         known = originals(view, view.items)
         answered = answered_calls(message for _, message in known)
@@ -159,7 +156,7 @@ class Semantic(Strategy, Triggering):
         return form.with_cards("memory-zh" if chinese else "memory") if self.options.memory_cards else form
 
     def _by_rules(self, span: Span, cap: Cap, budget: Budget, refused: AnswerRefused) -> Record:
-        """The record made by rules, with what the failed calls have cost."""
+        """The record made by rules, with the cost of the failed calls."""
         ledger, record_room = span.ledger_and_room(cap, budget)
         view = span.view
         names = CHINESE if is_chinese(view.transcript) else ENGLISH
@@ -169,7 +166,7 @@ class Semantic(Strategy, Triggering):
 
 
 def _listed(text: str, name: str) -> tuple[str, ...]:
-    """The words of an option, else those of the list `name`, in lower case."""
+    """The words of an option in lower case, or those of the list `name` if the option is empty."""
     words = [word.strip() for word in text.split(";")] if text else keywords(name)
     return tuple(word.lower() for word in words if word)
 

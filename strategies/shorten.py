@@ -1,8 +1,8 @@
-"""`shorten`: oversized tool results are cut in the middle, the largest the most, and the newest round's last.
+"""`shorten`: cuts oversized tool results in the middle, the largest ones most.
 
 All results older than the newest round are cut to one common length: the longest that meets the goal, but at least
 `min_tokens`. Results of the newest round are cut only with the option `newest`, which the last step of the ladder sets,
-and only until the view is usable. If even that is not enough, a first user message over its cap is cut to its cap.
+and only until the view is usable. If even that is not enough, a first user message over its cap is cut to that cap.
 """
 
 from __future__ import annotations
@@ -30,14 +30,11 @@ class ShortenOptions(Options):
 
 @dataclass(frozen=True, slots=True)
 class Shorten(Strategy):
-    """Cuts results; asks no model. The only strategy that may touch the newest round."""
-
     options: ShortenOptions
     name: ClassVar[str] = "shorten"
     may_cut_newest_results: ClassVar[bool] = True
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans to cut older results until the goal is met, and the newest ones only until the view is usable."""
         yield from ()
         newest = view.structure.newest_round
         border = newest.start if newest else 0

@@ -1,4 +1,4 @@
-"""Shared by strategies that put one record in the place of everything before a cut: its span, and the plan."""
+"""Shared by strategies that replace everything before a cut with one record: its span, and the plan."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from strategies.core.budget import Budget
 from strategies.core.pieces import Literal
 from strategies.core.plan import Plan, Split, replace_before
-from strategies.core.replacement import replacement, stands_for
+from strategies.core.replacement import replaced_count, replacement
 from strategies.core.summary import Cap, Record, Span
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View
@@ -27,9 +27,9 @@ def plan_record(
     metadata: Mapping[str, Any],
     frame: Callable[..., Literal] = replacement,
 ) -> Plan:
-    """The plan that puts a record, in its frame, in the place of everything before the end of its span."""
+    """The plan that replaces everything before the end of a record's span with the record in its frame."""
     view = span.view
-    count, dialect = stands_for(view, span.end), view.counter.dialect
+    count, dialect = replaced_count(view, span.end), view.counter.dialect
     piece = frame(record.text, count, dialect, chinese=is_chinese(view.transcript))
     edit = replace_before(view, span.end, piece, budget.task_cap)
     return Plan((edit,), metadata, cards=attribute_cards(record.cards, view, span.items))

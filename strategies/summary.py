@@ -1,5 +1,6 @@
 """`summary`: everything between the first user message and the newest turns becomes one plain summary.
-It is the baseline for strategies that ask a model: it weighs nothing by importance.
+
+It is the baseline for strategies that ask a model, because it does not weigh messages by importance.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from strategies.core.errors import NothingToSummarize
 from strategies.core.options import Options, option
 from strategies.core.plan import Split
 from strategies.core.protocol import SessionFacts, Steps, Strategy
-from strategies.core.replacement import frame_tokens, stands_for
+from strategies.core.replacement import frame_tokens, replaced_count
 from strategies.core.summary import PLAIN, record_cap, summarize
 from strategies.core.view import View
 from strategies.summarizing import plan_record, span_before
@@ -31,7 +32,7 @@ class Summary(Strategy):
     asks: ClassVar[bool] = True
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans a summary in the place of the shortest prefix that meets the goal."""
+        """Plans a summary of the shortest prefix that meets the goal."""
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
         end = split.first_at_turn(budget.goal)
@@ -41,7 +42,7 @@ class Summary(Strategy):
         form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
         record = yield from summarize(span, span.cap(cap), budget, session, form)
         metadata = {
-            "summarizedMessageCount": stands_for(view, end),
+            "summarizedMessageCount": replaced_count(view, end),
             "calls": record.calls,
             "promptDigest": form.digest,
         }

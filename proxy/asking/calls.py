@@ -1,13 +1,12 @@
 """Calls to models, for text and for embeddings, through the dispatcher (`dispatch`); failures are results.
 
-`question_for` says what is asked; it sends no sampling parameters unless the settings have them.
-`Asking` puts each question to its server. A server that refuses the name of the bound on the answer's length gets the
-older name from then on. `read_completion` reads the answer; it assumes no member to be present or to have the right
-type.
+`question_for` makes the question; it has no sampling parameters unless the settings name them. `Asking` puts each
+question to its server. If a server refuses the name of the member that bounds the answer's length, the older name is
+used from then on. `read_completion` reads the answer; it relies on no member being present or having the right type.
 
 `poll` asks for votes until their outcome is decided; `strategies.core.effects` says which votes count and what decides.
 The votes of one round are asked for at the same time. As soon as the outcome is decided, calls that are still running
-are cancelled, which closes their connections. A call that failed is a vote that does not count, and is not repeated.
+are cancelled, which closes their connections. A failed call is a vote that does not count, and is not repeated.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from proxy.values import count_at, json_or_none
 from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Polls, Result, Vote, Votes, read_vote
 
 LIMIT_REFUSED = "limit-refused"
-BYTES_PER_TOKEN = 4  # roughly, for calls whose server never says what they cost
-MAX_LIMITS = 256  # servers and models whose limit is remembered: clients name models as they like
+BYTES_PER_TOKEN = 4  # roughly, for calls whose server does not report a usage
+MAX_LIMITS = 256  # remembered names of limits; bounded because clients choose the names of models
 
 _COUNTED_FAILURES = ("timeout", "unreadable")
 """Failures of calls whose prompt the server has probably read."""
@@ -43,14 +42,14 @@ EMBEDDINGS = "embeddings"
 EMBEDDINGS_PATH = "/v1/embeddings"
 _MAX_NUMBER = 1e30  # of a number in a vector
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
-"""If a call cannot be begun for one of these reasons, neither can the next."""
+"""If a call cannot begin for one of these reasons, the next one cannot either."""
 
 Roles = Mapping[str, ModelRole]
 
 
 @dataclass(frozen=True, slots=True)
 class ModelCall:
-    """One call: a question, and the server that it is put to."""
+    """One call: a question, and the server that is asked."""
 
     role: str
     """The name under which its cost is reported."""
@@ -64,7 +63,7 @@ def question_for(effect: Ask | Ballot, roles: Roles, caller: Caller, n: int = 1)
     """The call that an effect makes; `n` is the number of answers that a ballot asks for."""
     role, view = roles[effect.role], effect.view if isinstance(effect, Ask) else None
     if view is not None:
-        # The upstream has cached the view for the model and the account of the request only.
+        # Only the request's own model and account have the view in the upstream's cache.
         role = role.model_copy(update={"base_url": None, "api_key": None, "model": None})
     most = min(effect.max_tokens, role.max_tokens or effect.max_tokens)
     model, temperature = role.model or caller.model, role.temperature
@@ -76,15 +75,14 @@ def question_for(effect: Ask | Ballot, roles: Roles, caller: Caller, n: int = 1)
 
 @dataclass(slots=True)
 class Account:
-    """What several calls for one purpose have cost.
+    """The cost of several calls for one purpose.
 
     A call is charged by the length of its prompt when it begins, and by the server's usage once it has ended. A call
-    that was abandoned, or whose answer came too late or was unreadable, stays charged; one that the server refused
-    does not.
+    that was abandoned, or whose answer was late or unreadable, stays charged. A call that the server refused does not.
     """
 
     calls: int = 0
-    """How many calls were begun."""
+    """The number of calls that began."""
     tokens: int = 0
     """Tokens of their prompts and answers."""
 
@@ -113,9 +111,9 @@ class Asking(Dispatcher):
     """Calls models; one per app."""
 
     lane: Lane = field(init=False)
-    """The lane of the upstream itself, which also hears of clients' requests."""
+    """The lane of the upstream itself, which is also told about clients' requests."""
     _limits: Lru[tuple[str, str], str] = field(default_factory=lambda: Lru(MAX_LIMITS), init=False)
-    """The name of the limit that a server takes for a model."""
+    """The name of the limit on the answer's length that a server accepts for a model."""
 
     def __post_init__(self) -> None:
         self.lane = self.lane_of(None)
@@ -123,16 +121,18 @@ class Asking(Dispatcher):
     async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
         """One result for each effect, all asked for at the same time; failures are results too.
 
-        Failures: `timeout`, `unreachable`, `rate-limited`, `http-error`, `unreadable`; in the background also `paused`,
-        where a call did not get its turn in time, and `expired`, where the caller's credential was too old by then.
+        Failures: `timeout`, `unreachable`, `rate-limited`, `http-error`, `unreadable`, and `not-accepted` if the
+        upstream has not accepted the caller's credential, so that no key of the settings may be used. In the background
+        also `paused`, if a call did not get its turn in time, and `expired`, if the caller's credential was too old by
+        then.
         """
         return tuple(await asyncio.gather(*(self._one(effect, roles, caller) for effect in effects)))
 
     async def embed(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure:
         """The vectors of texts, from the model of a role.
 
-        Failures are those of `resolve`, and `server-error` where the server cannot answer now, for example while it
-        loads the model.
+        Failures are those of `resolve`, and `server-error` if the server cannot answer now, for example because it is
+        loading the model.
         """
 
         async def call(lane: Lane) -> Embedded | Failure:
@@ -152,14 +152,14 @@ class Asking(Dispatcher):
             result = await self.ask_once(question, caller, account, deadline)
             if not isinstance(result, Failure):
                 return result.answers[0]
-            # It is asked again where the server knows the old limit only, or the call was broken off for a client.
+            # Ask again if the server knows only the old name of the limit, or the call was broken off for a client.
             if result.reason not in (LIMIT_REFUSED, PREEMPTED):
                 return result
 
     async def ask_once(
         self, question: ModelCall, caller: Caller, account: Account, deadline: float | None = None
     ) -> Completion | Failure:
-        """The result of at most one call, which is counted in the account before it is made."""
+        """The result of at most one call, which is charged to the account before it is made."""
 
         async def call(lane: Lane) -> Completion | Failure:
             known = caller.profile.token_limit if question.model.base_url is None else None
@@ -167,7 +167,7 @@ class Asking(Dispatcher):
             data = question.endpoint.question(question.question, limit)
             expected = len(data) // BYTES_PER_TOKEN
             account.begin(expected)
-            # The request's own path, or that of chat at an address of the settings.
+            # The request's own path; chat's at an address of the settings.
             path = caller.path if question.model.base_url is None else CHAT_ENDPOINT.path
             reply = await self.send(question.model, caller, path, data, lane)
             result = reply if isinstance(reply, Failure) else self._read(reply, question, limit)
@@ -177,7 +177,7 @@ class Asking(Dispatcher):
         return await self.dispatch(question.role, question.model, caller, call, deadline)
 
     def _read(self, reply: JsonReply, question: ModelCall, limit: str) -> Completion | Failure:
-        """The result in a reply; a server that knows only the older name of the limit is remembered."""
+        """The result in a reply; remembers a server that knows only the older name of the limit."""
         newest, *older = question.endpoint.reply_limits
         if reply.status == 400 and older and limit == newest and newest.encode() in reply.body:
             self._limits.put(self._limit_key(question), older[0])
@@ -190,9 +190,9 @@ class Asking(Dispatcher):
 
 
 class Completion(NamedTuple):
-    """The answers of one call, at least one of them readable.
+    """The answers of one call, of which at least one is readable.
 
-    `tokens` are those of the whole call; each answer carries the same number.
+    `tokens` is the cost of the whole call; each answer carries the same number.
     """
 
     answers: tuple[Answer | Failure, ...]
@@ -220,7 +220,7 @@ def read_completion(reply: JsonReply, endpoint: Endpoint) -> Completion | Failur
 
 
 async def poll(ballot: Ballot, roles: Roles, caller: Caller, asking: Asking) -> Votes:
-    """The votes that came before the outcome was decided, or before the attempts were used up."""
+    """The votes that came until the outcome was decided or the attempts were used up."""
     account = Account()
 
     async def cast(n: int) -> list[Vote]:
@@ -244,7 +244,7 @@ async def poll(ballot: Ballot, roles: Roles, caller: Caller, asking: Asking) -> 
 
 
 def _votes_in(reply: Completion | Failure, n: int) -> list[Vote]:
-    """The `n` votes of one call; those that are missing or unreadable do not count."""
+    """The `n` votes of one call; missing and unreadable ones do not count."""
     if isinstance(reply, Failure):
         return [Vote(None, error=reply.reason)] * n
     votes = [
@@ -282,5 +282,5 @@ def read_embeddings(reply: JsonReply, texts: int) -> Embedded | Failure:
 
 
 def _is_vector(numbers: list[Any]) -> bool:
-    """Whether these are numbers that are neither too large nor infinite, at least one."""
+    """Whether these are numbers, at least one, and none is infinite or too large."""
     return bool(numbers) and all(isinstance(n, int | float) and -_MAX_NUMBER < n < _MAX_NUMBER for n in numbers)

@@ -1,13 +1,13 @@
-"""Dispatches each of the proxy's own calls to a model: its lane, its caller's credential, its timeout.
+"""Makes each of the proxy's own calls to a model: its lane, its caller's credential, its timeout.
 
 `Dispatcher.dispatch` waits in the lane of the call's server until the call may be made (`lanes`), checks that a
-borrowed credential may still be used, makes the call, and reports how it ended. `Dispatcher.send` is that call's
-request, under the timeout of its model; it notes the answer in the lane: the server refused the call for its rate, or
+caller's credential may still be used, makes the call, and reports how it ended. `Dispatcher.send` sends the request of
+that call, within the timeout of its model. It tells the lane whether the server refused the call for its rate or
 served it.
 
-A key of the settings is used on behalf of those callers only whose own credential the upstream has accepted
-(`proxy/request/callers.py`). A caller's credential goes to no other address than its request did. In the background it
-is used for `CREDENTIAL_LIFE` seconds after that request and no longer.
+A key of the settings is used only on behalf of callers whose own credential the upstream has accepted
+(`proxy/request/callers.py`). A caller's credential is sent to no other address than the caller's request. In the
+background it is used for no longer than `CREDENTIAL_LIFE` seconds after that request.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class Caller:
 
     model: str
     headers: Headers
-    """The request's headers, of which the credential is used."""
+    """The request's headers, for their credential."""
     members: Mapping[str, str] = field(default_factory=dict)
-    """What stands around the request's message list in a prompt, its tools for example, as JSON text."""
+    """The members of the request that precede the message list in a prompt, such as its tools, as JSON text."""
     asked_at: float = 0.0
     """When the request came, in seconds since the epoch."""
     trust: Trust = ALWAYS
     """Whether the upstream has accepted the request's credential."""
     background: bool = False
-    """Whether the request does not wait for the answer."""
+    """Whether nothing waits for the answer."""
     profile: Profile = ANY
     """The message forms and parameters that the request's server accepts."""
     mode: Mode | None = None
     """When background calls may be made; None leaves that to the settings."""
     waiters: Waiters = NOBODY
-    """Other requests that have come to wait for the result of a background call."""
+    """Requests that have begun to wait for the result of a background call."""
     endpoint: Endpoint = CHAT_ENDPOINT
     """The endpoint of the request."""
     path: str = CHAT_ENDPOINT.path
@@ -67,7 +67,7 @@ class Caller:
 
 
 def endpoint_for(role: ModelRole, caller: Caller) -> Endpoint:
-    """The endpoint that a call speaks to: the request's own, or chat at an address of the settings."""
+    """The endpoint of a call: the request's own, or chat at an address of the settings."""
     return caller.endpoint if role.base_url is None else CHAT_ENDPOINT
 
 
@@ -84,7 +84,7 @@ def headers_for(role: ModelRole, caller: Caller) -> Headers:
 
 
 class FinishedCall(NamedTuple):
-    """How one call ended: `failure` is empty, or one kebab-case word that says what went wrong; `tokens` in all."""
+    """How one call ended: `failure` is "" or a kebab-case word that says what went wrong, `tokens` the whole cost."""
 
     role: str
     background: bool
@@ -93,7 +93,7 @@ class FinishedCall(NamedTuple):
 
 
 class Billed(Protocol):
-    """The result of a call that succeeded; `tokens` are all that it cost, 0 if the server does not report them."""
+    """The result of a call that succeeded; `tokens` is its whole cost, 0 if the server does not report it."""
 
     @property
     def tokens(self) -> int: ...
@@ -106,9 +106,9 @@ B = TypeVar("B", bound=Billed)
 class Dispatcher:
     """Makes calls when their servers' lanes let them through.
 
-    `on_call` is given every call when it has ended. With `own_key` requests carry the operator's key, so no credential
-    is a caller's. `clock` gives seconds since the epoch. `is_serial` says whether the upstream is known to do one thing
-    at a time.
+    `report` gets every call that has ended. With `own_key`, requests carry the operator's key, so no caller's
+    credential is used. `clock` gives seconds since the epoch. `is_serial` tells whether the upstream is known to do one
+    thing at a time.
     """
 
     upstream: Upstream
@@ -116,10 +116,10 @@ class Dispatcher:
     _: KW_ONLY
     own_key: bool = False
     clock: Callable[[], float] = time.time
-    on_call: Callable[[FinishedCall], None] = lambda _: None
+    report: Callable[[FinishedCall], None] = lambda _: None
     is_serial: Callable[[], bool] = lambda: False
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
-    """By server."""
+    """The lane of each server."""
 
     def lane_of(self, base_url: str | None) -> Lane:
         """The lane of the server at a base URL; None means the upstream itself."""
@@ -141,7 +141,7 @@ class Dispatcher:
         call: Callable[[Lane], Awaitable[B | Failure]],
         deadline: float | None = None,
     ) -> B | Failure:
-        """Makes a call once it has its turn; the result is a failure where its turn does not come by the deadline."""
+        """Makes a call once it has its turn; the result is a failure if its turn does not come by the deadline."""
         lane = self.lane_of(model.base_url)
         deadline = self.deadline(model, caller) if deadline is None else deadline
         try:
@@ -158,18 +158,18 @@ class Dispatcher:
                     failure, tokens = (result.reason, 0) if isinstance(result, Failure) else ("", result.tokens)
                     return result
                 finally:
-                    self.on_call(FinishedCall(role, caller.background, failure, tokens))
+                    self.report(FinishedCall(role, caller.background, failure, tokens))
         except CallBlocked as blocked:
             return Failure(blocked.reason)
 
     def _is_lent(self, model: ModelRole, caller: Caller) -> bool:
-        """Whether a call authenticates with the caller's credential."""
+        """Whether a call carries the caller's credential."""
         if self.own_key or model.api_key is not None:
             return False
         return any(name in CREDENTIALS for name, _ in headers_for(model, caller))
 
     def _check_credential(self, model: ModelRole, caller: Caller) -> None:
-        """Raises `CallBlocked` where a caller's credential is not ours to use, or a key of the settings not for it."""
+        """Raises `CallBlocked` if the caller's credential, or a key of the settings, may not be used for the call."""
         if model.api_key is not None and not caller.trust.accepted:
             raise CallBlocked(NOT_ACCEPTED)
         if caller.background and self._is_lent(model, caller) and self.clock() > caller.asked_at + CREDENTIAL_LIFE:
@@ -192,5 +192,5 @@ class Dispatcher:
 
 
 def is_down(status: int) -> bool:
-    """Whether the server could not answer this time, as while it loads a model; 501 says that it never can."""
+    """Whether the server cannot answer now, for example because it is loading a model; 501 means that it never can."""
     return status >= HTTPStatus.INTERNAL_SERVER_ERROR and status != HTTPStatus.NOT_IMPLEMENTED

@@ -1,18 +1,18 @@
 """Lanes decide when a model call that no client waits for may be made; there is one lane for each server.
 
-Clients come first. A lane lets a few calls through at the same time, and none while a crowd of clients arrives. When
-the server answers 429 or 503, to a client's request or to one of the proxy's own, the lane closes for as long as the
-server asks and a moment longer, in which the clients that got the same answer come back. Then it reopens the way TCP
-recovers from packet loss: one call, once no client's request is under way, and one more for each call that succeeds, so
-that their number doubles from round to round. So a server that limits its rate refuses clients about as often as it
-would without the proxy.
+Clients come first. A lane lets a few calls through at the same time, and none while a crowd of clients arrives. If the
+server answers 429 or 503, to a client's request or to one of the proxy's own, the lane closes for as long as the server
+asks, and a moment longer so that the clients that got the same answer come back first. Then it reopens the way TCP
+recovers from packet loss: first one call, when no client's request is under way, then one more for each call that
+succeeds, so their number doubles from round to round. So a server that limits its rate refuses clients about as often
+as it would without the proxy.
 
 In the mode `idle`, and for a server that is known to do one thing at a time, calls are made only while no client's
-request is under way there, and a call that is running when one arrives is broken off. The mode comes from the
+request is under way there, and a running call is broken off when a client's request arrives. The mode comes from the
 settings, or from the settings of the call's model.
 
-Once a client waits for the result of a call (`Waiters`), none of this holds for that call: if it is waiting for its
-turn, it is made at once as the client's own request; if it is running, it is not broken off.
+Once a client waits for the result of a call (`Waiters`), none of this applies to that call: if it is waiting for its
+turn, it is made at once like the client's own request; if it is running, it is not broken off.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from math import inf, isfinite
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.settings.tables import BackgroundSettings, Mode
 
-PAUSE = 30.0  # seconds, where a server that refuses does not say how long
-MAX_PAUSE = 3_600.0  # seconds; a server that asks for more is tried once again after that
+PAUSE = 30.0  # seconds, if a server that refuses does not say how long
+MAX_PAUSE = 3_600.0  # seconds; a server that asks for more is tried again after that
 GRACE = 1.0  # seconds added, so that clients that got the same refusal come back first
 
 CROWD = 16  # clients' requests within SPAN that make a crowd
-SPAN = 1.0  # seconds; also how long after its last request a crowd still lasts
+SPAN = 1.0  # seconds; a crowd also lasts that long after its last request
 PATIENCE = 5.0  # seconds of a crowd without a refusal, after which the server is assumed to cope
-TRUST = 60.0  # seconds after a crowd for which the same is assumed of the next one
+TRUST = 60.0  # seconds after a crowd in which the server is assumed to cope with the next one
 
 PAUSED = "paused"
 PREEMPTED = "preempted"
@@ -51,7 +51,7 @@ class CallBlocked(Exception):
 class Lane:
     """Admits background calls to one server.
 
-    `clock` gives seconds since the epoch, `is_serial` says whether the server does one thing at a time.
+    `clock` gives seconds since the epoch; `is_serial` tells whether the server does one thing at a time.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Lane:
         self._timer: asyncio.TimerHandle | None = None
 
     def note_arrival(self) -> None:
-        """Notes that a client's request for the server has come; it may be a while until it is under way there."""
+        """Notes that a client's request for the server has come; it may take a while until it is sent there."""
         now, arrivals = self._clock(), self._arrivals
         arrivals.append(now)
         if len(arrivals) == CROWD and now - arrivals[0] < SPAN:
@@ -82,7 +82,7 @@ class Lane:
             self._crowd_seen = now
 
     def enter_foreground(self) -> None:
-        """Notes that a request that a client waits for is under way; `leave_foreground` must follow."""
+        """Notes that a request is under way for which a client waits; `leave_foreground` must follow."""
         self._clients_under_way += 1
         if self._running:
             now = asyncio.get_running_loop().time()
@@ -99,7 +99,7 @@ class Lane:
 
     @contextmanager
     def foreground(self) -> Iterator[None]:
-        """A context to hold while a request that a client waits for is under way."""
+        """A context to hold while a request is under way for which a client waits."""
         self.enter_foreground()
         try:
             yield
@@ -110,11 +110,11 @@ class Lane:
     async def background(
         self, deadline: float, mode: Mode | None = None, waiters: Waiters = NOBODY
     ) -> AsyncIterator[None]:
-        """A context to hold while a call that no client waits for is under way, by default in the mode of the settings.
+        """A context to hold while a call is under way for which no client waits; `mode` is by default the settings'.
 
-        Entering waits for the call's turn until `deadline` on the clock. Raises `CallBlocked` where the turn does not
-        come, or where the call is broken off. If a client has come to wait for the call (`waiters`), it goes on at
-        once as a foreground request.
+        Entering waits for the call's turn until `deadline` on the clock. Raises `CallBlocked` if the turn does not
+        come, or if the call is broken off. Once a client waits for the call (`waiters`), it continues at once as a
+        foreground request.
         """
         mode = mode or self._mode
         if waiters.any or not await self._take_place(deadline, mode, waiters):
@@ -143,7 +143,7 @@ class Lane:
         now = self._clock()
         self._closed_until = max(self._closed_until, now + pause_seconds(retry_after, now) + GRACE)
         self._is_recovering, self._limit = True, 1
-        # The server did not bear the crowd: the next one is waited for again.
+        # The server did not cope with the crowd, so calls wait for the next crowd again.
         self._crowd_began = self._crowd_seen = -inf
 
     def note_success(self) -> None:
@@ -154,12 +154,12 @@ class Lane:
 
     @property
     def _opens_at(self) -> float:
-        """The time before which no background call begins, even if nothing else is under way."""
+        """The time before which no background call begins, even if nothing is under way."""
         crowd_over = min(self._crowd_seen + SPAN, self._crowd_began + PATIENCE)
         return max(self._closed_until, crowd_over)
 
     async def _take_place(self, deadline: float, mode: Mode, waiters: Waiters) -> bool:
-        """Waits for a place in the lane and takes it; False if a client begins to wait for the call before that."""
+        """Waits for a place in the lane and takes it; False if a client begins to wait for the call first."""
         now = self._clock()
         if mode == "off" or max(self._closed_until, now) > deadline:
             raise CallBlocked(PAUSED)
@@ -178,7 +178,7 @@ class Lane:
             raise
 
     def _let_through(self, turn: asyncio.Future[bool]) -> None:
-        """Lets a waiting call go on without a place."""
+        """Lets a waiting call continue without a place."""
         if not turn.done():
             del self._waiting[turn]
             turn.set_result(False)
@@ -203,7 +203,7 @@ class Lane:
                 del self._waiting[turn]
                 self._places_taken += 1
                 turn.set_result(True)
-        # `now` is read once: if the lane opened between two readings, no timer would be set and nothing would wake us.
+        # `now` is read only once: if the lane opened between two readings, no timer would be set.
         if self._waiting and now < self._opens_at:
             if self._timer is not None:
                 self._timer.cancel()

@@ -1,6 +1,6 @@
 """The commands of `condenser`.
 
-Each is a module of its name with `add_arguments`, `run`, and its help as docstring, but for those in `probe`. Other
-modules are shared: `running` finds the proxy that runs here, `proxy_client` makes requests to it, and `options` reads
-what the command line says.
+Each command is a module with its name, with `add_arguments`, `run`, and its help as docstring; `probe` has three small
+commands. The other modules are shared: `running` finds the proxy that runs on this machine, `proxy_client` makes
+requests to it, and `options` reads the command line.
 """

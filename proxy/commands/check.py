@@ -1,7 +1,7 @@
 """Check settings, store, tokenizers and upstream, and print the effective numbers for a model.
 
-The store is opened as `serve` opens it: a file that is missing is made. With --offline no file is made, and none is
-brought up to date.
+The store is opened as `serve` opens it: a missing file is made. With --offline no file is made, and none is brought up
+to date.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.prices import EVEN
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import key_file
@@ -59,7 +59,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints one line for each part that was checked; exits 1 when one of them is wrong."""
+    """Prints a line for each part that was checked; returns 1 if one of them is wrong."""
     settings = settings_from(arguments)
     checked = None
     if arguments.model:
@@ -81,7 +81,7 @@ async def _check(settings: Settings, checked: CheckedModel | None, *, offline: b
         except (StoreError, OSError, ValueError) as error:
             print(f"store       {redacted(settings.store.url)}: {in_words(error)}")
         else:
-            # All of them, also where one is wrong.
+            # A list, so that all are checked even if one is wrong.
             good = all(
                 [
                     await _check_store(settings, built, offline=offline),
@@ -99,10 +99,9 @@ async def _check(settings: Settings, checked: CheckedModel | None, *, offline: b
 
 
 async def _print_calibration(built: Services, model: str, *, offline: bool) -> WindowLookup:
-    """Prints the model's server, and how well the upstream's token count is predicted for the model.
+    """Prints the model's server, and how well the tokenizer's count and the length predict the upstream's count.
 
-    It is predicted from the tokenizer's count, and from lengths. Returns how to look up the windows that the server
-    states.
+    Returns the lookup of the windows that the server states.
     """
     asks = built.settings.upstream.discover and not offline
     if asks:
@@ -123,7 +122,7 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
 
 
 def _check_tokenizers(built: Services) -> bool:
-    """Looks also at the vocabularies that were not needed yet."""
+    """Prints the state of each tokenizer; checks vocabularies that were not needed yet too."""
     good = True
     for name, state in built.tokenizers.states().items():
         problem = built.tokenizers.problems.get(name, "")
@@ -148,7 +147,7 @@ async def _check_store(settings: Settings, built: Services, *, offline: bool) ->
             async with asyncio.timeout(settings.store.timeout):
                 await built.store.ping()
         except StoreError as error:
-            problem, good = str(error).replace(f"{url} ", ""), False  # the line has the address already
+            problem, good = str(error).replace(f"{url} ", ""), False  # the line already has the address
         except TimeoutError:
             problem, good = f"store-timeout: no answer within {settings.store.timeout:g} s", False
     print(f"store       {url}: {problem or 'ok'}")
@@ -173,12 +172,12 @@ async def _check_upstream(built: Services) -> bool:
 
 # Offline
 #
-# Files that a proxy would make are listed instead. A store that could not be opened without a change to its file is
-# replaced by one in memory, and secrets that would be made by a constant.
+# Files that a proxy would make are only listed. A store that cannot be opened without a change to its file is replaced
+# by one in memory, and secrets that would be made are replaced by a constant.
 
 
 def _why_unopened(settings: Settings) -> tuple[str, bool] | None:
-    """Why the store cannot be opened without a change to the disk, and whether `serve` could open it; None if it can.
+    """Why the store cannot be opened without changing the disk, and whether `serve` could open it; None if it can be.
 
     Raises `OSError`.
     """
@@ -197,7 +196,7 @@ def _why_unopened(settings: Settings) -> tuple[str, bool] | None:
 
 
 def _missing_files(settings: Settings) -> list[Path]:
-    """The files that a proxy with these settings makes when it starts, absolute."""
+    """The absolute paths of the files that a proxy with these settings makes when it starts."""
     files = file_of(settings.store.url), key_file(settings), token_file(settings)
     return [Path(os.path.abspath(file)) for file in files if file is not None and not file.exists()]
 
@@ -225,23 +224,23 @@ async def _open_services_without_files(settings: Settings) -> AsyncIterator[Serv
 _DEFAULT, _OWN = "default", "settings for the model"
 _SHARES = ("paths", "depth")
 TYPICAL = {"an agent": (12_000, 600), "a chat": (500, 250)}
-"""Tokens of tools and system message, and by how many a request grows: medians of recorded conversations, rounded."""
+"""Tokens of tools and system message, and tokens by which each request grows: rounded medians of recorded talks."""
 
 
 class CheckedModel(NamedTuple):
-    """Which numbers to show: those of a model, under the pipeline that a suffix of its name asks for."""
+    """The model whose numbers are shown, under the pipeline in the suffix of its name."""
 
     settings: Settings
     model: str
     suffix: Pipeline | None = None
     sources: Mapping[str, Mapping[str, Any]] = {}
-    """What each source sets, by the source's name; the first one wins. Without them every origin is "settings"."""
+    """The settings of each source by its name; the first source wins. Without sources every origin is "settings"."""
 
     def source(self, *path: str) -> str:
         return next((name for name, tree in self.sources.items() if sets(tree, path)), SETTINGS)
 
     def origin(self, *path: str) -> str:
-        """Where the value of the key at a path is from, which may be the model's own entry."""
+        """Where the value of the key at a path comes from; it may be the model's own entry."""
         if getattr(self.settings.for_model(self.model), path[-1], None) is not None:
             return _OWN
         used, default = (reduce(getattr, path, settings) for settings in (self.settings, Settings.model_construct()))
@@ -252,7 +251,7 @@ def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_win
     """The lines to print for a model; `discovered` looks up the windows that the server states."""
     table = bundled_table(config_directory() / "models.toml")
     policies = Policies(checked.settings, table, discovered)
-    policy = policies.policy(Controls(strategy=checked.suffix), {}, Scope(checked.model))
+    policy = policies.policy(Controls(strategy=checked.suffix), {}, LessonScope(checked.model))
     window, budget = policy.window, policy.budget
     known_by = checked.source("window") if window.source == SETTINGS else window.source
     yield f"model       {checked.model}"
@@ -279,7 +278,7 @@ def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_win
 
 
 def _economy_lines(policy: Policy, budget: Budget, origin: str, prices_by: str) -> Iterator[str]:
-    """Where condensing is cheapest for an agent and for a chat, and when a condensation pays back."""
+    """The size at which condensing is cheapest for an agent and for a chat, and when a condensation pays back."""
     prices = policy.costs
     yield f"  economy   {policy.economy} ({origin})"
     yield (
@@ -297,7 +296,7 @@ def _economy_lines(policy: Policy, budget: Budget, origin: str, prices_by: str) 
 
 
 def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:
-    """The numbers of a budget: a label, and the number with what it is and its origin."""
+    """The numbers of a budget: for each a label, and the number with an explanation and its origin."""
     reserve = checked.settings.own("reserve", checked.model)
     reserved_by = f"an eighth of the window, at most {MAX_RESERVE:,}"
     if reserve is not None:
@@ -316,7 +315,7 @@ def _rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tup
 
 
 def _mark_rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterator[tuple[str, str]]:
-    """The marks as they are used; those of a strategy that has its own take the place of the settings'."""
+    """The marks that are used; a strategy may replace those of the settings."""
     entry = checked.settings.for_model(checked.model)
     own = entry.marks if entry else None
     configured = (own or checked.settings.marks).to_marks()
@@ -333,7 +332,7 @@ def _mark_rows(policy: Policy, budget: Budget, checked: CheckedModel) -> Iterato
 
 
 def _option(checked: CheckedModel, stage: str, name: str, value: Any, budget: Budget | None) -> str:
-    """The value of an option with its origin; in tokens, and bounded, where the budget says so."""
+    """The value of an option with its origin; in tokens, or bounded, if the budget determines that."""
     origin = SETTINGS if name in option_tables(checked.settings)[stage] else "by its mode"
     if name in checked.settings.options.get(stage, {}):
         origin = checked.source("options", stage, name)

@@ -28,7 +28,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the demo; exits 1 when something did not go as it must."""
+    """Runs the demo; returns 1 if a check in it fails."""
     from proxy.demo.show import demo, first, load
 
     conversation = first(load(arguments.protocol), arguments.requests)

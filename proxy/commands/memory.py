@@ -78,7 +78,7 @@ def _forget(arguments: argparse.Namespace) -> None:
 
 
 def _request(arguments: argparse.Namespace, *names: str, **how: Any) -> Any:
-    """The answer about the memory of the session; `how` is for `request_session`."""
+    """The answer about the memory of the session; `how` is passed to `request_session`."""
     return request_session(arguments, "memory", *names, hint_404=HINT_404, **how)
 
 
@@ -89,7 +89,7 @@ def _row(card: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _messages(card: Mapping[str, Any]) -> str:
-    """The positions, from 0, of a card's messages; if unknown, of all messages that its condensation stands for."""
+    """The positions of a card's messages, from 0; if unknown, of all messages that its condensation covers."""
     if card["places"]:
         return ",".join(map(str, card["places"]))
     return f"0-{card['covered'] - 1}" if card["covered"] else ""

@@ -1,4 +1,4 @@
-"""The command line: the options that `serve` and `check` share, what they set, and types for argparse."""
+"""The command line: the options that several commands share, the settings that they set, and types for argparse."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def add_settings_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def settings_from(arguments: argparse.Namespace) -> Settings:
-    """The settings with the command line on top; raises `SettingsError`, also for an option that is given and empty."""
+    """The settings, overridden by the command line; raises `SettingsError`, including for an empty option."""
     use_config(arguments.config)
     return load_settings(**command_line_settings(arguments))
 
 
 def command_line_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The settings that the command line sets, as `load_settings` takes them."""
+    """The settings that the command line sets, in the form that `load_settings` takes."""
     given: dict[str, Any] = {}
     for (*tables, key), option in COMMAND_LINE.items():
         value = getattr(arguments, option.removeprefix("--"), None)
@@ -61,7 +61,7 @@ def pipeline(text: str) -> Pipeline:
 
 
 def model(text: str) -> tuple[str, Pipeline | None]:
-    """A model as clients name it, without the suffix of a pipeline, and the pipeline that this names."""
+    """The name of a model without its suffix, and the pipeline that the suffix names."""
     try:
         check_model(text)
     except BadRequest as error:

@@ -47,7 +47,7 @@ def counters(exposition: str) -> Iterator[str]:
 
 
 def dashboard(arguments: argparse.Namespace) -> None:
-    """Prints the address, and where the token is that one signs in with; the token itself never is in an address."""
+    """Prints the address, and where to find the token for signing in; the address never contains the token itself."""
     import webbrowser
 
     page = ask(arguments.url, "/_condenser/")

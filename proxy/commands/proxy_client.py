@@ -1,6 +1,7 @@
-"""Requests to a running proxy, and what the commands share that use its admin API.
+"""Requests to a running proxy, and helpers for the commands that use its admin API.
 
-Only the standard library is imported here, and the settings where they are needed: a health check must start quickly.
+Only the standard library is imported at the top, because a health check must start quickly; the settings are imported
+where they are needed.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _CONNECTIONS = {"http": HTTPConnection, "https": HTTPSConnection}
 
 
 class Reply(NamedTuple):
-    """A proxy's answer; status 0 and a `problem` where there is none."""
+    """A proxy's answer; status 0 and a `problem` if there is none."""
 
     status: int
     body: bytes = b""
@@ -47,7 +48,7 @@ def ask(
     timeout: float = TIMEOUT,
     body: bytes | None = None,
 ) -> Reply:
-    """The answer at `path` of the proxy at `url`, by default the one that runs on this machine.
+    """The answer of the proxy at `url`, by default the one that runs on this machine.
 
     `timeout` is in seconds. A `body` is JSON.
     """
@@ -79,7 +80,7 @@ def default_url() -> str:
 
 
 class _NoAddress(Exception):
-    """A text that names no server; the message says what is wrong with it."""
+    """A text is no address of a server; the message says why."""
 
 
 def _parsed(base: str) -> SplitResult:
@@ -105,7 +106,7 @@ def add_action(
 ) -> argparse.ArgumentParser:
     """Adds an action that asks a proxy, and returns its parser; `text` is its line of help.
 
-    With `session` it takes the id of one; the text says in what form.
+    With `session` it takes the id of a session; this is the help for it.
     """
     action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text[:1].upper() + text[1:] + ".")
     action.set_defaults(run=run, parser=action)
@@ -122,7 +123,7 @@ def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
 
 
 def _token(url: str | None) -> str | None:
-    """The token of the settings, else the one in the file of the proxy that is asked, if that runs on this machine."""
+    """The token of the settings, else that in the file of the asked proxy, if it runs on this machine."""
     from proxy.settings import load_settings
     from proxy.settings.token import known_token, read_token
 
@@ -136,7 +137,7 @@ def list_sessions(arguments: argparse.Namespace, **query: str) -> dict[str, Any]
     """The listing of sessions, narrowed by `query`; raises `CommandFailed`."""
     if arguments.tenant is not None:
         query["tenant"] = arguments.tenant
-    # Every proxy with an admin API has a list, if an empty one.
+    # Every proxy with an admin API has a list, even if it is empty.
     rows: dict[str, Any] = request_json(arguments, session_path(**query), hint_404=_HINT_CLOSED)
     return rows
 
@@ -149,9 +150,9 @@ def request_session(
     hint_404: str = HINT_404,
     **query: str,
 ) -> Any:
-    """The answer about the session with the id in `arguments`, or what `names` say below it; see `request_json`.
+    """The answer about the session with the id in `arguments`, or at the path `names` below it; see `request_json`.
 
-    Raises `CommandFailed` where there is no such session, or where several tenants have one with that id.
+    Raises `CommandFailed` if there is no such session, or if several tenants have one with that id.
     """
     rows = list_sessions(arguments, id=arguments.id)
     found = [(row["tenant"], row["session"]) for row in (*rows["data"], *rows["unreadable"])]
@@ -164,7 +165,7 @@ def request_session(
 
 
 def session_path(*names: str, **query: str) -> str:
-    """The admin API's path of a session, or of something below it."""
+    """The path of a session in the admin API, or a path below it."""
     path = "/".join(("/_condenser/sessions", *(quote(name, safe="") for name in names)))
     return f"{path}?{urlencode(query)}" if query else path
 
@@ -184,7 +185,7 @@ def request_json(
     if reply.status != 200:
         hint = {400: _message(document), 401: _HINT_401, 404: hint_404}.get(reply.status)
         raise CommandFailed(f"{reply.problem}; {hint}" if hint else reply.problem)
-    # What is read names its kind; a card that was added comes back as it is kept.
+    # An answer that is read names its kind; an added card comes back as it is stored.
     is_ours = isinstance(document, dict) and ("object" in document or method != "GET")
     if not is_ours and not (isinstance(document, list) and path.endswith("/memory/export")):
         raise CommandFailed("the server at that address is not a condenser")

@@ -1,7 +1,7 @@
 """Compare strategies on recorded conversations; offline, unless a model is named that summarizes or votes.
 
-FILE holds conversations as JSON or JSON lines, gzip or not: a list of messages, or an object with `messages` and, where
-there are any, `tools` and `qa` (questions with the indices of their evidence). Each reply is asked for again with the
+FILE holds conversations as JSON or JSON lines, gzip or not: a list of messages, or an object with `messages` and
+optionally `tools` and `qa` (questions with the indices of their evidence). Each reply is requested again with the
 history before it, under each strategy.
 """
 
@@ -68,7 +68,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints one row for each strategy; exits 2 when the file cannot be read."""
+    """Prints a row for each strategy; returns 2 if the file cannot be read."""
     from proxy.replaying.page import page
     from proxy.replaying.recorded import Unreadable, load
     from proxy.replaying.report import document, each_conversation, table
@@ -122,7 +122,7 @@ class _Progress:
 
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
-    from proxy.knowledge.profiles import Scope
+    from proxy.knowledge.profiles import LessonScope
     from proxy.replaying import baseline
     from proxy.replaying.measures import summarize
     from proxy.replaying.models import RealModels, prices_of
@@ -134,7 +134,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     models = RealModels(Tokenizers(settings.tokenizer.ranks_dir), roles, arguments.max_cost) if roles else None
     async with open_replay_proxy(settings, models) as built:
         _check_asked(roles, built.services, arguments)
-        known = built.services.policies.window(None, Scope(arguments.model))
+        known = built.services.policies.window(None, LessonScope(arguments.model))
         assumed = arguments.window or (WINDOW if known.tokens is None else None)
         player = Player(built, arguments.model, assumed)
         progress = _Progress(len(pipelines) * len(conversations))
@@ -174,11 +174,11 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    """The proxy's settings, with a store in memory, no bound on its time that matters, and the models to ask."""
+    """The proxy's settings with a store in memory, practically no bound on its time, and the models to ask."""
     use_config(arguments.config)
     asked = {role: {"base_url": getattr(arguments, f"{role}_url")} for role in _asked(arguments)}
     settings = load_settings(store={"url": "memory://", "timeout": 600.0}, **asked)
-    # A model's own summarizer or judge would come before the one that is named here.
+    # A model's own summarizer or judge would override the one that is named here.
     models = tuple(each.model_copy(update=dict.fromkeys(asked)) for each in settings.models)
     return settings.model_copy(update={"models": models})
 
@@ -188,7 +188,7 @@ def _asked(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _check_asked(roles: Mapping[str, str], services: Services, arguments: argparse.Namespace) -> None:
-    """Raises `SettingsError` for a model without a name, and for one without prices where its cost is bounded."""
+    """Raises `SettingsError` for a model without a name, and for one without prices if the cost is bounded."""
     from proxy.replaying.models import prices_of
 
     for role in roles:
@@ -210,6 +210,6 @@ def _amount(text: str) -> float:
 
 
 def _pipelines(text: str) -> list[Pipeline]:
-    """The pipelines in a list of names, `off` before all others."""
+    """The pipelines in a list of names, preceded by `off`."""
     names = dict.fromkeys((_OFF, *(name.strip() for name in text.split(","))))
     return [pipeline(name) for name in names]

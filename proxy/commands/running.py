@@ -1,7 +1,7 @@
-"""Which proxies run on this machine: `serve` notes its address in a file, for the commands that ask a proxy.
+"""Finds the proxies that run on this machine: `serve` notes its address in a file, for the commands that ask a proxy.
 
-The notes of a user lie in a folder that nobody else may write. A process holds a lock on its note as long as it lives,
-so the note of one that has died is not believed. Standard library only: a health check must start quickly.
+The notes of a user are in a folder that nobody else may write to. A process holds a lock on its note as long as it
+lives, so the note of a dead process is ignored. Standard library only, because a health check must start quickly.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ from proxy.errors import SettingsError
 HOST, PORT = "127.0.0.1", 8484
 _CONFIG_VARIABLE = "CONDENSER_CONFIG"
 _LOOPBACK = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-"""Hosts that mean every address of this machine, with one of them that a client can connect to."""
+"""Hosts that stand for every address of this machine, each with one that a client can connect to."""
 
 
 class Note(NamedTuple):
-    """What a proxy notes: its address for clients here, the one that its settings name without the command line."""
+    """What a proxy notes about itself."""
 
     url: str
+    """Its address for clients on this machine."""
     configured: str
+    """The address that its settings name without the command line."""
     token_file: str | None
-    """The file with its admin token; None where there is no such file."""
+    """The file with its admin token; None if there is no such file."""
     started: float
 
 
@@ -45,9 +47,9 @@ def listening_url(host: str, port: int | str) -> str:
 
 
 def configured_url() -> str:
-    """The address that environment and settings file name, without a check of the other settings.
+    """The address that the environment and the settings file name; other settings are not checked.
 
-    Raises `SettingsError` for a file that cannot be read.
+    Raises `SettingsError` if the file cannot be read.
     """
     path = os.environ.get(_CONFIG_VARIABLE)
     try:
@@ -64,7 +66,7 @@ def configured_url() -> str:
 
 
 def find_proxy() -> Note | None:
-    """The proxy of this user at the configured address, else the newest one with the same configuration."""
+    """The proxy of this user at the configured address, else the newest one whose settings name that address."""
     here = configured_url()
     found = sorted((note for note in _living() if here in note[:2]), key=lambda note: (note.url == here, note.started))
     return found[-1] if found else None
@@ -76,7 +78,7 @@ def note_at(url: str) -> Note | None:
 
 @contextmanager
 def noted(note: Note) -> Iterator[None]:
-    """Notes a proxy while it runs; where that is not possible, a warning says so."""
+    """Notes a proxy while it runs; prints a warning if that is not possible."""
     try:
         path, file = _write(note)
     except OSError as error:
@@ -93,7 +95,7 @@ def noted(note: Note) -> Iterator[None]:
 
 
 def _write(note: Note) -> tuple[Path, int]:
-    """Writes a note, and returns its path and the descriptor that holds its lock. Raises `OSError`."""
+    """Writes a note; returns its path and the descriptor that holds its lock. Raises `OSError`."""
     folder = _folder()
     folder.mkdir(mode=0o700, exist_ok=True)
     _check_owner(folder)
@@ -101,7 +103,7 @@ def _write(note: Note) -> tuple[Path, int]:
         if not _text(other):
             other.unlink(missing_ok=True)
     path = folder / f"{os.getpid()}.json"
-    # It gets its name once it is locked and whole.
+    # It gets its name only when it is locked and complete.
     written = path.with_suffix(".new")
     file = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -120,7 +122,7 @@ def _living() -> Iterator[Note]:
         try:
             yield Note(**json.loads(_text(path) or "{}"))
         except (ValueError, TypeError):
-            continue  # of a process that has ended, or of another version
+            continue  # the process has ended, or is of another version
 
 
 def _folder() -> Path:
@@ -128,14 +130,14 @@ def _folder() -> Path:
 
 
 def _check_owner(folder: Path) -> None:
-    """Raises `OSError` for a folder that is not this user's alone: anyone may make one of its name."""
+    """Raises `OSError` for a folder that is not only this user's, because anyone may make one with its name."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise PermissionError(0, "it belongs to somebody else, or others may write to it")
 
 
 def _text(path: Path) -> str:
-    """The text of a note whose process lives; "" for another."""
+    """The text of a note; "" if its process has ended."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

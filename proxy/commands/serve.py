@@ -53,7 +53,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serves until a signal stops it; refuses settings that would lend out a key or split sessions."""
+    """Serves until a signal stops it; refuses settings that would give a key away or split sessions."""
     configured = configured_url()
     settings = settings_from(arguments)
     prepare(settings)
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _serve(settings: Settings, listening: socket.socket) -> int:
-    """Serves with one process, or with several that accept from one socket.
+    """Serves with one process, or with several that share a socket.
 
     A worker that dies is replaced, unless it could not start.
     """
@@ -91,7 +91,7 @@ class AnnouncedServer(Server):
 
 
 def banner(settings: Settings, port: int) -> str:
-    """What a person wants to see first: where the proxy listens, what it uses, and what a client must be given."""
+    """The first output: where the proxy listens, what it uses, and how to configure a client."""
     return (
         f"condenser listens on {listening_url(settings.host, port)}/v1\n"
         f"  upstream   {redacted(settings.upstream.base_url)}\n"
@@ -102,7 +102,7 @@ def banner(settings: Settings, port: int) -> str:
 
 
 def bound_socket(settings: Settings) -> socket.socket:
-    """A socket at the settings' address, of IPv4 where the host has both kinds; raises `CommandFailed`."""
+    """A socket at the settings' address, with IPv4 if the host has both kinds; raises `CommandFailed`."""
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
@@ -131,12 +131,11 @@ def _why_not_bound(settings: Settings, error: OSError) -> str:
 
 
 def note_of(settings: Settings, configured: str, port: int) -> Note:
-    """What other commands on this machine need to find this proxy."""
     token = token_file(settings)
     return Note(client_url(settings.host, port), configured, os.path.abspath(token) if token else None, time.time())
 
 
-# What must hold before the proxy starts
+# Checks before the proxy starts
 
 
 def prepare(settings: Settings) -> None:
@@ -164,9 +163,9 @@ def prepare(settings: Settings) -> None:
 
 
 async def _try_store(settings: Settings) -> None:
-    """Opens the store before the port is taken, because an error within the server would print a traceback.
+    """Opens the store before the port is taken, because an error in the server would print a traceback.
 
-    Only warns if it does not answer: a server may be down when the proxy starts, or its address be wrong.
+    Only warns if the store does not answer: its server may be down when the proxy starts, or its address wrong.
     """
     store = await open_store(settings.store.url)
     try:
@@ -187,7 +186,7 @@ def gives_the_key_away(settings: Settings) -> bool:
 
 
 def keys_of(settings: Settings) -> list[str]:
-    """The names of the operator's keys with which calls for clients are made."""
+    """The names of the operator's keys that are used for clients' calls."""
     holders: dict[str, UpstreamSettings | ModelRole | None] = {
         "upstream": settings.upstream,
         "summarizer": settings.summarizer,

@@ -141,12 +141,12 @@ def _file(name: str) -> Path:
 
 
 def _systemctl(file: Path, *verbs: str) -> list[list[str]]:
-    """Calls of `systemctl --user`: of these verbs, all but `daemon-reload` are about the unit in the file."""
+    """Calls of `systemctl --user` with these verbs; all but `daemon-reload` take the name of the unit."""
     return [["systemctl", "--user", verb, *([] if verb == "daemon-reload" else [file.name])] for verb in verbs]
 
 
 def _done(words: Sequence[str]) -> bool:
-    """Runs a command of the system; says what went wrong, and returns whether nothing did."""
+    """Runs a command of the system; prints what went wrong, and returns whether it succeeded."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
         problem = (done.stderr.strip() or f"exit status {done.returncode}") if done.returncode else ""

@@ -77,7 +77,7 @@ def _export(arguments: argparse.Namespace) -> None:
     if arguments.file is None:
         sys.stdout.write(text)
         return
-    # The file holds text of conversations: it is for its owner only, like the store.
+    # The file holds text of conversations, so only its owner may read it, like the store.
     file = os.open(arguments.file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(file, "w", encoding="utf-8") as opened:
         opened.write(text)
@@ -86,7 +86,7 @@ def _export(arguments: argparse.Namespace) -> None:
 def _delete(arguments: argparse.Namespace) -> None:
     if not (arguments.id or arguments.tenant):
         raise CommandFailed("name a session, or all of a tenant with --tenant", USAGE)
-    # An empty id is no missing one: it mostly comes from a shell variable that is not set.
+    # An empty id does not count as missing: it usually comes from a shell variable that is not set.
     if arguments.id is not None:
         answer = request_session(arguments, method="DELETE")
     else:
@@ -152,7 +152,7 @@ def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
-    """A session in lines; text of messages is cut, and has no control characters."""
+    """A session in lines; the text of messages is cut, and has no control characters."""
     totals = ", ".join(f"{name} {count:,}" for name, count in sorted(session["totals"].items()))
     settings = ", ".join(f"{name} {json.dumps(value)}" for name, value in sorted(session["settings"].items()))
     yield from table(
@@ -181,10 +181,10 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _economy(advice: Mapping[str, Any] | None) -> str:
-    """What `economy = "auto"` would do for a session, or does."""
+    """What `economy = "auto"` does, or would do, for a session."""
     if not advice:
         return "nothing to save"
-    to = f" to {advice['target']:,}" if "target" in advice else ""  # sessions stored before have none
+    to = f" to {advice['target']:,}" if "target" in advice else ""  # older stored sessions have none
     does = "auto condenses" if advice["mode"] == "auto" else "auto would condense"
     return f"{does} at {advice['trigger']:,} tokens{to}, {advice['saves']:.0%} cheaper than at the marks"
 
@@ -218,7 +218,7 @@ def _state(record: Mapping[str, Any]) -> str:
 
 
 def _telemetry_lines(title: str, telemetry: Mapping[str, Any]) -> Iterator[str]:
-    """What a strategy or its judges tell: all members, and each vote with its reasoning."""
+    """The telemetry of a strategy or its judges: all members, and each vote with its reasoning."""
     members = (
         f"{name} {_cut(json.dumps(value, ensure_ascii=False))}" for name, value in telemetry.items() if name != VOTES
     )
@@ -240,7 +240,7 @@ def _vote_lines(telemetry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
-    """The last state of judging, even if it condensed nothing, every verdict with its votes, and what came of one."""
+    """The last state of judging, every verdict with its votes, and the last failed try."""
     if session["judging"]:
         yield ""
         yield from _telemetry_lines("judging: ", session["judging"])

@@ -25,7 +25,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Shows rows until it is interrupted: a table in a terminal, else a line for each row that changes."""
+    """Shows the rows until it is interrupted: as a table in a terminal, else a line for each row that changes."""
     if not arguments.every > 0:
         arguments.parser.error("--every must be more than 0")
     seen: dict[tuple[str, str], int] = {}

@@ -1,7 +1,7 @@
 """Run a command behind a proxy of its own, and print a receipt at its end.
 
 The proxy listens on a free port of this machine. The command finds it by OPENAI_BASE_URL, OPENAI_API_BASE and
-ANTHROPIC_BASE_URL, gets the signals that are sent here, and its exit status is returned.
+ANTHROPIC_BASE_URL. Signals that are sent here are passed on to it, and its exit status is returned.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command; returns its exit status, or 128 and the number of the signal that ended it."""
+    """Runs the command; returns its exit status, or 128 plus the number of the signal that ended it."""
     configured, arguments.host, arguments.workers = configured_url(), HOST, 1
     settings = _quiet(settings_from(arguments))
     prepare(settings)
@@ -74,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _quiet(settings: Settings) -> Settings:
-    """The settings with a log that leaves the terminal to the command, unless they say what to log."""
+    """The settings with only errors in the log, so that the terminal is the command's, unless they set a level."""
     if "level" in settings.log.model_fields_set:
         return settings
     return settings.model_copy(update={"log": settings.log.model_copy(update={"level": "error"})})
@@ -82,7 +82,7 @@ def _quiet(settings: Settings) -> Settings:
 
 @contextmanager
 def _serving(settings: Settings, listening: socket.socket) -> Iterator[bool]:
-    """Serves in a thread, so that the proxy ends with this process however that ends; yields whether it started."""
+    """Serves in a thread, so that the proxy ends with this process in any case; yields whether it started."""
     is_settled = threading.Event()
     server = AnnouncedServer(server_config(settings), is_settled.set)
 
@@ -103,9 +103,9 @@ def _serving(settings: Settings, listening: socket.socket) -> Iterator[bool]:
 
 
 def _environment(url: str) -> dict[str, str]:
-    """The command's environment; the commands of `condenser` find this proxy there too.
+    """The command's environment, by which commands of `condenser` find this proxy too.
 
-    A proxy that the environment names for requests to the internet is not asked for this one.
+    Requests to this proxy do not go through a proxy to the internet that the environment names.
     """
     host, port = url.removeprefix("http://").rsplit(":", 1)
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), host]))
@@ -115,7 +115,7 @@ def _environment(url: str) -> dict[str, str]:
 
 
 def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """The exit status of the command, which gets every signal that comes meanwhile."""
+    """Runs the command, passes every signal on to it, and returns its exit status."""
     try:
         process = subprocess.Popen(words, env=environment)  # noqa: S603
     except OSError as error:
@@ -123,7 +123,7 @@ def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        # What comes from the terminal, that has sent to the command as well.
+        # The terminal sends its signals to the command too.
         if number not in _FROM_TERMINAL or not _is_in_foreground():
             process.send_signal(number)
 
@@ -149,7 +149,7 @@ def _is_in_foreground() -> bool:
 
 
 def _receipt(url: str, token: str, settings: Settings, arguments: argparse.Namespace) -> Iterator[str]:
-    """What the run came to, in lines for a person: made of the metrics, the live rows and the sessions."""
+    """A summary of the run for a person, made of the metrics, the live rows and the sessions."""
     counts = partial(_counts, ask(url, "/metrics").body.decode())
     if not counts("requests", "action"):
         yield "condenser: the command sent no request through the proxy"
@@ -170,7 +170,7 @@ def _json(url: str, path: str, token: str) -> dict[str, Any]:
 
 
 def _counts(exposition: str, name: str, label: str) -> Counter[str]:
-    """The totals of a metric above 0, by one of its labels."""
+    """The totals of a metric by one of its labels, without those that are 0."""
     found: Counter[str] = Counter()
     for family in text_string_to_metric_families(exposition):
         for sample in family.samples:
@@ -213,7 +213,7 @@ def _kept(documents: Sequence[Mapping[str, Any]]) -> _Rows:
 
 
 def _ledger(document: Mapping[str, Any]) -> Ledger | None:
-    """The ledger of the latest condensation of a session; None where there is no condensation with a replacement."""
+    """The ledger of the latest condensation of a session; None if there is none with a replacement."""
     latest = document.get("latest_condensation")
     records = [record for record in document.get("condensations", ()) if record["id"] == latest]
     pieces = [piece for record in records for piece in record["pieces"] if isinstance(piece, dict)]

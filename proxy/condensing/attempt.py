@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 from proxy.condensing.context import RequestContext, undecided
 from proxy.condensing.decision import Decision
 from proxy.errors import HistoryUnavailable, UpstreamUnavailable
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.overflow import Refusal
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.request.wire import Body
@@ -170,7 +170,7 @@ def spliced(
     if view.is_changed or context.is_rewritten or hidden:
         elements = [*_marked(view, request.body), *map(str.encode, hidden)]
         messages = b"[" + b",".join(elements) + b"]"
-    is_supplied = messages is not None and request.goes_on is not None and bool(request.goes_on.name)
+    is_supplied = messages is not None and request.continuation is not None and bool(request.continuation.name)
     return request.body.spliced(
         messages=messages,
         model=request.model if request.has_suffix else None,
@@ -199,7 +199,9 @@ def written(decision: Decision, context: RequestContext, *, probe: bool) -> Deci
     return decision._replace(probed=probed, body=spliced(decision.view, context, probe=probed))
 
 
-def trial_of(context: RequestContext, takes_trial: Callable[[Scope], bool]) -> tuple[Decision, RequestContext] | None:
+def trial_of(
+    context: RequestContext, takes_trial: Callable[[LessonScope], bool]
+) -> tuple[Decision, RequestContext] | None:
     """The decision to send a request as it came, and the context for that; None if no trial is due.
 
     A trial is longer than the learned window, and fits the window that was known before.
@@ -213,7 +215,7 @@ def trial_of(context: RequestContext, takes_trial: Callable[[Scope], bool]) -> t
     trial = undecided(whole)
     with_reply = trial.expected_tokens + (context.request.body.envelope.reply_limit or 0)
     fits = window.before is None or with_reply <= window.before
-    if trial.expected_tokens <= window.tokens or not fits or not takes_trial(context.request.scope):
+    if trial.expected_tokens <= window.tokens or not fits or not takes_trial(context.request.lesson_scope):
         return None
     return trial._replace(reason=Reason.WINDOW_TRIAL), whole
 

@@ -146,10 +146,10 @@ class RequestContext(NamedTuple):
 
         A client that sends assistant messages itself keeps its own history and will send it again, so it is not stored.
         """
-        goes_on, body = self.request.goes_on, self.request.body
-        if goes_on is None or self.append is not None or not body.endpoint.is_kept(body.values):
+        continuation, body = self.request.continuation, self.request.body
+        if continuation is None or self.append is not None or not body.endpoint.is_kept(body.values):
             return False
-        return bool(goes_on.name) or all(
+        return bool(continuation.name) or all(
             message.role is not Role.ASSISTANT for message in self.as_sent.transcript.chain
         )
 
@@ -305,12 +305,12 @@ class RequestContext(NamedTuple):
         session, digests = self.recognised.session, self.history.digests
         standing = [known for known in self.recognised.condensations if has_node(digests, known.covered, known.digest)]
         own, unwanted = (session.cards(standing), forgotten_cards(session)) if session else ([], [])
-        return combined_cards(own, self.recognised.scope.cards if self.recognised.scope else (), unwanted)
+        return combined_cards(own, self.recognised.card_scope.cards if self.recognised.card_scope else (), unwanted)
 
     @property
     def has_foreign_cards(self) -> bool:
         """Whether memory has cards that did not come from this history: added by a person, or shared in a scope."""
-        session, scope = self.recognised.session, self.recognised.scope
+        session, scope = self.recognised.session, self.recognised.card_scope
         return bool((session and session.added_cards) or (scope and scope.cards))
 
     @property

@@ -187,7 +187,9 @@ class Exchange:
         decision, rounds = self._attempt.decision, self._attempt.rounds
         if rounds is None:
             return reply
-        searched = await self._parts.searcher.run_searches(decision, rounds, self.request.scope, reply, send_body)
+        searched = await self._parts.searcher.run_searches(
+            decision, rounds, self.request.lesson_scope, reply, send_body
+        )
         if searched.refuses_tool:
             decision = decision._replace(reason=Reason.MEMORY_TOOL_REFUSED)
             self._attempt = self._attempt._replace(decision=decision, rounds=None)
@@ -286,7 +288,7 @@ class Exchange:
 
     async def _smaller(self, refused: OpenedReply, refusal: Refusal) -> Attempt | None:
         """Learns from a refusal for length, and makes a smaller view once; for a trial, decides anew instead."""
-        parts, attempt, decision, scope = self._parts, self._attempt, self._attempt.decision, self.request.scope
+        parts, attempt, decision, scope = self._parts, self._attempt, self._attempt.decision, self.request.lesson_scope
         learned = parts.knowledge.window_from(refused, refusal, decision, self.request)
         if attempt.untried is not None:
             return (await self._decided(attempt.untried))._replace(is_last=True)
@@ -342,9 +344,9 @@ class Exchange:
         )
         if self._attempt.only_for_patch and update.patch is update.memory_patch is None:
             return
-        if context.keeps_reply and self.request.goes_on is not None:
+        if context.keeps_reply and self.request.continuation is not None:
             session = context.recognised.key.name
-            blocks = reply_block(self.request.goes_on, self.request.body, session, reply_id, items)
+            blocks = reply_block(self.request.continuation, self.request.body, session, reply_id, items)
             update = update._replace(blocks=blocks)
         if context.append is None:
             await self._parts.decider.keeper.settle(context.recognised, update)

@@ -29,7 +29,7 @@ from proxy.sessions.recognition import Identity, Recogniser
 from proxy.store.access import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.condensation import standing_in
+from strategies.core.condensation import standing_condensations
 from strategies.core.economics import advise, condensing_of, follow
 from strategies.core.messages import Role
 from strategies.core.replay import JUDGED, prepared_in
@@ -61,7 +61,7 @@ class Intake:
     async def build_context(self, request: ClientRequest, timing: Timing) -> RequestContext:
         """The context of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
         # 3. Identify.
-        scope, body = request.scope, request.body
+        scope, body = request.lesson_scope, request.body
         identity = self.recogniser.identify(request.controls.session, request.headers, body.endpoint, body.values)
         # 4. Know the upstream.
         counter = self.tokenizers.for_model(request.model, body.endpoint.counter, request.tenant)
@@ -85,13 +85,13 @@ class Intake:
             await asyncio.sleep(0)  # to recognise this many messages takes long
         recognised = await self.recogniser.recognise(request.tenant, identity, measured.transcript, patience)
         recognised = recognised._replace(trust=request.trust)
-        if request.controls.dry_run and (recognised.session or recognised.condensations or request.goes_on):
+        if request.controls.dry_run and (recognised.session or recognised.condensations or request.continuation):
             await request.trust.prove(request.headers)
         # 8. Choose.
         settings = recognised.session.settings if recognised.session else {}
         policy = self.policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, basis)
         if policy.scope:
-            recognised = await self.recogniser.with_scope(recognised, policy.scope, read=any(policy.memory))
+            recognised = await self.recogniser.with_card_scope(recognised, policy.scope, read=any(policy.memory))
         if recognised.session is not None and recognised.session.rewriting_refused:
             policy = policy.off()
         if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
@@ -221,7 +221,7 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
         body.size if context.is_estimated else None,
         tuple(hidden),
         measured.features,
-        context.request.scope,
+        context.request.lesson_scope,
         blake2b(beginning, digest_size=4).hexdigest(),
     )
 
@@ -237,5 +237,5 @@ def _needs_counts(context: RequestContext) -> bool:
         return True
     if stage is None or stage.inline:
         return stage is not None
-    in_use = next(iter(standing_in(known, digests)), None)
+    in_use = next(iter(standing_condensations(known, digests)), None)
     return any(record.trigger == JUDGED for record in prepared_in(known, digests, in_use))

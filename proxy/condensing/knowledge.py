@@ -19,7 +19,7 @@ from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import CountedReply, LearnedWindow, LearnedWindows
-from proxy.knowledge.profiles import MAX_MODELS, CallersText, Profile, Profiles, Scope, sends_options
+from proxy.knowledge.profiles import MAX_MODELS, CallersText, LessonScope, Profile, Profiles, sends_options
 from proxy.overflow import Refusal, recognise
 from proxy.quoting import label
 from proxy.reply.opening import OpenedReply
@@ -48,7 +48,7 @@ class Knowledge:
     report: Callable[[], None]
     _logged: Lru[str, int] = field(default_factory=lambda: Lru(MAX_MODELS))
 
-    async def refresh(self, scope: Scope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
+    async def refresh(self, scope: LessonScope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
         """Reads what other processes have learned of a model, if it is time to."""
         first_reads = [*self.learned.refresh(scope), *self.calibrator.refresh(scope.model, *counters)]
         if first_reads and waits:
@@ -73,7 +73,7 @@ class Knowledge:
             return
         reply, model = CountedReply(decision.view.tokens, usage.prompt, decision.exact), request.model
         shares = not request.controls.no_store
-        kept = self.learned.learn_from_usage(request.scope, decision.expected_tokens, reply, shares=shares)
+        kept = self.learned.learn_from_usage(request.lesson_scope, decision.expected_tokens, reply, shares=shares)
         if kept is None:
             return
         self.report()
@@ -93,7 +93,7 @@ class Knowledge:
         status, answer = refused.reply.status, request.body.endpoint.answer
         stands = recognise(status, refused.error, clean, answer=answer) if refusal.window is not None else None
         return self.learned.learn_from_refusal(
-            request.scope,
+            request.lesson_scope,
             refusal,
             decision.expected_tokens,
             shares=not request.controls.no_store,
@@ -105,5 +105,5 @@ class Knowledge:
         options = sends_options(request.body.values, probed=decision.probed)
         sent = decision.policy.profile
         return self.profiles.learn_from_refusal(
-            request.scope, refused.reply.status, refused.error, sent, options=options, request=decision.body
+            request.lesson_scope, refused.reply.status, refused.error, sent, options=options, request=decision.body
         )

@@ -32,7 +32,7 @@ from proxy.sessions.codec import UNREADABLE, decode_condensation, encode_condens
 from proxy.sessions.keeping import Keeper
 from proxy.store.access import compress, decompress
 from proxy.store.base import StoreError
-from strategies.core.condensation import Condensation, standing_in
+from strategies.core.condensation import Condensation, standing_condensations
 from strategies.core.protocol import Judging, Verdict
 from strategies.core.replay import JUDGED, Replayed, shows_protected_messages
 from strategies.core.requirement import RULES, Requirement
@@ -164,7 +164,7 @@ class Maker:
     async def _unless_recorded(self, job: Job) -> MakeResult:
         context, applied = job.context, job.decision.applied
         since = await self._keeper.recorded_since(context.recognised)
-        recorded = next(iter(standing_in(since, context.history.digests)), None)
+        recorded = next(iter(standing_condensations(since, context.history.digests)), None)
         # It may be the prepared record that this request has just made standing, and that was not enough.
         is_applied = recorded is not None and applied is not None and recorded.id == applied.id
         if recorded is not None and not is_applied and _shows_required(recorded, context):

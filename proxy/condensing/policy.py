@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from proxy.controls import MEMORY, Controls, Memory
 from proxy.errors import BadRequest
 from proxy.knowledge.learned_windows import LearnedWindow, Origin
-from proxy.knowledge.profiles import ANY, Profile, Scope
+from proxy.knowledge.profiles import ANY, LessonScope, Profile
 from proxy.pipeline_names import pipeline_named
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
@@ -201,8 +201,8 @@ class Policies:
         settings: Settings,
         table: ModelTable,
         discovered: WindowLookup = no_stated_window,
-        learned: Callable[[Scope], LearnedWindow | None] = lambda _: None,
-        profile: Callable[[Scope], Profile] = lambda _: ANY,
+        learned: Callable[[LessonScope], LearnedWindow | None] = lambda _: None,
+        profile: Callable[[LessonScope], Profile] = lambda _: ANY,
     ) -> None:
         self._profile = profile
         self._settings = settings
@@ -214,7 +214,7 @@ class Policies:
         self._policies: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
         self.lowest_mark = lru_cache(_MAX_CACHED)(self._lowest_mark)
 
-    def basis(self, requested: int | None, scope: Scope) -> Basis:
+    def basis(self, requested: int | None, scope: LessonScope) -> Basis:
         """What is known before a request that asks for this window, or for none."""
         prompt_window = self._prompt_window(self._facts(scope.model).policy.summarizer, scope)
         return Basis(self.window(requested, scope), prompt_window, self._profile(scope))
@@ -223,7 +223,7 @@ class Policies:
         self,
         controls: Controls,
         session: Mapping[str, Any],
-        scope: Scope,
+        scope: LessonScope,
         reply_limit: int | None = None,
         basis: Basis | None = None,
     ) -> Policy:
@@ -278,7 +278,7 @@ class Policies:
             return MEMORY["off"]
         return asked.memory or MEMORY["inject" if injection.unasked else self._settings.memory.default]
 
-    def _prompt_window(self, summarizer: SummarizerRole, scope: Scope) -> int | None:
+    def _prompt_window(self, summarizer: SummarizerRole, scope: LessonScope) -> int | None:
         """The window in tokens of the summarizer's model; None if the request's own model summarizes."""
         if summarizer.window is not None or summarizer.model is None:
             return summarizer.window
@@ -298,7 +298,7 @@ class Policies:
         except OptionError as error:
             raise BadRequest(f"{param}: {error.detail}.", param=param) from None
 
-    def lowered(self, policy: Policy, learned: LearnedWindow, scope: Scope, reply_limit: int | None) -> Policy:
+    def lowered(self, policy: Policy, learned: LearnedWindow, scope: LessonScope, reply_limit: int | None) -> Policy:
         """The policy with a window that has just been learned from a refusal of its request."""
         basis = Basis(policy.window.lowered(learned), self._prompt_window(policy.summarizer, scope), policy.profile)
         budget = self._budget_for(policy.stages, policy.ledger, basis, scope.model, reply_limit)
@@ -311,7 +311,7 @@ class Policies:
         budget = self._facts(model).budget(basis.window, reply_limit)
         return budget and replace(with_stage_marks(budget, pipeline), prompt_window=basis.prompt_window, ledger=ledger)
 
-    def window(self, requested: int | None, scope: Scope) -> Window:
+    def window(self, requested: int | None, scope: LessonScope) -> Window:
         """A model's window: the known one, or the learned one if that is smaller.
 
         Nothing learned lowers a window of the settings.

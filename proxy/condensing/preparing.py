@@ -235,7 +235,7 @@ class Preparer:
         if not failed or self._recent_failures(base, context):
             return None
         digests = base.view.transcript.digests
-        last = next((verdict for verdict in reversed(session.verdicts) if verdict.stands_in(digests)), None)
+        last = next((verdict for verdict in reversed(session.verdicts) if verdict.applies_to(digests)), None)
         return last if last is not None and last.yes else None
 
     async def _prepare(

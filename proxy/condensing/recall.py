@@ -199,13 +199,13 @@ class Injector:
         if context.keeps_blocks:
             return await self._inject_for_good(decision, context)
         block = context.memory_block or await self._choose_block(decision.view, context)
-        if block is None and not any(is_memory(item.piece) for item in decision.view.lead):
+        if block is None and not any(is_memory(item.piece) for item in decision.view.front):
             return decision._replace(memory_block=MemoryBlock())
         heads = (decision.applied.overlay,) if decision.applied else ()
         inserted = (_overlay_of(block, context),) if block else ()
         transcript = context.transcript_under(decision.applied)
         view = fold(transcript, (*heads, *inserted), context.framing, context.counter)
-        shown = block if block and any(is_memory(item.piece) for item in view.lead) else MemoryBlock()
+        shown = block if block and any(is_memory(item.piece) for item in view.front) else MemoryBlock()
         return decision.with_view(view)._replace(memory_block=shown)
 
     async def _inject_for_good(self, decision: Decision, context: RequestContext) -> Decision:

@@ -122,5 +122,5 @@ def waits_to_pay_back(decision: Decision, context: RequestContext, cache_lifetim
 def _price(prices: Prices, prepared: Replayed) -> float:
     """The price of a record's model calls: its text counts as what they wrote, the rest as what they read."""
     place, spent = prepared.view.replacement, prepared.applied.own_tokens if prepared.applied else 0
-    written = min(prepared.view.lead[place].message.tokens, spent) if place is not None else 0
+    written = min(prepared.view.front[place].message.tokens, spent) if place is not None else 0
     return prices.of_call(prompt=spent - written, reply=written)

@@ -19,7 +19,7 @@ from itertools import takewhile
 from proxy.request.measure import Measured
 from proxy.sessions.histories import MissingMessages
 from proxy.tokens.counter import Counter, CountingPool
-from strategies.core.condensation import Condensation, standing_in
+from strategies.core.condensation import Condensation, standing_condensations
 from strategies.core.digest import chain, link
 from strategies.core.messages import Dialect, Message, Reader, Role, unknown
 from strategies.core.parsing import loads
@@ -44,7 +44,7 @@ class Restorer:
         if self._keeps_text and all(message.raw is not None for message in missing.messages):
             messages = await self._messages(missing, counter)
         else:
-            standing = standing_in(condensations, _digests(measured.transcript, missing))
+            standing = standing_condensations(condensations, _digests(measured.transcript, missing))
             if not standing:
                 return None
             messages = list(_placeholders(missing, standing, counter.dialect))

@@ -21,7 +21,7 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import encoding_of, is_event_stream, is_success
 from proxy.knowledge.learned_windows import LearnedWindows
-from proxy.knowledge.profiles import MAX_READ, CallersText, Scope
+from proxy.knowledge.profiles import MAX_READ, CallersText, LessonScope
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.searching.joining import Following, SendBody, StreamedReply, join_replies, read_whole
@@ -56,7 +56,7 @@ class Searcher:
         self._learned = learned
         self._ttl = ttl
         self._clock = clock
-        self._refused: Lru[Scope, float] = Lru(MAX_SCOPES)
+        self._refused: Lru[LessonScope, float] = Lru(MAX_SCOPES)
         """When each refusal of tools is forgotten."""
 
     def with_offer(self, context: RequestContext) -> RequestContext:
@@ -68,7 +68,7 @@ class Searcher:
             return context
         if not context.policy.memory.tool:
             return _with_patches(context, blocks_only=True) if context.keeps_blocks else context
-        body, scope = context.request.body, context.request.scope
+        body, scope = context.request.body, context.request.lesson_scope
         made = offer(
             body.endpoint,
             body.values,
@@ -93,7 +93,7 @@ class Searcher:
         )
 
     async def run_searches(
-        self, decision: Decision, rounds: HiddenRounds, scope: Scope, reply: UpstreamReply, send: SendBody
+        self, decision: Decision, rounds: HiddenRounds, scope: LessonScope, reply: UpstreamReply, send: SendBody
     ) -> SearchedReply:
         """The reply for the client after all searches; raises `UpstreamUnavailable`. `send` sends a body upstream."""
         if not is_success(reply.status):
@@ -111,7 +111,7 @@ class Searcher:
         return SearchedReply(await join_replies(reply, rounds, following))
 
     async def _without_tool(
-        self, decision: Decision, rounds: HiddenRounds, scope: Scope, reply: UpstreamReply, send: SendBody
+        self, decision: Decision, rounds: HiddenRounds, scope: LessonScope, reply: UpstreamReply, send: SendBody
     ) -> SearchedReply:
         """The reply to the same request without the tool if the upstream refuses tools; else its error."""
         if reply.status not in _TOOLS_REFUSED:

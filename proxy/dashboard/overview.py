@@ -1,4 +1,4 @@
-"""The first page and the list of sessions: figures over all sessions, and over this process. Pure."""
+"""The first page and the list of sessions: figures about all sessions, and about this process. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEWEST = 15
 
 
 def saved(row: Row) -> int:
-    """Tokens that a session's requests were sent without."""
+    """The tokens that were left out of a session's requests."""
     totals = row["totals"]
     return int(totals.get("client_tokens", 0) - totals.get("forwarded_tokens", 0))
 
@@ -24,11 +24,11 @@ SORTS: Mapping[str, Callable[[Row], int]] = {
     "condensed": lambda row: row["condensations"],
     "requests": lambda row: row["totals"].get("requests", 0),
 }
-"""What the list may be sorted by, largest first; otherwise by its last use."""
+"""How the list can be sorted, largest first; the default is by last use."""
 
 
 def figures(stats: Row, metrics: Iterable[Metric]) -> dict[str, Any]:
-    """What all sessions saved and cost, and what this process did."""
+    """The savings and costs of all sessions, and the counts of this process."""
     samples = [sample for metric in metrics for sample in metric.samples]
 
     def by(name: str, label: str) -> dict[str, int]:
@@ -59,9 +59,9 @@ def figures(stats: Row, metrics: Iterable[Metric]) -> dict[str, Any]:
 
 
 def of_live(rows: Sequence[Row]) -> dict[str, Any]:
-    """What the conversations that this process serves have cost and saved, and their requests by strategy.
+    """The costs and savings of the conversations that this process serves, and their requests by strategy.
 
-    Money is None where no model of theirs has prices.
+    `cost` is None if none of their models has prices.
     """
     strategies = Counter[str]()
     for row in rows:
@@ -81,7 +81,7 @@ def newest(rows: Sequence[Row]) -> list[Row]:
 
 
 def sessions(rows: Sequence[Row], query: str, sort: str) -> list[dict[str, Any]]:
-    """The sessions whose id, tenant or strategy has the text, in the order asked for."""
+    """The sessions that match all words of a query, sorted."""
     words = query.lower().split()
     names = ("id", "session", "tenant", "strategy", "source")
     found = [row for row in rows if all(any(word in str(row[name]).lower() for name in names) for word in words)]

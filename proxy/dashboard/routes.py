@@ -1,4 +1,4 @@
-"""The pages under `/_condenser/`, and what their forms do. Without an admin token they do not exist."""
+"""The pages under `/_condenser/`, and the actions of their forms. Without an admin token they do not exist."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Re
 from proxy.controls import Controls
 from proxy.dashboard import overview, timeline
 from proxy.errors import BadRequest
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.routes.admin import read_body
 from proxy.routes.health import readiness
 from proxy.services import Services
@@ -31,7 +31,7 @@ from strategies.core.cards import TYPES
 HERE = Path(__file__).parent
 COOKIE = "condenser-dashboard"
 LIFETIME = 12 * 3600
-"""Seconds after which one has to sign in again."""
+"""Seconds after which a user must sign in again."""
 _MAX_CARDS = 200
 _MAX_FORM = 8 * 1024  # bytes
 _STATIC = {"style.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
@@ -46,7 +46,7 @@ Form = Mapping[str, str]
 
 
 async def dashboard(request: Request) -> Response:
-    """Answers a request for a page: with a form to sign in where nobody has, and 403 for a form of another page."""
+    """Answers a request: with the form to sign in if the user has not, and 403 to a form from another site's page."""
     services: Services = request.app.state.services
     token = services.admin.token
     if token is None:
@@ -62,7 +62,7 @@ async def dashboard(request: Request) -> Response:
     if request.method == "POST":
         data = await read_body(request, _MAX_FORM, "form")
         form = {name: values[-1] for name, values in parse_qs(data.decode("utf-8", "replace")).items()}
-        # Refuses a form of any page but our own; a browser says where a form comes from.
+        # Only forms from the dashboard's own pages are accepted; browsers say where a form comes from.
         origin = request.headers.get("origin", "")
         if not origin or urlsplit(origin).netloc != request.headers.get("host"):
             raise HTTPException(HTTPStatus.FORBIDDEN)
@@ -80,7 +80,7 @@ async def dashboard(request: Request) -> Response:
 
 
 def _sign_in(request: Request, *, failed: bool = False) -> Response:
-    """The form to sign in; a program, which does not ask for HTML, gets the error of the admin API."""
+    """The form to sign in; programs, which do not ask for HTML, get the error of the admin API."""
     if "text/html" not in request.headers.get("accept", ""):
         raise HTTPException(HTTPStatus.UNAUTHORIZED, headers={"www-authenticate": "Bearer"})
     response = _page("login.html", request, "", HTTPStatus.UNAUTHORIZED, failed=failed)
@@ -95,7 +95,7 @@ def _static(name: str) -> Response:
 
 
 def _cookie_name(request: Request) -> str:
-    """Cookies do not depend on the port, so its number is part of the name."""
+    """The name has the port, because browsers send cookies to all ports of a host."""
     return f"{COOKIE}-{request.url.port or 'default'}"
 
 
@@ -117,19 +117,19 @@ def _signed_in(request: Request, services: Services, token: bytes, form: Form) -
 
 # Cookies
 #
-# The admin token signs them, so that any replica knows them.
-#   cookie   EXPIRES.NONCE.MAC     MAC over the first two, by a key made from the token
-#   form     MAC over the cookie   in each form, because a page of another port of this host has the same cookies
+# They are signed with the admin token, so that every replica accepts them.
+#   cookie   EXPIRES.NONCE.MAC     MAC over the first two, with a key made from the token
+#   form     MAC over the cookie   in each form, because pages on other ports of this host get the same cookies
 
 
 def new_cookie(token: bytes, now: float, nonce: str) -> str:
-    """The cookie of somebody who has shown the token at `now`, in seconds since the epoch."""
+    """The cookie of a user who has given the token at `now`, in seconds since the epoch."""
     claim = f"{int(now) + LIFETIME}.{nonce}"
     return f"{claim}.{_mac(token, 'cookie', claim)}"
 
 
 def is_valid_cookie(cookie: str, token: bytes, now: float) -> bool:
-    """Whether the token has signed the cookie and it has not expired."""
+    """Whether the cookie was signed with the token and has not expired."""
     claim, _, mac = cookie.rpartition(".")
     expires = claim.partition(".")[0]
     is_signed = secrets.compare_digest(mac.encode(), _mac(token, "cookie", claim).encode())
@@ -141,7 +141,7 @@ def _mac(token: bytes, purpose: str, text: str) -> str:
     return blake2b(f"{purpose}:{text}".encode(), key=key, digest_size=24).hexdigest()
 
 
-# What forms do
+# Actions of forms
 
 
 async def _acted(request: Request, services: Services, path: str, form: Form) -> Response:
@@ -182,7 +182,7 @@ _ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] 
     "edit": lambda services, key, form: services.memory_admin.add(key, _card_in(form), replaces=form.get("id", "")),
     "delete": lambda services, key, _form: services.admin.delete(key),
 }
-"""What the buttons do, by the member `do` of their forms; a false answer means that there is no such thing."""
+"""The actions of buttons, by the member `do` of their forms; a false result means that there is no such thing."""
 
 
 # Pages
@@ -231,9 +231,9 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
     start = min(int(asked), len(messages)) if asked.isdecimal() else max(len(messages) - timeline.PAGE, 0)
     limits: dict[str, float] = {}
     if branch.condensations:
-        # The window that it was last condensed for, with the marks of the settings for all models.
+        # The window of the last condensation, with the general marks.
         limits["window"] = window = branch.condensations[-1].window
-        if budget := services.policies.policy(Controls(window=window), {}, Scope("")).budget:
+        if budget := services.policies.policy(Controls(window=window), {}, LessonScope("")).budget:
             limits |= {"trigger": budget.trigger, "target": budget.target}
     return {
         "session": shown.document,
@@ -253,7 +253,7 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
 
 
 def _page(template: str, request: Request, form: str, status: int = HTTPStatus.OK, **values: Any) -> Response:
-    # Relative addresses, so that the pages also work behind a prefix of the path.
+    # Addresses are relative, so that the pages also work behind a path prefix.
     depth = request.scope["path"].removeprefix("/_condenser/").count("/")
     text = _TEMPLATES.get_template(template).render(root="../" * depth or "./", form=form, **values)
     return HTMLResponse(text, status, _HEADERS)

@@ -1,8 +1,8 @@
 """A session as it is drawn: its requests against the window, and its transcript beside the view. Pure.
 
 A session stores its messages and its condensations, not the size of each request. So the lines are computed: a request
-has the messages before a reply of the assistant, and the view of it is what the condensations that stood by then leave.
-A condensation is taken to have come with the first request whose view is as large as the view that it was made of.
+has the messages before a reply of the assistant, and its view is what the condensations up to then leave of them. A
+condensation is assumed to belong to the first request whose view is as large as the view that was condensed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from strategies.core.transcript import Transcript
 
 PAGE = 200
 SHOWN = 600
-"""Characters of a message; the export has all of them."""
+"""Characters that are shown of a message; the export has all."""
 _SLACK = 0.02
 _MAX_REQUESTS = 1_000
 
@@ -36,22 +36,22 @@ class Row(NamedTuple):
     tokens: int
     is_condensed: bool
     pin: str
-    """The id of its pin, "" if it has none."""
+    """The id of its pin; "" if it has none."""
     can_pin: bool
 
 
 class Group(NamedTuple):
-    """Messages that stay, or a span that was condensed."""
+    """Messages that the view keeps, or a span that was condensed."""
 
     is_condensed: bool
     rows: list[Row]
     tokens: int
     replacements: list[str]
-    """What stands in the view for the span and those before it."""
+    """The texts that replace this span and the spans before it in the view."""
 
 
 class Branch(NamedTuple):
-    """The messages of a branch with their tokens, and the condensations that hold for it, in the order of time."""
+    """The messages of a branch with their tokens, and its condensations in order of time."""
 
     messages: Sequence[Message]
     tokens: Sequence[int]
@@ -60,7 +60,7 @@ class Branch(NamedTuple):
 
 
 def plot(branch: Branch, limits: Mapping[str, float]) -> str:
-    """Tokens of the history and of its view for each request, as a figure in HTML; "" where no text was kept."""
+    """An HTML figure with the tokens of the history and of its view for each request; "" if there are no requests."""
     requests = list(_requests(branch))[-_MAX_REQUESTS:]
     if not requests:
         return ""
@@ -72,13 +72,13 @@ def plot(branch: Branch, limits: Mapping[str, float]) -> str:
 
 
 def _requests(branch: Branch) -> Iterator[tuple[int, int, bool]]:
-    """For each request: tokens of its history and of its view, and whether it was condensed."""
+    """For each request, the tokens of its history and of its view, and whether it was condensed."""
     waiting = [made for made in branch.condensations if made.standing and not made.restores]
     history = left_out = 0
     for i, message in enumerate(branch.messages):
         is_reply = message.role is Role.ASSISTANT and (i == 0 or branch.messages[i - 1].role is not Role.ASSISTANT)
         if is_reply:
-            # Sizes of a condensation have tools and framing, which no message has: at most an eighth of the window.
+            # The sizes in a condensation include tools and framing: at most an eighth of the window.
             least = waiting[0].tokens_before * (1 - _SLACK) - waiting[0].window / 8 if waiting else inf
             is_due = history - left_out >= least
             if is_due:
@@ -89,7 +89,7 @@ def _requests(branch: Branch) -> Iterator[tuple[int, int, bool]]:
 
 
 def groups(branch: Branch, pins: Mapping[int, str], start: int) -> list[Group]:
-    """One page of the transcript from message `start` on; spans that the view leaves out are groups of their own."""
+    """One page of the transcript, beginning with message `start`; each span that the view leaves out is a group."""
     end = min(start + PAGE, len(branch.messages))
     condensed = _condensed(branch)
     rows = [_row(branch, number, number in condensed, pins.get(number, "")) for number in range(start, end)]
@@ -103,7 +103,7 @@ def groups(branch: Branch, pins: Mapping[int, str], start: int) -> list[Group]:
 
 
 def _condensed(branch: Branch) -> set[int]:
-    """The numbers of the messages that the view does not show as they are."""
+    """The numbers of the messages that the view does not show unchanged."""
     applied = branch.applied
     if applied is None:
         return set()
@@ -123,7 +123,7 @@ def text_of(piece: Literal, dialect: Dialect) -> str:
 
 
 def visible(text: str) -> str:
-    """A text in which what cannot be seen, or turns the direction of what follows, is written as `\\u202e`."""
+    """A text with invisible characters, and those that change the direction of text, written as `\\u202e`."""
     return "".join(char if char.isprintable() or char in "\n\t" else f"\\u{ord(char):04x}" for char in text)
 
 
@@ -143,7 +143,7 @@ def branch_of(
     applied: str | None,
     count: Callable[[Message], int],
 ) -> Branch:
-    """A branch of a session; `applied` is the id of the condensation that its view has."""
+    """A branch of a session; `applied` is the id of the condensation that its view applies."""
     digests = Transcript.of(messages).digests
     own = [made for made in condensations if made.covered <= len(digests) and digests[made.covered - 1] == made.digest]
     own.sort(key=lambda made: (made.created_at, made.depth))
@@ -152,7 +152,7 @@ def branch_of(
 
 
 def injected(branch: Branch, block: MemoryBlock, patches: Sequence[Overlay]) -> list[tuple[int, str, str]]:
-    """What memory has put into views: the number of the message that it stands before, what it is, and its text.
+    """The pieces that memory has put into views: the number of the message after each, its kind, and its text.
 
     `block` is that of the branch's newest turn.
     """
@@ -171,7 +171,7 @@ def injected(branch: Branch, block: MemoryBlock, patches: Sequence[Overlay]) -> 
 
 
 def condensations_of(document: Mapping[str, Any], branch: Branch) -> list[dict[str, Any]]:
-    """The condensations of a session, newest first, with the texts that they wrote."""
+    """The condensations of a session with the texts that they wrote, newest first."""
     own = {made.id: made for made in branch.condensations}
     found = []
     for record in reversed(document["condensations"]):
@@ -183,7 +183,7 @@ def condensations_of(document: Mapping[str, Any], branch: Branch) -> list[dict[s
 
 
 def votes_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every verdict of a session's judges with its votes, newest first."""
+    """The verdicts of a session's judges with their votes, newest first."""
     return [
         {"yes": verdict["yes"], "at": verdict["at"], "tokens": verdict["tokens"], "votes": votes}
         for verdict in reversed(document["verdicts"])

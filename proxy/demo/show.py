@@ -89,11 +89,6 @@ class _Way(Playing):
         return self._player.budget().window
 
     @property
-    def has_stopped(self) -> bool:
-        """Whether this is the direct way, and was refused once."""
-        return self.name == _DIRECT and bool(self.requests) and self.requests[-1].refused
-
-    @property
     def has_news(self) -> bool:
         """Whether something was condensed or degraded in the newest request, or it was refused for the first time."""
         before, now = [None, *self.requests][-2:]
@@ -137,9 +132,8 @@ async def demo(conversation: Conversation, strategy: str, window: int, say: Say)
 
 async def _replay(conversation: Conversation, ways: Sequence[_Way], say: Say) -> None:
     """Sends all requests; a row for every so many, each condensation, each degraded request, and the first refusals."""
-    ends = list(request_ends(conversation))
+    ends, sending = list(request_ends(conversation)), ways
     for number, end in enumerate(ends, 1):
-        sending = [way for way in ways if not way.has_stopped]
         fresh = {way.name: await way.send(end) for way in sending}
         turn, direct = turn_of(conversation, end), fresh.get(_DIRECT)
         if number in (1, len(ends)) or number % _every(ends) == 0 or any(way.has_news for way in sending):
@@ -147,6 +141,7 @@ async def _replay(conversation: Conversation, ways: Sequence[_Way], say: Say) ->
             told = f"{turn:>4} {number:>7} {fresh['condensed'].sent_tokens:>7,} {word:>7}"
             say(" | ".join([told, _cell(fresh["trimmed"]), _cell(fresh["condensed"])]))
         if direct is not None and direct.refused:
+            sending = ways[1:]
             text = (
                 f"direct stops: turn {turn}, request {number} has {direct.sent_tokens:,} tokens, and the window"
                 f" {ways[0].window:,}: a model server refuses it (400 context_length_exceeded)."

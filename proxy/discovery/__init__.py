@@ -1,13 +1,13 @@
 """Discovery: the window of a model as the server behind the upstream's address has loaded it.
 
-A model's ceiling is the window that it was trained for; servers load most models with less. Only windows that a server
-has loaded, or that a host says it serves, are used; otherwise the window stays unknown. `pages` reads what servers
-state.
+A model's ceiling is the window that it was trained for; servers load most models with a smaller one. Only windows that
+a server has loaded, or that a host says it serves, are used; otherwise the window stays unknown. `pages` reads the
+pages of the servers.
 
 Only the address in the settings is asked, with the operator's key or with none: never with a caller's credential, and
-never at an address that a request names. No request waits for an answer. An answer is kept for a while, also one that
-states no window. A server that loads models on demand is asked again after each reply, because only then is the model
-surely loaded, maybe with another window than the last time.
+never at an address that a request names. No request waits for an answer. Answers are kept for a while, including those
+that state no window. A server that loads models on demand is asked again after each reply, because only then has it
+surely loaded the model, maybe with another window than the last time.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from proxy.values import json_or_none
 MAX_SECONDS = 10.0
 """The time for all pages together."""
 MAX_BYTES = 2 * 1024 * 1024
-"""The size of one page; longer ones are not read. The longest known is a host's list of 400 models, 0.7 MB."""
+"""Larger pages are not read. The largest known is a host's list of 400 models, 0.7 MB."""
 KEPT = 600.0
 SILENCE_KEPT = 900.0
 FAILURE_KEPT = 30.0
-"""Seconds until a server is asked again that stated windows, that stated none, and that could not be reached."""
+"""Seconds until a server is asked again: if it stated windows, stated none, or could not be reached."""
 
 _KEY = "discovery"
 _REFUSED = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 class Discovered:
     """The kind and the windows of the upstream's server; one per app.
 
-    Unless `enabled`, nothing is asked. `api_key` is the operator's. `clock` gives seconds.
+    Nothing is asked unless `enabled`. `api_key` is the operator's. `clock` gives seconds.
     """
 
     upstream: Upstream
@@ -63,7 +63,7 @@ class Discovered:
         return self._reading.kind if self._reading else None
 
     def window(self, model: str) -> StatedWindow | None:
-        """The window that the server last stated for a model; asks nothing."""
+        """The window that the server last stated for a model; does not ask the server."""
         return self._reading.of(model) if self._reading else None
 
     def ask_if_due(self) -> None:
@@ -72,13 +72,13 @@ class Discovered:
             self._start()
 
     def ask_after_reply(self) -> None:
-        """Asks a server again that may have loaded a model for the request that is over."""
+        """Asks a server again if it may have loaded a model for the request that is over."""
         if self.is_local:
             self._start()
 
     @property
     def is_local(self) -> bool:
-        """Whether the upstream is known to be a server that answers one or a few requests at a time."""
+        """Whether the upstream is known to be a local server, which answers one or a few requests at a time."""
         return self._reading is not None and self._reading.kind.is_local
 
     def _start(self) -> None:
@@ -125,7 +125,7 @@ class Discovered:
         return silent
 
     async def _fetch(self, path: str, *, beside_v1: bool) -> tuple[int, object]:
-        """The status of a page, and its value, if it could be read."""
+        """The status of a page and its JSON value, which is None if it could not be read."""
         headers: Headers = [(b"authorization", b"Bearer " + self.api_key.encode())] if self.api_key else []
         reply = await self.upstream.page(path, headers, MAX_SECONDS, MAX_BYTES, beside_v1=beside_v1)
         return reply.status, json_or_none(reply.body) if reply.status == HTTPStatus.OK else None

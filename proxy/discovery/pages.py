@@ -15,11 +15,11 @@ The model list, `GET /v1/models`, shows the kind of most servers and the windows
 | LiteLLM | all rows `created` at one moment of 2023 | on a page of its own |
 | TGI | one row that belongs to itself | on a page of its own |
 
-On other servers `max_context_length` is a model's ceiling, and `context_length` may be one: neither is taken from a row
-that does not look like a host's.
+On other servers `max_context_length` is a model's ceiling, and `context_length` may be one, so they are used only in
+rows that look like a host's.
 
-The other pages (`PAGES`) are relative to the address that `/v1` is at. Several servers answer 200 to every path, so
-each reader takes windows from the members of its own server only, and states nothing of any other page.
+The paths of the other pages (`PAGES`) are relative to the address that has `/v1`. Several servers answer 200 to every
+path, so each reader reads only the members of its own server, and finds nothing in any other page.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from proxy.tokens.windows import StatedWindow
+from proxy.values import object_at, objects_at
 
 MIN_WINDOW, MAX_WINDOW = 256, 100_000_000
-"""A number of tokens outside these bounds is not taken for a window."""
+"""A number outside these bounds is not a window."""
 LITELLM_CREATED = 1_677_610_602
-"""The time at which, by LiteLLM's list, every model was created."""
+"""The time at which every model was created, according to LiteLLM's list."""
 CEILINGS = "ollama"
-"""The beginning of LiteLLM's names for models at Ollama; it states their ceilings, as Ollama's `/api/show` does."""
+"""Prefix of LiteLLM's names for models at Ollama, for which it states the ceilings, like Ollama's `/api/show`."""
 
 ANY_NAME = "\0any"
-"""In place of a name: the server has one model, which it serves under any name."""
+"""Stands for the name if the server has one model, which it serves under any name."""
 
 Row = Mapping[str, Any]
 
@@ -56,11 +57,11 @@ class ServerKind(StrEnum):
     LITELLM = "LiteLLM"
     OPENROUTER = "OpenRouter"
     HOST = "the upstream"
-    """A host whose model list states windows in a form that several hosts share."""
+    """A host whose model list states windows in one of the forms that hosts share."""
 
     @property
     def is_local(self) -> bool:
-        """Whether such a server is mostly on one person's machine, loads a model when it is first asked for, and
+        """Whether such a server usually runs on one person's machine, loads a model when that is first requested, and
         answers one or a few requests at a time."""
         return self in (ServerKind.OLLAMA, ServerKind.LM_STUDIO, ServerKind.LLAMA_CPP)
 
@@ -84,7 +85,7 @@ class Reading:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has no window at all: the server has loaded no model, or does not state windows."""
+        """Whether it has no window: the server has loaded no model, or does not state windows."""
         return not self.windows
 
     def of(self, model: str) -> StatedWindow | None:
@@ -92,14 +93,14 @@ class Reading:
         return self.windows.get(model) or self.windows.get(ANY_NAME)
 
     def after(self, earlier: Reading | None) -> Reading:
-        """This reading, with the windows of models that are not loaded now: they will be loaded the same way again."""
+        """This reading, with the earlier windows of models that are not loaded now: the server will use them again."""
         if earlier is None or earlier.kind is not self.kind or not self.kind.is_local:
             return self
         return Reading(self.kind, {**earlier.windows, **self.windows})
 
 
 class Stated(NamedTuple):
-    """What a page states of one model, unchecked."""
+    """What a page states about one model, unchecked."""
 
     name: object
     """The name of the model, or `ANY_NAME`."""
@@ -108,9 +109,9 @@ class Stated(NamedTuple):
 
 
 def _reading(kind: ServerKind, stated: Iterable[Stated]) -> Reading:
-    """What was stated, as far as it can be a window.
+    """A reading of the stated numbers that can be windows.
 
-    Of several windows for one name the smallest counts, because a request may meet any of them.
+    If there are several windows for one name, the smallest counts, because a request may get any of them.
     """
     windows: dict[str, StatedWindow] = {}
     for name, window, max_input in stated:
@@ -122,20 +123,9 @@ def _reading(kind: ServerKind, stated: Iterable[Stated]) -> Reading:
 
 
 def _as_window(value: object) -> int | None:
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and isinstance(value, int) and MIN_WINDOW <= value <= MAX_WINDOW else None
-
-
-def _rows(page: object, key: str) -> list[Row]:
-    """The objects in the list at a key of an object; empty if the page has another form."""
-    rows = page.get(key) if isinstance(page, Mapping) else None
-    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
-
-
-def _object(page: object, key: str) -> Row:
-    """The object at a key of an object; empty if the page has another form."""
-    found = page.get(key) if isinstance(page, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if MIN_WINDOW <= value <= MAX_WINDOW else None
 
 
 # -- the model list --------------------------------------------------------------------------------------
@@ -143,7 +133,7 @@ def _object(page: object, key: str) -> Row:
 
 def kind_of(data: object) -> ServerKind | None:
     """The kind of server that sent this model list; None if the list does not show it."""
-    rows = _rows(data, "data")
+    rows = objects_at(data, "data")
     owners = {OWNERS.get(str(row.get("owned_by"))) for row in rows}
     if len(owners) == 1 and (owner := owners.pop()) is not None:
         return owner
@@ -158,12 +148,12 @@ def kind_of(data: object) -> ServerKind | None:
 
 def windows_in(data: object) -> Reading | None:
     """The windows that a model list states; None if it states none."""
-    rows, kind = _rows(data, "data"), kind_of(data) or ServerKind.HOST
+    rows, kind = objects_at(data, "data"), kind_of(data) or ServerKind.HOST
     if kind is ServerKind.LITELLM:
-        return None  # its list does not distinguish windows from ceilings
+        return None  # its list mixes windows and ceilings
     stated = [Stated(row.get("id"), _window(row, rows, kind)) for row in rows]
     if kind is ServerKind.LLAMA_CPP and len(rows) == 1 and "status" not in rows[0]:
-        # It answers by any name with the one model it has loaded; with `status` it routes to several by name.
+        # It serves its one model under any name; with `status` it routes to several models by name.
         stated.append(Stated(ANY_NAME, stated[0].window))
     reading = _reading(kind, stated)
     return reading if reading.windows else None
@@ -171,13 +161,13 @@ def windows_in(data: object) -> Reading | None:
 
 def _window(row: Row, rows: Sequence[Row], kind: ServerKind) -> object:
     if "max_model_len" in row:
-        # vLLM states no window for an adapter, but one for the model that the adapter is for.
+        # For an adapter vLLM states no window, only for the adapter's model.
         of_parent = (each.get("max_model_len") for each in rows if each.get("id") == row.get("parent"))
         return row["max_model_len"] or next(of_parent, None)
     if kind is ServerKind.LLAMA_CPP:
-        return _object(row, "meta").get("n_ctx")
+        return object_at(row, "meta").get("n_ctx")
     if kind is ServerKind.OPENROUTER:
-        stated = row.get("context_length"), _object(row, "top_provider").get("context_length")
+        stated = row.get("context_length"), object_at(row, "top_provider").get("context_length")
         return min(filter(None, map(_as_window, stated)), default=None)
     if kind is ServerKind.HOST and "active" in row:
         return row.get("context_window")
@@ -190,22 +180,22 @@ def _window(row: Row, rows: Sequence[Row], kind: ServerKind) -> object:
 
 
 def _llama_cpp_properties(page: object) -> list[Stated]:
-    """llama.cpp's `/props`: `n_ctx` is that of one slot there, not that of all slots together."""
-    return [Stated(ANY_NAME, _object(page, "default_generation_settings").get("n_ctx"))]
+    """llama.cpp's `/props`: `n_ctx` is the window of one slot there, not of all slots together."""
+    return [Stated(ANY_NAME, object_at(page, "default_generation_settings").get("n_ctx"))]
 
 
 def _llama_cpp_slots(page: object) -> list[Stated]:
     """llama.cpp's `/slots`: a request may get any slot, so the smallest window counts."""
-    return [Stated(ANY_NAME, slot.get("n_ctx")) for slot in _rows({"slots": page}, "slots")]
+    return [Stated(ANY_NAME, slot.get("n_ctx")) for slot in objects_at({"slots": page}, "slots")]
 
 
 def _ollama_running(page: object) -> list[Stated]:
-    """Ollama's `/api/ps`: the models that are loaded now, each with the window it was loaded with.
+    """Ollama's `/api/ps`: the models that are loaded now, each with the window that it was loaded with.
 
-    Requests may write a name with the tag `latest` or without. `/api/show` states a model's ceiling, and is not asked.
+    Requests may name a model with the tag `latest` or without it. `/api/show` states ceilings, so it is not asked.
     """
     stated: list[Stated] = []
-    for row in _rows(page, "models"):
+    for row in objects_at(page, "models"):
         for name in filter(None, (row.get("name"), row.get("model"))):
             names = {str(name), str(name).removesuffix(":latest")}
             stated += [Stated(each, row.get("context_length")) for each in names]
@@ -214,35 +204,35 @@ def _ollama_running(page: object) -> list[Stated]:
 
 def _lm_studio_models(page: object) -> list[Stated]:
     """LM Studio's `/api/v0/models`: `loaded_context_length` of loaded models; `max_context_length` is the ceiling."""
-    return [Stated(row.get("id"), row.get("loaded_context_length")) for row in _rows(page, "data")]
+    return [Stated(row.get("id"), row.get("loaded_context_length")) for row in objects_at(page, "data")]
 
 
 def _lm_studio_instances(page: object) -> list[Stated]:
     """LM Studio's newer `/api/v1/models`: each loaded instance has a name and a window of its own."""
     stated: list[Stated] = []
-    for row in _rows(page, "models"):
-        for instance in _rows(row, "loaded_instances"):
-            window = _object(instance, "config").get("context_length")
+    for row in objects_at(page, "models"):
+        for instance in objects_at(row, "loaded_instances"):
+            window = object_at(instance, "config").get("context_length")
             stated += [Stated(instance.get("id"), window), Stated(row.get("key"), window)]
     return stated
 
 
 def _tgi_info(page: object) -> list[Stated]:
     """TGI's `/info`: the window, and the maximum input; older versions give the latter another name."""
-    info = _object({"info": page}, "info")
+    info = object_at({"info": page}, "info")
     return [Stated(ANY_NAME, info.get("max_total_tokens"), info.get("max_input_tokens", info.get("max_input_length")))]
 
 
 def _litellm_deployments(page: object) -> list[Stated]:
-    """LiteLLM's `/model/info`: of several deployments of one name the smallest window counts.
+    """LiteLLM's `/model/info`: if a name has several deployments, the smallest window counts.
 
-    What it calls the maximum input is, for nearly all models, the window that input and output share. It does not know
+    For nearly all models, what it calls the maximum input is the window that input and output share. It does not know
     how a server behind it has loaded a model.
     """
     return [
-        Stated(row.get("model_name"), _object(row, "model_info").get("max_input_tokens"))
-        for row in _rows(page, "data")
-        if not str(_object(row, "litellm_params").get("model")).startswith(CEILINGS)
+        Stated(row.get("model_name"), object_at(row, "model_info").get("max_input_tokens"))
+        for row in objects_at(page, "data")
+        if not str(object_at(row, "litellm_params").get("model")).startswith(CEILINGS)
     ]
 
 
@@ -254,7 +244,7 @@ class Page(NamedTuple):
     stated_in: Callable[[object], list[Stated]]
 
     def read(self, page: object, kind: ServerKind | None = None) -> Reading | None:
-        """What the decoded page states; None if it states no window, and is not known to be of a server of its kind."""
+        """The reading of a decoded page; None if it has no window and `kind` is not known to be that of this page."""
         reading = _reading(self.kind, self.stated_in(page))
         return None if reading.is_silent and (page is None or kind is not self.kind) else reading
 
@@ -268,4 +258,4 @@ PAGES = (
     Page(ServerKind.TGI, "/info", _tgi_info),
     Page(ServerKind.LITELLM, "/model/info", _litellm_deployments),
 )
-"""In the order in which a server of unknown kind is asked; a page of one server means nothing to another."""
+"""In the order in which a server of unknown kind is asked; only a server's own page states anything."""

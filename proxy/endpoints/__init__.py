@@ -1,1 +1,1 @@
-"""Endpoints: one folder for each wire protocol, with all that the proxy knows of it besides its messages."""
+"""Endpoints: one folder for each wire protocol, with everything that the proxy knows about it except its messages."""

@@ -1,4 +1,4 @@
-"""What the formulas of all protocols share: frames, contents that are lists of parts, and the text of tools."""
+"""What the counters of all protocols share: frames, contents that are lists of parts, and the text of tools."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ REPLY_PRIMING = 3
 TOOLS_FRAME = 9
 SCHEMA_FRAME = 10
 CHARS_PER_SEALED_TOKEN = 6
-"""About the characters of a signature or of encrypted reasoning for each token of it: a guess."""
+"""Characters of a signature, or of encrypted reasoning, for each token: a guess."""
 FRAME_CHARS = 40
 MEDIA_CHARS = 4_096
 """The cost of reading a picture's size, in characters of text."""
 
 
 class PartsCounter(Counter):
-    """Counts messages whose content is a text or a list of parts, by default with the parts of OpenAI's protocols."""
+    """Counts messages whose content is a text or a list of parts; the parts are those of OpenAI's protocols."""
 
     seen: ClassVar[tuple[str, ...]] = ("content",)
     """The members of a message that are counted."""
@@ -36,7 +36,6 @@ class PartsCounter(Counter):
         return self.string(content)
 
     def _part(self, part: object) -> int:
-        """Tokens of a part."""
         if not isinstance(part, Mapping):
             return self.string(part)
         match part.get("type"):
@@ -58,19 +57,19 @@ class PartsCounter(Counter):
                 return self.loose(part)
 
     def _tools(self, tools: Sequence[object]) -> int:
-        """Tokens of tools: of functions as OpenAI's models see them, of others by their texts."""
+        """Counts functions as OpenAI's models see them, and other tools by their texts."""
         functions = [function for function in map(_function, tools) if function is not None]
         total = sum(self.loose(tool) for tool in tools if _function(tool) is None)
         return total + (TOOLS_FRAME + self.text(namespace(functions)) if functions else 0)
 
 
 def sealed(thought: object) -> int:
-    """Tokens of what was thought, by the length of its signature or of its encrypted text."""
+    """The tokens of hidden reasoning, by the length of its signature or of its encrypted text."""
     return len(thought) // CHARS_PER_SEALED_TOKEN if isinstance(thought, str) else 0
 
 
 def _function(tool: object) -> Mapping[str, object] | None:
-    """The definition of a function tool, in its tagged or its bare form; None for tools of other kinds."""
+    """The definition of a function tool, tagged or bare; None for other kinds of tools."""
     if not isinstance(tool, Mapping) or tool.get("type", "function") != "function":
         return None
     inner = tool.get("function", tool)
@@ -85,14 +84,14 @@ def _image_size(fields: Mapping[str, object]) -> images.Size | None:
 
 
 def _chars_of(content: object) -> int:
-    """About how much work a content is, in characters of text."""
+    """Roughly how much work it is to count a content, in characters of text."""
     if isinstance(content, list):
         return sum(map(_chars_of_part, content[:INLINE_CHARS]))
     return 0 if content is None else _chars_of_part(content)
 
 
 def _chars_of_part(part: Any) -> int:
-    """An unknown form counts as so much work that it is done off the event loop."""
+    """A part of an unknown form counts as enough work to be counted off the event loop."""
     match part:
         case str():
             return len(part)

@@ -1,8 +1,8 @@
-"""Calls of the proxy's own tool, which the client does not see: what the loop that runs them must know of a protocol.
+"""Calls of the memory tool, which the client does not see: what the code that runs them must know of a protocol.
 
-The tool stands among the client's own. A model that calls it says so in a reply (`Said`). The loop runs the calls, adds
+The tool is listed among the client's own. If the model calls it in a reply (`Said`), the proxy runs the calls, adds
 them and their results to the request as a hidden round, and asks again. The client sees one reply, made of all of them:
-in one piece (`Endpoint.joined`), or as a stream (`Splicer`).
+in one piece (`Endpoint.joined`), or as a stream (`Splicer`). `proxy/searching/joining.py` runs this loop.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump
 
 NAME = "search_memory"
-"""The name of the tool."""
+"""The name of the memory tool."""
 NO_ANSWER = "(The model gave no answer.)"
-"""What a client gets instead of an empty message, which many servers refuse when it is sent back to them."""
+"""Sent to the client instead of an empty message, which many servers refuse when the client sends it back."""
 
 
 class ToolUse(NamedTuple):
-    """What a request says of tools."""
+    """What a request says about tools."""
 
     names: AbstractSet[str]
     """The names of the client's tools."""
     has_tools: bool
     """Whether the client has tools."""
     takes_another: bool
-    """Whether another tool may be called along with them."""
+    """Whether the memory tool can be added to them."""
     runs_calls: bool
-    """Whether the model may choose freely to call it, and one answer is wanted that could follow the call."""
+    """Whether its calls are run: the model may choose freely whether to call it, and one answer is wanted."""
 
 
 class HiddenCall(NamedTuple):
-    """One call of the tool: its id, and its arguments as they came."""
+    """One call of the memory tool: its id, and its arguments as received."""
 
     id: str
     arguments: object
@@ -50,9 +50,9 @@ class HiddenRound(NamedTuple):
     """What the model said before the results of its hidden calls."""
 
     items: Items
-    """The elements that are sent back to it."""
+    """The elements that are sent back to the model."""
     text: str
-    """The text in them."""
+    """Their text."""
     calls: Sequence[HiddenCall]
 
 
@@ -61,9 +61,9 @@ class Said(ABC):
     """What a model said in one reply."""
 
     complete: ClassVar[tuple[str | None, ...]]
-    """The finishes after which calls are complete; some servers give none, or the wrong one."""
+    """The finish reasons after which calls are complete; some servers give none, or the wrong one."""
     finish: str | None = None
-    """Why the reply ended, as its protocol has it."""
+    """Why the reply ended, in the words of its protocol."""
     usage: Mapping[str, Any] | None = None
 
     @property
@@ -74,11 +74,11 @@ class Said(ABC):
     @property
     @abstractmethod
     def memory_calls(self) -> Items:
-        """The calls of the memory tool, which are hidden from the client."""
+        """The calls of the memory tool."""
 
     @property
     def calls_memory(self) -> bool:
-        """Whether the memory tool is called, and the reply did not end within a call."""
+        """Whether the memory tool is called, and no call was cut off."""
         return bool(self.memory_calls) and self.finish in self.complete
 
     @property
@@ -88,11 +88,11 @@ class Said(ABC):
 
     @abstractmethod
     def hidden_round(self, prefix: str) -> HiddenRound:
-        """The hidden calls; one without an id gets one that begins with `prefix`."""
+        """The hidden calls; a call without an id gets one that begins with `prefix`."""
 
 
 def with_usage(body: Mapping[str, Any], earlier: Iterable[Said]) -> Json:
-    """A reply, or an event with its usage: what `earlier` replies have written is added, the prompt is the last's."""
+    """A reply, or an event with a usage, whose completion tokens include those of `earlier` replies."""
     usages = [said.usage for said in earlier if said.usage]
     if not (usages and isinstance(body.get("usage"), Mapping)):
         return dict(body)
@@ -118,14 +118,14 @@ S = TypeVar("S", bound=Said)
 class Splicer(ABC, Generic[S]):
     """Joins several event streams of an upstream into one stream for the client: bytes in, bytes out.
 
-    It is fed the bytes of one reply after another. When the reply `is_over` and `is_continued`, another one is to
-    follow, and `begin` is called. If a later reply fails before the client has anything of it, its error is held back
-    as `failed_event`, and another reply may take its place. `runs_calls` says whether the hidden calls of the first
-    reply are run.
+    It is fed the bytes of one reply after another. If a reply `is_over` and `is_continued`, `begin` must be called and
+    the next reply be fed. If a later reply fails before the client has anything of it, its error is held back as
+    `failed_event`, and another reply may take its place. `runs_calls` tells whether the hidden calls of the first reply
+    are run.
     """
 
     answer: ClassVar[re.Pattern[bytes]]
-    """Matches what only an event of a normal reply has, and no error."""
+    """As in `Endpoint.answer`."""
     is_over = False
     """Whether the last event of the reply has come."""
     failed_event = b""
@@ -135,7 +135,7 @@ class Splicer(ABC, Generic[S]):
     """Whether an error has come."""
     _replaceable = False
     _has_sent = False
-    """Whether the client has got anything of this reply."""
+    """Whether the client has anything of this reply."""
 
     def __init__(self, *, runs_calls: bool) -> None:
         self._runs_calls = runs_calls
@@ -149,7 +149,7 @@ class Splicer(ABC, Generic[S]):
         self._finish, self.failed_event = None, b""
 
     def begin(self, *, runs_calls: bool, replaceable: bool = True) -> None:
-        """Goes on with another reply; `replaceable` says whether one more may take its place if it fails."""
+        """Continues with another reply; `replaceable` tells whether yet another may take its place if it fails."""
         self._earlier.append(self.said)
         self._runs_calls, self._replaceable = runs_calls, replaceable
         self._reset()
@@ -157,40 +157,40 @@ class Splicer(ABC, Generic[S]):
     @property
     @abstractmethod
     def said(self) -> S:
-        """What the model said in the reply, as far as it has come."""
+        """What the model has said in the reply so far."""
 
     @property
     def has_searches(self) -> bool:
-        """Whether hidden calls are complete and are to be run."""
+        """Whether there are complete hidden calls to run."""
         has_ended = self.is_over or self._finish is not None
         return has_ended and self._runs_calls and not self._failed and self.said.calls_memory
 
     @property
     def is_continued(self) -> bool:
-        """Whether the upstream is to be asked again: the model called only the memory tool."""
+        """Whether the upstream must be asked again, because the model called only the memory tool."""
         return self.has_searches and not self.said.has_client_calls
 
     @property
     def has_sent_text(self) -> bool:
-        """Whether the client has got text of the answer."""
+        """Whether the client has text of the answer."""
         return any(said.text for said in (*self._earlier, self.said))
 
     @property
     def is_replaceable(self) -> bool:
-        """Whether another reply may take the place of this one: the client has nothing of it."""
+        """Whether another reply may take the place of this one, because the client has nothing of it."""
         return self._replaceable and not self._has_sent
 
     @property
     def is_unanswered(self) -> bool:
-        """Whether this reply could be replaced, and the client has no text of the ones before it either."""
+        """Whether this reply is replaceable, and the client has no text of the earlier ones either."""
         return self.is_replaceable and not self.has_sent_text
 
     def feed(self, chunk: bytes) -> bytes:
-        """The bytes that go to the client when a chunk of a reply comes."""
+        """The bytes for the client when a chunk of a reply comes."""
         return b"".join([self._pass_event(lines) for lines in self._events.feed(chunk)])
 
     def rest(self) -> bytes:
-        """The bytes for the client when a reply has ended: the rest of its last event, unchanged."""
+        """The bytes for the client when a reply has ended: an unfinished last event, unchanged."""
         rest = self._events.rest()
         return b"" if self.is_continued else rest
 
@@ -208,11 +208,11 @@ class Splicer(ABC, Generic[S]):
 
     @abstractmethod
     def _passed(self, lines: list[bytes], body: Json) -> bytes:
-        """What the client gets of an event, given as its lines and its data."""
+        """The bytes that the client gets for an event, given its lines and its data."""
 
 
 def rewritten(lines: list[bytes], body: Mapping[str, Any], passed: Mapping[str, Any] | None) -> bytes:
-    """An event with `passed` in the place of its data `body`; its bytes as they came for equal data, none for None."""
+    """An event whose data `body` is replaced with `passed`: unchanged if they are equal, no bytes if that is None."""
     if passed is None or passed == body:
         return b"" if passed is None else b"".join(lines)
     at = next(i for i, line in enumerate(lines) if line.startswith(b"data:"))

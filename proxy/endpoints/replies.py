@@ -1,9 +1,9 @@
-"""What replies have in common in all protocols: a usage, the ending of a text, and what is kept of a reply.
+"""What replies of all protocols have in common: a usage, the ending of a text, and the capture of a reply.
 
 Ending. A digest of the end of the text recognises a reply that a client has rewritten. Clients send a reply back in
 many forms: trimmed, without its thinking, or as content parts. Its end survives that, so the digest is made of the last
-characters after the thinking, without white space. It is computed from the reply's last bytes once the reply is
-complete, backwards from the end, so that only the last events of a long stream are parsed.
+characters after the thinking, without white space. It is computed once the reply is complete, backwards from its last
+bytes, so that only the last events of a long stream are parsed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from proxy.values import count_at, json_or_none, word_at
 
 ENDING_LENGTH = 64  # characters
 _THOUGHT = re.compile(r"</think(?:ing)?>")
-_MARGIN = 16  # characters; enough to find the whole of a tag that ends the thinking just before the ending
+_MARGIN = 16  # characters; enough for a tag that ends the thinking just before the ending
 _DATA, _DONE = b"data:", b"[DONE]"
 _PROBE = b"no model says this"
 _PROMPT_COUNTS = ("prompt_tokens", "input_tokens", "total_tokens")
@@ -34,12 +34,12 @@ Items = Sequence[Mapping[str, Any]]
 
 
 def named_event(body: Mapping[str, Any]) -> bytes:
-    """An event that is called as its `type`."""
+    """An event whose name is its `type`."""
     return f"event: {body['type']}\ndata: {json.dumps(body)}\n\n".encode()
 
 
 class Usage(NamedTuple):
-    """Tokens as an upstream counts them: of the prompt, of the reply, and those of the prompt that a cache gave."""
+    """Tokens as the upstream counts them: of the prompt, of the reply, and of the part of the prompt from a cache."""
 
     prompt: int
     completion: int = 0
@@ -68,7 +68,7 @@ def usage_in(value: Any) -> Usage | None:
 
 
 def tokens_in(usage: Any) -> int:
-    """All tokens of a call, as its usage reports them; 0 where it does not."""
+    """All tokens of a call, as its usage reports them; 0 if it does not."""
     if total := count_at(usage, "total_tokens"):
         return total
     counts = usage_in(usage)
@@ -76,31 +76,31 @@ def tokens_in(usage: Any) -> int:
 
 
 def with_prompt_tokens(usage: Mapping[str, Any], extra: int) -> dict[str, Any]:
-    """A usage whose counts that include the prompt are raised by `extra`; none gets negative."""
+    """A usage in which all counts that include the prompt are raised by `extra`, and none gets negative."""
     counts = {key: usage[key] for key in _PROMPT_COUNTS if isinstance(usage.get(key), int)}
     return {**usage, **{key: max(count + extra, 0) for key, count in counts.items()}}
 
 
 class Capture(ABC):
-    """Takes in the bytes of one reply."""
+    """Reads the bytes of one reply, and keeps what the model said."""
 
     @abstractmethod
     def feed(self, chunk: bytes) -> None:
-        """Takes in the next bytes."""
+        """Reads the next bytes."""
 
     @abstractmethod
     def items(self) -> Items:
-        """What the model said, as a client would send it back; empty if the reply is not complete."""
+        """The elements of the reply, as a client would send them back; empty if the reply is not complete."""
 
     @property
     def reply_id(self) -> str:
-        """The id of the reply; "" where no later request could name it."""
+        """The id of the reply; "" if no later request can name it."""
         return ""
 
 
 @dataclass
 class JsonCapture(Capture):
-    """Captures a reply in one piece, out of whose document `items_in` reads what the model said."""
+    """Captures a reply in one piece; `items_in` reads the elements from its document."""
 
     items_in: Callable[[Any], Items]
     _chunks: list[bytes] = field(default_factory=list)
@@ -122,7 +122,7 @@ class JsonCapture(Capture):
 
 @dataclass(slots=True)
 class StreamCapture(Capture):
-    """Captures a reply in events."""
+    """Captures a streamed reply."""
 
     _events: EventReader = field(default_factory=EventReader)
 
@@ -132,7 +132,7 @@ class StreamCapture(Capture):
 
     @abstractmethod
     def _add(self, data: str) -> None:
-        """Takes in the data of the next event."""
+        """Reads the data of the next event."""
 
 
 # -- the ending of a text ----------------------------------------------------------------------------------------
@@ -141,15 +141,15 @@ class StreamCapture(Capture):
 class TextPlaces(NamedTuple):
     """Where a protocol's replies have their text.
 
-    A text is "" if the document has none, and None if the ending of the reply cannot be told from such a document.
+    The functions return "" if the document has no text, and None if it makes the ending of the reply unknowable.
     """
 
     member: bytes
     """The member that holds a piece of the text in an event."""
     in_reply: Callable[[Any], str | None]
-    """The text of a reply in one piece."""
+    """Returns the text of a reply in one piece."""
     in_event: Callable[[Any], str | None]
-    """The piece of the text that an event has."""
+    """Returns the piece of the text in an event."""
 
 
 def ending(text: str) -> str:
@@ -185,10 +185,10 @@ def ending_in(data: bytes, places: TextPlaces, *, is_complete: bool) -> str:
 
 @dataclass(slots=True)
 class _Events:
-    """Reads the texts of a stream's events, which mostly differ in nothing but the text.
+    """Reads the texts of a stream's events, most of which differ only in the text.
 
-    An event with the same bytes before and after its text as an earlier one is not parsed. Only its text is read, which
-    costs a quarter of parsing the event.
+    If an event has the same bytes before and after its text as an earlier one, only its text is parsed, which takes a
+    quarter of the time.
     """
 
     places: TextPlaces
@@ -210,7 +210,7 @@ class _Events:
         if found is None:
             return None
         before, after = event[: found.start(1)], event[found.end(1) :]
-        # It may be another member of that name: a text put in its place must come out as the event's text.
+        # It may be another member with that name. A probe put in its place must be read as the event's text.
         read = self.places.in_event(json_or_none(b'%b"%b"%b' % (before, _PROBE, after)))
         return (before, after) if read == _PROBE.decode() else None
 

@@ -1,4 +1,4 @@
-"""The endpoints by name and by path: a protocol is served if it is in this table."""
+"""The endpoints by name and by path. A protocol is served if it is in this table."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
 
 ENDPOINTS = {endpoint.dialect.name: endpoint for endpoint in (CHAT_ENDPOINT, MESSAGES_ENDPOINT, RESPONSES_ENDPOINT)}
 PATHS = {path: endpoint for endpoint in ENDPOINTS.values() for path in (endpoint.path, f"{endpoint.path}/")}
-"""The paths at which requests come in."""
+"""The endpoints by the paths of requests."""
 COUNT_PATHS = {endpoint.count_path: endpoint for endpoint in ENDPOINTS.values() if endpoint.count_path}
-"""The paths at which clients ask what a request would cost."""
+"""The endpoints by the paths at which clients ask how many tokens a request has."""
 
 
 def endpoint_at(path: str) -> Endpoint:
-    """The endpoint at a path or above it; at any other that of chat, whose errors all of OpenAI's API has."""
+    """The endpoint at a path or above it; for other paths chat's, whose errors have the form of all of OpenAI's API."""
     above = (endpoint for endpoint in ENDPOINTS.values() if f"{endpoint.path_ending}/" in f"{path}/")
     return PATHS.get(path) or next(above, CHAT_ENDPOINT)
 
 
 def endpoint_named(name: str) -> Endpoint:
-    """The endpoint of a dialect; raises `LookupError` for one that only a newer version knows."""
+    """The endpoint of a dialect; raises `LookupError` for a dialect that only a newer version knows."""
     return ENDPOINTS[name]

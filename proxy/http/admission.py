@@ -1,8 +1,8 @@
-"""Admits requests: how many are served at the same time, in all and for one tenant, and how many wait.
+"""Admits requests: bounds how many are served at the same time, in total and for each tenant, and how many wait.
 
-A request is admitted before its body is read. If no place is free it waits in a queue; a full queue, or a wait that
-takes too long, is `Overloaded`. Places go to those who have waited longest, past those whose tenant has all it may
-have. An admitted request accounts for the bytes of its body, of which all together are bounded too.
+A request is admitted before its body is read. If no place is free it waits in a queue; if the queue is full, or the
+wait takes too long, `Overloaded` is raised. A free place goes to the request that has waited longest, unless its tenant
+has all the places that it may have. An admitted request reports the bytes of its body, whose total is bounded too.
 
     place = await admission.enter(tenant)
     try: ...
@@ -24,7 +24,7 @@ from proxy.package import LOGGER
 from proxy.settings import LimitSettings
 
 QUIET = 5.0
-"""Seconds without a refusal after which a spell is over."""
+"""Seconds without a refusal that end a spell."""
 
 _log = logging.getLogger(LOGGER)
 
@@ -46,7 +46,7 @@ _SENTENCES = {
 
 @dataclass(slots=True)
 class Spell:
-    """A spell of refusals of `what` (`connections`, `requests`), which is logged when it begins and when it is over."""
+    """A spell of refusals of `what` (`connections`, `requests`); its beginning and its end are logged."""
 
     what: str
     count: int = 0
@@ -60,7 +60,7 @@ class Spell:
         self._last = monotonic()
 
     def serve(self) -> None:
-        """Notes that one was served, which matters only in a spell."""
+        """Notes that one was served, which may end a spell."""
         if self.count and monotonic() - self._last > QUIET:
             _log.warning("%s are served again; refused: %d", self.what, self.count)
             self.count = 0
@@ -75,7 +75,7 @@ class Place:
     bytes: int = 0
 
     def hold(self, count: int) -> None:
-        """Accounts for more bytes of the body; raises `Overloaded` if all bodies together have too many."""
+        """Adds more bytes of the body; raises `Overloaded` if all bodies together have too many."""
         self.bytes += count
         self._admission.hold(count)
 
@@ -105,7 +105,7 @@ class Admission:
 
     async def enter(self, tenant: str) -> Place:
         """A place, as soon as one is free; raises `Overloaded`."""
-        # A place that is free for this tenant is one that nobody who waits may have: `leave` passes places on.
+        # No waiting request may have a place that is free for this tenant: `leave` passes places on.
         if self._is_free(tenant):
             return self._take(tenant)
         if len(self._waiting) >= self.limits.queue:
@@ -130,7 +130,7 @@ class Admission:
             raise self._refused(Refusal.BODIES)
 
     def leave(self, place: Place) -> None:
-        """Gives a place back, to the first in the queue that may have it."""
+        """Gives a place back; the first request in the queue that may have it gets it."""
         self._bytes -= place.bytes
         self._served -= 1
         self._tenants[place.tenant] -= 1

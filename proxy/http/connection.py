@@ -1,16 +1,15 @@
-"""The server's side of a client connection: uvicorn's protocol with joined heads, bounds, and errors in our form.
+"""The server's side of a client connection: uvicorn's protocol with joined heads, bounds, and errors in JSON.
 
 Joined heads. An ASGI server writes the head of a reply and each part of its body separately. Each write is a system
 call and often a packet, which is the largest cost of a small reply. So the head is held until the first part of the
-body is written, at most for one turn of the event loop. Parts of a body are not held, except one that begins like a
-head, for no longer than that.
+body is written, for at most one step of the event loop. Parts of a body are not held, unless they begin like a head.
 
-Bounds. Before the application sees a request, a sender can cost no more than this: the bytes of a head and the time
-until it is complete, the time of a body, and the number of connections. A body may take `limits.body_timeout` seconds
-and one more for each `limits.body_rate` bytes of it; while the proxy itself does not read, no time passes.
+Bounds. Before the application sees a request, these are bounded: the bytes of the head and the time until it is
+complete, the time of the body, and the number of connections. A body may take `limits.body_timeout` seconds, and one
+more for each `limits.body_rate` bytes; time in which the proxy itself does not read does not count.
 
-When all connections are taken, one that waits for a request is closed for a new one, so that idle connections keep
-nobody out. Only if all of them have a request is a new one refused.
+If all connections are taken, one without a request is closed in favour of a new one. Only if all of them have a request
+is a new one refused.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from proxy.http.admission import Spell
 from proxy.settings import LimitSettings
 
 OTHER_DESCRIPTORS = 40
-"""Files and sockets that are open for other things than clients and their upstreams."""
+"""Files and sockets that are open for other purposes than clients and their upstreams."""
 
 _HEAD_START = b"HTTP/1."
 
 
 class BadHttp(ProxyError):
-    """What came over the connection cannot be served as HTTP; the connection is closed."""
+    """What the client sent cannot be served as HTTP; the connection is closed."""
 
     type = "invalid_request_error"
     code = "bad_http"
@@ -48,7 +47,7 @@ class BadHttp(ProxyError):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:
-    """The bounds of all connections of a server; `max_connections` is what `limits` and the system allow."""
+    """The bounds of all connections of a server; `max_connections` is the number that `limits` and the system allow."""
 
     limits: LimitSettings
     max_connections: int
@@ -56,9 +55,9 @@ class ConnectionBounds:
 
     @classmethod
     def of(cls, limits: LimitSettings) -> ConnectionBounds:
-        """The bounds in this process, which asks the system for as many descriptors as it may have.
+        """The bounds in this process; raises its limit of descriptors as far as the system allows.
 
-        A client takes one descriptor, and one more for its upstream.
+        A client takes one descriptor, and another one for its upstream.
         """
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if hard != resource.RLIM_INFINITY and soft < hard:
@@ -68,7 +67,7 @@ class ConnectionBounds:
 
 
 class JoiningTransport:
-    """Wraps a transport, which it writes to, and joins a head with what is written next."""
+    """Wraps a transport, and joins the head of a reply with the data that is written next."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
@@ -78,7 +77,7 @@ class JoiningTransport:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Writes data; a head is held until the next write or the end of this turn of the event loop."""
+        """Writes data; a head is held until the next write or the next step of the event loop."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head + data)
@@ -93,7 +92,7 @@ class JoiningTransport:
         self._transport.close()
 
     def flush(self) -> None:
-        """Writes the head that is held, if there is one and the connection still exists."""
+        """Writes the held head, if there is one and the connection still exists."""
         head, self._head = self._head, b""
         if head and not self._transport.is_closing():
             self._transport.write(head)
@@ -103,7 +102,7 @@ class Connection(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _is_in_head = True
-    """Whether a head comes next, or the rest of one; else a body."""
+    """Whether a head, or the rest of one, comes next; otherwise a body."""
     _body_bytes = 0
     _body_began = 0.0
 
@@ -132,7 +131,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """The bytes of a head are counted before they are parsed."""
+        """Counts the bytes of a head before they are parsed."""
         if self.transport.is_closing():
             return
         if self._is_in_head:
@@ -151,7 +150,7 @@ class Connection(HttpToolsProtocol):
             self._await_rest()
 
     def on_headers_complete(self) -> None:
-        """Refuses a transfer encoding that HTTP/1.1 servers must refuse."""
+        """Refuses transfer encodings that HTTP/1.1 servers must refuse."""
         self._is_in_head, self._head_bytes, self._body_bytes = False, 0, 0
         self._cancel_deadline()
         for name, value in self.headers:
@@ -197,7 +196,7 @@ class Connection(HttpToolsProtocol):
         return self._is_in_head and not has_request and not self.transport.is_closing()
 
     def _await_rest(self) -> None:
-        """Sets the deadline for a request that has come in part."""
+        """Sets the deadline for the rest of a request."""
         if not self._is_in_head:
             self._body_began = monotonic()
             self._set_deadline(self._limits.body_timeout, self._check_body)
@@ -214,16 +213,16 @@ class Connection(HttpToolsProtocol):
             self._deadline = None
 
     def _end_head(self) -> None:
-        """Ends a connection whose head did not come in time; one that never began a request gets no answer."""
+        """Ends a connection whose head did not come in time; if no request began, there is no answer."""
         if self._head_bytes:
             self._refuse(BadHttp("The head of the request did not come in time.", HTTPStatus.REQUEST_TIMEOUT))
         else:
             self.transport.close()
 
     def _check_body(self) -> None:
-        """Ends a connection whose body comes too slowly, else looks again when it could have become too slow."""
+        """Ends a connection whose body comes too slowly; else checks again when it could have become too slow."""
         self._deadline = None
-        if self.flow.read_paused:  # the proxy does not read: the sender is not to blame
+        if self.flow.read_paused:  # the proxy does not read, so the sender is not to blame
             self._body_began, self._body_bytes = monotonic(), 0
         limits = self._limits
         left = self._body_began + limits.body_timeout + self._body_bytes / limits.body_rate - monotonic()

@@ -1,9 +1,8 @@
-"""Which headers are passed on in either direction, what they say of a body, and how they are read and written; and the
-bodies in a content encoding, of requests and replies alike.
+"""Headers and content encodings: which headers are passed on, how they are read, and how bodies are decoded.
 
 Only `gzip` and `deflate`, for which the standard library suffices, are decoded; bodies in other encodings are not read.
-A request is decoded up to the size limit of bodies, and up to `MAX_EXPANSION` times its own size, and no further: a
-decompression bomb is refused before it has taken memory, and what a request costs is in proportion to its size on the
+A request is decoded only up to the size limit of bodies, and up to `MAX_EXPANSION` times its own size. So a
+decompression bomb is refused before it has taken memory, and the cost of a request is in proportion to its size on the
 wire. JSON is usually packed to a fifth.
 """
 
@@ -20,7 +19,7 @@ Headers = list[tuple[bytes, bytes]]
 
 ENCODING = b"content-encoding"
 _OWN_FORMS = (b"x-condenser-", b"x_condenser_", b"x-condenser_", b"x_condenser-")
-"""Many servers take `_` in a header's name for `-`."""
+"""Many servers treat `_` in the name of a header like `-`."""
 _HOP_BY_HOP = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"
     b" upgrade".split()
@@ -28,14 +27,13 @@ _HOP_BY_HOP = frozenset(
 _NOT_UPSTREAM = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
 CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 BEARER = (b"authorization", b"Bearer ")
-"""The header with an API key in most protocols, and the text before the key."""
+"""The header that carries an API key in most protocols, and the text before the key."""
 
 IN_THREAD = 4 * 1024
-"""Bytes of an encoded request from which on it is decoded outside of the event loop: they may decode to a thousand
-times as many."""
+"""An encoded request of this many bytes or more is decoded in a thread: it may expand to a thousand times its size."""
 MAX_EXPANSION = 10
 ALWAYS_DECODED = 4 * 1024 * 1024
-"""Bytes up to which a body is decoded however small it was packed."""
+"""A body that unpacks to this many bytes or fewer is decoded, however small it was."""
 MAX_CHUNK_EXPANSION = 100
 """A chunk of a reply may unpack to this many times its size, or to `ALWAYS_DECODED` bytes."""
 
@@ -58,12 +56,12 @@ def to_upstream(
 
 
 def to_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The upstream's headers for the client, without any `X-Condenser-` headers, which would be false."""
+    """The upstream's headers for the client, without `X-Condenser-` headers, which would be false."""
     return _filtered(headers, _HOP_BY_HOP)
 
 
 def _filtered(headers: Iterable[tuple[bytes, bytes]], blocked: frozenset[bytes]) -> Headers:
-    """The headers, names in lower case, without those that are blocked, named by `Connection`, or the proxy's own."""
+    """The headers with names in lower case, except those blocked, those named by `Connection`, and the proxy's own."""
     kept: Headers = []
     named: set[bytes] = set()
     for name, value in headers:
@@ -80,7 +78,7 @@ def is_success(status: int) -> bool:
 
 
 def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
-    """The first value of a header, whose name is given in lower case, as text; None if it is missing."""
+    """The first value of a header as text; None if it is missing. `name` is in lower case."""
     for key, value in headers:
         if key.lower() == name:
             return value.decode("latin-1")
@@ -88,7 +86,7 @@ def first(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
 
 
 def encoding_of(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The content encoding that headers name, in lower case; "" for none, or one that changes nothing."""
+    """The content encoding that headers name, in lower case; "" if there is none, or it changes nothing."""
     name = (first(headers, ENCODING) or "").strip().lower()
     return "" if name == "identity" else name
 
@@ -98,9 +96,9 @@ def is_event_stream(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def values_once(headers: Iterable[tuple[bytes, bytes]], names: Mapping[bytes, str]) -> dict[bytes, str]:
-    """The values of these headers, empty ones left out, by their names in lower case; `names` has them as written.
+    """The values of some headers, without empty ones, by name in lower case; `names` gives each name as written.
 
-    Raises `BadRequest` for one that occurs twice: the proxy and the upstream might take different ones.
+    Raises `BadRequest` for a header that occurs twice: the proxy and the upstream might use different values.
     """
     found: dict[bytes, str] = {}
     for name, value in headers:
@@ -118,7 +116,7 @@ def encode_headers(pairs: Iterable[tuple[str, str]]) -> Headers:
 
 
 def lowered_names(names: Iterable[str]) -> dict[bytes, str]:
-    """The names of session headers by their lower-case form in a request, in the same order."""
+    """Names of headers by their lower-case form, in the same order."""
     return {name.lower().encode(): name for name in names}
 
 
@@ -130,7 +128,7 @@ class TooMuchData(zlib.error):
 
 
 class Decoder:
-    """Decodes a content encoding piece by piece, up to its end; a second member of gzip is an error.
+    """Decodes a content encoding piece by piece; a second gzip member is an error.
 
     `bits` is zlib's `wbits` argument, or None if there is no encoding.
     """
@@ -169,7 +167,7 @@ class Decoder:
 
 
 def decoder_for(encoding: str) -> Decoder | None:
-    """A decoder for a content encoding, which may be "" for none; None if the encoding is not supported."""
+    """A decoder for a content encoding ("" for none); None if the encoding is not supported."""
     name = encoding.strip().lower()
     return Decoder(_WINDOW_BITS[name]) if name in _WINDOW_BITS else None
 
@@ -184,7 +182,7 @@ def decoded(data: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bytes | None
 
 
 async def decode_body(data: bytes, decoder: Decoder, limit: int) -> bytes:
-    """Decodes a request's body; raises `BadRequest` if it is broken, `BodyTooLarge` if it gets larger than `limit`."""
+    """Decodes a request's body; raises `BadRequest` if it is broken, and `BodyTooLarge` above `limit` bytes."""
     if len(data) < IN_THREAD:
         return _decode(data, decoder, limit)
     return await asyncio.to_thread(_decode, data, decoder, limit)
@@ -207,7 +205,7 @@ def _decode(data: bytes, decoder: Decoder, limit: int) -> bytes:
 
 
 def _actual_bits(bits: int, beginning: bytes) -> int:
-    """The `wbits` for a body that begins so: many clients send `deflate` without the zlib header it should have."""
+    """The `wbits` for a body with this beginning: many clients send `deflate` without the zlib header."""
     if bits != zlib.MAX_WBITS or len(beginning) < 2 or int.from_bytes(beginning[:2]) % 31 == 0:
         return bits
     return -bits

@@ -1,8 +1,8 @@
-"""The server: uvicorn, with an end that replies can rely on, in one process or in several.
+"""The server: uvicorn with an orderly end of replies, in one process or in several.
 
 On SIGTERM or SIGINT `/readyz` answers 503 at once. For `drain.delay` seconds connections are still accepted, so that a
-load balancer has time to notice. Then running replies have `drain.timeout` seconds to end; what runs after that is
-cancelled, and `proxy/serving/layer.py` ends it with an error. A second signal ends the process at once. The exit
+load balancer has time to notice. Then running replies have `drain.timeout` seconds to end; those that still run are
+cancelled, and `proxy/serving/layer.py` ends them with an error. A second signal ends the process at once. The exit
 status is 0 in any case.
 """
 
@@ -30,28 +30,28 @@ from proxy.package import LOGGER
 from proxy.settings import DrainSettings
 
 CUTTING = 2.0
-"""Seconds that replies have to end once they are cancelled."""
+"""Seconds in which cancelled replies must end."""
 ANSWERING = 30
-"""Seconds after which a worker that does not answer its supervisor is replaced; on a busy machine it starts slowly."""
+"""Seconds after which a worker that does not answer its supervisor is replaced. Busy machines start workers slowly."""
 _TICK = 0.05
 _log = logging.getLogger(LOGGER)
 
 
 @dataclass(slots=True)
 class Drain:
-    """What a server tells its app while it stops."""
+    """Tells the app how far the server is in stopping."""
 
     has_begun: bool = False
     """The server has been told to stop: `/readyz` answers 503."""
     is_over: bool = False
-    """Replies that still run are cancelled, and are to end with an error."""
+    """Replies that still run are cancelled, and must end with an error."""
 
 
 def use_one_heap() -> None:
-    """Has all threads that begin after this share one heap; does nothing where the allocator is not glibc's.
+    """Makes all threads that start after this share one heap; does nothing if the allocator is not glibc's.
 
-    By default each thread has a heap of its own, up to eight for each core. What the caches keep lies between what was
-    freed, in every heap, and the process grows by tens of megabytes that nothing uses. Python's threads take turns
+    By default each thread has a heap of its own, up to eight for each core. In every heap the objects of the caches lie
+    between freed ones, and the process grows by tens of megabytes that nothing uses. Python's threads take turns
     anyway, so one heap costs them nothing.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -60,7 +60,7 @@ def use_one_heap() -> None:
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration, with how to drain; `make_app` makes the app of one process."""
+    """uvicorn's configuration, with the settings for draining; `make_app` makes the app of one process."""
 
     def __init__(self, make_app: Callable[[Drain], FastAPI], drain: DrainSettings, **options: Any) -> None:
         super().__init__(make_app, factory=True, timeout_worker_healthcheck=ANSWERING, **options)
@@ -69,7 +69,7 @@ class ServerConfig(uvicorn.Config):
 
 
 class Server(uvicorn.Server):
-    """One process that serves. A worker takes no second signal: its supervisor does."""
+    """One process that serves. A worker ignores a second signal, which its supervisor handles."""
 
     def __init__(self, config: ServerConfig, *, is_worker: bool = False) -> None:
         super().__init__(config)
@@ -79,7 +79,7 @@ class Server(uvicorn.Server):
         config.app = partial(config.make_app, self._drain)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Notes a signal. It is not raised again at the end, which would be the exit status."""
+        """Notes a signal. It is not raised again at the end, because that would set the exit status."""
         self.force_exit = self.should_exit and not self._is_worker
         self.should_exit = self._drain.has_begun = True
 
@@ -100,34 +100,34 @@ class Server(uvicorn.Server):
         _log.info("shut down after %.1f s; replies that were cut: %d", monotonic() - began, cut)
         if self.force_exit:
             logging.shutdown()
-            os._exit(0)  # whatever still runs, threads too
+            os._exit(0)  # ends all threads too
 
     async def _cut_replies(self) -> int:
-        """Ends the replies that still run, and returns how many they were."""
+        """Ends the replies that still run, and returns their number."""
         self._drain.is_over = True
         tasks = set(self.server_state.tasks)
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=CUTTING)
-            # The last bytes have been written when the connections are closed.
+            # Once the connections are closed, the last bytes have been written.
             await self._wait(CUTTING, lambda: not self.server_state.connections)
         return len(tasks)
 
     async def _wait(self, seconds: float, is_done: Callable[[], bool]) -> None:
-        """Waits for `seconds`, until `is_done`, or for a second signal."""
+        """Waits until `is_done`, or a second signal comes, or `seconds` have passed."""
         ends = monotonic() + seconds
         while not (self.force_exit or is_done()) and monotonic() < ends:  # noqa: ASYNC110
             await asyncio.sleep(_TICK)
 
 
 class _Worker(multiprocess.Process):
-    """A worker process that drains as a single one does."""
+    """A worker process that drains like a single process."""
 
     config: ServerConfig
 
     def start(self) -> None:
-        """Starts the process with SIGINT blocked: a terminal sends it to all, and the supervisor passes it on."""
+        """Starts the process with SIGINT blocked: a terminal sends it to all, and the supervisor passes signals on."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             super().start()
@@ -135,7 +135,7 @@ class _Worker(multiprocess.Process):
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def _healthcheck(self, timeout: float) -> bool | None:
-        """Whether the server has started, as the worker says; None if it does not answer in time or has ended."""
+        """Whether the worker says that its server has started; None if it does not answer in time or has ended."""
         try:
             self.parent_conn.send(b"ping")
             wait([self.parent_conn, self.process.sentinel], timeout)
@@ -152,10 +152,10 @@ class _Worker(multiprocess.Process):
 
 
 class Supervisor(Multiprocess):
-    """Starts workers, replaces one that dies, and passes signals on; after a second one it kills them."""
+    """Starts workers, replaces those that die, and passes signals on; a second signal kills all workers."""
 
     def __init__(self, config: ServerConfig, sockets: list[socket.socket]) -> None:
-        # The only place where uvicorn says which class its workers have.
+        # uvicorn takes the class of its workers from here.
         multiprocess.Process = _Worker  # type: ignore[misc]
         super().__init__(config, sockets)
         self._is_ending = False
@@ -163,7 +163,7 @@ class Supervisor(Multiprocess):
             signal.signal(each, self._on_signal)
 
     def _on_signal(self, sig: int, _frame: FrameType | None) -> None:
-        """Ends the workers at once, since uvicorn looks for signals now and then only, and for none at the end."""
+        """Ends the workers at once, because uvicorn looks for signals only now and then, and not at the end."""
         ending = signal.SIGKILL if self._is_ending else signal.SIGTERM
         self._is_ending = True
         self.signal_queue.append(sig)

@@ -1,7 +1,7 @@
 """Reads and writes server-sent events without I/O: bytes in, the data of complete events out.
 
-Lines may end in CR, LF or both, and a chunk may end anywhere, even inside a line end or a character. Only the part of
-the format that chat completions use is read: `data` lines, joined by line feeds. Comments and other fields are skipped.
+Lines may end in CR, LF or both, and a chunk may end anywhere, even inside a line end or a character. Only `data` lines
+are read, and joined by line feeds; comments and other fields are skipped.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ import re
 from collections.abc import Iterator
 
 DONE = b"data: [DONE]\n\n"
-# The lookbehind lets a match begin only where a line begins: else an unfinished line would be searched from each byte.
+# The lookbehind makes a match begin at the start of a line; otherwise an unfinished line is searched from each byte.
 _LINE = re.compile(rb"(?<![^\r\n])[^\r\n]*+(?:\r\n|\n|\r(?!\Z))")
 _END = re.compile(rb"[\r\n]")
 
 
 class LineSplitter:
-    """Splits chunks into lines; an unfinished line is kept in pieces and searched again only when it may have ended."""
+    """Splits chunks into lines. An unfinished line is kept in pieces, and searched again only if it may have ended."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []  # the chunks of the unfinished line
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns the lines that end in this chunk, with their line ends."""
+        """The lines that end in this chunk, with their line ends."""
         if not chunk:
             return []
         may_have_ended = bool(self._rest) and self._rest[-1].endswith(b"\r")
@@ -58,7 +58,7 @@ class Events:
                 yield lines
 
     def rest(self) -> bytes:
-        """The bytes of an event that the stream has broken off."""
+        """The bytes of an event that is not complete."""
         rest, self._lines = b"".join([*self._lines, self._cut.take_rest()]), []
         return rest
 
@@ -87,5 +87,5 @@ def event(data: bytes) -> bytes:
 
 
 def between_events(sent: bytes) -> bytes:
-    """What must follow the bytes `sent` for an event to begin, even if they end inside of another."""
+    """The bytes that must follow the bytes `sent` before a new event can begin; these may end inside an event."""
     return b"" if not sent or sent.endswith((b"\n\n", b"\r\n\r\n", b"\r\r")) else b"\n\n"

@@ -2,17 +2,16 @@
 
 Windows (`learned_windows`) come from refusals for length and from proven truncation, forms (`profiles`) from refusals
 of a form. What an error teaches holds for the tenant that met it, and for everyone only with a proof (`profiles`). The
-driver asks before a request, and tells what its reply shows, in one place (`proxy/condensing/knowledge.py`).
+driver uses this knowledge before a request and adds to it after the reply, both in `proxy/condensing/knowledge.py`.
 
-Counting leads from the tokens that we count to those that the upstream counts. Of each request one of these is known,
-the best one first:
+Calibration turns our token count into the upstream's. For each request it uses the first of these that is known:
 
     anchor    the upstream's own count for the beginning of this very view; only what is new is estimated
     prices    fitted to replies of this upstream and model: a hidden prompt, framing, the cost of each kind of text
     nothing   our own count, as it is
 
 An anchor is stored with its branch and kept in memory (`anchor`). Prices are fitted to a small reservoir of replies
-(`prices`), which replicas share as a fact of the store. Both together give the scale of one request (`anchor`): marks,
-headroom and refusals follow from it, while headers and records keep our own count. `calibrator` is the shell around
-this.
+(`prices`), which replicas share as a fact of the store. Both together give the scale of one request (`anchor`). Marks,
+headroom and refusals follow from the scale, while headers and records keep our own count. `calibrator` is the shell
+around this.
 """

@@ -1,13 +1,13 @@
 """Estimates of one request: the anchor that it has grown from, and the scale from our count to the upstream's. No I/O.
 
-An anchor is the upstream's own count for the beginning of a view. It names that view by what made it: the condensation
-in it, and the chain digest of its last message. So an anchor is found by a look at the newest digests of a transcript,
-and only what is new after it is estimated. Tools and system messages are outside of the chain and may change from turn
-to turn; the anchor stays valid then, and the difference is estimated like new messages.
+An anchor is the upstream's own count for the beginning of a view. Two things name that view: the condensation in it,
+and the chain digest of its last message. So the newest digests of a transcript are enough to find its anchor, and only
+what came after it is estimated. Tools and system messages are outside of the chain and may change from turn to turn;
+the anchor stays valid then, and the difference is estimated like new messages.
 
 A scale is a straight line through the estimate of the whole request. Its offset is what no condensation touches, so the
-estimate holds for a condensed view too. Only media have prices that are too different from those of text: a condensed
-view that may have another share of them is estimated by what it is made of.
+estimate holds for a condensed view too. Media are the exception, because their prices differ too much from those of
+text: if a request has any, a condensed view is estimated by what it is made of.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from proxy.knowledge.prices import EVEN, Features, of_messages
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.lru import Lru
 from strategies.core.budget import UNSCALED, Scale
 from strategies.core.messages import Message
@@ -29,8 +29,8 @@ MAX_GROWTH = 64  # chain messages after an anchor; a turn adds fewer
 MIN_SLOPE, MAX_SLOPE = 0.3, 4.0  # upstream tokens for each token that we count
 _MIN_CHAIN = 64  # tokens; fewer say nothing about a slope
 _DIGITS = 6
-_ALIKE = 0.02  # of a view's tokens; a form that merges messages costs a few less
-_NOWHERE = Scope("", "")
+_ALIKE = 0.02  # of a view's tokens; a form that merges messages costs slightly fewer
+_NOWHERE = LessonScope("", "")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class CountedPrompt:
     hidden: tuple[tuple[int, Message], ...] = ()
     """Messages of hidden rounds, each with the number of chain messages before it."""
     chain_features: Features | None = None
-    scope: Scope = _NOWHERE
+    scope: LessonScope = _NOWHERE
     conversation: str = ""
 
     @property
@@ -83,7 +83,7 @@ class Anchor(NamedTuple):
     node: str
     """The chain digest of the view's last message, in hex."""
     length: int
-    """Chain messages that the view ended after."""
+    """The number of chain messages before the end of the view."""
     applied: str
     """The id of the condensation in the view; "" for none."""
     counted: int
@@ -107,12 +107,15 @@ def stands_in(anchor: Anchor, digests: Sequence[bytes]) -> bool:
 
 
 def longest_anchor(
-    anchors: Lru[tuple[Scope, bytes], Anchor], scope: Scope, digests: Sequence[bytes], stored: Anchor | None = None
+    anchors: Lru[tuple[LessonScope, bytes], Anchor],
+    scope: LessonScope,
+    digests: Sequence[bytes],
+    stored: Anchor | None = None,
 ) -> Anchor | None:
     """The anchor of the longest beginning of a transcript with these chain digests.
 
-    `anchors` are by the chain digest of their node. Of two for the same beginning, the `stored` one of its branch:
-    another session's view may end with the same message.
+    `anchors` are by the chain digest of their node. Of two for the same beginning, the one `stored` with the branch
+    wins, because another session's view may end with the same message.
     """
     known = stored if stored is not None and stands_in(stored, digests) else None
     newer = digests[max(len(digests) - MAX_GROWTH, known.length if known else 0) :]
@@ -132,8 +135,8 @@ class Growth(NamedTuple):
 def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
     """The part of a request that came after an anchor in its transcript; None if they cannot be compared.
 
-    They cannot if another counter has counted, and something outside of the chain has changed or a condensation
-    replaces history.
+    They cannot be compared if the anchor has another counter's count, and either something outside of the chain has
+    changed or a condensation replaces history.
     """
     new = prompt.since(anchor.length)
     features = of_messages(new)
@@ -172,8 +175,8 @@ class Calibration(NamedTuple):
     def growth_since(self, applied: str, own: int) -> Growth | None:
         """What came since the anchor, if a view of `own` tokens with this condensation has grown from it; else None.
 
-        The condensation's id is no proof: other sessions have it too, and the view may lack messages that the client
-        trims, or a memory block that has left. So the sizes are compared.
+        The condensation's id is no proof: other sessions may have it too, and the view may lack messages that the
+        client trimmed, or a memory block that is gone. So the sizes are compared.
         """
         if self.grown is None or self.grown.anchor.applied != applied:
             return None
@@ -198,7 +201,7 @@ def calibration_for(
     if prompt.upper_bound is not None:
         total = min(total, prompt.upper_bound + prices.hidden)
     scale = _through(prompt, prices, prompt.own, total)
-    # A guess may take away only a part of the window; the upstream's own figure may take more.
+    # A guess may take only a part of the window; the upstream's own figure may take more.
     most = scale.offset if window is None else window // 4
     scale = scale if scale.offset <= most else Scale(most, scale.slope)
     return Calibration(scale, error=error, prices=prices, with_media=with_media)

@@ -1,8 +1,8 @@
 """The calibration of one app: what is known before a request is sent, and what its reply teaches.
 
 What is learned about a model is kept in memory, and in the store as a fact that belongs to no session, so replicas
-share it and a restart keeps it. It consists of counts alone. Nothing here waits for the store; if the store fails, the
-process still knows what it has learned itself.
+share it and a restart keeps it. It contains counts only, no text. Nothing here waits for the store; if the store fails,
+the process still knows what it has learned itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from proxy.knowledge.anchor import Anchor, Calibration, CountedPrompt, calibration_for, longest_anchor
 from proxy.knowledge.prices import EVEN, Features, Observation, Samples, decoded, encoded, mean_error, of_messages
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Facts
@@ -29,17 +29,17 @@ FRESH = 60.0  # seconds until the store is read again for what other processes h
 MAX_MODELS = 256
 MAX_ANCHORS = 4_096  # in memory
 _SHARE = 8
-"""A fit and a write to the store are due once this part, an eighth, of what is known is new."""
+"""A fit and a write to the store are due once one in this many known observations is new."""
 _FEW = 16
 """Observations up to which each new one counts fully, and a fit is quick."""
 _EXPECTED = 1 / 32
 """The weight of an observation that the prices predicted, once there are more than a few."""
 _LATER = 0.05
-"""Seconds after a reply at which a slow fit begins."""
+"""A slow fit begins this many seconds after a reply."""
 _MARGIN, _MIN_ERROR = 3.0, 0.02
 """The assumed error of a count: this many mean errors, but at least this share."""
 _MIN_LEFT = 0.7
-"""The least share of a prompt's beginning that is counted again: templates drop old reasoning, but not more."""
+"""The upstream counts at least this share of a prompt's beginning again: templates drop old reasoning, but no more."""
 
 _log = logging.getLogger(__name__)
 
@@ -62,9 +62,9 @@ class _Known:
     lessons: int = 0
     """Observations that have come to this process."""
     unfitted: float = 0.0
-    """How much of them is not in the prices yet; one that was expected counts as a small part."""
+    """How many of them are not in the prices yet; one that was expected counts as a small part."""
     unshared: float = 0.0
-    """How much of them is not in the store yet."""
+    """How many of them are not in the store yet, weighed in the same way."""
     read_at: float | None = None
     """When the store was last read, in seconds since the epoch."""
 
@@ -95,8 +95,8 @@ class Calibrator:
     ttl: int
     clock: Callable[[], float]
     report: Callable[[str, Progress], None]
-    truncated_at: Callable[[Scope], int | None] = lambda _: None
-    _anchors: Lru[tuple[Scope, bytes], Anchor] = field(default_factory=lambda: Lru(MAX_ANCHORS))
+    truncated_at: Callable[[LessonScope], int | None] = lambda _: None
+    _anchors: Lru[tuple[LessonScope, bytes], Anchor] = field(default_factory=lambda: Lru(MAX_ANCHORS))
     """The latest anchors of all conversations, by the chain digest of their node."""
     _models: Callable[[str], defaultdict[str, _Known]] = field(
         default_factory=lambda: lru_cache(MAX_MODELS)(lambda _: defaultdict(_Known))
@@ -132,7 +132,7 @@ class Calibrator:
                 known.samples = samples
                 self._fit(scope.model, counter)
             anchor = None if anchor is None or anchor.counted == truncated_at else anchor
-        # A view that condensing has changed is counted no worse than a first request.
+        # The estimate for a view that condensing has changed is no worse than that for a first request.
         mean = mean_error(known.samples.firsts)
         error = None if mean is None else max(_MARGIN * mean, _MIN_ERROR)
         return calibration_for(prompt, known.prices, anchor, window, error)
@@ -142,8 +142,8 @@ class Calibrator:
     ) -> Anchor | None:
         """Learns from the upstream's count of the view that was sent, which has the condensation `applied`.
 
-        Returns the anchor for the next request of the branch. A count is ignored that cannot be one of this prompt, is
-        far below that of its beginning, or is the one that the upstream gives for each prompt that it truncates.
+        Returns the anchor for the next request of the branch. A count is ignored if it cannot belong to this prompt, is
+        far below that of its beginning, or is the one that the upstream gives for every prompt that it truncates.
         """
         digests, own, scope = prompt.transcript.digests, view.tokens, prompt.scope
         since = calibration.growth_since(applied, own)
@@ -161,7 +161,7 @@ class Calibrator:
         return anchor
 
     def _learn(self, prompt: CountedPrompt, lesson: Observation, error: float) -> None:
-        """Takes in an observation, and the relative error of the estimate for it."""
+        """Adds an observation, and the relative error of the estimate for it."""
         model, counter = prompt.scope.model, prompt.counter
         known, is_first = self._models(model)[counter], lesson.features.requests > 0
         if not is_first or known.samples.wholes:
@@ -188,7 +188,7 @@ class Calibrator:
             self.tasks.start(self._share(model, counter), ("calibration-share", model, counter))
 
     async def _fit_later(self, model: str, counter: str) -> None:
-        """Fits once the reply at hand has been sent, because a fit takes some milliseconds by then."""
+        """Fits once the current reply has been sent, because with so many observations a fit takes milliseconds."""
         await asyncio.sleep(_LATER)
         self._fit(model, counter)
 
@@ -206,7 +206,7 @@ class Calibrator:
     async def _share(self, model: str, counter: str) -> None:
         await self._read(model, counter)
         known = self._models(model)[counter]
-        # Encoded only now: a lesson that comes while this is written is due again with the next reply.
+        # Encoded only now: a lesson that arrives during the write is shared after a later reply.
         fact, known.unshared = encoded(known.samples), 0.0
         await self.facts.put(self._name(model, counter), fact, self.ttl, "a calibration")
 

@@ -4,7 +4,7 @@ A window is kept by upstream, model and scope: in memory, and in the store as a 
 replicas share it and a restart keeps it. It holds for the tenant that was taught, and for everyone only if the refusal
 is proof for everyone (`profiles`). A learned window only ever lowers the known one, and only a lower one replaces it.
 It expires, because a server may have been restarted with a larger window. A longer prompt that is read whole disproves
-it at once; now and then a request is sent as a trial of that.
+it at once; now and then a request is sent to try that.
 
 A refusal that names no number teaches a guess: nine tenths of what was refused, but never less than what has passed
 before. The next refusal lowers the guess further.
@@ -30,7 +30,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.overflow import Refusal
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.store.access import Facts
@@ -46,9 +46,9 @@ PROMPTS = 3
 CLEARLY = 1.05
 """A prompt is clearly longer than another if it has this many times its tokens."""
 MIN_KEPT = 1_024
-"""Tokens; no server is started with a smaller window, and a smaller constant count is invented."""
+"""Tokens; no server is started with a smaller window, so a smaller constant count is made up."""
 MAX_FOR_ONE = 2
-"""Maximum upstream tokens for each token that we count; a server that counts more has invented its count."""
+"""Maximum upstream tokens for each token that we count; a server that reports more has made its count up."""
 _VERSION = 2
 _WHAT = "what was learned of a window"
 
@@ -115,29 +115,29 @@ class LearnedWindows:
     ttl: int
     clock: Callable[[], float]
     loaded: WindowLookup = no_stated_window
-    _state: Callable[[Scope], _ScopeState] = field(
+    _state: Callable[[LessonScope], _ScopeState] = field(
         default_factory=lambda: lru_cache(MAX_SCOPES)(lambda _: _ScopeState())
     )
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _has_taught: bool = False  # mostly, so that most requests need not look any further
+    _has_taught: bool = False  # stays so for most upstreams, whose requests then need not look any further
 
-    def window(self, scope: Scope) -> LearnedWindow | None:
+    def window(self, scope: LessonScope) -> LearnedWindow | None:
         """The smallest unexpired window that holds for a tenant."""
         if not self._has_taught:
             return None
         known = [self._unexpired(state.window) for state in self._known(scope)]
         return min(filter(None, known), key=lambda window: window.tokens, default=None)
 
-    def truncated_at(self, scope: Scope) -> int | None:
+    def truncated_at(self, scope: LessonScope) -> int | None:
         """The count that the upstream gives for each prompt that it truncates; None unless it is known to truncate."""
         window = self.window(scope) if self._has_taught else None
         return window.tokens if window is not None and window.origin is Origin.TRUNCATION else None
 
-    def longest_passed(self, scope: Scope) -> int:
+    def longest_passed(self, scope: LessonScope) -> int:
         """The longest prompt that this process saw pass, in tokens as we expected them to be counted; 0 for none."""
         return self._state(scope).longest_passed
 
-    def takes_trial(self, scope: Scope) -> bool:
+    def takes_trial(self, scope: LessonScope) -> bool:
         """Whether a request may now be sent as a trial of the learned window; if so, the next one waits for `TRIAL`.
 
         A truncation is tried only by its expiry: a trial would silently cost the client its oldest messages.
@@ -149,31 +149,31 @@ class LearnedWindows:
             state.tried_at = now
         return bool(states)
 
-    def _known(self, scope: Scope) -> list[_ScopeState]:
+    def _known(self, scope: LessonScope) -> list[_ScopeState]:
         """The states in which this tenant and everyone have learned something."""
-        states = [self._state(each) for each in dict.fromkeys((scope, scope.everyone))]
+        states = [self._state(learner) for learner in dict.fromkeys((scope, scope.everyone))]
         return [state for state in states if state.window is not None]
 
-    def refresh(self, scope: Scope) -> Sequence[Hashable]:
+    def refresh(self, scope: LessonScope) -> Sequence[Hashable]:
         """Starts reading what others have learned, if that is due; returns the keys of the tasks that read it first."""
         now, first = self.clock(), []
-        for each in (scope, scope.everyone):
-            state, key = self._state(each), ("learned", each)
+        for learner in (scope, scope.everyone):
+            state, key = self._state(learner), ("learned", learner)
             if state.read_at is not None and 0 <= now - state.read_at < FRESH:
                 continue
             if state.read_at is None:
                 first.append(key)
             state.read_at = now
-            self.tasks.start(self._read(each), key)
+            self.tasks.start(self._read(learner), key)
         return first
 
     def learn_from_refusal(
-        self, scope: Scope, refusal: Refusal, sent: int, *, shares: bool = True, proven: bool = False
+        self, scope: LessonScope, refusal: Refusal, sent: int, *, shares: bool = True, proven: bool = False
     ) -> LearnedWindow:
         """Learns from a refusal of a prompt that the upstream was expected to count as `sent` tokens.
 
-        A window that is `proven` without the request's text holds for everyone, and a guess never does: its length is
-        the caller's choice. Unless it `shares`, only this process learns.
+        A window that is `proven` without the request's text holds for everyone. A guess never does, because the caller
+        chooses its length. Unless it `shares`, only this process learns.
         """
         if refusal.window is not None:
             tokens, origin = refusal.window, Origin.OVERFLOW
@@ -185,7 +185,9 @@ class LearnedWindows:
             self._share(scope)
         return learned
 
-    def learn_from_usage(self, scope: Scope, expected: int, reply: CountedReply, *, shares: bool = True) -> int | None:
+    def learn_from_usage(
+        self, scope: LessonScope, expected: int, reply: CountedReply, *, shares: bool = True
+    ) -> int | None:
         """Learns from the usage of a reply to a prompt that the upstream was expected to count as `expected` tokens.
 
         Returns the tokens that the upstream keeps of such a prompt if it is proven to truncate, else None.
@@ -204,16 +206,16 @@ class LearnedWindows:
                 self._disprove(scope, expected, reply.counted, shares=shares)
         return kept
 
-    def _disprove(self, scope: Scope, expected: int, counted: int, *, shares: bool) -> None:
+    def _disprove(self, scope: LessonScope, expected: int, counted: int, *, shares: bool) -> None:
         """Forgets windows that are smaller than a prompt that was read whole, as far as is known."""
-        for each in (scope, scope.everyone):
-            state = self._state(each)
+        for learner in (scope, scope.everyone):
+            state = self._state(learner)
             if state.window is not None and state.window.disproved_by(expected, counted):
                 state.window = None
                 if shares:
-                    self._share(each)
+                    self._share(learner)
 
-    def _lower(self, scope: Scope, tokens: int, origin: Origin) -> LearnedWindow:
+    def _lower(self, scope: LessonScope, tokens: int, origin: Origin) -> LearnedWindow:
         state = self._state(scope)
         learned = LearnedWindow(tokens, origin, self.clock() + self.ttl)
         before = self._unexpired(state.window)
@@ -225,14 +227,14 @@ class LearnedWindows:
     def _unexpired(self, window: LearnedWindow | None) -> LearnedWindow | None:
         return window if window is not None and window.until > self.clock() else None
 
-    def _name(self, scope: Scope) -> str:
+    def _name(self, scope: LessonScope) -> str:
         return f"window-{blake2b(json.dumps([self.upstream, *scope]).encode(), digest_size=16).hexdigest()}"
 
-    def _share(self, scope: Scope) -> None:
+    def _share(self, scope: LessonScope) -> None:
         """Starts writing to the store what is known of a scope; an app that closes lets that finish."""
         self.tasks.own(self._write(scope), to_its_end=True)
 
-    async def _write(self, scope: Scope) -> None:
+    async def _write(self, scope: LessonScope) -> None:
         # One after the other, so that no write of an older window comes last.
         async with self._writing:
             known = self._state(scope).window
@@ -240,8 +242,8 @@ class LearnedWindows:
             fact = json.dumps({"v": _VERSION, "window": window}).encode()
             await self.facts.put(self._name(scope), fact, self.ttl, _WHAT)
 
-    async def _read(self, scope: Scope) -> None:
-        """Takes over what another process knows, if its window is no larger, or ours has none."""
+    async def _read(self, scope: LessonScope) -> None:
+        """Takes over what another process knows, if its window is not larger than ours, or if we know none."""
         fact, state = await self.facts.get(self._name(scope), _WHAT), self._state(scope)
         try:
             theirs = self._unexpired(_decoded(fact) if fact is not None else None)
@@ -271,7 +273,7 @@ def kept_by(replies: Sequence[CountedReply], highest: int = 0, loaded: int | Non
         return loaded
     if last.counted < max(highest, MIN_KEPT):
         return None
-    lengths = sorted([each.own for each in replies if (each.counted, each.exact) == (last.counted, last.exact)])
+    lengths = sorted([reply.own for reply in replies if (reply.counted, reply.exact) == (last.counted, last.exact)])
     is_possible = lengths[0] * MAX_FOR_ONE >= last.counted
     number = longest = 0
     for length in lengths:

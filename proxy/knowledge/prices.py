@@ -1,20 +1,19 @@
-"""How the upstream counts, as prices of what a request is made of, fitted to the replies of one upstream and model, for
-one counter. No I/O.
+"""Prices: how many tokens an upstream counts for each kind of content in a request. No I/O.
 
-Features are the amounts of each kind of text. Another vocabulary costs more for one kind and less for another, so our
-own count is split by kind. Finding the kinds of a message takes a fraction of its bytes: at most a few kilobytes of
-each are looked at. Media, such as pictures, are counted apart: servers price them in ways that have nothing to do with
-text, many by the piece.
+Prices are fitted to the replies of one upstream and model, for one counter. Features are the amounts of each kind of
+text. With another vocabulary one kind costs more and another less, so our own count is split by kind. The first two
+kilobytes of a message are enough to tell its alphabet. Media, such as pictures, are counted apart: servers price them
+in ways that have nothing to do with text, many by the piece.
 
 Observations of replies are kept in two reservoirs: whole requests, which show what the upstream adds to each, and
 growths from one request of a conversation to the next, which show prices without that addition. A conversation has only
-a few places in each, so a long one does not push out all others. What two replicas have learned is merged: the result
-is the same in any order, however often.
+a few places in each, so a long one does not push out all others. What two replicas have learned can be merged in any
+order, and repeatedly, with the same result.
 
 The fit is a ridge regression towards what holds without any knowledge: our own count, and nothing added. So a few
-replies move the prices little, prices that no reply bears on stay as they are, and exact replies of our own tokenizer
-keep all of them. An outlier, such as a reply whose template has dropped old reasoning, weighs by its distance, not by
-the square of it (Huber). Every price stays within its bounds, whatever was counted.
+replies move the prices little, prices that no reply bears on stay as they are, and replies that agree with our own
+tokenizer change none. An outlier, such as a reply whose template has dropped old reasoning, weighs by its distance, not
+by the square of it (Huber). Every price stays within its bounds, whatever was counted.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ MAX_OBSERVATIONS = 48  # in each reservoir
 MAX_BY_ONE = 8  # of them from one conversation
 MAX_ERRORS = 64
 MIN_ERRORS = 8
-"""The number of errors from which on their mean is used."""
+"""Fewer errors than this have no mean."""
 MIN_GROWTH = 32  # tokens; less teaches nothing
 MIN_BARE = 3  # requests without tools
 MAX_TIMES, MAX_HIDDEN, MIN_SHARE = 6, 100_000, 0.2
 
 
 class Features(NamedTuple):
-    """Amounts of what costs tokens, for a whole request or for a part of it; also the price of each."""
+    """How much of each thing that costs tokens a request, or a part of one, has; or the price of each."""
 
     requests: float = 0.0
     """1 for a whole request, 0 for a part of one."""
@@ -60,7 +59,7 @@ class Features(NamedTuple):
     code: float = 0.0
     """Tokens of calls and results in Latin letters."""
     non_latin: float = 0.0
-    """Tokens in other than Latin letters."""
+    """Tokens of text that is not in Latin letters."""
     outside: float = 0.0
     """Tokens outside of messages: tools and framing."""
     media: float = 0.0
@@ -87,12 +86,12 @@ class Features(NamedTuple):
         return cost
 
     def may_be(self, counted: int) -> bool:
-        """Whether an upstream can count so much for a whole request; media may be far cheaper than text."""
+        """Whether an upstream can count this much for a whole request; media may be far cheaper than text."""
         return MIN_SHARE * self.own_text <= counted <= MAX_TIMES * self.own + MAX_HIDDEN
 
     @property
     def hidden(self) -> int:
-        """Of prices: the maximum number of tokens that the upstream adds to what is in a request."""
+        """Of prices: the maximum number of tokens that the upstream adds to a request."""
         return max(round(self.requests + max(self.offers, 0)), 0)
 
 
@@ -102,7 +101,7 @@ EVEN = Features(words=1.0, code=1.0, non_latin=1.0, outside=1.0, media_tokens=1.
 
 class _Kinds(NamedTuple):
     wide: float
-    """The share of its text that is in other than Latin letters."""
+    """The share of its text that is not in Latin letters."""
     media: int = 0
     """The number of its parts that are no text."""
     text_tokens: int = 0
@@ -133,7 +132,7 @@ _kinds: dict[bytes, _Kinds] = {}
 
 
 def _look_at(message: Message) -> _Kinds:
-    """Finds the kinds in a message that is not known yet; a message of our own has no digest to remember it by."""
+    """Finds the kinds in a message that is not known yet, and remembers them by its digest; our own have none."""
     data = message.data
     media = message.dialect.media(message.body) if any(map(data.__contains__, _MEDIA)) else 0
     text_tokens = _FRAME + len(message.text) // _CHARS_PER_TOKEN if media else 0
@@ -146,7 +145,7 @@ def _look_at(message: Message) -> _Kinds:
 
 
 def non_latin_share(data: bytes) -> float:
-    """The approximate share of a JSON text that is in other than Latin letters, from 0 to 1."""
+    """The approximate share of a JSON text that is not in Latin letters, from 0 to 1."""
     sample = data[:SAMPLE]
     if not sample:
         return 0.0
@@ -192,7 +191,7 @@ class Samples(NamedTuple):
 
         It says how much is hidden in a request without tools, which does not depend on how we count.
         """
-        bare = sum(not each.features.offers for each in self.wholes)
+        bare = sum(not whole.features.offers for whole in self.wholes)
         return (Observation(Features(requests=1.0), round(prices.requests)),) if bare >= MIN_BARE else ()
 
     def with_observation(self, observation: Observation) -> Samples:
@@ -212,7 +211,7 @@ class Samples(NamedTuple):
 
     def without(self, counted: int) -> Samples:
         """The samples without whole requests for which the upstream counted exactly `counted` tokens."""
-        kept = tuple(each for each in self.wholes if each.counted != counted)
+        kept = tuple(whole for whole in self.wholes if whole.counted != counted)
         return self if len(kept) == len(self.wholes) else self._replace(wholes=kept)
 
     def merged(self, other: Samples) -> Samples:
@@ -231,7 +230,7 @@ def mean_error(errors: Sequence[float]) -> float | None:
 
 
 def is_plausible(observation: Observation) -> bool:
-    """Whether a count can be one of the text it is said to be of; a growth must be large enough to teach anything."""
+    """Whether the count is possible for these features; a growth must also be large enough to teach anything."""
     features, counted = observation.features, observation.counted
     if features.requests:
         return features.may_be(counted)
@@ -239,19 +238,19 @@ def is_plausible(observation: Observation) -> bool:
 
 
 def _with(kept: tuple[Observation, ...], new: Observation) -> tuple[Observation, ...]:
-    """The newest observations after one more, a few of each conversation, oldest first; the same in any order."""
+    """The newest observations after one more, a few of each conversation, oldest first, in whatever order they came."""
     place = bisect(kept, _age(new), key=_age)
     if place and kept[place - 1] == new:
         return kept
     more = [*kept[:place], new, *kept[place:]]
-    of_one = [i for i, each in enumerate(more) if each.by == new.by]
+    of_one = [i for i, other in enumerate(more) if other.by == new.by]
     if len(of_one) > MAX_BY_ONE:
         del more[of_one[0]]
     return tuple(more[-MAX_OBSERVATIONS:])
 
 
-def _age(each: Observation) -> tuple[int, Observation]:
-    return each.at, each
+def _age(observation: Observation) -> tuple[int, Observation]:
+    return observation.at, observation
 
 
 MIN_PRICES = Features(0, -2_000, -4, 0.3, 0.3, 0.3, 0.3, 0, 0)
@@ -289,17 +288,17 @@ def _normal_equations(observations: Sequence[Observation], prices: Features) -> 
     size = range(len(EVEN))
     matrix = [[1 / _SPREAD[i] ** 2 if i == j else 0.0 for j in size] for i in size]
     right = [EVEN[i] / _SPREAD[i] ** 2 for i in size]
-    for each in observations:
-        noise = each.noise
-        off = abs(each.counted - each.features.at(prices)) / noise
+    for observation in observations:
+        noise = observation.noise
+        off = abs(observation.counted - observation.features.at(prices)) / noise
         weight = _FAR / max(off, _FAR) / noise**2
-        present = [i for i in size if each.features[i]]
+        present = [i for i in size if observation.features[i]]
         for i in present:
-            weighed = weight * each.features[i]
-            right[i] += weighed * each.counted
+            weighed = weight * observation.features[i]
+            right[i] += weighed * observation.counted
             row = matrix[i]
             for j in present:
-                row[j] += weighed * each.features[j]
+                row[j] += weighed * observation.features[j]
     return matrix, right
 
 
@@ -322,8 +321,8 @@ def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
 def encoded(samples: Samples) -> bytes:
     document = {
         "v": VERSION,
-        "wholes": [[each.counted, each.by, each.at, *each.features] for each in samples.wholes],
-        "growths": [[each.counted, each.by, each.at, *each.features] for each in samples.growths],
+        "wholes": [[whole.counted, whole.by, whole.at, *whole.features] for whole in samples.wholes],
+        "growths": [[growth.counted, growth.by, growth.at, *growth.features] for growth in samples.growths],
         "firsts": [round(error, 5) for error in samples.firsts],
         "anchored": [round(error, 5) for error in samples.anchored],
     }
@@ -347,4 +346,4 @@ def decoded(data: bytes) -> Samples:
 def _observation(row: Sequence[Any], version: int) -> Observation:
     # Up to version 2, a digest of the tools came before the time.
     counted, by, at, *features = row if version > 2 else (*row[:2], *row[3:])
-    return Observation(Features(*[float(each) for each in features]), int(counted), str(by), int(at))
+    return Observation(Features(*[float(amount) for amount in features]), int(counted), str(by), int(at))

@@ -1,11 +1,10 @@
-"""Profiles: the forms of a request that an upstream refuses, known from the settings or from its errors; and whom what
-an error teaches holds for.
+"""Profiles: the forms of a request that an upstream refuses, known from the settings or from its errors.
 
-What an error teaches holds at once for the tenant that met it (`Scope`). It holds for everyone only if the error
-teaches the same without all that it may have quoted of the request (`CallersText`): values, runs of two words or more,
-and numbers.
+A lesson from an error holds at once for the tenant that met it (`LessonScope`). It holds for everyone only if the error
+still teaches it without all that it may have quoted from the request (`CallersText`): values, runs of two words or
+more, and numbers.
 
-What a server says of the form of one request holds for later ones for that model as long as this process runs. A
+What a server says about the form of one request holds for later requests to that model as long as this process runs. A
 refusal teaches only what was not known, so a request is sent again at most as often as there is something to learn.
 """
 
@@ -28,14 +27,14 @@ from proxy.values import json_or_none
 from strategies.core.messages import Form
 
 MAX_MODELS, MAX_SCOPES = 1_000, 4_000
-MAX_READ = 4_096  # bytes of an error; behind them some servers repeat the whole request
+MAX_READ = 4_096  # bytes of an error; after them some servers repeat the whole request
 STREAM_OPTIONS = "stream_options"
 REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR)
 """The statuses with which servers refuse the form of a request; some chat templates fail with 500."""
 MAX_COMPARED = 256 * 1024
-"""Bytes of a request that are compared with an error; one to a longer request proves nothing."""
+"""Bytes of a request that are compared with an error; an error to a longer request proves nothing."""
 MAX_WORDS = 400
-"""Words of an error that is compared; a longer one proves nothing."""
+"""Words of an error that are compared with the request; a longer error proves nothing."""
 _DEEPEST = 32
 _PROTOCOL = frozenset(
     """
@@ -44,7 +43,7 @@ _PROTOCOL = frozenset(
     include_usage max_tokens max_completion_tokens temperature
     """.split()  # noqa: SIM905 - a table of words
 )
-"""Words of the protocol: that an error has one says nothing of where it comes from."""
+"""Words of the protocol: an error may contain them without quoting the request."""
 _SHORT = 64  # characters of a value that an error may quote as one word
 _MARKS = re.compile(r"[`'\"*\\“”‘’]+|(?<=\d),(?=\d{3})")
 _WORD = re.compile(r"[^\W_]+")
@@ -55,19 +54,19 @@ _log = logging.getLogger(__name__)
 # -- whom a lesson holds for ---------------------------------------------------------------------------
 
 
-class Scope(NamedTuple):
-    """A model, and the tenant that a lesson about it holds for; None for everyone."""
+class LessonScope(NamedTuple):
+    """A model, and the tenant for whom a lesson about it holds; None for everyone."""
 
     model: str
     tenant: str | None = None
 
     @property
-    def everyone(self) -> Scope:
-        return Scope(self.model)
+    def everyone(self) -> LessonScope:
+        return LessonScope(self.model)
 
 
 class CallersText:
-    """The text of one request that its caller controls, to be taken out of errors."""
+    """The text of one request that its caller controls, to be removed from errors."""
 
     def __init__(self, body: bytes) -> None:
         self._is_known = len(body) <= MAX_COMPARED
@@ -140,7 +139,7 @@ class Profile(BaseModel):
         return None if form == Form() else form
 
     def learned(self, key: str, *, value: bool) -> Profile:
-        """The profile with one thing more learned; a copy would keep the form that was made before."""
+        """The profile with one more lesson; a pydantic copy would keep the cached `form`."""
         return Profile(**{**self.model_dump(), key: value})
 
 
@@ -190,15 +189,15 @@ _LESSONS = {key: re.compile("|".join(words), re.IGNORECASE | re.DOTALL) for key,
 class Profiles:
     _set_for: Callable[[str], Profile] = lambda _: ANY
     _set: Lru[str, Profile] = field(default_factory=lambda: Lru(MAX_MODELS), init=False)
-    _learned: Lru[Scope, Profile] = field(default_factory=lambda: Lru(MAX_SCOPES), init=False)
+    _learned: Lru[LessonScope, Profile] = field(default_factory=lambda: Lru(MAX_SCOPES), init=False)
 
-    def for_model(self, scope: Scope) -> Profile:
+    def for_model(self, scope: LessonScope) -> Profile:
         """The profile of a model's server, as far as it is known in a scope."""
         learned = self._learned.get(scope) or self._learned.get(scope.everyone)
         return learned or self._set.use(scope.model) or self._set.put(scope.model, self._set_for(scope.model))
 
     def learn_from_refusal(
-        self, scope: Scope, status: int, body: bytes, sent: Profile, *, options: bool, request: bytes
+        self, scope: LessonScope, status: int, body: bytes, sent: Profile, *, options: bool, request: bytes
     ) -> Profile | None:
         """Learns from an error to a request that was written for the profile `sent`.
 
@@ -214,7 +213,7 @@ class Profiles:
         self._learn(scope, taught)
         return taught
 
-    def _learn(self, scope: Scope, taught: Profile) -> None:
+    def _learn(self, scope: LessonScope, taught: Profile) -> None:
         if taught != self.for_model(scope):
             self._learned.put(scope, taught)
             holds_for = "one tenant" if scope.tenant else "everyone"
@@ -237,7 +236,7 @@ def sends_options(values: Mapping[str, Any], *, probed: bool) -> bool:
 
 
 def profile_after(status: int, body: bytes, known: Profile = ANY, *, options: bool) -> Profile:
-    """The profile after an error: with one thing more learned, or the same.
+    """The profile after an error: with one more lesson, or the same.
 
     That a server does not know `stream_options` is learned only if the request had acceptable ones (`options`).
     """

@@ -1,6 +1,6 @@
-"""The memory of sessions for an operator, who may list, search, add and delete cards: JSON documents.
+"""The memory of sessions for an operator, who may list, search, add and delete cards as JSON documents.
 
-Listed cards are those of all branches; superseded ones are marked. A search covers one branch: its stored messages, and
+A list has the cards of all branches, with superseded ones marked. A search covers one branch: its stored messages, and
 the cards that it may see. A scope is read and changed like a session, by its own key.
 """
 
@@ -15,10 +15,10 @@ from typing import Any
 
 from proxy.errors import BadRequest
 from proxy.sessions.cards import standing_for, with_card, without_cards
-from proxy.sessions.histories import StoredHistory, messages_on
+from proxy.sessions.histories import StoredHistory, messages_on, read_in_thread
 from proxy.sessions.session import MAIN, Branch, Session, has_node
 from proxy.sessions.stored import StoredSessions
-from proxy.store.base import StoreError, StoreKey
+from proxy.store.base import StoreKey
 from strategies.core.cards import LONGEST, TYPES, MemoryCard, to_json
 from strategies.core.messages import Reader
 from strategies.core.parsing import normalized
@@ -39,7 +39,7 @@ Document = dict[str, Any]
 class MemoryAdmin:
     """The memory of sessions; one per app. `ttl` is in seconds; without `keeps_text` no card may be added.
 
-    Methods return None where there is no such session, and raise `StoreError`.
+    Methods return None if there is no such session, and raise `StoreError`.
     """
 
     stored: StoredSessions
@@ -58,7 +58,7 @@ class MemoryAdmin:
     async def export_cards(self, key: StoreKey) -> list[Document] | None:
         """The cards that hold, oldest first, in the export format of the reference document and with no other members.
 
-        `source` is left out where it is not known.
+        `source` is left out if it is not known.
         """
         session = await self.stored.in_time(self.stored.load(key))
         if session is None:
@@ -70,29 +70,26 @@ class MemoryAdmin:
         """The messages and cards of a branch that match a query, best first; None also if there is no such branch."""
         patience = self.stored.patience()
         session = await patience.read(self.stored.load(key))
-        branch = next((each for each in session.branches if each.name == name), None) if session else None
+        branch = next((known for known in session.branches if known.name == name), None) if session else None
         # A scope has no branches, and neither has a session with cards only; both can be searched.
         if session is None or (branch is None and name != MAIN):
             return None
         blocks = await patience.read(self.stored.blocks(key, session))
-        hits = await asyncio.to_thread(self._hits, session, branch, blocks, query)
+        hits = await read_in_thread(self._hits, session, branch, blocks, query)
         return {"object": "list", "data": [_hit(hit) for hit in hits[:top_k]]}
 
     def _hits(self, session: Session, branch: Branch | None, blocks: Mapping[str, bytes], query: str) -> list[Hit]:
-        try:
-            stored = StoredHistory.of(blocks, session.dialect)
-            transcript = Transcript.of(messages_on(session, branch, stored, self.reader))
-        except (ValueError, LookupError, TypeError) as error:
-            raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
+        stored = StoredHistory.of(blocks, session.dialect)
+        transcript = Transcript.of(messages_on(session, branch, stored, self.reader))
         digests = transcript.digests
-        standing = [each for each in session.condensations if has_node(digests, each.covered, each.digest)]
+        standing = [record for record in session.condensations if has_node(digests, record.covered, record.digest)]
         index = Index(card_entry(card.id, card) for card in session.cards(standing) if card.holds)
         for place, message in enumerate(transcript.chain):
             index.add(message_entries(digests[place].hex(), message, place))
         return index.search(query, MAX_HITS)
 
     async def add(self, key: StoreKey, written: object, *, replaces: str | None = None) -> Document | None:
-        """Adds a card that a person wrote, in the place of the one with the id `replaces`. Raises `BadRequest`.
+        """Adds a card that a person wrote, in place of the one with the id `replaces`. Raises `BadRequest`.
 
         Returns the card that holds then; None also if there is no card to replace.
         """
@@ -101,7 +98,7 @@ class MemoryAdmin:
 
         def changed(session: Session | None) -> Session | None:
             if session and replaces is not None:
-                has_card = any(each.id == replaces for each in session.cards())
+                has_card = any(known.id == replaces for known in session.cards())
                 session = without_cards(session, {replaces}) if has_card else None
             return session and with_card(session, card)
 
@@ -140,7 +137,7 @@ class MemoryAdmin:
         def changed(session: Session | None) -> Session | None:
             nonlocal gone
             seen = session.cards() if session else []
-            ids = {each.id for each in seen if card in (None, each.id)}
+            ids = {known.id for known in seen if card in (None, known.id)}
             if session is None or (card is not None and not ids):
                 return None
             left = without_cards(session, ids)

@@ -1,13 +1,14 @@
-"""Ranks passages by meaning too, with the vectors of an embedding model, where the settings name one.
+"""Ranks passages by meaning too, with the vectors of an embedding model, if the settings name one.
 
 The vectors of passages are made in the background after a reply has been sent, the newest passages first. Their cost
 comes out of the session's allowance (`RequestContext.allowance_after_votes`) and is added to its totals. The vector of
-a query is waited for as long as the settings say, and requested only where there are vectors to compare it with.
-Without it, and after any failure, passages are ranked by their words alone.
+a query is requested only if there are vectors to compare it with, and the settings limit how long a request waits for
+it. Without it, and after any failure, passages are ranked by their words alone.
 
-Vectors are kept in memory for the sessions that were used last, under a digest of their text: a text that occurs twice,
-or is quoted in a card, is embedded once. They have length one, in float32. Each comes with the signs of its numbers as
-the bits of one integer: of many vectors only those whose signs agree most with the query's are compared in full.
+Vectors are kept in memory for the sessions that were used last, under a digest of their text, so a text that occurs
+twice, or is quoted in a card, is embedded once. They have length one, in float32. Each has the signs of its numbers as
+the bits of one integer. If there are many vectors, only those whose signs agree most with the query's are compared in
+full.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ QUERY_CHARS = 2_000
 PAUSE = 600.0  # seconds without calls after an unusable answer: the endpoint or the model does not exist
 MAX_TENANTS = 10_000
 MAX_BYTES = 64 * 1024 * 1024
-MIN_BYTES = 64 * 1024  # that a session counts as, so that those without vectors are bounded too
+MIN_BYTES = 64 * 1024  # counted for every session, so that sessions without vectors are bounded too
 FLOAT_BYTES = 4
 COMPARED = 200
 """How many vectors are compared in full; it takes about ten milliseconds in a thread."""
@@ -92,15 +93,15 @@ class SessionVectors:
         known = [(hit, vector) for hit in hits if (vector := self.get(hit.entry.text)) is not None]
         same = [(hit, vector) for hit, vector in known if len(vector.values) == len(query.values)]
         if len(same) > COMPARED:
-            same.sort(key=lambda each: (each[1].signs ^ query.signs).bit_count())
+            same.sort(key=lambda pair: (pair[1].signs ^ query.signs).bit_count())
         return [(hit, sum(map(mul, vector.values, query.values))) for hit, vector in same[:COMPARED]]
 
 
 def vector_of(values: Sequence[float]) -> Vector:
     """The vector of these numbers, scaled to length one; one of zeros stays as it is."""
-    length = sqrt(sum(each * each for each in values)) or 1.0
-    signs = "".join("1" if each > 0 else "0" for each in values)
-    return Vector(array("f", [each / length for each in values]), int(signs, 2))
+    length = sqrt(sum(value * value for value in values)) or 1.0
+    signs = "".join("1" if value > 0 else "0" for value in values)
+    return Vector(array("f", [value / length for value in values]), int(signs, 2))
 
 
 def _digest(text: str) -> bytes:

@@ -1,17 +1,17 @@
-"""Recognises what an upstream says when a prompt does not fit, and reads the numbers that it gives. No I/O.
+"""Recognises an upstream's error that a prompt does not fit, and reads the numbers in it. No I/O.
 
-Every server words this differently. It is recognised in two steps: all that the body says, however deeply it is
-wrapped; then what that means and which numbers it gives (`wording`).
+Every server words this differently. It is recognised in two steps: first all texts, codes and numbers of the body are
+collected, however deeply they are wrapped; then `wording` finds what they mean.
 
 A gateway puts the provider's body into its own: as an object, as JSON in a string, as text with a prefix. Servers send
-objects, arrays, bare strings and events. What an error quotes of the request is skipped: a conversation about context
-lengths is not refused for its length.
+objects, arrays, bare strings and events. Quotations of the request are skipped, so that a conversation about context
+lengths is not mistaken for an overflow.
 
     input overflow    the prompt is too long: condensing it helps, and a window that is named is the true one
     output cap        a longer reply is asked for than the model ever writes: no prompt is short enough
     anything else     None: rate limits, budgets, too many images, a body that is too large in bytes, broken requests
 
-When in doubt the answer is None: the client then gets the upstream's own error, as if there were no proxy.
+In doubt the result is None: the client then gets the upstream's own error, as if there were no proxy.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from proxy.values import json_or_none
 
 __all__ = ["Refusal", "RefusedPart", "is_error_body", "recognise"]
 
-# These statuses are about the credential, the rate or the model; whatever else they say, the prompt is not to blame.
+# These statuses are about the credential, the rate or the model, never about the length of the prompt.
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
 
 _ERROR = re.compile(rb'error(?!"\s*:\s*null)')  # normal replies of the Responses API say "error": null
 
 
 class Refusal(NamedTuple):
-    """A request that does not fit; all numbers are in tokens of the upstream, None if it does not say."""
+    """A request that does not fit; all numbers are tokens as the upstream counts them, None if it states none."""
 
     kind: RefusedPart
     window: int | None = None
@@ -50,8 +50,8 @@ def recognise(
 ) -> Refusal | None:
     """The refusal in a reply with this status and body; None if the reply does not refuse the request for its size.
 
-    A reply with a status below 400 is one only if its body, or its event, is an error; `answer` matches what has an
-    answer in it (`Endpoint.answer`). With `clean` only what that leaves of the body's texts is read.
+    A reply with a status below 400 is a refusal only if its body, or its event, is an error; `answer` is that of the
+    endpoint (`Endpoint.answer`). `clean` removes from a text what must not be read.
     """
     if status in _NEVER:
         return None
@@ -65,7 +65,7 @@ def recognise(
     if part is None:
         return None
     window, prompt, reply = numbers_in(content.numbers, content.texts)
-    # A refusal of prompt and reply together is one of the reply if the prompt is a small part.
+    # If prompt and reply together are refused and the prompt is a small part, the reply is to blame.
     if part is RefusedPart.OUTPUT or _is_mostly_reply(window, prompt, reply):
         return Refusal(RefusedPart.OUTPUT, reply_tokens=reply)
     return Refusal(RefusedPart.INPUT, window, prompt, reply)
@@ -79,7 +79,7 @@ def _is_mostly_reply(window: int | None, prompt: int | None, reply: int | None) 
 
 # -- what a body says ------------------------------------------------------------------------------------
 
-MAX_TEXT, MAX_TEXTS = 8_000, 16_000  # characters of one text, and of all, that are looked at; errors say it early
+MAX_TEXT, MAX_TEXTS = 8_000, 16_000  # characters that are read of one text, and of all; errors come to the point early
 DEEPEST = 32
 
 # Members in which validators and gateways quote the request, the reply or themselves.
@@ -96,10 +96,7 @@ _MARKS = re.compile(r"[`'\"*\\“”‘’]+")
 
 @dataclass(frozen=True, slots=True)
 class BodyContent:
-    """The content of a body.
-
-    Texts and codes are in lower case; texts have no quotation marks and no runs of white space.
-    """
+    """The content of a body, in lower case. Its texts have no quotation marks and no runs of white space."""
 
     texts: tuple[str, ...]
     codes: frozenset[str]
@@ -108,7 +105,7 @@ class BodyContent:
     event: str = ""
 
     def cleaned(self, clean: Callable[[str], str]) -> BodyContent:
-        """The content with only what `clean` leaves of its texts, codes and numbers."""
+        """The content without what `clean` removes from its texts, codes and numbers."""
         codes = frozenset(code for code in self.codes if clean(code) == code)
         numbers = {key: value for key, value in self.numbers.items() if clean(str(value)) == str(value)}
         return replace(self, texts=tuple(map(clean, self.texts)), codes=codes, numbers=numbers)
@@ -139,13 +136,13 @@ def read_body(body: bytes) -> BodyContent:
 
 
 def is_error_body(body: bytes, *, answer: re.Pattern[bytes]) -> bool:
-    """Whether a body, or an event, that came with a status of success is an error all the same.
+    """Whether a body, or an event, is an error although its status is one of success.
 
-    `answer` matches what has an answer in it (`Endpoint.answer`).
+    `answer` is that of the endpoint (`Endpoint.answer`).
     """
     has_answer = answer.search(body) is not None
     if has_answer and not _ERROR.search(body):
-        return False  # a piece of a normal reply, as nearly all are: there is nothing to read
+        return False  # part of a normal reply, as nearly always
     content = read_body(body)
     document = content.document
     if content.event == "error":
@@ -165,7 +162,7 @@ def plain(text: str) -> str:
 
 
 def _document(text: str) -> tuple[Any, str]:
-    """The JSON value of a body, and the name of its event, if it is one."""
+    """The JSON value of a body, and the name of the event if it is one."""
     parsed = json_or_none(text)
     if parsed is not None:
         return _opened(parsed), ""
@@ -180,13 +177,13 @@ def _document(text: str) -> tuple[Any, str]:
 
 
 def _opened(value: Any) -> Any:
-    """An event; of a response that has failed only its error, since the event repeats the request's instructions."""
+    """An event; if it holds a failed response, only its error, because the rest repeats the request's instructions."""
     response = value.get("response") if isinstance(value, Mapping) and value.get("type") == "response.failed" else None
     return {"error": response.get("error")} if isinstance(response, Mapping) else value
 
 
 def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, Any]]:
-    """All strings and numbers, each with its key; strings that hold JSON are opened."""
+    """All strings and numbers, each with its key; JSON inside strings is read too."""
     if depth == 0:
         return
     match value:

@@ -1,15 +1,15 @@
-"""Finds the meaning of an error in its codes and its words, and the numbers that it gives.
+"""Finds the meaning of an error in its codes and its words, and the numbers in it.
 
-Codes are exact, but few servers send them; one that names another error outweighs all words. Words vary, so the
-patterns look for their form: something that a prompt has (tokens, a context length) is compared with a bound. Three
-questions are asked, in this order: is the error about rates or payment; is it about the length of the reply; is it
-about the length of the prompt.
+Codes are exact, but few servers send them; a code that names another error outweighs all words. Words vary, so the
+patterns look for their form: something about a prompt (tokens, a context length) is compared with a bound. Three
+questions are asked, in this order: Is the error about rates or payment? Is it about the length of the reply? Is it
+about the length of the prompt?
 
-The numbers are the window, the tokens of the prompt, and the tokens that were asked for as a reply. The first pattern
-that matches gives a number; the surest patterns come first. A number that cannot be a window, such as a status, a year
-or a request id, is ignored.
+The numbers are the window, the tokens of the prompt, and the tokens that were requested for the reply. The first
+pattern that matches gives a number; the most reliable patterns come first. A number that cannot be a window, such as a
+status, a year or a request id, is ignored.
 
-Every repetition that something follows is bounded, so that the cost grows in proportion to the length of a text.
+Every repetition with something after it is bounded, so that the cost grows in proportion to the length of a text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from enum import StrEnum
 
 
 class RefusedPart(StrEnum):
-    """The part that does not fit: the prompt (perhaps with the reply that is asked for), or the reply alone."""
+    """The part that does not fit: the prompt (perhaps together with the requested reply), or the reply alone."""
 
     INPUT = "input"
     OUTPUT = "output"
@@ -42,7 +42,7 @@ _OTHER_CODES = frozenset(
     """.split()  # noqa: SIM905 - a table of words
 )
 
-# Codes and words of errors about one value. Such an error quotes the value, which may be any text.
+# Codes and words of errors about one value, which such an error quotes. The value may be any text.
 _VALUE_CODES = re.compile(
     r"(?:invalid|unsupported|unknown|missing|missing_required)_(?:value|type|enum|tool|model|role)"
     r"|\w*_not_found(?:_error)?|\w+_(?:parsing|type)|literal_error|enum|missing|extra_forbidden"
@@ -74,7 +74,7 @@ _OUTPUT = (
     r"maximum (?:output )?tokens you requested exceed",
     r"max_tokens.{0,12}(?:参数|非法|超出|超过)",
 )
-# The error adds the reply that is asked for to the prompt, so shortening the prompt helps.
+# The error adds the requested reply to the prompt, so shortening the prompt helps.
 _TOGETHER = (
     r"(?:input|inputs|prompt|query|messages?)\b[^.;]{0,60}(?:\+|\band\b|\bplus\b)[^.;]{0,40}" + _REPLY,
     r"\d (?:tokens )?(?:in|of|from) (?:the |your )?(?:messages|prompt|input|text input)\b",
@@ -82,7 +82,7 @@ _TOGETHER = (
     r"sum of (?:the )?prompt",
     r"(?:passed|sent|got|given) [\d,]{1,20} input tokens",
     r"input and (?:maximum )?output tokens",
-    _REPLY + r"[^.;]{0,40}(?:got |\()-\d",  # what the prompt has left of the window for the reply
+    _REPLY + r"[^.;]{0,40}(?:got |\()-\d",  # the room that the prompt leaves for the reply
 )
 
 _BOUND = (
@@ -161,7 +161,7 @@ _INPUT = (
     ),
 )
 
-# Sizes of other things than a prompt in tokens.
+# Sizes of things other than a prompt in tokens.
 _OTHER_SIZES = re.compile(
     r"\b(?:array|images?|audio|video|files?|pdf|pages?|pixels?|megapixels?|bytes?|[kmg]i?b|characters?|chars|seconds"
     r"|data-?uri|deadline|properties|items|tool_calls?|stop sequences?|batch size|max_retries|queue|connections?"
@@ -173,7 +173,7 @@ _ANY_OUTPUT, _ANY_TOGETHER, _ANY_INPUT = (re.compile("|".join(each)) for each in
 
 
 def refused_part(codes: frozenset[str], texts: Iterable[str]) -> RefusedPart | None:
-    """The part that does not fit by this error; None if the error says something else."""
+    """The part that does not fit according to an error; None if the error is about something else."""
     if codes & _INPUT_CODES:
         return RefusedPart.INPUT
     if codes & _OTHER_CODES or any(_RATE.search(text) for text in texts):
@@ -270,7 +270,7 @@ _WINDOW_PATTERNS, _COUNT_PATTERNS, _ASKED_PATTERNS = (
 
 
 def numbers_in(numbers: Mapping[str, int], texts: Iterable[str]) -> tuple[int | None, int | None, int | None]:
-    """The window and the tokens of prompt and reply, as an error that is one of overflow gives them."""
+    """The window and the tokens of prompt and reply that an overflow error states."""
     windows = [*_values_of(numbers, _WINDOW_KEYS), *_matches(texts, _WINDOW_PATTERNS)]
     plausible = (each for each in windows if MIN_WINDOW <= each <= MAX_WINDOW and each not in _YEARS_AND_CODES)
     window = next(plausible, None)
@@ -284,7 +284,7 @@ def _values_of(numbers: Mapping[str, int], keys: Iterable[str]) -> Iterator[int]
 
 
 def _matches(texts: Iterable[str], patterns: Sequence[re.Pattern[str]]) -> Iterator[int]:
-    """The number in each match; the parts of a prompt that are counted separately are added."""
+    """The number in each match; parts of a prompt that are counted separately are added up."""
     for text in texts:
         for pattern in patterns:
             for found in pattern.finditer(text):

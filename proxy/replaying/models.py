@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from proxy import controls
 from proxy.asking import Caller, Roles
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.services import Services
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.economics import Prices
@@ -109,7 +109,7 @@ class RealModels(ScriptedSummarizer):
 
 def prices_of(services: Services, model: str) -> Prices:
     """What a million tokens of a model cost: by the settings, as published, or by usual ratios."""
-    return services.policies.policy(controls.Controls(), {}, Scope(model)).costs
+    return services.policies.policy(controls.Controls(), {}, LessonScope(model)).costs
 
 
 def _written(result: Answer | Votes, counter: Counter) -> int:

@@ -16,7 +16,7 @@ from proxy import controls
 from proxy.condensing.policy import Policy
 from proxy.errors import ContextLengthExceeded
 from proxy.http.headers import Headers
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.replaying.measures import (
     Economy,
     ForwardedMessage,
@@ -112,7 +112,7 @@ class Player:
 
     def policy(self, reply_limit: int | None = None) -> Policy:
         chosen = controls.Controls(window=self.window)
-        return self.services.policies.policy(chosen, {}, Scope(self.model), reply_limit)
+        return self.services.policies.policy(chosen, {}, LessonScope(self.model), reply_limit)
 
     def budget(self, reply_limit: int | None = None) -> Budget:
         budget = self.policy(reply_limit).budget

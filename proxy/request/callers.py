@@ -1,13 +1,13 @@
 """Callers: whose a request is, and whether the upstream has accepted its credential.
 
 The owner of a request is named by the digest of its credential, or by a header from a trusted proxy. A credential is
-only a text until the upstream has answered a request that carries it. Before that, nothing of its caller is stored, and
-no model is asked with a key of the settings. A request whose caller is unknown is condensed by rules. What it would
-store waits in its `Trust` until the head of a good reply, and is otherwise dropped with it.
+only a text until the upstream has accepted a request that carries it. Before that, nothing of its caller is stored, and
+no model is asked with a key of the settings. A request from an unknown caller is condensed by rules. Its writes wait in
+its `Trust` until a good reply begins; if none does, they are dropped.
 
 Accepted credentials are remembered as digests for a while, in this process and as facts in the store, which replicas
-share and a restart keeps. The upstream's next refusal makes a credential unknown again. A dry run asks the upstream
-nothing, so what it may show of the store takes a credential that was accepted in the last minutes.
+share and a restart keeps. The upstream's next refusal makes a credential unknown again. A dry run does not ask the
+upstream, so it shows stored text only to a credential that was accepted in the last few minutes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SHARED_KEY = b"condenser"
 LIFE = 3_600
 """Seconds for which an accepted credential is remembered."""
 FRESH = 600.0
-"""Seconds for which it proves enough to show what is stored."""
+"""Seconds for which an accepted credential may see stored text without being proven again."""
 RENEWED = 60.0
 """Seconds until an accepted credential is written to the store again."""
 MAX_CREDENTIALS = 10_000
@@ -69,11 +69,11 @@ class Tenants:
     def owner(self, headers: Sequence[tuple[bytes, bytes]], peer: str | None) -> Owner:
         """The owner of a request from the address `peer`.
 
-        Raises `BadRequest` if a header must name the tenant and is missing, or does not come from a trusted proxy, and
-        if such a header, or one with a credential, is there twice.
+        Raises `BadRequest` if the header that must name the tenant is missing or does not come from a trusted proxy,
+        and if that header, or one with a credential, occurs twice.
         """
         values = values_once(headers, self._names)
-        # All credentials as one text, the first by its value alone, wherever it is.
+        # All credentials as one text; the first one as its value alone, whichever header it is in.
         parts: list[str] = []
         for name in self._credentials:
             if name in values:
@@ -123,7 +123,7 @@ class TrustedProxies:
             return False
         if isinstance(address, IPv6Address):
             address = address.ipv4_mapped or address
-        return any(address in each for each in self._networks)
+        return any(address in trusted for trusted in self._networks)
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +133,7 @@ class Trust:
     credential: str
     accepted_at: float
     _callers: Callers | None = None
-    _held: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
+    _deferred: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
 
     @property
     def accepted(self) -> bool:
@@ -144,26 +144,26 @@ class Trust:
             self.accepted_at = await self._callers.stored_time(self.credential, patience)
 
     async def prove(self, headers: Headers) -> None:
-        """Makes sure that the credential in a request's headers may be shown what is stored; raises `ProxyError`."""
+        """Makes sure that the bearer of the credential in these headers may see stored text; raises `ProxyError`."""
         if self._callers is not None:
             await self._callers.prove(self, headers)
 
-    def holds(self, write: Callable[[], Awaitable[object]]) -> bool:
-        """Whether a write must wait; then it is kept, and made when the credential is accepted."""
+    def defers(self, write: Callable[[], Awaitable[object]]) -> bool:
+        """Keeps a write until the credential is accepted, and returns True; False if it can be made now."""
         if not self.accepted:
-            self._held.append(write)
+            self._deferred.append(write)
         return not self.accepted
 
     async def accept(self, now: float) -> None:
-        """Takes in that the upstream has accepted the credential, and makes the writes that waited for that."""
+        """Notes that the upstream has accepted the credential, and makes the deferred writes."""
         self.accepted_at = max(self.accepted_at, now)
-        held, self._held = self._held, []
-        for write in held:
+        deferred, self._deferred = self._deferred, []
+        for write in deferred:
             await write()
 
 
 ALWAYS = Trust("", math.inf)
-"""The trust in callers who all use the operator's key: nobody asks for a credential of theirs."""
+"""The trust in callers who all use the operator's key, and so need no credential of their own."""
 
 
 @dataclass(slots=True, eq=False)
@@ -200,9 +200,9 @@ class Callers:
         return at
 
     async def note(self, trust: Trust, status: int, *, shares: bool = True) -> None:
-        """Learns from the status with which the upstream has answered a request, and makes the writes that waited.
+        """Learns from the status of the upstream's answer to a request, and makes the deferred writes.
 
-        With `shares` it is written to the store too; a request of which nothing may be stored does not share.
+        With `shares`, the store learns it too, unlike for a request of which nothing may be stored.
         """
         if trust is ALWAYS:
             return
@@ -221,7 +221,7 @@ class Callers:
     async def prove(self, trust: Trust, headers: Headers) -> None:
         """Makes sure that the upstream accepts a credential now, or did so lately, before stored text is shown.
 
-        It is asked for its list of models. A list that everybody may read proves nothing, unless there is no
+        The upstream is asked for its list of models. A list that everybody may read proves nothing, unless there is no
         credential to prove. Raises `CredentialRefused`, `CredentialUnproven` and `UpstreamUnavailable`.
         """
         if trust.accepted_at >= self.clock() - FRESH:

@@ -1,15 +1,15 @@
 """Builds the transcript of a request and counts its tokens.
 
-What is read from a message depends on its bytes alone and is cached with them (`proxy/request/message_cache.py`), so
-that a turn costs its new messages only. Digests and counts are cached for longer, by a hash of the bytes and without
-any text, because they are expensive and small; they too are kept for each tenant alone. New messages that are long are
-counted outside of the event loop. If the length of the body already proves that it fits, nothing is tokenized and the
-counts are estimates.
+What is read from a message depends only on its bytes and is cached with them (`proxy/request/message_cache.py`), so a
+turn costs only its new messages. Digests and counts are expensive and small, so they are cached for longer, by a hash
+of the bytes and without any text. No tenant gets what was cached for another. Long new messages are counted outside of
+the event loop. If the length of the body already proves that it fits, nothing is tokenized and the counts are
+estimates.
 
-What is made of all messages of a conversation together, its transcript with digests and sums, is cached as a prefix:
-the messages without the last one, which clients rewrite, and without the system messages at the head, into which agents
-put the time of day. A prefix is found by its last element, searched backwards from the end of a request. A conversation
-has one for each counter of tokens, which moves on with every request.
+The transcript of a conversation, with its digests and sums, is cached as a prefix. A prefix leaves out the last
+message, because clients rewrite it, and the leading system messages, because agents put the time of day into them. It
+is found by its last element, which is searched for backwards from the end of a request. A conversation has one prefix
+for each token counter, and it grows with every request.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LENGTH_ESTIMATE = "length"
 MIN_MESSAGES = 16
 """Minimum number of messages for which a prefix saves anything."""
 MAX_NEW_MESSAGES = 64
-"""How many messages from the end of a request a prefix is searched; a turn adds fewer."""
+"""How far back from the end of a request to look for a prefix, in messages. One turn adds fewer."""
 _KEY_BYTES = 16
 
 
@@ -93,7 +93,7 @@ class Prefixes:
         return len(self._kept)
 
     def find(self, elements: Sequence[Element], counted_by: str) -> CachedPrefix | None:
-        """The prefix of a message list without systems at its head; None if there is none."""
+        """The prefix of a message list that has no leading system messages; None if there is none."""
         if len(elements) <= MIN_MESSAGES:
             return None
         for element in reversed(elements[-MAX_NEW_MESSAGES:]):
@@ -117,7 +117,7 @@ class Prefixes:
 
 
 class _Split(NamedTuple):
-    """The messages of a body: the `systems` at the head, the `others`, and those of them after the cached `prefix`."""
+    """The messages of a body: the leading `systems`, the `others`, and those of them after the cached `prefix`."""
 
     systems: Sequence[Element]
     others: Sequence[Element]
@@ -126,7 +126,7 @@ class _Split(NamedTuple):
 
 
 class Measurer:
-    """Reads and counts messages; one per app. Messages are cached in `cache`, and the last `most_counts` counts."""
+    """Reads and counts messages; one per app. It keeps messages in `cache`, and the last `most_counts` counts."""
 
     def __init__(
         self, reader: Reader, pool: CountingPool, cache: MessageCache | None = None, most_counts: int = _MAX_COUNTS
@@ -136,7 +136,7 @@ class Measurer:
         self._cache = MessageCache() if cache is None else cache
         self.prefixes = Prefixes()
         self._counts: Lru[bytes, tuple[bytes, int]] = Lru(most_counts)
-        """Digest and tokens of each message, also when its bytes are no longer in the message cache."""
+        """Digest and tokens of each message, even if its bytes are no longer in the message cache."""
         self._overheads: Lru[bytes, int] = Lru(_MAX_OVERHEADS)
 
     async def measure(self, body: Body, counter: Counter) -> Measured:
@@ -185,21 +185,21 @@ class Measurer:
 
     async def _read_messages(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
         """Reads the messages of elements, and counts those whose bytes were not counted before."""
-        keys = [_hash(each.data, counter.cache_key, counter.owner) for each in elements]
+        keys = [_hash(element.data, counter.cache_key, counter.owner) for element in elements]
         # Looked up now: other requests, and this one itself, may push an entry out before its turn comes.
         cached = {key: count for key in keys if (count := self._counts.get(key)) is not None}
-        uncounted = {key: each for key, each in zip(keys, elements, strict=True) if key not in cached}
-        counts = await self._pool.messages(counter, [each.value for each in uncounted.values()])
+        uncounted = {key: element for key, element in zip(keys, elements, strict=True) if key not in cached}
+        counts = await self._pool.messages(counter, [element.value for element in uncounted.values()])
         tokens = dict(zip(uncounted, counts, strict=True))
         messages: list[Message] = []
         for start in range(0, len(elements), _BATCH):
             if start:
                 await asyncio.sleep(0)  # lets other requests run while a long history is read
-            for each, key in zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True):
+            for element, key in zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True):
                 digest, number = cached[key] if key in cached else (None, tokens[key])
-                message = self._reader.read(each.data, each.value, number, each.endpoint.dialect, digest)
+                message = self._reader.read(element.data, element.value, number, element.endpoint.dialect, digest)
                 self._counts.put(key, (message.digest, message.tokens))
-                each.set_message(counter.cache_key, message)
+                element.set_message(counter.cache_key, message)
                 messages.append(message)
         return messages
 
@@ -229,6 +229,6 @@ def _hash(data: bytes, name: str, owner: str) -> bytes:
 def fits_by_length(body: Body, tokens: int) -> bool:
     """Whether the bytes alone prove that a body has at most `tokens`: no tokenizer makes more tokens than bytes.
 
-    A history that append mode has supplied is counted in any case.
+    A body with a supplied history is counted in any case.
     """
     return len(body.data) == body.size <= tokens and body.is_text

@@ -2,17 +2,17 @@
 
 Theory of operation. A chat client sends its whole history with each request, and nearly all of it came with the request
 before. The cache keeps the bytes of every message, what was read from them, and which message came next the last time.
-While a new body continues with the bytes of the expected next message, it contains that message: no longer JSON value
-begins with a complete object. Such a message costs one comparison of memory and is not decoded, parsed, digested or
-counted again. Where the guess fails, messages are parsed and looked up by their bytes until a guess is possible again.
+If a new body continues with the bytes of the expected next message, it contains that message, because no longer JSON
+value begins with a complete object. Such a message costs one comparison of memory and is not decoded, parsed, digested
+or counted again. If the guess fails, messages are parsed and looked up by their bytes until a guess is possible again.
 
 `SPAN_LENGTH` messages that came side by side twice form a span. The bytes of a span are joined and compared at once,
-because copying them takes less time than a step for each message. What is new is parsed in windows: each is decoded
-from UTF-8 as one text, and the event loop gets its turn after each. A window grows while all that it holds is new.
+because copying them takes less time than a step for each message. New messages are parsed in chunks: each chunk is
+decoded from UTF-8 as one text, and the event loop may run after it. Chunks grow while all that they hold is new.
 
-The cache drops what was not used for longest, a span as a whole. References to the next message are weak, so that a
-message does not keep the next one alive. Nothing is shared by two tenants, so that no timing tells one of them what
-another has sent. Nothing here is thread-safe: an app has one cache, on its event loop.
+The cache drops what has been unused for longest, a span as a whole. References to the next message are weak, so that a
+message does not keep the next one alive. Tenants share nothing, so that no timing tells one of them what another has
+sent. Nothing here is thread-safe: an app has one cache, on its event loop.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ SPAN_LENGTH = 32
 MAX_COST_IN_SPAN = 16 * 1024
 """The largest `cost` of a message in a span; for larger messages the comparison takes the time, not the step."""
 
-_FIRST_WINDOW = 2 * 1024
+_FIRST_CHUNK = 2 * 1024
 _GROWTH = 8
-"""How many times as much is parsed next where a window was too narrow, or all in it was new."""
-_WINDOW = 16 * 1024
-"""Bytes that are parsed in one turn of the event loop, in about half a millisecond; a longer message takes more."""
+"""How many times larger the next chunk is if one was too short, or all of it was new."""
+_CHUNK = 16 * 1024
+"""Bytes that are parsed before the event loop may run, in about half a millisecond; a longer message takes more."""
 _JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _TEXT_JOINT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
 _SPACE = re.compile(rb"[ \t\n\r]*")
@@ -128,7 +128,7 @@ class Span:
 
 
 class ElementArray(NamedTuple):
-    """The elements of an array; `units` are the same with spans in the place of their elements.
+    """The elements of an array; `units` are the same with spans in place of their elements.
 
     `end` is the index just after the last element and the white space that follows it.
     """
@@ -147,14 +147,14 @@ class MessageCache:
         self._max_bytes = max_bytes
         self.kept: dict[tuple[str, bytes], Element] = {}
         self._units: OrderedDict[Element | Span, None] = OrderedDict()
-        """What is dropped as a whole, the least recently used first: spans, and elements in none."""
+        """What is dropped as a whole, the least recently used first: spans, and elements outside of spans."""
         self._first: Lru[str, ref[Element]] = Lru(MAX_TENANTS)
 
     def __len__(self) -> int:
         return len(self.kept)
 
     async def read_array(self, data: bytes, at: int, tally: Tally, owner: str) -> ElementArray:
-        """Reads an owner's array of messages, whose first element begins at `at`; gives the event loop its turns.
+        """Reads an owner's array of messages, whose first element begins at `at`; lets the event loop run meanwhile.
 
         Raises `ValueError` for anything but messages, and `BodyTooLarge` if the tally's bounds are exceeded.
         """
@@ -166,13 +166,13 @@ class MessageCache:
             array.units.append(first)
             at += len(first.data)
         else:
-            at, _ = self._parse(data, at, _FIRST_WINDOW, array, tally, owner)
+            at, _ = self._parse(data, at, _FIRST_CHUNK, array, tally, owner)
             self._first.put(owner, ref(array.elements[0]))
-        width, parsed = _FIRST_WINDOW, 0
+        width, parsed = _FIRST_CHUNK, 0
         while True:
             if len(array.elements) > tally.max_messages:
                 tally.refuse_messages()
-            if parsed >= _WINDOW:
+            if parsed >= _CHUNK:
                 parsed = 0
                 await asyncio.sleep(0)
             joint = _JOINT.match(data, at)
@@ -180,24 +180,24 @@ class MessageCache:
                 break
             end = self._match_successors(data, at, joint[0], array)
             if end > at:
-                at, width = end, _FIRST_WINDOW
+                at, width = end, _FIRST_CHUNK
             else:
-                begun, window = at, width
+                begun, asked = at, width
                 at, width = self._parse(data, joint.end(), width, array, tally, owner)
-                parsed += max(window, at - begun)  # a window that is too narrow is widened
+                parsed += max(asked, at - begun)  # a chunk that is too short is lengthened
         space = _SPACE.match(data, at)
         return array._replace(end=space.end() if space else at)
 
     def _parse(
         self, data: bytes, at: int, width: int, array: ElementArray, tally: Tally, owner: str
     ) -> tuple[int, int]:
-        """Adds to the array the messages from `at` on that end within `width` bytes, up to one with a successor.
+        """Adds to the array the messages that follow `at` and end within `width` bytes, up to one with a successor.
 
-        Returns the index just after the last of them, and the width of the next window. A window that is too narrow for
-        one message is widened for that one.
+        Returns the index just after the last of them, and the width of the next chunk. A chunk that is too short for
+        one message is lengthened for it.
         """
-        window, is_rest = data[at : at + width], at + width >= len(data)
-        text, _ = utf_8_decode(window, "strict", is_rest)
+        is_rest = at + width >= len(data)
+        text, _ = utf_8_decode(data[at : at + width], "strict", is_rest)
         is_long = len(text) > tally.max_piece
         elements, start, end, place = array.elements, at, at, 0
         while True:
@@ -218,13 +218,13 @@ class MessageCache:
             array.units.append(element)
             end = start + len(element.data)
             if element.successor is not None:
-                return end, _FIRST_WINDOW
+                return end, _FIRST_CHUNK
             joint = _TEXT_JOINT.match(text, stop)
-            if joint is None or width > _WINDOW:
+            if joint is None or width > _CHUNK:
                 break
             place = joint.end()
             start = end + place - stop
-        return end, min(width * _GROWTH, _WINDOW)
+        return end, min(width * _GROWTH, _CHUNK)
 
     def _element(self, value: Any, data: bytes, tally: Tally, owner: str) -> Element:
         """The element of a parsed message: the one in the cache if it has the same bytes."""

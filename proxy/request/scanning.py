@@ -6,8 +6,8 @@ in one call, which nothing can interrupt, and a value takes far more memory and 
 bytes and becomes an object of 72. A limit of bytes alone therefore bounds neither. So a piece is checked before it is
 decoded (`Tally.check_piece`) and its values are counted afterwards (`Tally.add`).
 
-Values are counted by the marks that begin them: `{`, `[` and `,` outside of strings. A text that has no more characters
-than it may have values is not even looked at.
+Values are counted by the delimiters that begin them: `{`, `[` and `,` outside of strings. A text that has no more
+characters than it may have values is not even looked at.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ TOO_DEEP = "The request body is nested too deeply."
 
 _DIGEST_BYTES = 16
 _MEMORY_PER_BYTE = 4
-"""Bytes of memory for one byte of an envelope: one as it came, one as text, and about two for the parsed values."""
+"""Bytes of memory for one byte of an envelope: one itself, one as text, and about two for the parsed values."""
 _ENTRY_BYTES = 1_500
-_FEW_MARKS = 64
+_FEW_DELIMITERS = 64
 _LONG = 4_096
-_MARKS = b"{[,"
+_DELIMITERS = b"{[,"
 _SPACE = re.compile(r"[ \t\n\r]*")
 _TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
 
@@ -79,18 +79,18 @@ class Tally:
         self._values = 0
 
     def check_piece(self, text: str, name: str, at: int) -> None:
-        """Checks the piece at index `at` of a text that may end within the piece or go on after it.
+        """Checks the piece at index `at` of a text that may end within the piece or continue after it.
 
-        It may have no more marks outside of strings than a piece may have values. Raises `BadRequest` for a piece that
-        is nested too deeply.
+        It may have no more delimiters outside of strings than a piece may have values. Raises `BadRequest` for a piece
+        that is nested too deeply.
         """
         depth, left = 0, self.max_piece
         for found in _TOKEN.finditer(text, at):
-            mark = found[0]
-            if mark in ("{", "[", ","):
+            delimiter = found[0]
+            if delimiter in ("{", "[", ","):
                 left -= 1
-                depth += mark != ","
-            elif mark in ("}", "]"):
+                depth += delimiter != ","
+            elif delimiter in ("}", "]"):
                 depth -= 1
             if depth > MAX_LEVELS:
                 raise BadRequest(TOO_DEEP)
@@ -103,9 +103,9 @@ class Tally:
         """Counts a piece that was read from `data`; raises `BadRequest` if it is nested too deeply."""
         if not self._counts and len(data) < MAX_LEVELS:
             return
-        # A short text with few marks, those in strings included, has no more values than marks.
-        if len(data) < _LONG and (marks := len(data) - len(data.translate(None, _MARKS))) <= _FEW_MARKS:
-            self._values += marks
+        # A short text has no more values than delimiters, even if those in strings are counted.
+        if len(data) < _LONG and (found := len(data) - len(data.translate(None, _DELIMITERS))) <= _FEW_DELIMITERS:
+            self._values += found
         else:
             self._values += count_values(value)
         if self._values > self.bounds.values:
@@ -127,7 +127,7 @@ class Envelope:
 
     @cached_property
     def reply_limit(self) -> int | None:
-        """The length in tokens that the reply may have at most, if the request bounds it."""
+        """The maximum length of the reply in tokens, if the request bounds it."""
         limits = (count_at(self.values, key) for key in self.endpoint.reply_limits)
         return next(filter(None, limits), None)
 
@@ -144,7 +144,7 @@ class Envelope:
         return blake2b(data, digest_size=_DIGEST_BYTES, key=b"outside").digest() if any(raw_values) else b""
 
     def raw_value(self, key: str) -> str:
-        """The JSON text of a member's value as it came in, or ""."""
+        """The JSON text of a member's value as the client wrote it, or ""."""
         member = self.members.get(key)
         return "" if member is None else self.text[member.value_start : member.end]
 
@@ -242,16 +242,16 @@ def _decode_piece(text: str, at: int, name: str, tally: Tally) -> tuple[Any, int
 
 
 def skip_space(text: str, at: int) -> int:
-    """The index of the first character from `at` on that is not white space."""
+    """The index of the first character, at `at` or later, that is not white space."""
     found = _SPACE.match(text, at)
     return found.end() if found else at
 
 
-def _expect(text: str, at: int, mark: str) -> int:
-    """The index of what follows a mark and the white space around it; raises `ValueError` if the mark is missing."""
+def _expect(text: str, at: int, delimiter: str) -> int:
+    """The index of what follows a delimiter and the white space around it; raises `ValueError` if it is missing."""
     at = skip_space(text, at)
-    if text[at : at + 1] != mark:
-        raise ValueError(f"'{mark}' is missing (character {at})")
+    if text[at : at + 1] != delimiter:
+        raise ValueError(f"'{delimiter}' is missing (character {at})")
     return skip_space(text, at + 1)
 
 

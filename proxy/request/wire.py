@@ -2,12 +2,12 @@
 
 Theory of operation. A scan (`proxy/request/scanning.py`) gives the value of every member and its place in the text.
 `Body.spliced` replaces only the spans that change and never encodes anything else again: the list of messages, the
-value of `model` where it carried a suffix, the removed `condenser` member, and single members such as `tools`.
+value of `model` if it carried a suffix, the removed `condenser` member, and single members such as `tools`.
 
-Most of a body are messages that came with an earlier request. Given a cache of messages, `read` compares the array of
-messages with the cached bytes and leaves it out of the scanned text (`Body.hole`); the text around it is cached as
-well. If this fast path fails for any reason, the whole body is parsed instead. Only that slow path decides which bodies
-are refused, and with which message. Both give the same body, which tests hold for all kinds of bodies and caches.
+Most of a body is messages that came with an earlier request. So `read_through_cache` compares the array of messages
+with cached bytes and leaves it out of the scanned text (`Body.hole`); the text around it is cached as well. If this
+fast path fails for any reason, the whole body is parsed instead. Only that slow path decides which bodies are refused,
+and with which message. Tests check that both give the same body, for all kinds of bodies and caches.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint, MalformedElement
 from proxy.errors import BadRequest
 from proxy.http.headers import Headers
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.request.callers import ALWAYS, Trust
 from proxy.request.message_cache import IS_TEXT, Element, MessageCache, Span
 from proxy.request.scanning import (
@@ -39,12 +39,12 @@ from proxy.request.scanning import (
 )
 from strategies.core.messages import dump
 
-# What tells members of the outermost object: a key of the extension, other strings, brackets and commas.
+# What separates the members of the outermost object: a key of the extension, other strings, brackets and commas.
 _TOKEN = re.compile(rb'("condenser"[ \t\n\r]*+:)|"(?:[^"\\]++|\\.)*+"?|[{}\[\],]|[^"{}\[\],]++', re.DOTALL)
 _MAX_INLINE = 24 * 1024
 """Bytes of a body that is parsed as a whole on the event loop, in about half a millisecond."""
 _MAX_UNREAD = 2 * 1024 * 1024
-"""Bytes of a body that cannot be read in which the extension is looked for."""
+"""In an unreadable body of more bytes the extension is not looked for."""
 
 
 class Body(NamedTuple):
@@ -55,13 +55,13 @@ class Body(NamedTuple):
     """The members and their text: all of `data`, or `data` without the messages if there is a `hole`."""
     values: Mapping[str, Any]
     elements: Sequence[Element]
-    """The messages, in append mode after those that the store supplied."""
+    """The messages, after those that the store supplied."""
     units: Sequence[Element | Span]
-    """The same, with a span in the place of messages that were recognised as one piece."""
+    """The same, with a span in place of messages that were recognised as one piece."""
     size: int
     """Bytes of the request; with a supplied history an upper bound, which counts the appended messages twice."""
     hole: slice | None = None
-    """The bytes of the messages that `envelope` is without; their place is before the bracket that closes the array."""
+    """The bytes of the messages, which `envelope` leaves out; they belong before the bracket that closes the array."""
 
     @property
     def is_text(self) -> bool:
@@ -116,11 +116,11 @@ class Body(NamedTuple):
         return (member.start if before < 0 else before), member.end
 
 
-class GoesOn(NamedTuple):
-    """What a request goes on from whose reply is to be stored, so that a later request may name it."""
+class Continuation(NamedTuple):
+    """What a request continues, if its reply is to be stored so that a later request can name it."""
 
     name: str = ""
-    """The name of the block with the reply that the request names; "" where it names none."""
+    """The name of the block with the reply that the request names; "" if it names none."""
     session: str = ""
     supplied: int = 0
     """How many elements of the list the store has supplied."""
@@ -136,31 +136,31 @@ class ClientRequest(NamedTuple):
     has_suffix: bool
     controls: Controls
     path: bytes = b""
-    """The path that it is forwarded to, where that is not the endpoint's own."""
+    """The path to forward it to, if that is not the endpoint's own."""
     query: bytes = b""
     received_at: float = 0.0
     """When the request came in, in seconds since the epoch."""
     encoded_body: bytes = b""
-    """The body as it came in if it had a content encoding, else empty."""
+    """The body as the client sent it if it had a content encoding, else empty."""
     encoding_headers: Sequence[tuple[bytes, bytes]] = ()
     trust: Trust = ALWAYS
-    goes_on: GoesOn | None = None
-    """What it goes on from; None if its reply is not to be stored for others to name."""
+    continuation: Continuation | None = None
+    """None if its reply is not to be stored for later requests to name."""
 
     @property
     def target(self) -> bytes:
         return self.path or self.body.endpoint.path.encode()
 
     @property
-    def scope(self) -> Scope:
-        """The scope of what an answer to this request teaches."""
-        return Scope(self.model, self.tenant)
+    def lesson_scope(self) -> LessonScope:
+        """The scope of the lessons that an answer to this request teaches."""
+        return LessonScope(self.model, self.tenant)
 
 
-async def read_in_turns(
+async def read_through_cache(
     data: bytes, endpoint: Endpoint, cache: MessageCache, bounds: Bounds, *, owner: str = ""
 ) -> Body:
-    """Reads as `read` does, without parsing again what the owner has in the cache; other requests get their turns."""
+    """Reads as `read` does, but parses nothing again that the owner has in the cache; others can run meanwhile."""
     owner = f"{endpoint.dialect.name} {owner}"
     body = await _recognised(data, endpoint, cache, bounds, owner)
     if body is None and len(data) > _MAX_INLINE:
@@ -196,7 +196,7 @@ def _opening(list_member: str) -> re.Pattern[bytes]:
 def read(data: bytes, endpoint: Endpoint, bounds: Bounds = DEFAULT_BOUNDS, owner: str = "") -> Body:
     """Reads a body that came to an endpoint.
 
-    Raises `BadRequest` that says what is wrong where, and `BodyTooLarge` if the bounds are exceeded.
+    Raises `BadRequest`, which says what is wrong and where, and `BodyTooLarge` if the bounds are exceeded.
     """
     try:
         text = data.decode("utf-8")
@@ -213,7 +213,7 @@ def read(data: bytes, endpoint: Endpoint, bounds: Bounds = DEFAULT_BOUNDS, owner
 
 
 def _parsed_elements(members: Mapping[str, Member], endpoint: Endpoint, owner: str) -> list[Element]:
-    """The messages of a fully parsed body; raises `BadRequest` that names the one that is wrong."""
+    """The messages of a fully parsed body; raises `BadRequest`, which names the one that is wrong."""
     name = endpoint.list_member
     member = members.get(name)
     if member is None:
@@ -249,16 +249,16 @@ def _edited(text: str, edits: Sequence[tuple[int, int, bytes]]) -> bytes:
 
 
 def without_extension(data: bytes) -> bytes:
-    """A body that cannot be read, without the extension where that can be found; nothing is parsed."""
+    """An unreadable body without the extension, if that can be found; nothing is parsed."""
     parts: list[bytes] = []
     depth = done = 0
     start: int | None = None
     comma: int | None = None
     for token in _TOKEN.finditer(data if len(data) <= _MAX_UNREAD else b""):
-        mark = token[0]
-        depth += (mark in (b"{", b"[")) - (mark in (b"}", b"]"))
-        is_over = depth == 0 and mark == b"}"
-        if is_over or (depth == 1 and mark == b","):
+        text = token[0]
+        depth += (text in (b"{", b"[")) - (text in (b"}", b"]"))
+        is_over = depth == 0 and text == b"}"
+        if is_over or (depth == 1 and text == b","):
             if start is not None:
                 parts.append(data[done : start if comma is None else comma])
                 done = token.start() if is_over or comma is not None else token.end()

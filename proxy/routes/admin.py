@@ -1,4 +1,4 @@
-"""`/_condenser/…`: lets an operator see and edit sessions and their memory. Without a token set, it does not exist."""
+"""`/_condenser/…`: lets operators see and edit sessions and their memory. Without a token set, it does not exist."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from proxy.store.base import StoreError, StoreKey
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,256}")
 _NUMBER = re.compile(r"[0-9]{1,4}")
 _JSON = "application/json"
-_MAX_BODY = 64 * 1024  # bytes of a body
+_MAX_BODY = 64 * 1024  # bytes
 _MAX_IMPORT = 1024 * 1024
 _PRIVATE = {"cache-control": "no-store"}
 Answer = Document | list[Document] | None
 
 
 class Call(NamedTuple):
-    """A request that has the token: the names in its path, the parameters of its address, and its JSON body."""
+    """A request with the token: the names in its path, the parameters of its address, and its JSON body."""
 
     services: Services
     names: Sequence[str]
@@ -44,7 +44,7 @@ class Call(NamedTuple):
 
 
 async def admin(request: Request) -> Response:
-    """Answers a request that has the token: 404 if the settings have no token, 401 if the request has a wrong one."""
+    """Answers a request with the token; 404 if the settings have no token, 401 if the request's token is wrong."""
     services: Services = request.app.state.services
     if services.admin.token is None:
         raise HTTPException(HTTPStatus.NOT_FOUND)
@@ -90,7 +90,7 @@ async def _answer(request: Request, services: Services) -> Answer:
 
 
 async def _json_body(request: Request) -> object:
-    """The JSON body of a request, {} for an empty one; raises `BadRequest` and `BodyTooLarge`."""
+    """The JSON body of a request; {} if it is empty. Raises `BadRequest` and `BodyTooLarge`."""
     is_import = request.scope["path"].endswith("/memory/import")
     data = await read_body(request, _MAX_IMPORT if is_import else _MAX_BODY)
     try:
@@ -145,4 +145,4 @@ _ROUTES: Mapping[str, Mapping[str, Callable[[Call], Awaitable[Answer]]]] = {
     "sessions/*/*/memory/import": {"POST": lambda call: call.services.memory_admin.import_cards(call.key, call.body)},
     "sessions/*/*/memory/*": {"DELETE": lambda call: call.services.memory_admin.forget(call.key, call.names[2])},
 }
-"""What each method does at each path; a `*` is a name."""
+"""The action for each method at each path; `*` stands for a name."""

@@ -17,14 +17,14 @@ from proxy.store.base import StoreError
 
 
 async def livez(_request: Request) -> Response:
-    """Says that the event loop runs; checks nothing else."""
+    """Answers as long as the event loop runs; checks nothing else."""
     return JSONResponse({"status": "ok"})
 
 
 async def readyz(request: Request) -> Response:
-    """Says that requests can be served, which they can even without the store; with the state of each part.
+    """Whether requests can be served, which does not need the store, and the state of each part.
 
-    The status is 503 when the server stops.
+    The status is 503 while the server stops.
     """
     if request.app.state.drain.has_begun:
         return JSONResponse({"status": "draining", "version": VERSION}, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -32,7 +32,7 @@ async def readyz(request: Request) -> Response:
 
 
 async def root(request: Request) -> Response:
-    """Answers `HEAD /`, by which clients probe an address; there is nothing else at the root."""
+    """Answers `HEAD /`, with which clients probe an address; there is nothing else at the root."""
     if request.method != "HEAD":
         raise HTTPException(HTTPStatus.NOT_FOUND)
     return Response()

@@ -10,15 +10,15 @@ V = TypeVar("V")
 
 
 class Lru(OrderedDict[K, V]):
-    """A cache of values whose sizes, 1 by default, add up to at most `most`; the newest value is kept in any case.
+    """A cache of values whose sizes (1 by default) add up to at most `most`; the newest value is always kept.
 
-    `put` and `use` count as uses, reading does not. A value that grows must be put again with its new size.
+    `put` and `use` count as uses; reading does not. A value that grows must be put again with its new size.
     """
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self._most = most
-        self._sizes: dict[K, int] = {}  # those that are not 1
+        self._sizes: dict[K, int] = {}  # only those other than 1
         self._size = 0
 
     def use(self, key: K) -> V | None:

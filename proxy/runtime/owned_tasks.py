@@ -1,11 +1,10 @@
-"""Tasks that the app owns: they go on even if nobody waits for them, and end with the app at the latest.
+"""Tasks that the app owns: they continue even if nobody waits for them, and end with the app at the latest.
 
-`Waiters` counts the clients that wait for a piece of background work. Background work may have to wait for long.
-Once a client waits for its result, it is that client's work: its calls are made as a client's requests are, for as long
-as somebody waits.
+`Waiters` counts the clients that wait for a piece of background work. Such work may have to wait for a long time. While
+a client waits for its result, its calls are made at once, like a client's own requests.
 
 `offload` runs long work in a thread, and short work on the event loop, which is cheaper. Planning is pure Python, so it
-takes as long in a thread, but the event loop gets its turn between its steps.
+takes as long in a thread, but the event loop can run in between.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CLOSING = 5.0  # seconds that a closing app waits for tasks that must run to their end
-LINGER = 5.0  # seconds for which a shared result is still given out
+LINGER = 5.0  # seconds for which a shared result stays available
 LARGE = 120
-"""From this many messages on, planning may take more than some milliseconds."""
+"""With this many messages or more, planning may take more than a few milliseconds."""
 MESSAGE_TOKENS = 250
 """A message with more tokens than this counts as several."""
 
@@ -31,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Waiters:
-    """How many wait for one piece of work."""
+    """Counts the clients that wait for one piece of work."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -63,11 +62,11 @@ class Waiters:
 
 
 NOBODY = Waiters()
-"""The waiters of work that nobody can wait for; there are never any."""
+"""For work that nobody can wait for: there are never any waiters."""
 
 
 class OwnedTasks:
-    """Tasks under way; one per app. Work with a key is done once at a time."""
+    """The tasks of one app. Work with a key is done only once at a time."""
 
     def __init__(self) -> None:
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -78,7 +77,7 @@ class OwnedTasks:
     def start(self, work: Coroutine[Any, Any, object], key: Hashable | None = None, *, always: bool = False) -> None:
         """Runs `work` in a task, which can be awaited by its key.
 
-        If work with that key is under way, nothing is done; with `always` the new work then runs without its key.
+        If work with that key is already under way, nothing is done, or with `always` the new work runs without a key.
         """
         is_under_way = key is not None and key in self._keyed
         if is_under_way and not always:
@@ -90,12 +89,12 @@ class OwnedTasks:
             task.add_done_callback(lambda _: self._keyed.pop(key, None))
 
     async def share(self, key: Hashable, work: Coroutine[Any, Any, T], lingers: Callable[[T], bool]) -> tuple[T, bool]:
-        """The result of the work with a key, for all who want it at the same time; and whether `work` has made it.
+        """The result of the work with a key, shared by all who want it at the same time; and whether `work` made it.
 
-        If other work with the key is under way, its result is awaited instead, and `work` never starts. A client that
-        leaves does not take the work away from the others, and work that has been paid for is still recorded. A result
-        that `lingers` accepts is kept for `LINGER` seconds, for requests that set out before it was there and ask only
-        now; what must last is in the store.
+        If other work with the key is under way, its result is awaited instead, and `work` never starts. If a client
+        leaves, the work continues for the others, and work that has been paid for is still recorded. A result that
+        `lingers` accepts is kept for `LINGER` seconds, for requests that began before it was there and ask only now;
+        results that must last are in the store.
         """
         task = self._keyed.get(key)
         if task is not None:
@@ -106,7 +105,7 @@ class OwnedTasks:
         return await asyncio.shield(task), True
 
     def _forget(self, key: Hashable, task: asyncio.Task[T], lingers: Callable[[T], bool]) -> None:
-        """Removes a shared task that is done, after a while if its result lingers."""
+        """Removes a shared task that is done; if its result lingers, only after a while."""
         if not task.cancelled() and task.exception() is None and lingers(task.result()):
             task.get_loop().call_later(LINGER, self._keyed.pop, key, None)
         else:
@@ -128,9 +127,9 @@ class OwnedTasks:
             _log.error("work in the background failed", exc_info=error)
 
     async def result_of(self, key: Hashable, deadline: float) -> Any:
-        """The result of the work with a key that is under way, waiting until `deadline` on the event loop's clock.
+        """The result of the work with a key; waits for it until `deadline` on the event loop's clock.
 
-        None if there is no such work, or it fails or is not done by then.
+        None if no such work is under way, or it fails, or is not done by then.
         """
         task = self._keyed.get(key)
         if task is None:
@@ -140,7 +139,7 @@ class OwnedTasks:
         return task.result() if task.done() and not task.cancelled() and task.exception() is None else None
 
     def waiters(self, key: Hashable) -> Waiters:
-        """The waiters for work with a key. They are weakly referenced here, so the work itself must hold them."""
+        """The waiters for work with a key. Only weak references are kept here, so the work itself must hold them."""
         return self._waiters.setdefault(key, Waiters())
 
     async def idle(self) -> None:
@@ -149,7 +148,7 @@ class OwnedTasks:
             await asyncio.wait(set(self._tasks))
 
     async def close(self) -> None:
-        """Cancels all tasks; those that must run to their end have `CLOSING` seconds for that first."""
+        """Cancels all tasks; those that must run to their end first get `CLOSING` seconds to do so."""
         await _cancel(self._tasks - self._finishing)
         if self._finishing:
             await asyncio.wait(set(self._finishing), timeout=CLOSING)
@@ -161,16 +160,16 @@ async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     if tasks:
-        await asyncio.wait(tasks)  # `gather` does not yield if all are done, so their callbacks would never run
+        await asyncio.wait(tasks)  # `gather` does not yield if all are done, and then their callbacks never run
 
 
 def message_load(messages: int, tokens: int) -> int:
-    """The load of work that reads messages, as a number of messages; a long message counts as several."""
+    """The load of work that reads messages, in messages; a long message counts as several."""
     return max(messages, tokens // MESSAGE_TOKENS)
 
 
 async def offload(messages: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of `work`, whose time is in proportion to `messages`."""
+    """The result of `work`, which takes time in proportion to `messages`."""
     if messages < LARGE:
         return work(*args, **kwargs)
     return await asyncio.to_thread(work, *args, **kwargs)

@@ -1,1 +1,1 @@
-"""The memory tool: offered to the model, its calls run in hidden rounds, and one reply made of them."""
+"""The memory tool: it is offered to the model, its calls are run in hidden rounds, and the replies become one."""

@@ -1,17 +1,17 @@
 """Joins the replies of one request into the one that the client sees.
 
 A model that searches its memory answers in several replies. Replies in one piece are read whole before the client gets
-anything; replies in events flow on to the client while they come.
+anything; streamed replies are passed on as they come.
 
 `Following` sends the request after a hidden round. If the passages that were found make the prompt too long, it sends
 the request once more with fewer of them, or with a note that there is no room. If that is refused too, or the request
-is refused for any other reason, or its reply breaks off, the client must not suffer: the upstream had accepted the
+is refused for another reason, or the reply breaks off, the client must not suffer, because the upstream accepted the
 client's own request. As long as the client has no text of the reply, its own request is sent again without the tool,
-and the search is given up. So the client gets an error only where its own request is refused too, or where it already
-has text that cannot be taken back.
+and the search is given up. So the client gets an error only if its own request is refused too, or if it already has
+text that cannot be taken back.
 
-A reply in one piece is checked before it is passed on. A stream flows at once; if it fails while the client has nothing
-of it, `StreamedReply` asks `Following` for another one in its place.
+A reply in one piece is checked before it is passed on. A stream is passed on at once; if it fails while the client has
+nothing of it, `StreamedReply` asks `Following` for another one in its place.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from proxy.upstream import UpstreamReply
 from proxy.values import json_or_none, object_at, word_at
 
 SAFE = 0.95
-"""The share of the upstream's limit that is used: its count and ours differ from text to text."""
+"""The share of the upstream's limit that is used, because its count and ours differ from text to text."""
 
 SendBody = Callable[[bytes], Awaitable[UpstreamReply]]
 
@@ -40,9 +40,9 @@ _log = logging.getLogger(__name__)
 
 
 async def join_replies(reply: UpstreamReply, rounds: HiddenRounds, following: Following) -> UpstreamReply:
-    """Reads replies in one piece and runs their searches, until one needs no other reply after it.
+    """Reads replies in one piece and runs their searches, until a reply needs no other one after it.
 
-    Returns that one as the client gets it, or the first one that is an error or no completion, as it came.
+    Returns that reply as the client gets it, or unchanged if it is an error or no completion.
     """
     endpoint, earlier = rounds.endpoint, list[Said]()
     while True:
@@ -62,7 +62,7 @@ async def join_replies(reply: UpstreamReply, rounds: HiddenRounds, following: Fo
 
 
 class StreamedReply:
-    """Replies in events as one stream; its status and headers are those of the first reply."""
+    """Streamed replies joined into one; its status and headers are those of the first reply."""
 
     def __init__(self, reply: UpstreamReply, rounds: HiddenRounds, following: Following) -> None:
         self.status = reply.status
@@ -74,7 +74,7 @@ class StreamedReply:
         self._failed: ReadReply | None = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The bytes of the joined body, as they come in; raises `UpstreamUnavailable`."""
+        """The bytes of the joined body, as they arrive; raises `UpstreamUnavailable`."""
         while True:
             async for passed in self._relay():
                 yield passed
@@ -87,7 +87,7 @@ class StreamedReply:
             self._splicer.begin(runs_calls=self._rounds.runs_calls, replaceable=replaceable)
 
     async def _relay(self) -> AsyncIterator[bytes]:
-        """The bytes that the client gets of one reply; hidden calls are run as soon as they are complete."""
+        """The bytes of one reply for the client; hidden calls are run as soon as they are complete."""
         has_run, splicer = False, self._splicer
         try:
             async for chunk in self._reply.chunks():
@@ -116,7 +116,7 @@ class StreamedReply:
     async def _next(self, failed: ReadReply | None) -> UpstreamReply:
         """The reply after a hidden round, or in place of one that has `failed`.
 
-        Raises `UpstreamUnavailable` where that is an error, which ends the stream.
+        Raises `UpstreamUnavailable` if that is an error, which ends the stream.
         """
         if failed is None:
             self._rounds.add_cost(self._splicer.said)
@@ -128,7 +128,6 @@ class StreamedReply:
         raise UpstreamUnavailable(message, code=word_at(error, "code") or None)
 
     async def close(self) -> None:
-        """Closes the call that is under way."""
         await self._reply.close()
 
 
@@ -136,8 +135,8 @@ class StreamedReply:
 class Following:
     """Gets the replies that follow the hidden rounds of one request.
 
-    `send` sends a body to the upstream; `learn` is given each refusal for length, with the refused prompt's tokens by
-    our own count.
+    `send` sends a body to the upstream. `learn` gets each refusal for length, and the proxy's own count of the refused
+    prompt's tokens.
     """
 
     rounds: HiddenRounds
@@ -147,8 +146,8 @@ class Following:
     async def reply(self, failed: ReadReply | None = None, *, text_sent: bool) -> UpstreamReply:
         """The next reply, or the error that the client gets; raises `UpstreamUnavailable`.
 
-        With `failed` it is one in place of a reply that has failed before the client had anything of it, and that
-        reply itself where nothing can take its place. `text_sent` says that the client has text of the reply already.
+        `failed` is a reply that failed before the client had anything of it: another reply takes its place, or the
+        failed reply itself is returned if there is none. `text_sent` tells whether the client has text of the answer.
         """
         try:
             reply = failed or await self._request()
@@ -171,15 +170,15 @@ class Following:
             return reply
 
     async def _request(self) -> UpstreamReply:
-        """The reply to the request with its hidden rounds; unless it flows, it is read to its end.
+        """The reply to the request with its hidden rounds; if it is no stream, it is read to its end.
 
-        If it breaks off before that, the client has nothing of it, and another one can take its place.
+        If it breaks off before its end, the client has nothing of it, and another reply can take its place.
         """
         reply = await self.send(self.rounds.body())
         return reply if is_success(reply.status) and is_event_stream(reply.headers) else await read_whole(reply)
 
     def _refusal_in(self, reply: UpstreamReply) -> Refusal | None:
-        """What a reply says about the prompt's length, if it refuses the prompt for that, which is learned from."""
+        """The refusal in a reply that refuses the prompt for its length; the window is learned from it."""
         if not isinstance(reply, ReadReply):
             return None
         refusal = recognise(reply.status, reply.data, answer=self.rounds.endpoint.answer)
@@ -194,9 +193,9 @@ class Following:
 
 
 def _acceptable_tokens(refusal: Refusal | None, tokens: int) -> int | None:
-    """The maximum tokens, by our count, of a request that the upstream accepts; None if its refusal has no number.
+    """The maximum tokens, by the proxy's count, of a request that the upstream accepts; None if it states no number.
 
-    `tokens` is our own count of the refused request.
+    `tokens` is the proxy's count of the refused request.
     """
     if refusal is None or refusal.window is None or not refusal.prompt_tokens:
         return None
@@ -220,7 +219,7 @@ class ReadReply:
 
 
 async def read_whole(reply: UpstreamReply) -> ReadReply:
-    """Reads a reply to its end, and closes the call in any case; raises `UpstreamUnavailable`."""
+    """Reads a reply to its end, and closes it in any case; raises `UpstreamUnavailable`."""
     try:
         data = b"".join([chunk async for chunk in reply.chunks()])
     finally:

@@ -1,12 +1,12 @@
 """The tool `search_memory`, and the hidden rounds of one request: the model's searches and their results, which the
 client never sees.
 
-The tool is added to the request's tools, unless the client has a tool of that name. Where no answer could follow a call
-of it, it is offered all the same, so that the beginning of the prompt stays the same for the upstream's cache; but a
-call of it is not run, and is taken out of the reply.
+The tool is added to the request's tools, unless the client has a tool with that name. If no answer could follow a call,
+the tool is offered all the same, so that the beginning of the prompt stays the same for the upstream's cache; but its
+calls are not run, and are removed from the reply.
 
 A round is the assistant's message with its calls, and a result for each call. The rounds follow the view when the model
-is asked again. They are kept in the session as a patch: later views put them back at the same place, byte for byte.
+is asked again. The session keeps them as a patch: later views put them back at the same place, byte for byte.
 """
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ class Offer(NamedTuple):
     is_made: bool = False
     """Whether the tool is offered."""
     runs_calls: bool = False
-    """Whether calls of it are run."""
+    """Whether its calls are run."""
     reason: str = ""
-    """Why it is not offered, or its calls are not run; "" otherwise."""
+    """Why it is not offered, or why its calls are not run; "" otherwise."""
     tokens: int = 0
     """The tokens that its definition adds to the prompt."""
     has_client_tools: bool = False
-    """Whether the client has tools of its own, which stay when ours is taken away."""
+    """Whether the client has tools of its own, which stay when the memory tool is removed."""
     definition: str = ""
     """The tool as JSON text."""
 
@@ -73,7 +73,7 @@ NO_OFFER = Offer()
 
 
 class ToolState(Enum):
-    """How the tool is sent in one request to the upstream: offered, shown but not to be called any more, or absent."""
+    """How one request to the upstream has the tool: offered, shown but no longer callable, or absent."""
 
     OFFERED = auto()
     NOT_CALLABLE = auto()
@@ -82,9 +82,9 @@ class ToolState(Enum):
 
 @lru_cache(maxsize=64)
 def definition(endpoint: Endpoint, top_k: int) -> str:
-    """The tool as JSON text; `top_k` is the number of passages of a call that names none.
+    """The tool as JSON text; `top_k` is the number of passages for a call that asks for no number.
 
-    It never changes while a server runs, since every prompt begins with it.
+    It never changes while the server runs, because every prompt begins with it.
     """
     text = "The most passages to return, best match first."
     parameters = {
@@ -107,8 +107,8 @@ def offer(
 ) -> Offer:
     """The offer for a request; `values` are its members except the messages.
 
-    `has_system` says whether one of the messages is a system message, `refused` that the upstream takes no tools for
-    this model.
+    `has_system` tells whether one of the messages is a system message, `refused` whether the upstream accepts no tools
+    for this model.
     """
     use = endpoint.tool_use(values)
     if use is None:
@@ -126,7 +126,7 @@ def offer(
 
 
 def offer_members(body: Body, offer: Offer, tool_state: ToolState = ToolState.OFFERED) -> dict[str, str]:
-    """The members to set in a body, with their JSON text."""
+    """The members of a body that offer the tool, as JSON text."""
     if not offer.is_made or tool_state is ToolState.ABSENT:
         return {}
     tools, is_last = body.tools_with(offer.definition), tool_state is ToolState.NOT_CALLABLE
@@ -135,7 +135,7 @@ def offer_members(body: Body, offer: Offer, tool_state: ToolState = ToolState.OF
 
 @lru_cache(maxsize=64)
 def _tokens(counter: Counter, tool: str, *, has_client_tools: bool, has_system: bool) -> int:
-    """The tokens that the definition adds to a prompt; cached, since every request asks for them."""
+    """The tokens that the definition adds to a prompt; cached, because every request asks for them."""
     ours = json.loads(tool)
     before = [ours] if has_client_tools else []
     offers = [*before, ours], before
@@ -174,7 +174,7 @@ class _HiddenMessage(NamedTuple):
 
 
 class _Result(NamedTuple):
-    """The result of the call `id`: its text, and the passages that it was written from, at most `top_k` of them."""
+    """The result of the call `id`: its text, and the passages from which it was written; at most `top_k` are shown."""
 
     id: str
     text: str
@@ -186,10 +186,10 @@ class HiddenRounds:
     """The rounds that follow one view.
 
     `search` finds the passages for a query, best first, and `body` makes the request with messages after the view.
-    `max_rounds` bounds the rounds; `top_k` bounds the passages of a search that asks for no number. With `runs_calls`
-    off no call is run.
+    `max_rounds` bounds the rounds; `top_k` bounds the passages of a search that asks for no number. Without
+    `runs_calls` no call is run.
 
-    `spent_tokens` are those of the replies that only led to a search, `usages` what these replies report.
+    `spent_tokens` is the cost of the replies that only led to a search, and `usages` is what these replies report.
     """
 
     def __init__(
@@ -226,12 +226,12 @@ class HiddenRounds:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the view and all that follows it."""
+        """Tokens of the view and of all rounds after it."""
         return self._view.tokens + sum([message.tokens for message in self._messages])
 
     @property
     def patch(self) -> Overlay | None:
-        """The hidden rounds for later views to put back; None if there are none."""
+        """The hidden rounds, for later views to put back; None if there are none."""
         digests = self._view.transcript.digests
         if not (self._messages and digests):
             return None
@@ -262,8 +262,8 @@ class HiddenRounds:
     async def shorten(self, most: int | None) -> bool:
         """Shortens the results of the last searches, so that the request has at most `most` tokens (None: unknown).
 
-        A result that has no room becomes a note that says so, and the model may not search again. Returns whether
-        anything was shortened: False if the results hold no passages any more.
+        A result without room becomes a note that says so, and the model may not search again. Returns whether anything
+        was shortened: False if no result holds passages any more.
         """
         results, found = self._last_results, sum(bool(result.hits) for result in self._last_results)
         if not found:
@@ -283,7 +283,7 @@ class HiddenRounds:
         self._messages, self._last_results, self._rounds_left, self.is_given_up = [], [], 0, True
 
     def add_cost(self, said: Said) -> None:
-        """Adds the cost of a reply that only led to a search: as it reports it, else our own count of its prompt."""
+        """Adds the cost of a reply that only led to a search: what it reports, else the proxy's count of its prompt."""
         usage = usage_in(said.usage)
         self.usages.append(usage)
         self.spent_tokens += usage.prompt + usage.completion if usage else self._prompt_tokens
@@ -294,7 +294,7 @@ class HiddenRounds:
         self._messages.append(_HiddenMessage(dump(message), self._view.counter.message(message), text))
 
     def _answer(self, result: _Result) -> None:
-        """Adds a result to the last ones; in some protocols all of them are one message."""
+        """Adds a result to the last ones, which some protocols put into one message."""
         self._last_results.append(result)
         *before, message = self.endpoint.results([(last.id, last.text) for last in self._last_results])
         del self._messages[self._results_at + len(before) :]
@@ -331,7 +331,7 @@ class HiddenRounds:
         return search_result(result.hits, self._view.counter, room, result.top_k, shown, notes)
 
     def _room(self) -> int:
-        """The maximum tokens of one result: half of the headroom, so that another result and the reply find room."""
+        """The maximum tokens of one result: half of the headroom, so that another result and the reply have room."""
         if self._budget is None:
             return MAX_TOKENS
         free = self._budget.usable - self.tokens
@@ -342,6 +342,6 @@ async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:
     try:
         return await work
     except Exception:  # noqa: BLE001
-        # A defect must fail only this search, not the client's reply.
+        # A defect must not fail more than this search.
         _log.exception("a search failed")
         return _Result(id, FAILED)

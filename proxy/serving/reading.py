@@ -35,7 +35,7 @@ from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner
 from proxy.request.scanning import EXTENSION
-from proxy.request.wire import ClientRequest, GoesOn
+from proxy.request.wire import ClientRequest, Continuation
 
 if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them
@@ -216,7 +216,9 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
         if decoder is not None:
             plain = await decode_body(data, decoder, limit)
             place.hold(len(plain))
-        body = await wire.read_in_turns(plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant)
+        body = await wire.read_through_cache(
+            plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant
+        )
         controls.check_model(body.values.get("model"))
     except (BadRequest, BodyTooLarge):
         asked = controls.read(headers, None, None, services.permit)
@@ -227,12 +229,12 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
         if stripped == plain:
             raise Unread(Reason.UNREADABLE_BODY, data) from None
         raise Unread(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
-    values, goes_on = body.values, None
+    values, continuation = body.values, None
     if services.kept_replies is not None and endpoint.previous_reply:
-        body, goes_on = await services.kept_replies.supplied(owner.tenant, body)
-        values = body.values if goes_on is None else {**body.values, endpoint.previous_reply: None}
+        body, continuation = await services.kept_replies.supplied(owner.tenant, body)
+        values = body.values if continuation is None else {**body.values, endpoint.previous_reply: None}
     state = endpoint.server_state(values, () if body.is_text else (element.role for element in body.elements))
-    request = _client_request(arrival, body, goes_on, data if encoding else b"")
+    request = _client_request(arrival, body, continuation, data if encoding else b"")
     if state is not None:
         raise _held_by_server(request, state, data if encoding else body.data, is_unpacked=bool(encoding))
     return request
@@ -261,7 +263,9 @@ async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
     return b"".join(parts)
 
 
-def _client_request(arrival: Arrival, body: wire.Body, goes_on: GoesOn | None, encoded_body: bytes) -> ClientRequest:
+def _client_request(
+    arrival: Arrival, body: wire.Body, continuation: Continuation | None, encoded_body: bytes
+) -> ClientRequest:
     scope, services, owner, endpoint = arrival.scope, arrival.services, arrival.owner, body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
     asked = controls.read(scope["headers"], body.values.get(EXTENSION), suffix, services.permit)
@@ -287,5 +291,5 @@ def _client_request(arrival: Arrival, body: wire.Body, goes_on: GoesOn | None, e
         encoded_body=encoded_body,
         encoding_headers=encoding_headers,
         trust=services.callers.trust_in(owner.credential),
-        goes_on=goes_on,
+        continuation=continuation,
     )

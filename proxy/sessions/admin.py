@@ -1,23 +1,22 @@
 """Sessions for an operator, who may list, read and delete them, take condensations back, and pin messages.
 
-Where the store keeps the text of conversations, the JSON documents here have it too. So they go to holders of the admin
-token only, and into no log.
+If the store keeps the text of conversations, the JSON documents here contain it. So only holders of the admin token get
+them, and they are never logged.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter as Tally
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from hmac import compare_digest
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
 from proxy.sessions.cards import SHOWN, scope_key
 from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.codec import condensation_document, encode_condensation, encode_verdict, record_name, reverted
-from proxy.sessions.histories import StoredHistory, history_at, messages_on
+from proxy.sessions.histories import StoredHistory, history_at, messages_on, read_in_thread
 from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, session_key, wish_for
 from proxy.sessions.stored import StoredSessions
 from proxy.store.access import compress
@@ -31,8 +30,7 @@ from strategies.core.transcript import Transcript, pinned_in
 from strategies.dialects import DIALECTS
 
 Document = dict[str, Any]
-T = TypeVar("T")
-_MIN_LIFE = 1  # seconds that the session lives at least; what it has already is not shortened
+_MIN_LIFE = 1  # seconds; a session that lives longer is not shortened
 
 
 class ShownSession(NamedTuple):
@@ -40,13 +38,13 @@ class ShownSession(NamedTuple):
     session: Session
     branches: Mapping[str, list[Message]]
     counter: Counter
-    """Counts its messages with the default tokenizer, since sessions do not store their model."""
+    """Counts its messages with the default tokenizer, because sessions do not store their model."""
 
 
 class Admin:
     """Reads and changes sessions for an operator. All methods but `allows` raise `StoreError`.
 
-    A `token` of None lets nobody in. Stored messages are read by `reader`, and counted by one of the `tokenizers`.
+    Without a `token` nobody is let in. `reader` reads stored messages, and one of the `tokenizers` counts them.
     """
 
     def __init__(self, stored: StoredSessions, token: str | None, reader: Reader, tokenizers: Tokenizers) -> None:
@@ -67,14 +65,14 @@ class Admin:
             if name.startswith(SHOWN):
                 names.add(scope_key("", name.removeprefix(SHOWN)).name)
             keys = [key for key in keys if key.name in names]
-        loaded = [each async for each in self._each_session(keys)]
+        loaded = [pair async for pair in self._each_session(keys)]
         rows = [_summary(key, session) for key, session in loaded if session is not None]
         unreadable = [{"tenant": key.tenant, "session": key.name} for key, session in loaded if session is None]
         rows.sort(key=lambda row: row["created_at"], reverse=True)
         return {"object": "list", "data": rows, "unreadable": unreadable}
 
     async def find_session(self, name: str, tenant: str | None = None) -> Document | None:
-        """The session with this key or id, of all tenants or one; raises `BadRequest` where several have it."""
+        """The session with this key or id, of all tenants or one; raises `BadRequest` if several have it."""
         listed = await self.list_sessions(tenant, name)
         keys = [StoreKey(row["tenant"], row["session"]) for row in (*listed["data"], *listed["unreadable"])]
         if len(keys) > 1:
@@ -91,25 +89,28 @@ class Admin:
         return shown and shown.document
 
     async def shown(self, key: StoreKey) -> ShownSession | None:
-        """One session with the messages of its branches, for people to look at; None where there is none."""
+        """One session with the messages of its branches, for people to look at; None if there is none."""
         patience = self._stored.patience()
         session = await patience.read(self._stored.load(key))
         if session is None:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
-        return await _read_in_thread(self._shown, key, session, blocks)
+        return await read_in_thread(self._shown, key, session, blocks)
 
     def _shown(self, key: StoreKey, session: Session, blocks: Mapping[str, bytes]) -> ShownSession:
         stored = StoredHistory.of(blocks, session.dialect)
-        branches = {each.name: list(messages_on(session, each, stored, self._reader)) for each in session.branches}
+        branches = {
+            branch.name: list(messages_on(session, branch, stored, self._reader)) for branch in session.branches
+        }
         counter = self._tokenizers.for_model("", stored.endpoint.counter)
         pins = list(_pins(session, branches, counter))
         return ShownSession({**session_document(key, session, stored), "pins": pins}, session, branches, counter)
 
     async def revert(self, key: StoreKey, condensation: str) -> Document | None:
-        """Takes a condensation back, so that no later view applies it; None where there is none. May be repeated."""
+        """Takes a condensation back, so that no later view applies it; None if there is none. May be repeated."""
         session = await self._stored.in_time(self._stored.load(key))
-        found = next((each for each in session.condensations if each.id == condensation), None) if session else None
+        records = session.condensations if session else ()
+        found = next((record for record in records if record.id == condensation), None)
         if session is None or found is None:
             return None
         if not found.reverted and DIALECTS[session.dialect].binds_reasoning:
@@ -124,9 +125,9 @@ class Admin:
         await self._stored.in_time(self._stored.store.mark(key, mark))
 
     async def pin(self, key: StoreKey, written: object) -> Document | None:
-        """Pins a message, named as `{"message": N, "branch": "main"}`; None where there is no such session or branch.
+        """Pins a message, named as `{"message": N, "branch": "main"}`; None if there is no such session or branch.
 
-        May be repeated. Raises `BadRequest`, also for a message that does not fit beside those that are pinned already.
+        May be repeated. Raises `BadRequest`, including for a message that does not fit beside those already pinned.
         """
         name = _branch_in(written)
         number = written.get("message") if isinstance(written, Mapping) else None
@@ -138,7 +139,7 @@ class Admin:
         if session is None or branch is None:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
-        node = await _read_in_thread(self._pinnable, session, branch, blocks, number)
+        node = await read_in_thread(self._pinnable, session, branch, blocks, number)
         pin = wish_for(node.hex(), PIN, session.pins)
         await self._mark(key, pin.mark)
         return {"object": "pin", "id": pin.id, "message": number, "branch": name}
@@ -152,7 +153,7 @@ class Admin:
         if messages[number].role is Role.SYSTEM:
             raise BadRequest("System messages are in every view anyway.", param="message")
         transcript = Transcript.of(messages)
-        index = sum(each.role is not Role.SYSTEM for each in messages[:number])
+        index = sum(message.role is not Role.SYSTEM for message in messages[:number])
         node = transcript.digests[index]
         counter = self._tokenizers.for_model("", stored.endpoint.counter)
         if _fitting(session, transcript, counter, node).get(index) is False:
@@ -165,18 +166,18 @@ class Admin:
         return node
 
     async def unpin(self, key: StoreKey, pin: str) -> Document | None:
-        """Takes a pin back; None where the session never had one of this id. May be repeated."""
+        """Takes a pin back; None if the session never had one with this id. May be repeated."""
         session = await self._stored.in_time(self._stored.load(key))
-        found = [each for each in session.pins if each.id == pin] if session else []
-        for each in found:
-            if each.is_live:
-                await self._mark(key, each.mark_of_end)
+        found = [known for known in session.pins if known.id == pin] if session else []
+        for known in found:
+            if known.is_live:
+                await self._mark(key, known.mark_of_end)
         return {"object": "unpinned", "pin": pin} if found else None
 
     async def condense(self, key: StoreKey, written: object) -> Document | None:
-        """Has the next request of a branch condensed, by default of the one that was used last.
+        """Asks for the next request of a branch to be condensed; by default, of the branch that was used last.
 
-        None where there is no such session or branch. May be repeated. Raises `BadRequest`.
+        None if there is no such session or branch. May be repeated. Raises `BadRequest`.
         """
         name = _branch_in(written, "")
         session = await self._stored.in_time(self._stored.load(key))
@@ -187,11 +188,11 @@ class Admin:
         return {"object": "condense", "branch": branch.name}
 
     async def delete(self, key: StoreKey) -> bool:
-        """Deletes a session, also one that cannot be read. Returns whether there was one."""
+        """Deletes a session, even one that cannot be read. Returns whether there was one."""
         return await self._stored.in_time(self._stored.store.delete(key))
 
     async def delete_tenant(self, tenant: str) -> int:
-        """Deletes all sessions of a tenant, those that were never saved included. Returns how many there were."""
+        """Deletes all sessions of a tenant, including those never saved. Returns how many there were."""
         keys = await self._stored.store.keys(tenant)
         for key in keys:
             await self.delete(key)
@@ -211,7 +212,7 @@ class Admin:
         return {"object": "stats", "tenants": len(tenants), **{name: totals[name] for name in names}}
 
     async def _each_session(self, keys: Iterable[StoreKey]) -> AsyncIterator[tuple[StoreKey, Session | None]]:
-        """Each session that was saved, read one by one so that requests get their turn; None for a broken one."""
+        """Every saved session, read one at a time so that requests can run in between; None for a broken one."""
         for key in keys:
             try:
                 session = await self._stored.in_time(self._stored.load(key))
@@ -225,12 +226,12 @@ class Admin:
 
 
 def _fitting(session: Session, transcript: Transcript, counter: Counter, *more: bytes) -> dict[int, bool]:
-    """By chain index of each pinned message, and of those at `more`, whether it fits into the share of pins.
+    """Whether each pinned message, and each at the nodes `more`, fits into the share for pins; by chain index.
 
-    The window is that of the last condensation; where there is none, all of them are taken to fit.
+    The window is that of the last condensation. Without one, all of them count as fitting.
     """
     nodes = (*(pin.node for pin in session.pins if pin.is_live), *more)
-    latest = max(session.condensations, key=lambda each: each.created_at, default=None)
+    latest = max(session.condensations, key=lambda record: record.created_at, default=None)
     fitting = pinned_in(nodes, transcript, latest.window if latest else None, lambda each: counter.message(each.body))
     pinned = pinned_in(nodes, transcript, None)
     places = {digest: index for index, digest in enumerate(transcript.digests)}
@@ -239,12 +240,12 @@ def _fitting(session: Session, transcript: Transcript, counter: Counter, *more: 
 
 
 def _pins(session: Session, branches: Mapping[str, list[Message]], counter: Counter) -> Iterator[Document]:
-    """Each pin on each branch that has its message; one that no branch has any more is on none."""
+    """Each pin, once for every branch that has its message; without a branch if none has it any more."""
     live = {pin.node: pin.id for pin in session.pins if pin.is_live}
     lost = set(live)
     for name, messages in branches.items() if live else ():
         transcript = Transcript.of(messages)
-        numbers = [i for i, each in enumerate(messages) if each.role is not Role.SYSTEM]
+        numbers = [i for i, message in enumerate(messages) if message.role is not Role.SYSTEM]
         for index, fits in _fitting(session, transcript, counter).items():
             node = transcript.digests[index]
             lost.discard(node)
@@ -253,12 +254,12 @@ def _pins(session: Session, branches: Mapping[str, list[Message]], counter: Coun
 
 
 def _summary(key: StoreKey, session: Session) -> Document:
-    standing = [each for each in session.condensations if each.standing and not each.restores]
-    latest = max(standing, key=lambda each: each.created_at, default=None)
+    standing = [record for record in session.condensations if record.standing and not record.restores]
+    latest = max(standing, key=lambda record: record.created_at, default=None)
     names = ("id", "strategy", "trigger", "tokens_before", "tokens_after", "own_tokens", "created_at")
     return {
         **_head(key, session),
-        "last_used": max((each.last_used for each in session.branches), default=session.created_at),
+        "last_used": max((branch.last_used for branch in session.branches), default=session.created_at),
         "strategy": session.strategy,
         "latest": None if latest is None else {name: getattr(latest, name) for name in names},
         "branches": len(session.branches),
@@ -277,16 +278,8 @@ def _head(key: StoreKey, session: Session) -> Document:
     }
 
 
-async def _read_in_thread(read: Callable[..., T], *arguments: object) -> T:
-    """What `read` makes of blocks; raises `StoreError` where they cannot be read."""
-    try:
-        return await asyncio.to_thread(read, *arguments)
-    except (ValueError, LookupError, TypeError) as error:
-        raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
-
-
 def _branch_in(written: object, default: str = MAIN) -> str:
-    """The name of the branch in a body; raises `BadRequest` for a body with anything else."""
+    """The name of the branch in a body; raises `BadRequest` for a body of any other form."""
     name = written.get("branch", default) if isinstance(written, Mapping) else None
     if not isinstance(written, Mapping) or not isinstance(name, str) or written.keys() - {"message", "branch"}:
         raise BadRequest("The body is a JSON object with a 'branch', and for a pin with a 'message'.")
@@ -296,13 +289,14 @@ def _branch_in(written: object, default: str = MAIN) -> str:
 def _branch_named(name: str, session: Session | None) -> Branch | None:
     """The branch of that name, or for "" the one that was used last; None if there is none."""
     branches = session.branches if session else ()
-    return max((each for each in branches if name in ("", each.name)), key=lambda each: each.last_used, default=None)
+    named = [branch for branch in branches if name in ("", branch.name)]
+    return max(named, key=lambda branch: branch.last_used, default=None)
 
 
 def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> Document:
-    """All that is stored of a session but its pins; its condensations are in the order of time."""
-    condensations = sorted(session.condensations, key=lambda each: (each.created_at, each.depth))
-    latest = next((each for each in reversed(condensations) if not each.reverted), None)
+    """Everything stored of a session except its pins; condensations are in order of time."""
+    condensations = sorted(session.condensations, key=lambda record: (record.created_at, record.depth))
+    latest = next((record for record in reversed(condensations) if not record.reverted), None)
     return {
         "object": "session",
         **_head(key, session),
@@ -310,30 +304,30 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
         "settings": dict(session.settings),
         "rewriting_refused": session.rewriting_refused,
         "totals": dict(session.totals),
-        "branches": [_branch(each, stored) for each in session.branches],
+        "branches": [_branch(branch, stored) for branch in session.branches],
         "condenses_next": [wish.what for wish in session.wishes if wish.is_live],
         "context_strategy": session.strategy,
-        "condensations": [_condensation(each, session) for each in condensations],
+        "condensations": [_condensation(record, session) for record in condensations],
         "latest_condensation": latest and latest.id,
         "condenser_meta_latest": latest and dict(latest.metadata),
         "judging": dict(session.judging),
         "economy": dict(session.economy),
         "failed_try": session.failed_try and session.failed_try._asdict(),
         "memory": to_json(session.cards()),
-        "verdicts": [encode_verdict(each) for each in session.verdicts],
-        "appended": [each.value for each in history_at(session.tip, stored.appended).elements],
+        "verdicts": [encode_verdict(verdict) for verdict in session.verdicts],
+        "appended": [element.value for element in history_at(session.tip, stored.appended).elements],
     }
 
 
 def _branch(branch: Branch, stored: StoredHistory) -> Document:
-    """A branch with its messages from the first one on; null for one whose text was not kept."""
+    """A branch with all its messages; a message whose text was not kept is null."""
     return {
         "name": branch.name,
         "head": branch.head.hex(),
         "count": branch.length,
         "last_used": branch.last_used,
         "applied": branch.applied,
-        "messages": [None if each.raw is None else loads(each.raw) for each in stored.tree.line(branch.head)],
+        "messages": [None if message.raw is None else loads(message.raw) for message in stored.tree.line(branch.head)],
     }
 
 

@@ -1,13 +1,13 @@
-"""Memory cards of a session that came with no condensation of its own: what a person changed, and shared scopes. Pure.
+"""Memory cards that a session's own condensations did not bring: those a person changed, and shared scopes. Pure.
 
-A card that came with a condensation stays in that record, which never changes; a session lists those that a person has
-taken out as forgotten, and they are not shown. So are cards that say the same, since another condensation may bring the
-card again. A card that a person writes is seen on all branches; if it says what was forgotten, that is seen again.
+A card that came with a condensation stays in that record, which never changes. If a person deletes it, the session
+lists it as forgotten, and it is no longer shown. The same happens to cards that say the same, because another
+condensation may bring the card again. A card that a person writes is seen on all branches; if it repeats a forgotten
+card, that card is shown again.
 
-A scope is a set of cards that several sessions of one tenant share by naming it. It is stored as a session that has
-cards and no history, under a key of the tenant that no session's id leads to. The cards of a request's condensation are
-put into its scope too, each once; of two cards that contradict each other the later one holds, whichever session it
-came from.
+A scope is a set of cards that several sessions of one tenant share by naming it. It is stored as a session with cards
+and no history, under a key that no session id leads to. The cards of a request's condensation are also put into its
+scope, each once. If two cards contradict each other, the later one holds, whichever session it came from.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from strategies.memory.merging import merge_cards
 
 SOURCE = "X-Condenser-Memory-Scope"
 SHOWN = "scope:"
-"""The prefix of a scope's name where sessions are shown by their ids."""
+"""The prefix of a scope's name when it is shown as a session's id."""
 MAX_CARDS = 500
 MAX_SUPERSEDED = 100
 
 
-class Scope(NamedTuple):
-    """A scope as one request sees it; `cards` are the cards that it may see, superseded ones too."""
+class CardScope(NamedTuple):
+    """A scope as one request sees it; `cards` are the cards that it may see, including superseded ones."""
 
     key: StoreKey
     name: str
@@ -59,14 +59,14 @@ def bound_cards(cards: Sequence[MemoryCard]) -> tuple[MemoryCard, ...]:
 
 
 def cards_of_scope(scope: Session | None) -> tuple[MemoryCard, ...]:
-    """The cards of a scope, superseded ones too, without those that a person has taken out."""
+    """The cards of a scope, including superseded ones, without those that a person deleted."""
     return _without(scope.added_cards, scope.forgotten_ids) if scope else ()
 
 
 def combined_cards(
     own: Iterable[MemoryCard], shared: Sequence[MemoryCard], forgotten: Iterable[MemoryCard]
 ) -> list[MemoryCard]:
-    """The cards that hold of a session and its scope, each once; without the cards that the session has forgotten."""
+    """The cards of a session and its scope that hold, each once, without those that the session has forgotten."""
     overtaken = {card.id for card in shared if not card.holds}
     cards = _without((card for card in own if card.holds), overtaken)
     told = {card.content.casefold() for card in (*cards, *forgotten)}
@@ -79,16 +79,16 @@ def _without(cards: Iterable[MemoryCard], ids: Collection[str]) -> tuple[MemoryC
 
 
 def with_card(session: Session, card: MemoryCard) -> Session:
-    others = [each for each in session.added_cards if each.id != card.id]
-    again = {each.id for each in _all(session) if _alike(each, card)}
-    kept = tuple(each for each in session.forgotten_ids if each not in again)
+    others = [other for other in session.added_cards if other.id != card.id]
+    again = {known.id for known in _all(session) if _alike(known, card)}
+    kept = tuple(id_ for id_ in session.forgotten_ids if id_ not in again)
     return session._replace(added_cards=bound_cards(merge_cards(others, [card])), forgotten_ids=kept)
 
 
 def without_cards(session: Session, ids: Collection[str]) -> Session:
     """The session without the cards of these ids, and without cards that say the same."""
     unwanted = [card for card in _all(session) if card.id in ids]
-    gone = (each.id for each in _all(session) if each.id in ids or any(_alike(card, each) for card in unwanted))
+    gone = (known.id for known in _all(session) if known.id in ids or any(_alike(card, known) for card in unwanted))
     return session._replace(forgotten_ids=tuple(dict.fromkeys((*session.forgotten_ids, *gone))))
 
 
@@ -97,13 +97,13 @@ def forgotten_cards(session: Session) -> list[MemoryCard]:
 
 
 def standing_for(session: Session, card: MemoryCard) -> MemoryCard | None:
-    """The card that holds in a session and says the same as `card`; None where that was superseded at once."""
-    return next((each for each in session.cards() if each.holds and _alike(each, card)), None)
+    """The card that holds in a session and says the same as `card`; None if that was superseded at once."""
+    return next((known for known in session.cards() if known.holds and _alike(known, card)), None)
 
 
 def _all(session: Session) -> Iterator[MemoryCard]:
     """All cards of a session, as they were recorded or written."""
-    yield from (card for each in session.condensations for card in each.cards)
+    yield from (card for record in session.condensations for card in record.cards)
     yield from session.added_cards
 
 

@@ -6,7 +6,7 @@ frame changes no view that stands. A run of kept messages is written as one rang
 are checked when they are read.
 
 `Records` decodes equal bytes once, whichever process wrote them, and caches what it decoded. When the cached values
-exceed a number of bytes together, the least recently used ones are dropped.
+together exceed a number of bytes, the least recently used ones are dropped.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from strategies.dialects import DIALECTS
 
 VERSION = 1
 BLOCK_VERSION = 1
-"""The schema of blocks, those of append mode and all others; a block without one is older than the versions."""
+"""The schema version of all blocks, including those of append mode; the oldest blocks name none."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
-"""The exceptions that decoding raises for bytes that are not of this format."""
+"""The exceptions that decoding raises for bytes in any other format."""
 MAX_BYTES = 2 * 1024 * 1024
 """Bytes of records, enough for about a thousand; decoded they take two to eight times as much."""
 MAX_DOCUMENTS = 128 * 1024
@@ -54,10 +54,10 @@ _RENAMED = {
     "refused": "rewriting_refused",
 }
 _PLAIN = {name: name for name in _SAME} | _RENAMED
-"""Members of a session's document that have the value of a field, and the name of that field."""
+"""Members of a session's document that hold the value of a field, with the field's name."""
 
 _encode = json.JSONEncoder(separators=(",", ":"), default=bytes.hex).encode
-"""Shared, since `json.dumps` would make an encoder for each document."""
+"""Shared, because `json.dumps` would make an encoder for each document."""
 
 
 def encode_session(session: Session) -> bytes:
@@ -70,7 +70,7 @@ def encode_session(session: Session) -> bytes:
             "branches": session.branches,
             "verdicts": list(map(encode_verdict, session.verdicts)),
             "failed": session.failed_try,
-            "patches": [[each.anchor, each.at, list(_encode_pieces(each.pieces))] for each in session.patches],
+            "patches": [[patch.anchor, patch.at, list(_encode_pieces(patch.pieces))] for patch in session.patches],
             "added": to_json(session.added_cards) if session.added_cards else [],
             "forgotten": session.forgotten_ids,
             **({} if session.dialect == CHAT else {"dialect": session.dialect}),
@@ -79,7 +79,7 @@ def encode_session(session: Session) -> bytes:
 
 
 def decode_document(meta: bytes) -> Session | None:
-    """The session in a document, without its condensations; None where a newer version wrote it."""
+    """The session in a document, without its condensations; None if a newer version wrote it."""
     document = json.loads(meta)  # earlier versions wrote fewer members
     dialect = document.get("dialect", CHAT)
     if document["v"] > VERSION or dialect not in DIALECTS:
@@ -88,7 +88,7 @@ def decode_document(meta: bytes) -> Session | None:
         **{field: document[name] for name, field in _PLAIN.items() if name in document},
         branches=tuple(map(_branch, document["branches"])),
         tip=Tip(*document["line"]),
-        verdicts=tuple(_verdict(each) for each in document.get("verdicts", ())),
+        verdicts=tuple(_verdict(row) for row in document.get("verdicts", ())),
         failed_try=FailedTry(*document["failed"]) if document.get("failed") else None,
         patches=tuple(
             Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)))
@@ -157,7 +157,7 @@ def encode_condensation(condensation: Condensation) -> bytes:
 
 
 def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
-    """The condensation in a record; None where a newer version wrote it."""
+    """The condensation in a record; None if a newer version wrote it."""
     document = json.loads(data)
     if document.pop("v") > VERSION:
         return None
@@ -208,7 +208,7 @@ def _literal(raw: Any, kind: PieceKind, origin: int | None, before: int) -> Lite
 
 
 class StoredMessage(NamedTuple):
-    """A stored message: the chain digest before it, its own digest, and its text where that was kept."""
+    """A stored message: the chain digest before it, its own digest, and its text if that was kept."""
 
     before: bytes
     digest: bytes
@@ -216,7 +216,7 @@ class StoredMessage(NamedTuple):
 
 
 def new_block(transcript: Transcript, start: int, end: int | None = None, *, keeps_text: bool) -> dict[str, bytes]:
-    """The block of the chain messages from `start` to `end`, by its name; empty where there are no such messages."""
+    """The block of the chain messages from `start` to `end`, by its name; empty if there are no such messages."""
     messages = transcript.chain[start:end]
     if not messages:
         return {}
@@ -230,7 +230,7 @@ def new_block(transcript: Transcript, start: int, end: int | None = None, *, kee
 
 
 def block_document(data: bytes) -> dict[str, Any]:
-    """The document of a stored block; empty where a newer version wrote it. Raises ValueError for what is no block."""
+    """The document of a stored block; empty if a newer version wrote it. Raises ValueError if it is not a block."""
     document = json.loads(data)
     if not isinstance(document, dict):
         raise ValueError("a block is no object")  # noqa: TRY004
@@ -259,7 +259,7 @@ class Records:
         self._documents: Lru[bytes, Session] = Lru(max_documents)
 
     def session(self, snapshot: Snapshot | None) -> Session | None:
-        """The session in a snapshot, None where there is none or a newer version wrote it."""
+        """The session in a snapshot; None if there is none or a newer version wrote it."""
         if snapshot is None:
             return None
         session = self._documents.use(snapshot.meta)
@@ -287,11 +287,11 @@ class Records:
         return session._replace(condensations=tuple(records))
 
     def put_session(self, meta: bytes, session: Session, size: int) -> None:
-        """Caches a session that is stored as `meta`; `size` are the bytes of its document, before compression."""
+        """Caches a session that is stored as `meta`; `size` is the length of its document before compression."""
         self._documents.put(meta, session, size)
 
     def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
-        """The condensation in a record, None where a newer version wrote it."""
+        """The condensation in a record; None if a newer version wrote it."""
         key = blake2b(data, digest_size=16).digest()
         cached = self._records.use(key)
         if cached is None:

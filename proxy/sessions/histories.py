@@ -1,37 +1,36 @@
-"""The blocks that a session's history is stored in, one for each turn, and a cache of the decoded ones.
+"""The blocks that store a session's history, one for each turn, and a cache of the decoded blocks.
 
-A block holds the messages that a request added to its branch: their digests, and their text unless only digests may be
-kept. Its name is the chain digest that it ends with, and it holds the chain digest that it goes on from. So the blocks
-of a session form a tree, and the path to any node can be walked back to the root. A block of append mode holds one
-append instead, and names the block before.
+A block holds the messages that a request added to its branch: their digests, and their text unless the store keeps only
+digests. Its name is the chain digest that it ends with, and it names the chain digest that it continues. So the blocks
+of a session form a tree, and from any node the path leads back to the root. A block of append mode holds one append
+instead, and names the block before it.
 
-Blocks never change, so a block that was decoded once serves every later turn. A turn reads by name the blocks that are
-not cached, usually the newest one only; it reads all blocks of the session only where reading by name does not lead
-back to the beginning. When the cached sessions exceed a number of bytes together, the least recently used one is
-dropped.
+Blocks never change, so a decoded block serves all later turns. A turn reads by name the blocks that are not cached,
+usually only the newest one. It reads all blocks of the session only if reading by name does not lead back to the
+beginning. When the cached sessions together exceed a number of bytes, the least recently used one is dropped.
 
-A session that was deleted and created again has another `created_at`, and nothing cached of the old one is used.
+If a session is deleted and created again, its `created_at` changes, and nothing cached of the old one is used.
 
-In append mode the client sends only its new messages, and the proxy supplies the stored ones before them. Each append
+In append mode the client sends only its new messages, and the proxy puts the stored ones before them. Each append
 stores one block: the messages that the client sent and the reply, linked to the block before. The session names its
 newest block. A head, `<count>-<digest>`, is the length and the chain digest of the history up to the last message that
-the client sent; the reply is stored under that head. A client guards an append with `If-Head`: it must name the newest
-head. If it names the head before, and its messages lead to the newest one, it repeats the append that was stored last,
-and replaces that append, the reply included. Messages and reply are stored together or not at all.
+the client sent; the reply is stored under that head. A client guards an append with `If-Head`, which must name the
+newest head. If it names the head before that, and its messages lead to the newest one, the client repeats the append
+that was stored last, and replaces it together with its reply. Messages and reply are stored together or not at all.
 
-`KeptReplies` takes histories over. A server that keeps its replies lets a client name the newest one and send only what
-is new. So the proxy stores each such reply in a block of its own: what the client sent for it, the reply, and the name
-of the block of the reply before. The block is named by a digest of the reply's id, and the chain index leads from there
-to the session that has it. Such a conversation is stored from its first request on, in which no model has said
-anything; a client that sends what a model said keeps its history itself. In a session that forks from the one that has
-the history, the first block repeats all of it.
+`KeptReplies` takes over the histories that a server would keep. Such a server lets a client name the newest reply and
+send only what is new. So the proxy stores each such reply in a block of its own: what the client sent for it, the
+reply, and the name of the block of the previous reply. A digest of the reply's id names the block, and the chain index
+leads from there to the session that has it. Such a conversation is stored from its first request, which holds no
+message of a model: a client that sends what a model said keeps its history itself. If a session forks from the one that
+has the history, its first block repeats all of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -41,12 +40,12 @@ from proxy.endpoints.replies import Items
 from proxy.endpoints.table import endpoint_named
 from proxy.errors import BadRequest, HeadMismatch
 from proxy.request.message_cache import Element
-from proxy.request.wire import Body, GoesOn
+from proxy.request.wire import Body, Continuation
 from proxy.runtime.lru import Lru
 from proxy.sessions.codec import BLOCK_VERSION, StoredMessage, block_document, messages_of
 from proxy.sessions.session import CHAT, EMPTY, Branch, Session, Tip
 from proxy.sessions.stored import SessionLookup, StoredSessions
-from proxy.store.access import decompress
+from proxy.store.access import T, decompress
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import Tree
 from strategies.core.digest import DIGEST_BYTES, ROOT, chain
@@ -54,7 +53,7 @@ from strategies.core.messages import Message, Reader, Role, dump, unknown
 from strategies.core.parsing import loads
 
 MAX_BYTES = 32 * 1024 * 1024
-IN_THREAD = 16 * 1024  # bytes of blocks as stored; from here on they are decoded in a thread
+IN_THREAD = 16 * 1024  # bytes of blocks as stored; more are decoded in a thread
 READS_BY_NAME = 4  # each goes one block further back; then all of the session is read
 
 # The memory that one message takes, roughly: its nodes; its text, once as it is stored and once as it was parsed.
@@ -79,7 +78,7 @@ def decode_append(document: Mapping[str, Any], endpoint: Endpoint) -> StoredAppe
 
 
 def history_at(tip: Tip, blocks: Mapping[str, StoredAppend]) -> History:
-    """The history that ends at `tip`; raises `KeyError` where a block is missing."""
+    """The history that ends at `tip`; raises `KeyError` if a block is missing."""
     appends: list[StoredAppend] = []
     at = tip
     while at.block:
@@ -88,12 +87,12 @@ def history_at(tip: Tip, blocks: Mapping[str, StoredAppend]) -> History:
     if not appends:
         return History()
     newest, *older = appends
-    before = tuple([element for each in reversed(older) for element in each.elements])
+    before = tuple([element for append in reversed(older) for element in append.elements])
     return History(tip, (*before, *newest.elements), newest.base, before)
 
 
 class History(NamedTuple):
-    """An appended history up to and with its newest reply, and the same history before its newest append."""
+    """An appended history up to its newest reply, and the same history before its newest append."""
 
     tip: Tip = Tip()
     elements: tuple[Element, ...] = ()
@@ -110,7 +109,7 @@ class DecodedBlock(NamedTuple):
 class StoredHistory:
     """The decoded blocks of one session: a tree of messages, and appends by the names of their blocks.
 
-    `size` is the memory that it takes, in bytes, roughly; dialect and `created_at` are those of the session.
+    `size` is roughly the memory that it takes, in bytes; dialect and `created_at` are those of the session.
     """
 
     def __init__(self, dialect: str = CHAT, created_at: float = 0.0) -> None:
@@ -119,7 +118,7 @@ class StoredHistory:
         self.tree: Tree[StoredMessage] = Tree()
         self.appended: dict[str, StoredAppend] = {}
         self.size = 0
-        # Names of blocks that known ones go on from, and of those that the store does not have.
+        # Names of blocks that known blocks continue, and of blocks that the store does not have.
         self._needed: set[str] = set()
         self._gone: set[str] = set()
         self._parsed: dict[StoredMessage, Message] = {}
@@ -133,7 +132,7 @@ class StoredHistory:
         return history
 
     def add(self, blocks: Iterable[DecodedBlock]) -> None:
-        """Adds blocks; those that are known already change nothing."""
+        """Adds blocks; known ones change nothing."""
         for name, messages, appended in blocks:
             if appended is not None and name not in self.appended:
                 self.appended[name] = appended
@@ -148,12 +147,12 @@ class StoredHistory:
                 self.size += _NODE_BYTES + _text_bytes(message.raw)
 
     def missing(self, ends: Collection[str]) -> set[str]:
-        """Names of blocks that the paths to `ends` need and that are not known, except those that are gone."""
+        """Names of the unknown blocks that the paths to `ends` need, except those that are gone."""
         unknown = {end for end in ends if end not in self.appended and bytes.fromhex(end) not in self.tree.messages}
         return (unknown | self._needed) - self._gone
 
     def note_all_read(self, ends: Collection[str]) -> None:
-        """Notes that all blocks were read: those still missing are gone, since a block is stored with its session."""
+        """Notes that all blocks were read: those still missing are gone, because blocks are stored with a session."""
         self._gone |= self.missing(ends)
 
     def parsed(self, counter_key: str) -> dict[StoredMessage, Message]:
@@ -167,11 +166,11 @@ def messages_on(session: Session, branch: Branch | None, stored: StoredHistory, 
     """The messages of a branch, without counts; for an appended history, which has no branches, all of it."""
     if branch is not None and not session.tip.block:
         dialect = stored.endpoint.dialect
-        for each in stored.tree.line(branch.head):
-            if each.raw is None:
-                yield unknown(each.digest, Role.USER, dialect)
+        for message in stored.tree.line(branch.head):
+            if message.raw is None:
+                yield unknown(message.digest, Role.USER, dialect)
             else:
-                yield reader.read(each.raw, loads(each.raw), 0, dialect, each.digest)
+                yield reader.read(message.raw, loads(message.raw), 0, dialect, message.digest)
     for element in history_at(session.tip, stored.appended).elements:
         yield reader.read(element.raw, element.value, 0, element.endpoint.dialect)
 
@@ -179,7 +178,15 @@ def messages_on(session: Session, branch: Branch | None, stored: StoredHistory, 
 def decode_blocks(blocks: Mapping[str, bytes], endpoint: Endpoint) -> list[DecodedBlock]:
     """Decodes blocks, which are given by name; raises ValueError, LookupError or TypeError for a broken block."""
     documents = ((name, block_document(decompress(data))) for name, data in blocks.items())
-    return [DecodedBlock(name, messages_of(each), decode_append(each, endpoint)) for name, each in documents]
+    return [DecodedBlock(name, messages_of(one), decode_append(one, endpoint)) for name, one in documents]
+
+
+async def read_in_thread(read: Callable[..., T], *arguments: object) -> T:
+    """Runs what decodes blocks in a thread; raises `StoreError` if a block cannot be read."""
+    try:
+        return await asyncio.to_thread(read, *arguments)
+    except (ValueError, LookupError, TypeError) as error:
+        raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
 
 
 def _text_bytes(raw: str | bytes | None) -> int:
@@ -224,7 +231,7 @@ class Histories:
         history.note_all_read(ends)
 
     async def _read(self, key: StoreKey, history: StoredHistory, names: list[str] | None) -> int:
-        """Reads the blocks of these names, all of them where that is None. Returns how many there were."""
+        """Reads the blocks with these names, or all blocks if `names` is None. Returns how many were found."""
         blocks = await self._stored.store.blocks(key, names)
         try:
             if sum(map(len, blocks.values())) < IN_THREAD:
@@ -259,7 +266,7 @@ class Append(NamedTuple):
     def block(self, reply: Items) -> tuple[Tip, bytes]:
         """The tip of the history after this append, and the block that stores the append with its reply.
 
-        The last item of the reply stands by itself, as it has since every reply was one message.
+        The last item of the reply has a member of its own, as in older blocks, in which every reply was one message.
         """
         *items, last = map(dump, reply)
         document = {
@@ -274,15 +281,15 @@ class Append(NamedTuple):
 
 def head_after(elements: Sequence[Element]) -> str:
     """The head of a history with these messages, as headers show it."""
-    digests = chain(each.digest for each in elements if each.role not in each.endpoint.dialect.system_roles)
+    digests = chain(element.digest for element in elements if element.role not in element.endpoint.dialect.system_roles)
     return f"{len(digests)}-{digests[-1].hex()}" if digests else EMPTY
 
 
 def append_to(stored: History, sent: Sequence[Element], if_head: str | None) -> tuple[Append, tuple[Element, ...]]:
     """The append of the `sent` messages to a stored history, and the whole history with them.
 
-    Raises `HeadMismatch` with the newest head where `if_head` names another one, unless this is a repetition of the
-    append that led to the newest head.
+    Raises `HeadMismatch` with the newest head if `if_head` names another one, unless this repeats the append that led
+    to the newest head.
     """
     base, before = stored.tip, stored.elements
     if if_head is not None and if_head != base.head:
@@ -313,11 +320,14 @@ class KeptReplies:
         self._stored = stored
         self._histories = Histories(stored)
 
-    async def supplied(self, tenant: str, body: Body) -> tuple[Body, GoesOn | None]:
-        """The body of a request with the history that it names; unchanged and None where that is not known."""
+    async def supplied(self, tenant: str, body: Body) -> tuple[Body, Continuation | None]:
+        """The body of a request with the history that it names, and what it continues.
+
+        The body is unchanged if that history is not known. None if the reply is not to be stored either.
+        """
         named = body.values.get(body.endpoint.previous_reply)
         if named is None:
-            return body, GoesOn() if body.endpoint.is_kept(body.values) else None
+            return body, Continuation() if body.endpoint.is_kept(body.values) else None
         if not isinstance(named, str):
             return body, None
         try:
@@ -326,7 +336,7 @@ class KeptReplies:
             self._stored.outage.failed("a stored reply was not read", error)
             return body, None
 
-    async def _supplied(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, GoesOn | None]:
+    async def _supplied(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, Continuation | None]:
         name, lookup = block_name(reply_id), SessionLookup(self._stored, tenant)
         key = StoreKey(tenant, (await lookup.names([name])).get(name, ""))
         session = await lookup.session(key.name) if key.name else None
@@ -337,18 +347,20 @@ class KeptReplies:
             before = history_at(Tip("", name), history.appended).elements
         except KeyError:
             return body, None
-        return body.with_history((*before, *body.elements)), GoesOn(name, key.name, len(before))
+        return body.with_history((*before, *body.elements)), Continuation(name, key.name, len(before))
 
 
 def block_name(reply_id: str) -> str:
     return blake2b(reply_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"reply").hexdigest()
 
 
-def reply_block(goes_on: GoesOn, body: Body, session: str, reply_id: str, reply: Items) -> Mapping[str, bytes]:
+def reply_block(
+    continuation: Continuation, body: Body, session: str, reply_id: str, reply: Items
+) -> Mapping[str, bytes]:
     """The block that stores the reply to a request in a session, by its name; empty for a reply without an id."""
     if not (reply and reply_id):
         return {}
-    is_here = goes_on.session == session
-    base, start = (goes_on.name, goes_on.supplied) if is_here else ("", 0)
+    is_here = continuation.session == session
+    base, start = (continuation.name, continuation.supplied) if is_here else ("", 0)
     _, data = Append(Tip("", base), tuple(body.elements[start:]), "").block(reply)
     return {block_name(reply_id): data}

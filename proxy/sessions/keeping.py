@@ -1,14 +1,14 @@
 """Writes a conversation back to the store after a request was decided.
 
-A condensation is recorded before the view made from it is sent; the first writer of a record wins. For a caller whom
-the upstream has not accepted yet, it waits for the head of a good reply (`proxy/request/callers.py`). The session
-itself is settled when the upstream has accepted the request: its branch moves on, its new messages become a block, its
-totals rise. The session's document has a revision, so a writer that comes too late reads the document again and applies
-its turn to that.
+A condensation is recorded before the view made from it is sent; the first writer of a record wins. If the upstream has
+not accepted the caller yet, recording is deferred until a good reply begins (`proxy/request/callers.py`). The session
+itself is settled when the upstream has accepted the request: its branch moves on, its new messages become a block, and
+its totals rise. The session's document has a revision. A writer that comes too late reads the document again and
+applies its turn to that.
 
-Every write goes on in a task of the app even if nobody waits for it any more. The last byte of a reply waits for its
-session to be settled as long as the request's patience lasts, and a quarter of the whole patience in any case, so that
-a store that was slow and has recovered is still waited for. A session that is not settled by then is logged.
+Every write runs in a task of the app, even if nobody waits for it any more. The last byte of a reply waits until its
+session is settled: as long as the request's patience lasts, and at least a quarter of the whole patience, so that a
+store that was slow and has recovered is still waited for. If the session is not settled by then, the log says so.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Keeper:
     keeps_text: bool = True
 
     def cards_to_record(self, cards: Sequence[MemoryCard], condensation: str, now: float) -> tuple[MemoryCard, ...]:
-        """Memory cards as they are recorded with a condensation at `now`; none where no text may be kept."""
+        """Memory cards as they are recorded with a condensation at `now`; none if no text may be kept."""
         at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
         dated = (replace(card, condensation=condensation, created_at=card.created_at or at) for card in cards)
         return tuple(dated) if self.keeps_text else ()
@@ -54,8 +54,8 @@ class Keeper:
     def pieces_to_record(self, view: View) -> tuple[Piece, ...]:
         """The pieces of a view's head as they are recorded.
 
-        Where the store keeps no texts, the first user message is among them, so that it stays in views when the client
-        trims it later. Otherwise the stored history has it.
+        If the store keeps no text, they include the first user message, so that it stays in views when the client trims
+        it later. Otherwise the stored history has it.
         """
         pieces = head_pieces(view)
         return pieces if self.keeps_text else with_task(pieces, view.transcript)
@@ -66,7 +66,7 @@ class Keeper:
         `standing` says that a view applies it; otherwise it is only prepared.
         """
         condensation = _beside_reverted(condensation, recognised.condensations)
-        if recognised.trust.holds(self._logged(lambda: self.record(recognised, condensation, standing=standing))):
+        if recognised.trust.defers(self._logged(lambda: self.record(recognised, condensation, standing=standing))):
             return replace(condensation, standing=standing)
         putting = self._put(recognised.key, condensation, standing=standing)
         kept = await self._stored.write(putting, recognised.patience)
@@ -82,7 +82,7 @@ class Keeper:
 
     async def _share(self, recognised: Recognised, kept: Condensation) -> None:
         """Puts the cards of a condensation into the scope that its request names; a failure is only logged."""
-        scope = recognised.scope
+        scope = recognised.card_scope
         if scope is None or not kept.cards:
             return
         now = self.clock()
@@ -98,39 +98,39 @@ class Keeper:
     async def mark_standing(self, recognised: Recognised, condensation: Condensation) -> None:
         """Marks a condensation as applied by a forwarded view; raises `StoreError`.
 
-        A fork that applies a condensation of its ancestors records it as its own: marks are kept with each session.
+        A fork that applies a condensation of its ancestors records it as its own, because each session has its marks.
         """
         own = recognised.session.condensations if recognised.session else ()
-        if any(each.id == condensation.id for each in own):
+        if any(known.id == condensation.id for known in own):
             await self.mark(recognised, record_name(condensation.digest, condensation.depth))
-        elif not recognised.trust.holds(self._logged(lambda: self.mark_standing(recognised, condensation))):
+        elif not recognised.trust.defers(self._logged(lambda: self.mark_standing(recognised, condensation))):
             await self._stored.write(self._put(recognised.key, condensation, standing=True), recognised.patience)
 
     async def mark(self, recognised: Recognised, name: str) -> None:
-        if not recognised.trust.holds(self._logged(lambda: self.mark(recognised, name))):
+        if not recognised.trust.defers(self._logged(lambda: self.mark(recognised, name))):
             await self._stored.write(self._stored.store.mark(recognised.key, name), recognised.patience)
 
     async def mark_logged(self, recognised: Recognised, name: str) -> None:
-        """Makes a mark of the session; a failure is only logged."""
+        """Sets a mark of the session; a failure is only logged."""
         await self._logged(lambda: self.mark(recognised, name))()
 
     async def recorded_since(self, recognised: Recognised) -> list[Condensation]:
-        """The condensations recorded since the session was read, prepared ones too; none where the store fails."""
+        """The condensations recorded since the session was read, including prepared ones; none if the store fails."""
         try:
             session = await recognised.patience.read(self._stored.load(recognised.key))
         except StoreError:
             return []
-        seen = {(each.id, each.standing) for each in recognised.condensations}
-        return [each for each in session.condensations if (each.id, each.standing) not in seen] if session else []
+        seen = {(known.id, known.standing) for known in recognised.condensations}
+        return [known for known in session.condensations if (known.id, known.standing) not in seen] if session else []
 
     async def amend(
         self, recognised: Recognised, change: Callable[[Session], Session], *, creates: bool = True
     ) -> None:
         """Changes a session outside of a turn; a failure is logged, and a session that was deleted stays deleted.
 
-        With `creates`, a session that was not stored when its request came is created.
+        With `creates`, a session that was not stored when its request arrived is created.
         """
-        if recognised.trust.holds(lambda: self.amend(recognised, change, creates=creates)):
+        if recognised.trust.defers(lambda: self.amend(recognised, change, creates=creates)):
             return
 
         def changed(stored: Session | None) -> Session | None:
@@ -144,7 +144,7 @@ class Keeper:
             self._stored.outage.failed("a session was not amended", error)
 
     def _logged(self, write: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-        """A write that is made later, when nobody waits for its failure."""
+        """The same write with its failure logged, because nobody waits for it when it is made later."""
 
         async def logged() -> None:
             try:
@@ -174,57 +174,56 @@ class Keeper:
 
     @property
     def refused(self) -> str:
-        """Why the store is known to refuse writes, "" if it is not."""
+        """Why the store refuses writes, as far as is known; "" if it does not."""
         unwritten = self._stored.outage.unwritten
         return unwritten if unwritten in REFUSED_WRITES else ""
 
-    async def settle(self, recognised: Recognised, turn: SessionUpdate) -> str:
-        """Stores the session after this request, and returns why it was not stored in time, "" if it was.
+    async def settle(self, recognised: Recognised, update: SessionUpdate) -> str:
+        """Stores the session after this request. Returns why it was not stored in time, "" if it was.
 
-        A failure is logged. A caller that is cancelled meanwhile changes nothing: the session is stored all the same,
-        and completely.
+        A failure is logged. Even if the caller is cancelled meanwhile, the session is stored completely.
         """
         try:
-            await self._stored.write(self._settle(recognised, turn), recognised.patience, is_last=True)
+            await self._stored.write(self._settle(recognised, update), recognised.patience, is_last=True)
         except StoreError as error:
             self._stored.outage.failed("the session was not stored before the reply's last byte", error)
             return error.reason
         return ""
 
-    async def _settle(self, recognised: Recognised, turn: SessionUpdate) -> None:
-        async with self._stored.turn(recognised.key):
+    async def _settle(self, recognised: Recognised, update: SessionUpdate) -> None:
+        async with self._stored.lock(recognised.key):
             for _ in range(TRIES):
                 stored_tip = recognised.session.tip if recognised.session else Tip()
                 # A repetition of this very append does not count.
-                if turn.tip is not None and stored_tip != turn.tip_before and stored_tip.head != turn.tip.head:
+                if update.tip is not None and stored_tip != update.tip_before and stored_tip.head != update.tip.head:
                     raise StoreError("store-contended", "another append to this history was stored first")
-                if await self._save(recognised, turn):
+                if await self._save(recognised, update):
                     for pin in recognised.pins if recognised.session is None else ():
                         await self._stored.store.mark(recognised.key, pin.mark)
                         if not pin.is_live:
                             await self._stored.store.mark(recognised.key, pin.mark_of_end)
                     return
                 stored = await self._stored.load(recognised.key)
-                recognised = _forked_if_moved(recognised._replace(session=stored), turn)
+                recognised = _forked_if_moved(recognised._replace(session=stored), update)
         raise StoreError("store-contended", "other writers were always first")
 
-    async def _save(self, recognised: Recognised, turn: SessionUpdate) -> bool:
-        """Writes the session after a turn with its new blocks; False where another writer was first.
+    async def _save(self, recognised: Recognised, update: SessionUpdate) -> bool:
+        """Writes the session after a turn with its new blocks; False if another writer was first.
 
-        A session that is over its quota is stored without blocks, but not in append mode. A fork that goes on also
-        stores the blocks that it shares with its parent; where these exceed the quota, it goes on inheriting them.
+        A session over its quota is stored without blocks, except in append mode. A fork that continues also stores the
+        blocks that it shares with its parent; if these exceed the quota, it keeps inheriting them.
         """
         before = recognised.session or self._new(recognised)
-        branch = before.find_branch(turn.transcript)
-        session = session_after(before, branch, turn, self.clock())
-        index = (*(nodes_of(turn) if session.is_derived else ()), *(() if turn.tip is not None else turn.blocks))
-        if turn.tip is not None:
-            return await self._stored.save(recognised.key, session, self.ttl, turn.blocks, index)
+        branch = before.find_branch(update.transcript)
+        session = session_after(before, branch, update, self.clock())
+        index = (*(nodes_of(update) if session.is_derived else ()), *(() if update.tip is not None else update.blocks))
+        if update.tip is not None:
+            return await self._stored.save(recognised.key, session, self.ttl, update.blocks, index)
         shared, own = (
-            new_block(turn.transcript, run.start, run.stop, keeps_text=self.keeps_text)
-            for run in unstored_in(before, turn.transcript, branch)
+            new_block(update.transcript, run.start, run.stop, keeps_text=self.keeps_text)
+            for run in unstored_in(before, update.transcript, branch)
         )
-        own |= turn.blocks
+        own |= update.blocks
         inheriting = session._replace(inherited=before.inherited) if before.inherited else session
         for form, blocks in ((session, shared | own), (inheriting, own))[: 2 if shared else 1]:
             try:
@@ -240,8 +239,8 @@ def _new_id(recognised: Recognised) -> str:
 
 
 def _beside_reverted(condensation: Condensation, known: Iterable[Condensation]) -> Condensation:
-    """A new condensation at a depth where no reverted one has its place."""
-    taken = {each.depth for each in known if each.reverted and each.digest == condensation.digest}
+    """A new condensation, at a depth that no reverted one has taken."""
+    taken = {record.depth for record in known if record.reverted and record.digest == condensation.digest}
     depth = next(depth for depth in count(condensation.depth) if depth not in taken)
     return condensation if depth == condensation.depth else replace(condensation, depth=depth)
 
@@ -251,8 +250,8 @@ def is_small(tokens: int, window: int | None) -> bool:
     return tokens < (window // SMALL_SHARE if window is not None else SMALL_TOKENS)
 
 
-def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
-    """`recognised` under a new key if another request has moved its derived session on to another history meanwhile.
+def _forked_if_moved(recognised: Recognised, update: SessionUpdate) -> Recognised:
+    """`recognised` under a new key if another request has meanwhile moved its derived session to another history.
 
     A session without branches was only amended, by a vote or a late summary of this very request.
     """
@@ -261,7 +260,7 @@ def _forked_if_moved(recognised: Recognised, turn: SessionUpdate) -> Recognised:
         session is None
         or not session.is_derived
         or not session.branches
-        or session.find_branch(turn.transcript) is not None
+        or session.find_branch(update.transcript) is not None
     ):
         return recognised
     key = StoreKey(recognised.key.tenant, new_derived_id())

@@ -1,14 +1,14 @@
 """Finds the session of a request: by an explicit id, or by the chain of its messages.
 
-The id is that of the first of several sources that has one: the proxy's own header, other session headers, then members
-of the body. It is valid only inside its tenant, and only names a tree of histories; which records apply is decided by
-the chain of digests, never by the id alone.
+The id comes from the first of several sources that has one: the proxy's own header, other session headers, then members
+of the body. It is valid only inside its tenant, and only names a tree of histories. The chain of digests decides which
+records apply, never the id alone.
 
-Without an id the chain index is asked for the longest known prefix of the transcript. The index is only a hint, so a
+Without an id, the chain index is asked for the longest known prefix of the transcript. The index is only a hint, so a
 session that it names is read and verified before it is continued. A derived session never holds two conversations: a
 transcript that forks from it gets a new id and a link to its parent, whose condensations it may read.
 
-A failure of the store is reported in `Recognised.failure`, and the request goes on as if nothing were stored.
+If the store fails, `Recognised.failure` says so, and the request continues as if nothing were stored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from proxy.errors import BadRequest
 from proxy.http.headers import Headers, lowered_names
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
-from proxy.sessions.cards import Scope, cards_of_scope, scope_key
+from proxy.sessions.cards import CardScope, cards_of_scope, scope_key
 from proxy.sessions.histories import Histories, History, MissingMessages, history_at
 from proxy.sessions.session import (
     CHAT,
@@ -35,7 +35,7 @@ from proxy.sessions.session import (
     Branch,
     Session,
     Wish,
-    may_be_a_window,
+    may_be_newest_part,
     printable_id,
     session_key,
 )
@@ -51,11 +51,11 @@ from strategies.core.transcript import Transcript
 
 _CANDIDATES = 4
 _NEWEST = 16
-"""Nodes that are looked up first: a conversation that goes on is found by one of its last."""
+"""Nodes that are looked up first: a conversation that continues is found by one of its last nodes."""
 _MANY = 1_000
-"""Nodes that take long enough to compute that other requests get their turn afterwards."""
+"""Computing more nodes than this takes so long that other requests get a turn before the look-up."""
 _REMEMBERED = 1_000
-"""Ends of conversations for which the sessions that their next turn will have to read are remembered."""
+"""How many ends of conversations are remembered, each with the sessions that its next turn will read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +86,33 @@ class Recognised(NamedTuple):
     shown_id: str
     patience: Patience
     session: Session | None = None
-    """None where the session is new, or could not be read."""
+    """None if the session is new, or could not be read."""
     branch: Branch | None = None
-    """The branch that the transcript continues; None where it opens a new one."""
+    """The branch that the transcript continues; None if it opens a new one."""
     condensations: tuple[Condensation, ...] = ()
     """The condensations of the session and of its ancestors."""
     patches: tuple[Overlay, ...] = ()
     """Hidden rounds of the session and of its ancestors, the newest last."""
     pins: tuple[Wish, ...] = ()
-    """The pins of the session, or of the one that a new one forks from and takes them over."""
+    """The pins of the session; for a new fork, those of its parent, which it takes over."""
     parent: str | None = None
     """The stored name of the session that a new one forks from."""
     inherited: int = 0
     """How many first messages a new fork shares with its parent."""
     failure: str = ""
-    """The reason of a `StoreError`; "" where the store has answered."""
+    """The reason of a `StoreError`; "" if the store has answered."""
     newest_turn: int = 0
-    """How many of the last messages are the newest turn; 0 where it is not known what the last request had."""
+    """How many of the last messages are the newest turn; 0 if it is not known what the last request had."""
     missing: MissingMessages | None = None
-    """The messages that a client left out which sends a window of its history."""
-    scope: Scope | None = None
+    """The messages left out by a client that sends only the newest part of its history."""
+    card_scope: CardScope | None = None
     trust: Trust = ALWAYS
 
     def last_applied(self, branch: Branch | None) -> str | None:
-        """The id of the condensation in the last view of the request's branch; None where that is not known.
+        """The id of the condensation in the last view of the request's branch; None if that is not known.
 
-        It is "" for a new derived conversation: its requests were sent uncondensed until now, and the condensations of
-        others that begin alike are used only where it must be condensed anyway.
+        It is "" for a new derived conversation: its requests were sent uncondensed until now, and it uses the
+        condensations of conversations that begin alike only if it must be condensed anyway.
         """
         if self.session is None:
             return "" if self.is_derived else None
@@ -177,16 +177,16 @@ class Recogniser:
             self.stored.outage.failed("the store failed", error, is_request=True)
             return blank._replace(failure=error.reason)
 
-    async def with_scope(self, found: Recognised, name: str, *, read: bool) -> Recognised:
-        """The same with the scope of that name; with `read` its cards are read too, unless the store fails."""
+    async def with_card_scope(self, found: Recognised, name: str, *, read: bool) -> Recognised:
+        """`found` with the scope of that name; with `read`, its cards are read too unless the store fails."""
         key = scope_key(found.key.tenant, name)
-        scope = Scope(key, name)
+        scope = CardScope(key, name)
         if read and not found.failure:
             try:
                 scope = scope._replace(cards=cards_of_scope(await found.patience.read(self.stored.load(key))))
             except StoreError as error:
                 self.stored.outage.failed("the cards of a scope were not read", error)
-        return found._replace(scope=scope)
+        return found._replace(card_scope=scope)
 
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
         if identity.id is not None:
@@ -215,7 +215,7 @@ class Recogniser:
             pins=session.pins,
             newest_turn=newest_turn(session, branch, transcript),
         )
-        if not may_be_a_window(session, branch, transcript):
+        if not may_be_newest_part(session, branch, transcript):
             return found
         try:
             return found._replace(missing=await self._align(found, session, transcript))
@@ -232,7 +232,7 @@ class Recogniser:
         return session
 
     async def _align(self, found: Recognised, session: Session, transcript: Transcript) -> MissingMessages | None:
-        """The messages left out by a client that sends a window of its history; None where it does not do that."""
+        """The messages left out by a client that sends only the newest part of its history; None for any other."""
         if len(transcript.chain) < MIN_RUN:
             return None
         heads = {branch.head for branch in session.branches}
@@ -261,18 +261,18 @@ class Recogniser:
             return blank
         path = (found.key.name, *lookup.path(found.session.parent if found.session else found.parent))
         begins = openings(transcript.having(newest_turn=found.newest_turn))
-        for node in (*nodes[:2], *(each.node for each in begins)):
+        for node in (*nodes[:2], *(opening.node for opening in begins)):
             self._recent_paths.put((tenant, node), path)
         return found
 
     async def _match(
         self, lookup: SessionLookup, blank: Recognised, transcript: Transcript, nodes: Sequence[bytes]
     ) -> Recognised | None:
-        """The session by some nodes of the chain, newest first; None where none of them leads to a derived session."""
+        """The session to which some nodes of the chain lead, newest first; None if none leads to a derived session."""
         digests = [digest.hex() for digest in nodes]
         indexed = await lookup.names(digests)
         nearest: tuple[str, Session] | None = None
-        for name in list(dict.fromkeys(indexed[each] for each in digests if each in indexed))[:_CANDIDATES]:
+        for name in list(dict.fromkeys(indexed[digest] for digest in digests if digest in indexed))[:_CANDIDATES]:
             session = await lookup.session(name)
             if session is None or not session.is_derived or session.dialect != blank.identity.dialect:
                 continue
@@ -301,7 +301,7 @@ class Recogniser:
     ) -> History:
         """The history that append mode has stored under an explicit id.
 
-        Raises `StoreError`, with `writes` also where nothing can be stored now.
+        Raises `StoreError`; with `writes`, also if nothing can be stored now.
         """
         try:
             key = StoreKey(tenant, identity.key)
@@ -326,11 +326,11 @@ class Recogniser:
 async def _with_records(lookup: SessionLookup, blank: Recognised, session: Session) -> Recognised:
     """`blank` with the pins of a session, and the condensations and hidden rounds of it and its ancestors.
 
-    A session and its ancestor may have the same condensation: then the session's own copy says whether it stands.
+    If a session and its ancestor have the same condensation, the session's own copy says whether it stands.
     """
     sessions = [session, *await lookup.ancestors(session)]
-    condensations = tuple({each.id: each for one in reversed(sessions) for each in one.condensations}.values())
-    patches = tuple(each for one in reversed(sessions) for each in one.patches)
+    condensations = tuple({record.id: record for one in reversed(sessions) for record in one.condensations}.values())
+    patches = tuple(patch for one in reversed(sessions) for patch in one.patches)
     return blank._replace(condensations=condensations, patches=patches, pins=session.pins)
 
 

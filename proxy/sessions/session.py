@@ -1,17 +1,17 @@
 """A session: what is stored of a conversation between its requests, and how a request finds its branch.
 
-A session has sticky settings, branches, and the condensations of all branches. A branch is a line of history,
-identified by its head, the chain digest of the last message that a client sent on it, and by the chain digest before
-that, since a client may rewrite its last message. A transcript continues the branch whose head, or the node before it,
-lies on its chain; of several such branches it continues the longest. It also continues a branch whose newest turn it
-repeats without the messages in front of the question: some clients move files or context to the end of each request. A
+A session has sticky settings, branches, and the condensations of all branches. A branch is a line of history. Two chain
+digests identify it: its head, which is that of the last message that a client sent on it, and the one before, because a
+client may rewrite its last message. A transcript continues the branch whose head, or the node before it, lies on its
+chain; of several such branches, it continues the longest. It also continues a branch whose newest turn it repeats
+without the messages in front of the question: some clients move files or context to the end of each request. A
 transcript that diverges earlier is a fork: a new branch if the session has an explicit id, a new session if it is
 derived.
 
-What a person asks of a session is stored as marks, which last and need no revision of the document. `pin:NUMBER:NODE`
-pins the message at a chain digest, and `condense:NUMBER:BRANCH` wants a branch condensed. `unpin:NUMBER:NODE` and
-`condensed:NUMBER:BRANCH` say that this is over; what is asked for again has a new number. So replicas that write at the
-same time never undo each other's work, and earlier versions keep what they do not know.
+What a person asks of a session is stored as marks, which are never removed and need no revision of the document.
+`pin:NUMBER:NODE` pins the message at a chain digest, and `condense:NUMBER:BRANCH` asks for a branch to be condensed.
+`unpin:NUMBER:NODE` and `condensed:NUMBER:BRANCH` end this; asking again takes a new number. So replicas that write at
+the same time never undo each other's work, and earlier versions keep marks that they do not know.
 
 Sessions are immutable values, and everything here is pure; the driver reads and writes.
 """
@@ -41,7 +41,7 @@ MAX_SHOWN = 256
 MAIN = "main"
 DERIVED = "derived"
 CHAT = "chat"
-"""The dialect of all that does not name one; sessions of earlier versions do not."""
+"""The dialect of what names none, such as the sessions of earlier versions."""
 MAX_VERDICTS = 16
 MAX_PATCHES = 64
 MAX_PATCH_CHARS = 512 * 1024
@@ -88,28 +88,28 @@ class Branch(NamedTuple):
     anchor: Anchor | None = None
     """The upstream's token count of the last view that has one."""
     reply: str = ""
-    """How the reply to its head ends; "" where that is not known."""
+    """How the reply to its head ends; "" if that is not known."""
     last: bytes = b""
-    """The digest of its last message by itself; empty where an older version stored the branch."""
+    """The digest of its last message by itself; empty if an older version stored the branch."""
     openings: tuple[Opening, ...] = ()
-    """Where its newest turn begins; several places, newest last, where that is not known."""
+    """Where its newest turn begins; the possible places, newest last, if that is not known."""
     may_be_side: bool = False
-    """Whether it may be a side call, such as for a title: one request without tools, which none has continued."""
+    """Whether it may be a side call, such as for a title: a request without tools that no other has continued."""
     applied_at: int = 0
-    """The chain length when that head was first sent, in a dialect that binds reasoning; 0 if unknown."""
+    """The chain length when its last view's head was first sent, in a dialect that binds reasoning; 0 if unknown."""
     shown: str = ""
     """What the head of its last view showed beyond that condensation, in a dialect that binds reasoning."""
 
     @property
     def turn(self) -> int | None:
-        """The chain index at which its newest turn begins; None where that is not known."""
+        """The chain index at which its newest turn begins; None if that is not known."""
         return self.openings[0].place if len(self.openings) == 1 else None
 
     def continues(self, transcript: Transcript, *, answered: bool) -> bool:
-        """Whether a transcript goes on from its head, or from the node before with the last message rewritten.
+        """Whether a transcript continues its head, or the node before it with the last message rewritten.
 
         With `answered`, a rewritten last message counts only if something follows it; otherwise the transcript may be
-        another conversation that began alike. A last message that has moved always counts only then.
+        another conversation that began alike. If the last message has moved, something must follow it in any case.
         """
         shared = self.common_length(transcript.digests)
         if shared == self.length:
@@ -120,7 +120,7 @@ class Branch(NamedTuple):
         return len(transcript.chain) > place + 1 or (shared == self.length - 1 and not answered)
 
     def place_of_last(self, transcript: Transcript) -> int | None:
-        """Where a transcript has its last message, or what rewrote it; None where it does not go on from there."""
+        """Where a transcript has its last message, perhaps rewritten; None if it does not continue from there."""
         shared = self.common_length(transcript.digests)
         if shared >= self.length - 1:
             return self.length - 1 if shared else None
@@ -128,7 +128,7 @@ class Branch(NamedTuple):
         return None if place == self.length - 1 else place
 
     def place_from(self, transcript: Transcript, start: int) -> int | None:
-        """The first place from `start` on, at least 1, of its last message or of one that its reply follows."""
+        """The first place, from `start` (at least 1), of its last message or of one that its reply follows."""
         digests = transcript.digests
         places = range(start, min(len(digests), self.length))
         same = (place for place in places if link(digests[place - 1], self.last) == digests[place])
@@ -149,9 +149,9 @@ class Branch(NamedTuple):
     def is_answered_alike(self, transcript: Transcript, *, must_be_known: bool = False) -> bool:
         """Whether a transcript that continues it may be the same conversation, if it has rewritten the last message.
 
-        Clients rewrite user messages but not tool results, and send the reply that they were given after it, as far as
-        that reply is known; one that is not known proves nothing where it `must_be_known`. An assistant message that
-        the client began is completed by the reply itself.
+        Clients rewrite user messages but not tool results, and then send the reply that they were given. If that reply
+        is not known, it is taken to be the same, unless it `must_be_known`. An assistant message that the client began
+        is completed by the reply itself.
         """
         if has_node(transcript.digests, self.length, self.head):
             return True
@@ -169,7 +169,7 @@ class Branch(NamedTuple):
             return count
         if has_node(digests, count - 1, self.before):
             return count - 1
-        # The last place where the branch's newest turn may begin that the transcript has too.
+        # The last of the places where the branch's newest turn may begin that the transcript has too.
         return next((opening.place for opening in reversed(self.openings) if has_node(digests, *opening)), 0)
 
 
@@ -185,7 +185,7 @@ class FailedTry(NamedTuple):
     """The id of the condensation in the view; "" if there was none."""
     tokens: int
     reason: str = ""
-    """Why there is no record; "" where no model was asked and no judge wanted one."""
+    """Why there is no record; "" if no model was asked and no judge wanted one."""
     judged: bool = False
     branch: str = ""
     at: float = 0.0
@@ -200,7 +200,7 @@ class Wish(NamedTuple):
     what: str
     """The chain digest after the message, in hex, or the name of the branch."""
     is_live: bool = True
-    """Whether the message was not unpinned, or no request has tried to condense the branch yet."""
+    """Whether the message is still pinned, or the branch still waits for a request that tries to condense it."""
     kind: str = PIN
 
     @property
@@ -231,7 +231,7 @@ class Session(NamedTuple):
     """The stored name of the session that this one forked from."""
     settings: Mapping[str, Any] = NOTHING
     strategy: str = ""
-    """The pipeline of the last turn, whoever chose it; "" where an earlier version wrote the session."""
+    """The pipeline of the last turn, whoever chose it; "" if an earlier version wrote the session."""
     branches: tuple[Branch, ...] = ()
     """The branches that were used last, at most `MAX_BRANCHES`."""
     branches_opened: int = 0
@@ -242,9 +242,9 @@ class Session(NamedTuple):
     condensations: tuple[Condensation, ...] = ()
     """The condensations of all branches, prepared and standing; each is stored in a record of its own."""
     pins: tuple[Wish, ...] = ()
-    """The messages that a person pinned, in that order, also those that were unpinned; each is stored as a mark."""
+    """The messages that a person pinned, oldest pin first, including those unpinned later; each is stored as a mark."""
     wishes: tuple[Wish, ...] = ()
-    """The branches that a person wants condensed, also those that were; each is stored as a mark."""
+    """The branches that a person wants condensed, including those that were since; each is stored as a mark."""
     tip: Tip = Tip()
     """The end of the history that append mode has stored."""
     verdicts: tuple[Verdict, ...] = ()
@@ -261,7 +261,7 @@ class Session(NamedTuple):
     forked_after: int = 0
     """How many first messages the session shares with its parent."""
     rewriting_refused: bool = False
-    """Whether the upstream took a request only as it came, not as it was rewritten; nothing is rewritten any more."""
+    """Whether the upstream accepted a request only as the client wrote it; then nothing is rewritten any more."""
     dialect: str = CHAT
     """The name of the protocol that its messages are in; it is never replayed in another one."""
     revision: int = 0
@@ -272,7 +272,7 @@ class Session(NamedTuple):
         return self.source == DERIVED
 
     def find_branch(self, transcript: Transcript) -> Branch | None:
-        """The branch that a transcript continues; None where it opens a new one."""
+        """The branch that a transcript continues; None if it opens a new one."""
         continued = [branch for branch in self.branches if branch.continues(transcript, answered=self.is_derived)]
         if len(continued) < 2:
             return continued[0] if continued else None
@@ -287,12 +287,12 @@ class Session(NamedTuple):
         return MAIN if is_free else branch_name(self.branches_opened + 1)
 
     def cards(self, condensations: Iterable[Condensation] | None = None) -> list[MemoryCard]:
-        """The memory cards of condensations, by default of all of the session's, and those that a person wrote.
+        """The memory cards of condensations, by default of all in the session, and those that a person wrote.
 
-        Oldest first. A card that a later one contradicts is among them, marked as superseded.
+        Oldest first. They include cards that a later one contradicts, marked as superseded.
         """
         sources = self.condensations if condensations is None else condensations
-        recorded = [card for each in sorted(sources, key=lambda each: each.created_at) for card in each.cards]
+        recorded = [card for record in sorted(sources, key=lambda record: record.created_at) for card in record.cards]
         cards = sorted((*recorded, *self.added_cards), key=lambda card: card.created_at)
         return [card for card in settled_cards(tuple(cards)) if card.id not in self.forgotten_ids]
 
@@ -312,10 +312,10 @@ class Session(NamedTuple):
         """
         if patch is None and not self.patches:
             return self
-        kept = [each for each in self.patches if not (each.at <= covered and has_node(digests, each.at, each.anchor))]
+        kept = [one for one in self.patches if one.at > covered or not has_node(digests, one.at, one.anchor)]
         if patch is not None:
-            kept = [*(each for each in kept if (each.anchor, each.at) != (patch.anchor, patch.at)), patch]
-        texts = ((piece.raw for piece in each.pieces if isinstance(piece, Literal)) for each in reversed(kept))
+            kept = [*(other for other in kept if (other.anchor, other.at) != (patch.anchor, patch.at)), patch]
+        texts = ((piece.raw for piece in overlay.pieces if isinstance(piece, Literal)) for overlay in reversed(kept))
         sizes = accumulate(sum(map(len, raws)) for raws in texts)
         fitting = sum(1 for size in sizes if size <= MAX_PATCH_CHARS)
         return self._replace(patches=tuple(kept[max(len(kept) - min(fitting, MAX_PATCHES), 0) :]))
@@ -324,11 +324,11 @@ class Session(NamedTuple):
         return self._replace(totals={**self.totals, **{name: self.totals.get(name, 0) + more[name] for name in more}})
 
 
-def may_be_a_window(session: Session, branch: Branch | None, transcript: Transcript) -> bool:
+def may_be_newest_part(session: Session, branch: Branch | None, transcript: Transcript) -> bool:
     """Whether a transcript may be the newest part of a stored branch: it continues no branch from its beginning.
 
-    It may also be one if it continues `branch` with the last message rewritten, and the session has other branches:
-    that branch may have begun as such a window itself.
+    It may also be one if it continues `branch` with the last message rewritten and the session has other branches: that
+    branch may itself have begun in the middle of another.
     """
     if branch is None:
         return bool(session.branches)
@@ -364,12 +364,13 @@ def with_depth(name: str, depth: int) -> str:
 
 
 def wishes_in(marks: frozenset[str], kind: str) -> tuple[Wish, ...]:
-    """All wishes of a kind among the marks of a session, also those that are over, in the order they were made."""
-    found = (Wish(int(each[2]), each[3], kind=kind) for each in map(_MARK.fullmatch, marks) if each and each[1] == kind)
+    """All wishes of a kind among the marks of a session, including those that are over, in the order they were made."""
+    matches = filter(None, map(_MARK.fullmatch, marks))
+    found = (Wish(int(match[2]), match[3], kind=kind) for match in matches if match[1] == kind)
     return tuple(sorted(wish._replace(is_live=wish.mark_of_end not in marks) for wish in found))
 
 
 def wish_for(what: str, kind: str, known: Sequence[Wish]) -> Wish:
     """The live wish for something among the `known` ones of its kind, else a new one."""
-    number = 1 + max((each.number for each in known), default=0)
-    return next((each for each in known if each.is_live and each.what == what), Wish(number, what, kind=kind))
+    number = 1 + max((wish.number for wish in known), default=0)
+    return next((wish for wish in known if wish.is_live and wish.what == what), Wish(number, what, kind=kind))

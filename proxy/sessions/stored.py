@@ -26,12 +26,12 @@ from proxy.store.base import Store, StoreError, StoreKey, Write
 
 TRIES = 8
 LAST_SHARE = 0.25
-"""The share of the whole patience that the last write gets at least, however much the steps before it took."""
+"""The least share of the whole patience that the last write gets, however long the steps before it took."""
 TRIAL_EVERY = 2.0
 """Seconds between two trials of whether the store can write."""
 _TRIAL, _TRIAL_BYTES, _TRIAL_TTL = "write-trial", 4_096, 60
 _ANCESTORS = 8
-IN_THREAD = 64 * 1024  # bytes of a write; from here on they are compressed in a thread
+IN_THREAD = 64 * 1024  # bytes of a write; larger ones are compressed in a thread
 NONE: Mapping[str, bytes] = MappingProxyType({})
 
 _log = logging.getLogger(__name__)
@@ -56,12 +56,12 @@ class StoredSessions:
     def patience(self) -> Patience:
         return Patience(self._timeout)
 
-    def turn(self, key: StoreKey) -> asyncio.Lock:
+    def lock(self, key: StoreKey) -> asyncio.Lock:
         """The lock under which this process writes a session, so that only another replica can have written first."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     async def blocks(self, key: StoreKey, session: Session) -> dict[str, bytes]:
-        """All blocks of a session and of the parents that it inherits messages from; raises `StoreError`."""
+        """All blocks of a session and of the parents from which it inherits messages; raises `StoreError`."""
         blocks = await self.store.blocks(key)
         parent: Session | None = session
         while parent and parent.inherited and parent.parent:
@@ -86,7 +86,7 @@ class StoredSessions:
     ) -> bool:
         """Writes a session, its new blocks, and index entries for the digests in `index`.
 
-        Returns False where another writer was first; raises `StoreError`.
+        Returns False if another writer was first; raises `StoreError`.
         """
         meta = encode_session(session)
         size = len(meta) + sum(map(len, blocks.values()))
@@ -103,15 +103,15 @@ class StoredSessions:
     async def change(
         self, key: StoreKey, change: Callable[[Session | None], Session | None], ttl: int
     ) -> Session | None:
-        """Writes the session that `change` returns for the stored one; tries again where other writers come first.
+        """Writes the session that `change` returns for the stored one; tries again if other writers come first.
 
-        `change` gets None where there is no session, and returns None where nothing is to be written; then this
-        returns None too. Raises `StoreError`.
+        `change` gets None if there is no session, and returns None if nothing is to be written; then this returns None
+        too. Raises `StoreError`.
         """
-        async with self.turn(key):
+        async with self.lock(key):
             for _ in range(TRIES):
                 session = await self.load(key)
-                # In a thread, since comparing memory cards with each other takes time.
+                # In a thread, because comparing memory cards with each other takes time.
                 changed = await asyncio.to_thread(change, session)
                 if changed is None:
                     return None
@@ -120,13 +120,13 @@ class StoredSessions:
         raise StoreError("store-contended", "other writers were always first")
 
     async def in_time(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of work that has one step; raises `StoreError` where it takes longer than the timeout."""
+        """The result of work that has one step; raises `StoreError` if it takes longer than the timeout."""
         return await Patience(self._timeout).read(work)
 
     async def write(self, work: Coroutine[Any, Any, T], patience: Patience, *, is_last: bool = False) -> T:
         """The result of `work`, which runs in a task of its own within the timeout, whether or not anybody waits.
 
-        Raises `StoreError` where it fails, or is not done when the patience is used up. The last write of a request
+        Raises `StoreError` if it fails, or is not done when the patience is used up. The last write of a request
         (`is_last`) gets at least `LAST_SHARE` of the whole patience.
         """
         task = asyncio.create_task(Patience(self._timeout).read(work))
@@ -135,7 +135,7 @@ class StoredSessions:
         try:
             return await patience.wait_for(task, LAST_SHARE * patience.total if is_last else 0.0)
         except asyncio.CancelledError:
-            # Nobody hears of a failure any more, so it is noted here.
+            # Nobody would hear of a failure any more, so it is noted here.
             task.add_done_callback(self._note_failure)
             raise
 
@@ -177,7 +177,7 @@ class StoredSessions:
 
 @dataclass(slots=True, eq=False)
 class SessionLookup:
-    """Reads a tenant's sessions for one request; the `likely` ones come with the first names."""
+    """Reads a tenant's sessions for one request; the `likely` ones are read together with the first names."""
 
     _stored: StoredSessions
     tenant: str
@@ -190,7 +190,7 @@ class SessionLookup:
         found = await self._stored.store.find(self.tenant, digests, likely)
         self._stored.outage.answered()
         for name in likely:
-            # One that cannot be read is left out: nothing says yet that it is needed.
+            # One that cannot be read is left out, because it may not be needed.
             with suppress(StoreError):
                 self._sessions[name] = self._stored.records.session(found.snapshots.get(name))
         return found.names

@@ -1,7 +1,7 @@
-"""A turn: where the newest one of a transcript begins, and what a request changes in its session.
+"""Turns: where the newest one of a transcript begins, and what a request changes in its session.
 
-Which messages are new is known from the branch that the transcript continues, and where some were taken out or moved,
-from the places where the branch's last turn may have begun. Everything here is pure; `keeping` reads and writes.
+The branch that a transcript continues shows which messages are new. If some were removed or moved, the places where the
+branch's last turn may have begun show it. Everything here is pure; `keeping` reads and writes.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class SessionUpdate(NamedTuple):
     """A memory block that stays at its place in later views."""
     memory_tokens: int = 0
     rewriting_refused: bool = False
-    """Whether the upstream took the request only as it came."""
+    """Whether the upstream accepted the request only as the client wrote it."""
     shown: str = ""
-    """What the view's head shows beyond its record, where reasoning is bound to it."""
+    """What the view's head shows beyond its record, in a dialect that binds reasoning."""
     economy: Mapping[str, Any] = NOTHING
     """What the economy advises, for people to read."""
 
@@ -73,7 +73,7 @@ def openings(transcript: Transcript) -> tuple[Opening, ...]:
 
 
 def places_since(branch: Branch, transcript: Transcript, shared: int) -> list[int] | None:
-    """The places of the messages that the branch's last request did not have; None where that is not known."""
+    """The places of the messages that the branch's last request did not have; None if that is not known."""
     size = len(transcript.chain)
     if shared >= branch.length - 1:
         return list(range(branch.length, size))
@@ -82,19 +82,19 @@ def places_since(branch: Branch, transcript: Transcript, shared: int) -> list[in
         return None
     if place < branch.length - 1:
         return list(range(place + 1, size))
-    # It stands where it stood: what was in front of it has changed.
+    # It has kept its place, and what was in front of it has changed.
     return [i for i in range(shared, size) if i != place] if branch.turn == shared else None
 
 
 def newest_turn(session: Session, branch: Branch | None, transcript: Transcript, inherited: int = 0) -> int:
-    """How many of its last messages are the newest turn of a transcript that continues a session, on this branch.
+    """The length in messages of the newest turn of a transcript that continues a session on this branch.
 
-    The turn begins with the first user message that the last request did not have, or where it began at that request.
-    0 where the transcript does not have the last message of that request. A fork shares its first `inherited` messages
-    with the session.
+    The turn begins with the first user message that the last request did not have; if there is none, where it began at
+    that request. The length is 0 if the transcript does not have the last message of that request. A fork shares its
+    first `inherited` messages with the session.
     """
     digests = transcript.digests
-    branch = branch or max(session.branches, key=lambda each: each.last_used, default=None)
+    branch = branch or max(session.branches, key=lambda known: known.last_used, default=None)
     if branch is None:
         return 0
     shared = max(branch.common_length(digests), inherited)
@@ -103,7 +103,7 @@ def newest_turn(session: Session, branch: Branch | None, transcript: Transcript,
         return 0
     users = [i for i in new if transcript.chain[i].role is Role.USER]
     if users:
-        # More of them are turns that the client had with another model, and not what belongs to one question.
+        # More of them do not belong to one question: they are turns that the client had with another model.
         return len(digests) - users[0 if len(users) <= MAX_OPENINGS else -1]
     return len(digests) - branch.turn if branch.turn is not None and branch.turn <= shared else 0
 
@@ -113,10 +113,10 @@ def session_after(session: Session, branch: Branch | None, update: SessionUpdate
     moved = _moved(session, branch, update, now)
     opened = session.branches_opened + (branch is None)
     if branch is not None:
-        others = [each for each in session.branches if each.name != moved.name]
+        others = [other for other in session.branches if other.name != moved.name]
     else:
         renamed = branch_name(opened)
-        others = [each._replace(name=renamed) if each.name == moved.name else each for each in session.branches]
+        others = [other._replace(name=renamed) if other.name == moved.name else other for other in session.branches]
     patched = session
     if update.patch or update.memory_patch or session.patches:
         for patch in (update.memory_patch, update.patch):
@@ -147,7 +147,7 @@ def session_after(session: Session, branch: Branch | None, update: SessionUpdate
         saved_tokens=saved,
         tip=update.tip or session.tip,
         economy=update.economy or session.economy,
-        # A fork that goes on is a conversation of its own: from now on it stores all of its blocks.
+        # A fork that continues is a conversation of its own: from now on it stores all of its blocks.
         inherited=session.inherited if branch is None else 0,
         rewriting_refused=session.rewriting_refused or update.rewriting_refused,
     )
@@ -195,20 +195,20 @@ def _seen_after(
 def unstored_in(session: Session, transcript: Transcript, branch: Branch | None) -> tuple[range, range]:
     """Which messages of a transcript have no blocks in a session yet, as two ranges, each stored as one block.
 
-    `branch` is the one that the transcript continues. The first range are the messages inherited from the parent that
-    have to be stored now; the second one ends with the transcript.
+    `branch` is the one that the transcript continues. The first range is the messages inherited from the parent that
+    have to be stored now; the second ends with the transcript.
     """
     end = len(transcript.chain)
     if branch is None:
         return range(0), range(0 if session.branches else session.inherited, end)
     shared = branch.common_length(transcript.digests)
-    # Messages in front of the branch's last question may be gone, also some that were inherited.
+    # Messages in front of the branch's last question may be gone, including inherited ones.
     return range(min(session.inherited, shared)), range(shared, end)
 
 
 def nodes_of(update: SessionUpdate) -> tuple[str, ...]:
-    """The digests that index a derived session: its last two, those of its openings, and of what is condensed."""
+    """The digests that index a derived session: its last two, those of its openings, and the end of its view's head."""
     digests = update.transcript.digests
     condensed = digests[update.covered - 1 : update.covered]
-    nodes = (*(each.node for each in openings(update.transcript)), *condensed, *digests[-2:])
+    nodes = (*(opening.node for opening in openings(update.transcript)), *condensed, *digests[-2:])
     return tuple(dict.fromkeys(node.hex() for node in nodes))

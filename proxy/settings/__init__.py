@@ -1,6 +1,6 @@
-"""Settings: what they are (`loading`, `tables`) and what their values may be (`values`).
+"""Settings: their keys (`loading`, `tables`) and checks of their values (`values`).
 
-`sources` reads them from the command line, the environment and the file, and says what is wrong with them.
+`sources` reads them from the command line, the environment and the file, and puts what is wrong into words.
 """
 
 from proxy.settings.loading import Settings, load_settings

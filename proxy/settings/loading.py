@@ -1,8 +1,8 @@
 """Loads the settings: command line > environment (`CONDENSER_`, nested with `__`) > TOML file > defaults.
 
 Every key is declared here or in `tables`; any other key is an error. `CONDENSER_…_FILE` reads a value from a file, so
-that secrets need not be in the environment. The tables of the strategies (`[mask]`, `[half-window]`, …) are checked
-against the options that the strategies declare.
+secrets need not be in the environment. The tables of strategies (`[mask]`, `[half-window]`, …) are checked against the
+options that the strategies declare.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _Control = Annotated[str, AfterValidator(str.lower), AfterValidator(_known_contr
 
 
 class ControlSettings(Table):
-    """Which controls clients may set, by header, member of the body or suffix of the model."""
+    """The controls that clients may set, by header, member of the body or suffix of the model."""
 
     allow: Annotated[tuple[_Control, ...], BeforeValidator(split_at_commas)] = ("*",)
     max_window: int = Field(0, ge=0)
     own_calls: bool = True
 
     def check(self, controls: Controls) -> None:
-        """Raises `BadRequest` that names a control that a client may not set, or not so."""
+        """Raises `BadRequest` if a client may not set one of these controls, or not to this value."""
         for key, param in controls.params.items():
             if key not in self.allow and "*" not in self.allow:
                 raise BadRequest(f"{param}: this proxy accepts no {key} from clients.", param=param)
@@ -108,7 +108,7 @@ class Settings(BaseSettings):
         return next((entry for entry in self.models if fnmatchcase(model, entry.match)), None)
 
     def own(self, key: str, model: str) -> Any:
-        """The value of a key of `[[models]]` for a model: its entry's, else the general setting."""
+        """The value of a key of `[[models]]` for a model: that of its entry, else the general setting."""
         value = getattr(self.for_model(model), key, None)
         return attrgetter(ELSEWHERE.get(key, key))(self) if value is None else value
 
@@ -124,7 +124,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(**given: Any) -> Settings:
-    """The settings, with `given` (from the command line) on top; raises `SettingsError` in plain words."""
+    """The settings, overridden by `given` (from the command line); raises `SettingsError` in plain words."""
     try:
         return Settings(**given)
     except ValidationError as error:

@@ -1,8 +1,8 @@
-"""Where settings come from, and what is wrong with them.
+"""Reads settings from their sources, and says what is wrong with them.
 
-Every source (the command line, the environment, the TOML file) becomes a tree of tables in one spelling (`normalized`)
-before they are merged. pydantic says what is wrong with a value; a line for each key adds the nearest known key, the
-value itself if it can be no secret, and the option, variable or file that it is from.
+Every source (the command line, the environment, the TOML file) becomes a tree of tables in one spelling (`normalized`);
+then the trees are merged. pydantic says what is wrong with a value. The error has a line for each wrong key, with the
+nearest known key, the value itself if it cannot be a secret, and the option, variable or file that set it.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from strategies.core.options import Options, expand_mode, fill_options
 PREFIX = "CONDENSER_"
 CONFIG_VARIABLE = "CONDENSER_CONFIG"
 _MAX_SHOWN = 400
-"""Characters of a line that tells what is wrong."""
+"""Maximum characters of a line of the error."""
 _AT_TOP = {"log_format": "format", "log_level": "level"}
-"""Keys of `[log]` that may also be at the top, as `CONDENSER_LOG_FORMAT` is; the table's own key wins."""
+"""Keys of `[log]` that may also be at the top level, like `CONDENSER_LOG_FORMAT`; the table's own key wins."""
 _STRATEGIES = {name.replace("-", "_"): name for name in TABLE}
-"""The tables of strategies, as variables of the environment spell them."""
+"""The tables of strategies by their spelling in environment variables."""
 COMMAND_LINE: Mapping[tuple[str, ...], str] = {
     **{(key,): f"--{key}" for key in ("host", "port", "workers", "strategy", "window")},
     ("upstream", "base_url"): "--upstream",
     ("store", "url"): "--store",
 }
-"""The options of the command line, by the path of the key that each sets."""
+"""The options of the command line, by the path of the key that they set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Takes the place of a value that could not be read, so that validation reports it together with other errors."""
+    """Takes the place of a value that could not be read, so that validation reports it with all other errors."""
 
     problem: str
 
 
 def normalized(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` in the one spelling that the settings declare.
+    """`data` in the spelling that the settings declare.
 
     Tables of strategies move into `options`, and `background = "idle"` becomes `background.mode`.
     """
@@ -66,7 +66,7 @@ def normalized(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(table: Any, values: Any) -> Any:
-    """Both as one table; `values` alone, for validation to refuse, if one of them is no table."""
+    """Both as one table; if one of them is no table, `values` alone, which validation refuses."""
     return {**table, **values} if isinstance(table, Mapping) and isinstance(values, Mapping) else values
 
 
@@ -93,7 +93,7 @@ def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _value(variable: str, text: str, *, is_file: bool) -> Any:
-    """The text itself or that of the file it names, or the value that it holds if it looks like JSON."""
+    """The value of a variable: its text or that of the file that it names, parsed if it looks like JSON."""
     try:
         read = Path(text).read_text("utf-8").strip() if is_file else text
     except (OSError, ValueError) as error:
@@ -105,7 +105,7 @@ def _value(variable: str, text: str, *, is_file: bool) -> Any:
 
 
 def _unreadable(path: str, error: OSError | ValueError) -> str:
-    """The words for a file that cannot be read; its contents may be a secret and are not quoted."""
+    """The words for a file that cannot be read. Its content may be secret, so it is not quoted."""
     why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
     return f"{path}, which cannot be read: {why}"
 
@@ -121,7 +121,7 @@ def _put(tree: dict[str, Any], tables: Sequence[str], key: str, value: Any) -> N
 
 
 def from_file() -> dict[str, Any]:
-    """What the TOML file that `CONDENSER_CONFIG` names sets."""
+    """The settings in the TOML file that `CONDENSER_CONFIG` names."""
     path = os.environ.get(CONFIG_VARIABLE)
     if not path:
         return {}
@@ -131,11 +131,11 @@ def from_file() -> dict[str, Any]:
         problem = f"{path} is not valid TOML: {error}"
     except (OSError, ValueError) as error:
         problem = f"the settings are in {_unreadable(path, error)}"
-    return {"config": Unreadable(problem)}  # no setting is called so
+    return {"config": Unreadable(problem)}  # there is no setting with this name
 
 
 def trees_by_source(**given: Any) -> dict[str, dict[str, Any]]:
-    """What each source sets for `load_settings` with the same arguments, by the source's name; the first one wins."""
+    """The settings of each source, by its name, for the arguments of `load_settings`; the first source wins."""
     return {"command line": normalized(given), "environment": from_environment(), "file": from_file()}
 
 
@@ -162,7 +162,7 @@ _WORDS = {
     "tuple_type": "must be a list; in the environment it is one in JSON",
     **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a table"),
 }
-"""The kinds of errors for which pydantic's own words do not suit a file of settings.
+"""Kinds of errors for which pydantic's words do not suit settings.
 
 A value in the place of a table may be one of its secrets, so it is not shown.
 """
@@ -170,7 +170,7 @@ _WHY = re.compile(r", (?:unable|got) .*")
 
 
 def option_problems(options: Mapping[str, Mapping[str, Any]]) -> Iterator[InitErrorDetails]:
-    """The options of strategies that are wrong, each by itself, or else together with others of its table."""
+    """What is wrong with options of strategies: with each by itself, else with those of a table together."""
     for strategy, values in options.items():
         if strategy not in TABLE:
             yield InitErrorDetails(type="extra_forbidden", loc=(strategy,), input=values)
@@ -183,7 +183,7 @@ def option_problems(options: Mapping[str, Mapping[str, Any]]) -> Iterator[InitEr
 
 
 def _option_problem(path: tuple[str, ...], values: Mapping[str, Any], declared: Options) -> InitErrorDetails | None:
-    """What is wrong with these options together; `path` leads to the table, or to the only one of them."""
+    """What is wrong with these options together; `path` is that of their table, or of the option if it is only one."""
     value, problem = values.get(path[-1], values), PydanticCustomError("extra_forbidden", "")
     if len(path) == 1 or (path[-1] in _keys_of_options(path[0]) and not isinstance(value, Unreadable)):
         try:
@@ -196,11 +196,8 @@ def _option_problem(path: tuple[str, ...], values: Mapping[str, Any], declared: 
 
 
 def problems_in_words(error: ValidationError, model: type[BaseModel], given: Mapping[str, Any]) -> list[str]:
-    """A line for each key that is wrong, in the order in which the settings declare them.
-
-    `given` is what the command line sets.
-    """
-    # A default that depends on another key is missing if that key is wrong, which has an error of its own.
+    """A line for each wrong key, in the order of their declaration; `given` are the settings of the command line."""
+    # If a key is wrong, a default that depends on it is missing too. The key has an error of its own.
     details = [detail for detail in error.errors() if detail["type"] != "default_factory_not_called"]
     return [line for detail in details for line in _lines(detail, model, given)]
 
@@ -210,10 +207,10 @@ def _lines(detail: Any, model: type[BaseModel], given: Mapping[str, Any]) -> Ite
         yield printable(detail["input"].problem, _MAX_SHOWN)
         return
     path: tuple[str | int, ...] = detail["loc"]
-    # The tables of strategies are at the top, as the user has them.
+    # The user writes the tables of strategies at the top level.
     written = path[1:] if path[0] == "options" and len(path) > 1 else path
     key = ".".join(map(str, written))
-    # A missing key is set nowhere, so the origin is that of its table.
+    # A missing key is set nowhere, so its table's origin is shown.
     origins = _origins(given, path[:-1] if detail["type"] == "missing" else path)
     if detail["type"] != "extra_forbidden":
         where = f" ({origins[0]})" if origins else ""
@@ -235,7 +232,7 @@ def _lines(detail: Any, model: type[BaseModel], given: Mapping[str, Any]) -> Ite
 
 
 def _in_capitals(key: str) -> str:
-    """A key as variables of the environment spell it."""
+    """A key in the spelling of environment variables."""
     return key.upper().replace("-", "_")
 
 
@@ -250,9 +247,9 @@ def _translated(detail: Any) -> str:
 
 
 def _origins(given: Mapping[str, Any], path: Sequence[str | int]) -> list[str]:
-    """Where the key at `path`, or a key of the table there, is set: its option, its variables or the file.
+    """Where the key at `path`, or a key of the table there, is set: the option, the variables or the file.
 
-    The names are those that a user knows. The list is empty for a value that a program has given otherwise.
+    The list is empty for a value that a program has passed.
     """
     if sets(normalized(given), path):
         option = COMMAND_LINE.get(tuple(map(str, path)))
@@ -262,7 +259,7 @@ def _origins(given: Mapping[str, Any], path: Sequence[str | int]) -> list[str]:
 
 
 def _keys_beside(written: Sequence[str | int], model: type[BaseModel]) -> Sequence[str]:
-    """All keys that the table of a key may have."""
+    """All keys that may be in the table of a key."""
     if len(written) > 1 and written[0] in TABLE:
         return _keys_of_options(str(written[0]))
     table: Any = model

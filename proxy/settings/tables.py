@@ -1,7 +1,7 @@
 """The tables of the settings: one class for each, with its keys, their defaults and their bounds.
 
-docs/configuration.md says what each key means. Times are in seconds, sizes in bytes, or in tokens where the name or the
-docs say so.
+docs/configuration.md describes each key. Times are in seconds; sizes are in bytes, or in tokens if the name or the docs
+say so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UpstreamSettings(Table):
     max_connections: int = Field(1_000, gt=0)
     discover: bool = True
     learned_ttl: int = Field(24 * 3600, gt=0)
-    """Seconds for which a learned window, or that a model accepts no tools, is believed."""
+    """Seconds for which the proxy trusts a learned window, or that a model accepts no tools."""
     profile: Profile = ANY
 
 
@@ -54,13 +54,13 @@ class StoreSettings(Table):
     ttl: int = Field(7 * 24 * 3600, gt=0)
     timeout: float = Field(1.0, gt=0)
     content: Literal["full", "digests"] = "full"
-    """`digests` keeps no text of clients' messages: only digests, counts and pieces of our own."""
+    """`digests` keeps no text of clients' messages: only digests, counts and pieces that the proxy wrote."""
     max_session_bytes: int = Field(0, ge=0)
     max_tenant_bytes: int = Field(0, ge=0)
 
     @property
     def keeps_text(self) -> bool:
-        """Whether the text of clients' messages is stored, and not only their digests."""
+        """Whether the text of clients' messages is stored, not only their digests."""
         return self.content == "full"
 
 
@@ -73,18 +73,17 @@ class MarkShares(Table):
     step: float = Field(0.15, ge=0, le=1)
 
     def to_marks(self) -> Marks:
-        """The shares as the strategies use them."""
         return Marks(self.prepare, self.trigger, self.target, self.step)
 
 
 class MarkSettings(MarkShares):
-    """The marks, and the tokens that are held back for a reply."""
+    """The marks, and the tokens that are reserved for a reply."""
 
     reserve: int | None = Field(None, ge=0)
 
 
 class ModelRole(Table):
-    """A model that the proxy calls itself; where `base_url`, `api_key` or `model` is None, as the request has it."""
+    """A model that the proxy calls itself; if `base_url`, `api_key` or `model` is None, the request's own is used."""
 
     base_url: HttpAddress | None = None
     api_key: Secret | None = None
@@ -99,8 +98,8 @@ class SummarizerRole(ModelRole):
 
     window: int | None = Field(None, ge=MIN_WINDOW)
     form: Literal["isolated", "continue", "auto"] = "isolated"
-    """`continue` has the request's model go on from the view itself, so that the upstream's prompt cache is hit; `auto`
-    does so where that is the request's own model and cheaper."""
+    """`continue` makes the request's model continue the view itself, so that the upstream's prompt cache is hit; `auto`
+    does so if no other model is set and it is cheaper."""
 
     @model_validator(mode="after")
     def _continues_with_the_same_model(self) -> Self:
@@ -110,7 +109,7 @@ class SummarizerRole(ModelRole):
 
     @property
     def own_model(self) -> list[str]:
-        """The names of what makes it another model than the request's."""
+        """The keys that make it a model other than the request's."""
         return [name for name in ("base_url", "api_key", "model", "window") if getattr(self, name) is not None]
 
 
@@ -127,7 +126,7 @@ SwitchedMode = Annotated[
 
 
 class BackgroundSettings(Table):
-    """Model calls of our own that no client waits for."""
+    """The proxy's own model calls, for which no client waits."""
 
     mode: Mode = "on"
     concurrency: int = Field(8, gt=0)
@@ -135,7 +134,7 @@ class BackgroundSettings(Table):
 
 
 class MemorySettings(Table):
-    """How messages that were condensed away reach the model again."""
+    """How condensed messages reach the model again."""
 
     default: Literal["off", "inject", "tool", "inject+tool"] = "inject"
     max_tokens: int = Field(800, ge=64)
@@ -148,25 +147,24 @@ class MemorySettings(Table):
 
 
 class LedgerSettings(Table):
-    """Maximum tokens of what replacements repeat word for word; see `strategies.core.ledger`."""
+    """Maximum tokens that replacements repeat word for word; see `strategies.core.ledger`."""
 
     rules_max_tokens: int = Field(1_000, ge=0)
     names_max_tokens: int = Field(700, ge=0)
     facts_max_tokens: int = Field(800, ge=0)
 
     def to_caps(self) -> LedgerCaps:
-        """The caps as the strategies use them."""
         return LedgerCaps(self.rules_max_tokens, self.facts_max_tokens, self.names_max_tokens)
 
 
 class TokenizerSettings(Table):
-    """What tokens are counted with: the folder of the rank files, by default the one installed with the program."""
+    """The folder of the tokenizers' rank files; by default the one that is installed with the program."""
 
     ranks_dir: Annotated[Path | None, BeforeValidator(not_empty)] = None
 
 
 class TenantSettings(Table):
-    """Who owns a session: the `credential`'s tenant, one for all (`fixed`), or `header:NAME` of a trusted proxy."""
+    """The tenant of a request: by its `credential`, one for all (`fixed`), or by `header:NAME` of a trusted proxy."""
 
     source: TenantSource = Field("credential", alias="from")
     trusted_proxies: Networks = ("127.0.0.1", "::1")
@@ -184,13 +182,13 @@ class TenantSettings(Table):
 
 
 class AdminSettings(Table):
-    """Who may see and delete sessions: holders of the token. If unset, one is made where only this machine can ask."""
+    """Holders of the token may see and delete sessions. The default is none, or a token file on a loopback address."""
 
     token: Secret | None = None
 
 
 class SessionSettings(Table):
-    """How a request says what it goes on from."""
+    """How a request names its session."""
 
     headers: HeaderNames = (
         "x-session-id",
@@ -206,7 +204,7 @@ class SessionSettings(Table):
 
 
 class ServerSettings(Table):
-    """Which hosts the server answers to besides addresses and localhost, and the origins of pages that may use it."""
+    """The hosts that the server answers to besides addresses and localhost, and the web pages that may use it."""
 
     hosts: HostNames = ()
     origins: Origins = ()
@@ -220,14 +218,14 @@ class LogSettings(Table):
 
 
 class DrainSettings(Table):
-    """What happens between a signal to stop and the end, in seconds."""
+    """The time between a signal to stop and the end, in seconds."""
 
     delay: float = Field(0.0, ge=0)
     timeout: float = Field(30.0, ge=0)
 
 
 class LimitSettings(Table):
-    """Upper bounds for one request; docs/security.md says what each is for."""
+    """Upper bounds for requests and connections; docs/security.md says what each is for."""
 
     body: int = Field(64 * 1024 * 1024, gt=0)
     messages: int = Field(10_000, gt=0)
@@ -249,7 +247,7 @@ Economy = Literal["off", "advise", "auto"]
 
 
 class ModelPrices(Table):
-    """What a million tokens cost, in any one currency."""
+    """The prices of a million tokens, all in one currency."""
 
     input: float = Field(ge=0)
     cached_input: float = Field(default_factory=lambda data: data["input"], ge=0)
@@ -257,19 +255,18 @@ class ModelPrices(Table):
     output: float = Field(0.0, ge=0)
 
     def to_prices(self) -> Prices:
-        """The prices for the cost model."""
         return Prices(self.input, self.cached_input, self.cache_write, self.output)
 
 
 class CostSettings(Table):
-    """When a condensation that is not needed yet is worth its cost, for models that have prices."""
+    """When a condensation that is not needed yet is worth its cost, for models with prices."""
 
     payback_turns: float = Field(8.0, ge=0)
     cache_lifetime: float = Field(300.0, ge=0)
 
 
 class ModelSettings(Table):
-    """Settings for the models whose names match; the first entry that matches wins. None leaves a key to the tables."""
+    """Settings for models whose name matches; the first match wins. None leaves a key to the general setting."""
 
     match: Text
     window: int | None = Field(None, ge=MIN_WINDOW)
@@ -287,10 +284,10 @@ class ModelSettings(Table):
 
 
 ELSEWHERE = {"reserve": "marks.reserve", "background": "background.mode", "profile": "upstream.profile"}
-"""Keys of `[[models]]` whose general setting has another name."""
+"""Keys of `[[models]]` whose general setting has another path."""
 
 
 def data_directory() -> Path:
-    """The folder for this user's data: `$XDG_DATA_HOME/condenser`, by default in `~/.local/share`."""
+    """The folder for this user's data: `$XDG_DATA_HOME/condenser`, by default `~/.local/share/condenser`."""
     home = os.environ.get("XDG_DATA_HOME")
     return (Path(home) if home else Path.home() / ".local" / "share") / "condenser"

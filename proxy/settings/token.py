@@ -1,4 +1,4 @@
-"""The token of the admin API: from the settings, else from a file next to the embedded store."""
+"""The token of the admin API: from the settings, else from a file beside the embedded store."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ TOKEN_FILE = "admin.token"  # noqa: S105
 
 
 def admin_token(settings: Settings) -> str | None:
-    """The token of the settings, else the one in the token file, which is created if need be; None if there is neither.
+    """The token of the settings, else that of the token file, which is created if necessary; None if there is neither.
 
-    There is a token file only for a proxy that listens on a loopback address.
+    Only a proxy that listens on a loopback address has a token file.
     """
     if settings.admin.token is not None:
         return settings.admin.token.get_secret_value()
@@ -24,16 +24,16 @@ def admin_token(settings: Settings) -> str | None:
 
 
 def token_file(settings: Settings) -> Path | None:
-    """The file that holds the token of a proxy with these settings; None where no file does."""
+    """The file that holds the token of a proxy with these settings; None if there is no such file."""
     if settings.admin.token is not None or not is_loopback(settings.host):
         return None
     return path_beside(settings.store.url, TOKEN_FILE)
 
 
 def known_token(settings: Settings, url: str | None = None) -> str | None:
-    """The token for a client of the proxy at `url`: of the settings, else of the token file if that can be read.
+    """The token for a client of the proxy at `url`: from the settings, else from the token file if that can be read.
 
-    The file's token is sent to no other machine, since only a proxy on this one can have made it.
+    The file's token is never sent to another machine, because only a proxy on this one can have made it.
     """
     if settings.admin.token is not None:
         return settings.admin.token.get_secret_value()
@@ -46,7 +46,7 @@ def known_token(settings: Settings, url: str | None = None) -> str | None:
 
 
 def read_token(path: Path) -> str | None:
-    """The token in a file; None where it cannot be read."""
+    """The token in a file; None if it cannot be read."""
     try:
         return path.read_text("ascii").strip()
     except (OSError, ValueError):
@@ -54,7 +54,7 @@ def read_token(path: Path) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host can be reached from this machine only; a name other than `localhost` counts as reachable."""
+    """Whether only this machine can reach a host; any name other than `localhost` counts as reachable by others."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -1,7 +1,7 @@
-"""Checks of settings' values that go beyond types and bounds.
+"""Checks of the values of settings that go beyond types and bounds.
 
-No message quotes a value that may hold a secret. An empty value is refused and never means the default, since it
-mostly comes from a shell variable that is not set.
+No message quotes a value that may be secret. An empty value is refused and never means the default, because it usually
+comes from a shell variable that is not set.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Table(BaseModel):
 
 
 def http_address(value: str) -> str:
-    """The address without a slash at its end, and with `/v1` where it has no path.
+    """The address without a slash at its end, and with `/v1` if it has no path.
 
-    Raises `ValueError` for a text that is no address, and for an address with a credential, because addresses are shown
-    to everyone. Each call appends its own path, so nothing may follow the path of the address.
+    Raises `ValueError` if it is no address, or if it has a credential, because addresses are shown to everyone. Each
+    call appends its own path, so nothing may follow the path of the address.
     """
     if "@" in re.split(r"[/?#]", value.partition("://")[2], maxsplit=1)[0]:
         raise ValueError("must hold no user and no password: a key belongs in api_key, which is beside it")
@@ -35,7 +35,7 @@ def http_address(value: str) -> str:
         parts = urlsplit(value)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        is_address = False  # the message of the error quotes the address
+        is_address = False  # the error itself would quote the address
     if not is_address or not value.isprintable() or set(value) & set(" ?#"):
         raise ValueError("must be http:// or https://, a host and a path, without white space, '?' and '#'")
     url = value.rstrip("/")
@@ -70,7 +70,7 @@ def split_at_commas(value: object) -> object:
 
 
 def matching(pattern: str, what: str) -> AfterValidator:
-    """Checks that a text as a whole matches a pattern; `what` says what it must be."""
+    """Checks that the whole text matches a pattern; `what` says what it must be."""
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):

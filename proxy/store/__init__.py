@@ -12,12 +12,12 @@ that need an account too get it by `?sentinel_username=...&sentinel_password=...
 A client library is imported only by the scheme that needs it. A URL may hold credentials, so logs and errors show
 `redacted(url)`.
 
-A store keeps the bytes that it is given; who writes them compresses them first (`access`). Redis is behind a circuit
-breaker (`breaker`); in a cluster each node has its own. Quotas are enforced by the stores themselves (`base`).
+A store keeps the bytes that it is given; writers compress them first (`access`). Redis is behind a circuit breaker
+(`breaker`); in a cluster each node has its own. The stores themselves enforce quotas (`base`).
 
-The `reason` of a StoreError is one of `REASONS`, whether a store raises it or a writer that gives up. Where a write
+The `reason` of a StoreError is one of `REASONS`, whether a store raises it or a writer that gives up. If a write
 raises, it is unknown whether it happened, except with `store-quota` and `store-contended`: then it did not. All writes
-may be repeated; repeating a `save` that did happen returns False, since its revision is stale by then.
+may be repeated; repeating a `save` that did happen returns False, because its revision is stale by then.
 
 Secrets of an installation are files in the folder of its SQLite store, created once and readable by their owner only.
 """
@@ -64,7 +64,7 @@ async def open_store(
     max_session_bytes: int = 0,
     max_tenant_bytes: int = 0,
 ) -> Store:
-    """Opens the store at `url`. SQLite is opened at once, Redis by the first call, since it may be down when we start.
+    """Opens the store at `url`: SQLite at once, Redis with the first call, because it may be down when we start.
 
     `clock` decides what has expired in SQLite; Redis uses its own clock. Quotas are bytes as stored, 0 for none. Raises
     ValueError for a URL that is not valid, and StoreError for a store that cannot be opened.
@@ -102,7 +102,7 @@ def path_beside(store_url: str, name: str) -> Path | None:
 
 
 def read_or_create(path: Path) -> bytes:
-    """The secret in `path`, created if there is none; processes that start at once all get the same one."""
+    """The secret in `path`, created if there is none; processes that start together all get the same one."""
     if path.exists():
         return path.read_bytes()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

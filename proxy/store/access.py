@@ -1,5 +1,4 @@
-"""How the app asks a store: for how long it waits (`Patience`), what the log says while the store fails (`Outage`),
-values that nothing depends on (`Facts`), and the stored form of values.
+"""What the app needs to use a store: a bound on waiting, one log line for an outage, facts, and compression.
 
 Whoever writes a document, a record, a block, a fact or a handover compresses it. A compressed value begins with two
 bytes: the version of this format, and the codec. Any other value is stored as it is, so values that are older than
@@ -41,9 +40,9 @@ _log = logging.getLogger(__name__)
 
 
 class Patience:
-    """The seconds for which one piece of work, such as a request, may wait for the store in all.
+    """The total seconds for which one piece of work, such as a request, may wait for the store.
 
-    Each step reduces what `remaining` says. Steps that run at the same time are each charged in full.
+    Each step reduces `remaining`. Steps that run at the same time are each charged in full.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -59,9 +58,9 @@ class Patience:
         self.remaining = max(self.remaining - seconds, 0.0)
 
     async def read(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`; raises `StoreError` where it takes longer than what remains.
+        """The result of `work`; raises `StoreError` if it takes longer than what remains.
 
-        Where nothing remains, `work` is not begun.
+        If nothing remains, `work` is not begun.
         """
         left = self.remaining
         if left <= 0:
@@ -78,9 +77,9 @@ class Patience:
             self.remaining = max(self.remaining - (clock() - began), 0.0)
 
     async def wait_for(self, task: asyncio.Future[T], at_least: float = 0.0) -> T:
-        """The result of a task; raises `StoreError` where it takes longer than what remains, and `at_least` seconds.
+        """The result of a task; raises `StoreError` if it takes longer than both what remains and `at_least` seconds.
 
-        A task that is not waited for any longer is not cancelled.
+        A task that is no longer waited for is not cancelled.
         """
         limit = max(self.remaining, at_least)
         clock = asyncio.get_running_loop().time
@@ -101,8 +100,8 @@ class Patience:
 class Outage:
     """Whether the store fails now; `clock` is monotonic, in seconds.
 
-    It logs one line when an outage begins, and one when it ends. A store that cannot write, such as a full or a
-    read-only one, is out too, until something is written again.
+    It logs one line when an outage begins, and one when it ends. A store that cannot write, such as a full or read-only
+    one, counts as failing until something is written again.
 
     `unwritten` is why the last write failed, "" if it did not. `on_write` is called with that after each write.
     """
@@ -115,9 +114,9 @@ class Outage:
     _writes_only: bool = field(default=False, init=False)
 
     def failed(self, what: str, error: StoreError, *, is_request: bool = False) -> None:
-        """Notes that something failed; an error that is no outage is logged each time, any other the first time.
+        """Notes that something failed; an outage is logged when it begins, any other error each time.
 
-        With `is_request` a request has to do without the store.
+        With `is_request`, a request has to do without the store.
         """
         refuses_writes = error.reason in REFUSED_WRITES
         if error.reason in ANSWERS and not refuses_writes:
@@ -130,7 +129,7 @@ class Outage:
         _log.debug("%s: %s", what, error)
 
     def write_failed(self, error: StoreError) -> None:
-        """Notes that a write has failed because of the store, not because of what was to be written."""
+        """Notes that a write has failed, if the store is the cause and not the value."""
         if error.reason in REFUSED_WRITES or error.reason not in ANSWERS:
             self.unwritten = error.reason
             self._on_write(error.reason)
@@ -151,8 +150,8 @@ class Outage:
 class Facts:
     """Small values of one store that belong to no entry, shared by replicas and kept over a restart.
 
-    Nothing depends on them: a fact that cannot be read is unknown, one that cannot be written is lost, and the log says
-    so.
+    Nothing depends on them: a fact that cannot be read is unknown, one that cannot be written is lost, and both are
+    logged.
     """
 
     _store: Store
@@ -161,7 +160,7 @@ class Facts:
     _outage: Outage
 
     async def get(self, name: str, what: str, patience: Patience | None = None) -> bytes | None:
-        """The value of a fact; None if there is none or it cannot be read, which the log calls `what`."""
+        """The value of a fact, which the log calls `what`; None if there is none or it cannot be read."""
         try:
             stored = await (patience or Patience(self._timeout)).read(self._store.get_fact(name))
             return None if stored is None else decompress(stored)
@@ -183,7 +182,7 @@ class Facts:
 
 
 class _Packing(threading.local):
-    """One compressor per thread, since creating one takes longer than compressing most values."""
+    """One compressor per thread, because creating one takes longer than compressing most values."""
 
     def __init__(self) -> None:
         self.compressor = zstd.ZstdCompressor(LEVEL)
@@ -193,7 +192,7 @@ _packing = _Packing()
 
 
 def compress(data: bytes) -> bytes:
-    """`data` in its stored form: compressed where that makes it smaller."""
+    """`data` in its stored form: compressed if that makes it smaller."""
     if len(data) >= SMALLEST:
         packed = bytes((VERSION, ZSTD)) + _packing.compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
         if len(packed) < len(data):

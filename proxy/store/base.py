@@ -4,7 +4,7 @@ A tenant has entries. Each has a key, and under it:
 
     meta      one document that changes, guarded by a revision: a writer that has not seen the newest one loses
     records   immutable documents by name; the first writer of a name wins and all others get its bytes
-    marks     the names of records that were marked, which lasts
+    marks     names that were marked, mostly of records; a mark is never removed
     blocks    immutable documents by name, read apart from the rest
 
 A tenant also has an index, which maps digests to the names of entries. An item of the index is a hint: it may be
@@ -17,14 +17,14 @@ and error messages, which are older than this distinction, an entry is called a 
 Facts belong to no entry and to no tenant. A fact has a name and a time to live, and the last writer wins. A fact may be
 lost, so it must be something that can be learned again.
 
-A tenant also has leases, by name and for a number of seconds. The holder of a lease does a piece of work that others
-would do too, and may hand its result over to them. Leases only save work: correctness never depends on them.
+A tenant also has leases, each with a name and for a number of seconds. The holder of a lease does a piece of work that
+others would do too, and may hand its result over to them. Leases only save work: correctness never depends on them.
 
 Quotas bound the bytes of one entry, and of all entries of one tenant. The bytes of an entry are those of its meta, and
 of its blocks and records with their names, in stored form. Two rules hold when an entry is full:
 
 - New blocks are refused, and with them the whole `save`: nothing is written, and a StoreError `store-quota` is raised.
-  The store cannot know whether a meta is of use without the blocks that came with it, so it does not store a meta whose
+  The store cannot know whether a meta is useful without the blocks that came with it, so it does not store a meta whose
   blocks it refuses. A `save` without new blocks is never refused.
 - Records may exceed the quotas by a quarter, because losing one costs more: without its condensation, every later turn
   of a conversation condenses again, pays the model again and misses the provider's prompt cache.
@@ -52,7 +52,7 @@ ANSWERS = frozenset(
 )
 
 REFUSED_WRITES = frozenset(("store-full", "store-read-only"))
-"""Answers that last: nothing can be written, while reading goes on."""
+"""Answers that last: nothing can be written, but reading works."""
 
 
 class StoreKey(NamedTuple):
@@ -104,10 +104,10 @@ class Lease(NamedTuple):
 
 
 class Store(Protocol):
-    """The protocol of all stores. Methods raise `StoreError` where they fail, and nothing else."""
+    """The protocol of all stores. Methods raise `StoreError` if they fail, and nothing else."""
 
     async def load(self, key: StoreKey) -> Snapshot | None:
-        """The entry; None where it is unknown or has expired."""
+        """The entry; None if it is unknown or has expired."""
 
     async def save(self, key: StoreKey, write: Write) -> bool:
         """Writes if the stored revision is `write.revision`; else writes nothing and returns False."""
@@ -116,7 +116,7 @@ class Store(Protocol):
         """Stores `record` unless one of that name exists. Returns the bytes that are stored."""
 
     async def mark(self, key: StoreKey, name: str) -> None:
-        """Marks a record. May be repeated."""
+        """Marks a name. May be repeated."""
 
     async def blocks(self, key: StoreKey, names: Sequence[str] | None = None) -> dict[str, bytes]:
         """The blocks of an entry by name: all of them, or those of `names` that exist."""
@@ -124,14 +124,14 @@ class Store(Protocol):
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         """Looks digests up in the index; those that it does not have are left out.
 
-        The entries with the `likely` names are read in the same round trip, each as `load` does.
+        The entries with the `likely` names are read in the same round trip, each as by `load`.
         """
 
     async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
         """Takes a lease for `ttl` seconds, unless another holder has it or has handed a result over.
 
-        The holder renews its lease by the same call. `name` and `holder` consist of the same characters as a key;
-        each attempt at a piece of work has a holder of its own.
+        The holder renews its lease by the same call. `name` and `holder` consist of the same characters as a key; each
+        attempt at a piece of work has a holder of its own.
         """
 
     async def read_lease(self, tenant: str, name: str) -> Lease:
@@ -141,19 +141,19 @@ class Store(Protocol):
         """Ends a lease if the holder still has it. A `handover` that is not empty can be read for `ttl` seconds."""
 
     async def get_fact(self, name: str) -> bytes | None:
-        """The fact of that name; None where there is none, or it has expired. Names are as in `lease`."""
+        """The fact of that name; None if there is none, or it has expired. Names are as in `lease`."""
 
     async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         """Stores a fact for `ttl` seconds, in place of the one with its name."""
 
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
-        """All keys of one tenant or of all tenants that have data, in order; also those that were never saved.
+        """All keys of one tenant or of all tenants that have data, in order, including those that were never saved.
 
         Scans the whole store, so it is for operators and never for a request.
         """
 
     async def delete(self, key: StoreKey) -> bool:
-        """Deletes an entry with all that it has. Returns whether it was ever saved."""
+        """Deletes an entry and everything in it. Returns whether it was ever saved."""
 
     async def ping(self) -> None:
         """Returns once the store has answered."""
@@ -162,7 +162,7 @@ class Store(Protocol):
         """Ends all operations, and closes all connections."""
 
 
-UNBOUNDED = -1  # a room without a bound, as the stores are given it
+UNBOUNDED = -1  # the value of `room` that stands for no bound
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ maximum. A call counts only in the state that it began in: one that ends after t
 
 Only whether the store answers in time matters. A stale revision, an unknown session, an exceeded quota, and a full or
 read-only server are answers; time-outs, refused connections, no free connection, and unexpected errors are failures. A
-caller that gives up changes nothing: its call goes on by itself, and is counted when it ends.
+caller that gives up changes nothing: its call continues by itself, and is counted when it ends.
 
 In a cluster each node has its own breaker, so that a node that is down does not shut off the others.
 """

@@ -4,9 +4,9 @@ Clients are asked lists of `Command`s. `Server` is one server, or the master tha
 connections: a list is one exchange. `Cluster` is redis-py's own client, which finds the node of each command by itself.
 
 Time-outs and retries. By default redis-py sends a command again if its answer was lost, and waits long for a hung
-server. Here getting a free connection, connecting and an exchange have a bound each, and nothing is sent again but a
-script that a server does not know, and what a node of a cluster refuses because another one serves the slot. A URL
-cannot change these bounds.
+server. Here getting a free connection, connecting and an exchange each have a bound. Nothing is sent again, except a
+script that a server does not know, and a command that a cluster node refuses because another node serves the slot. A
+URL cannot change these bounds.
 
 Errors. Every exception of the client becomes a StoreError. Errors of a server or a connection have no cause attached,
 since their texts may quote user names. Any other exception is a defect, of ours or of the client; it is kept as the
@@ -119,16 +119,16 @@ class Server:
             raise ValueError(f"{shown}: an option in the URL is unknown or wrong") from None
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
-        """All answers in order; raises StoreError where any is missing, even if other commands were executed."""
+        """All answers in order; raises StoreError if any is missing, even if other commands were executed."""
         answers = await self._exchange([command.words for command in commands])
-        unknown = [n for n, each in enumerate(answers) if isinstance(each, exceptions.NoScriptError)]
+        unknown = [n for n, answer in enumerate(answers) if isinstance(answer, exceptions.NoScriptError)]
         if unknown:
             full = [commands[n].in_full() for n in unknown]
             for n, answer in zip(unknown, await self._exchange(full), strict=True):
                 answers[n] = answer
-        for each in answers:
-            if isinstance(each, Exception):
-                raise store_error(each, self._shown)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise store_error(answer, self._shown)
         return answers
 
     async def ping(self) -> None:
@@ -136,8 +136,8 @@ class Server:
         await self.ask([Command(("PING",))])
 
     async def keys(self, pattern: str, until: float) -> set[bytes]:
-        """The keys that match, of all servers that take writes; raises `store-timeout` where time runs out."""
-        # By SCAN, since KEYS would block the server for all its clients.
+        """The keys that match, of all servers that take writes; raises `store-timeout` if time runs out."""
+        # By SCAN, because KEYS would block the server for all its clients.
         found: set[bytes] = set()
         cursor = b"0"
         while True:
@@ -174,7 +174,7 @@ class Server:
 class Cluster:
     """The nodes of a cluster, found from some of their addresses.
 
-    Each node has a breaker: while it is down, its slots fail at once and the others go on.
+    Each node has a breaker: while it is down, its slots fail at once and the others continue.
     """
 
     is_one_server = False
@@ -199,7 +199,7 @@ class Cluster:
     async def ping(self) -> None:
         await self._find_nodes()
         masters = self._client.get_primaries()
-        await asyncio.gather(*(self._send(each.name, "PING", target_nodes=each) for each in masters))
+        await asyncio.gather(*(self._send(master.name, "PING", target_nodes=master) for master in masters))
 
     async def keys(self, pattern: str, until: float) -> set[bytes]:
         await self._find_nodes()
@@ -213,7 +213,7 @@ class Cluster:
         await self._client.aclose()
 
     async def _find_nodes(self) -> None:
-        """Finds the nodes if none is known; later the client looks for them again after each failure of one."""
+        """Finds the nodes if none is known; later the client looks for them again whenever one fails."""
         if not self._client.get_primaries():
             await self._guarded("", self._client.initialize)
 
@@ -241,7 +241,7 @@ class Cluster:
                 except exceptions.NoScriptError as unknown:
                     return unknown
                 except AttributeError:
-                    # After a failure the client drops connections, also one that another call has just been given.
+                    # After a failure the client drops connections, even one that another call has just been given.
                     raise StoreError("store-unavailable", f"{self._shown} ({name}) connection dropped") from None
 
 
@@ -257,12 +257,12 @@ async def _answer(connection: AbstractConnection) -> Any:
     try:
         return await connection.read_response(timeout=math.inf)
     except exceptions.ResponseError as error:
-        return error  # not raised, since the answers of the next commands follow
+        return error  # not raised, because the answers of the next commands follow
 
 
 @contextmanager
 def store_errors(shown: str) -> Iterator[None]:
-    """Makes a StoreError of every exception; one that is a defect is its cause, and is logged."""
+    """Turns every exception into a StoreError; a defect becomes its cause, and is logged."""
     try:
         yield
     except StoreError:

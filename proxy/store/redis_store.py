@@ -14,15 +14,14 @@ Keys of one entry share the hash tag in braces, so they are in one slot of a clu
 
 Each operation is one script or one command, so it is atomic, and it renews the time to live in the same step. Scripts
 get their keys as arguments and build none. The keys of the index are in other slots: a single server writes them in the
-entry's script, but in a cluster they are written after it. The hash tag with one
-character of the digest keeps a tenant's index in sixteen slots: a single server looks a transcript up with one command,
-and a cluster with at most sixteen.
+entry's script, but in a cluster they are written after it. The hash tag with one character of the digest keeps a
+tenant's index in sixteen slots: a single server looks up a transcript with one command, a cluster with at most sixteen.
 
-A tenant's usage is in another slot too: it is read before a write, which may then use what the quota leaves, and the
-entry's new size is noted afterwards. So writers at the same moment can exceed the quota by what each of them writes.
-A size is noted as an absolute number, never as a difference: if a note is lost, or a fail-over makes it wrong, the next
-write of that entry corrects it, and the sizes of entries that have expired are taken off the sum. Entries from
-before there was a quota are counted from their next write on.
+A tenant's usage is in another slot too. It is read before a write, which may then use what the quota leaves, and the
+entry's new size is noted afterwards. So simultaneous writers can exceed the quota by what each of them writes. A size
+is noted as an absolute number, never as a difference: if a note is lost, or a fail-over makes it wrong, the next write
+of that entry corrects it. The sizes of expired entries are subtracted from the sum. Entries that are older than the
+quota count once they are written again.
 
 Cancellation. redis-py has been seen to give the answer of a cancelled call to the next caller. So a call runs in a task
 of its own that is never cancelled: a caller that is cancelled, or out of time, leaves it to end within its own bounds.
@@ -88,7 +87,7 @@ class RedisStore:
         if not names:
             return {}
         found = await self._call(self._ask_one(Command(("HMGET", name, *names), name)))
-        return {each: block for each, block in zip(names, found, strict=True) if block is not None}
+        return {digest: block for digest, block in zip(names, found, strict=True) if block is not None}
 
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         return await self._call(self._find(tenant, digests, likely))

@@ -6,8 +6,8 @@ more than the work, so the SQL runs at once. Each call is one job, which is one 
 cancelled, either its job had not begun and is dropped, or it runs to its end by itself; no shield is needed.
 
 Several processes may use one file: it is in WAL mode, and writers wait up to `BUSY` seconds for each other and then
-fail with `store-busy`. Writes begin with BEGIN IMMEDIATE, because SQLite cannot make a transaction wait that has read
-already.
+fail with `store-busy`. Writes begin with BEGIN IMMEDIATE, because SQLite cannot make a transaction wait once it has
+read something.
 
 An entry has one `expires_at`, so that all its rows expire together. A row with revision 0 and no meta is an entry
 that has records and was never saved. Its `bytes` are the size that quotas count, updated in the same transaction; a
@@ -74,7 +74,7 @@ def _job(
         if self._is_closed:
             raise StoreError("store-closed")
         if self._executor is None:
-            # This path runs twice in each request, so it does without a future.
+            # This path runs twice in each request, so it avoids a future.
             return perform(self, *args, **kwargs)
         return await asyncio.wrap_future(self._executor.submit(perform, self, *args, **kwargs))
 
@@ -83,12 +83,12 @@ def _job(
 
 @dataclass(slots=True, eq=False)
 class SqliteStore:
-    """`Store` over the file at `path`, or over memory where that is None."""
+    """`Store` over the file at `path`, or in memory if that is None."""
 
     _clock: Callable[[], float]
     _quotas: Quotas
     _executor: ThreadPoolExecutor | None
-    """None where jobs run at once, on the event loop."""
+    """None if jobs run at once, on the event loop."""
     _connection: sqlite3.Connection = field(init=False)
     _is_closed: bool = field(default=False, init=False)
     _closing: Future[None] = field(default_factory=Future, init=False)
@@ -136,7 +136,7 @@ class SqliteStore:
     def _load(self, now: float, key: StoreKey) -> Snapshot | None:
         found = self._document(now, key)
         if found is None or not found[-1]:
-            # True of nearly all entries. A single statement needs no transaction to be consistent.
+            # So it is with nearly all entries. A single statement needs no transaction to be consistent.
             return found and Snapshot(*found[1:3])
         with transaction(self._connection, "DEFERRED"):
             found = self._document(now, key)
@@ -148,7 +148,7 @@ class SqliteStore:
         return Snapshot(meta, revision, dict(records), frozenset(name for (name,) in marks))
 
     def _document(self, now: float, key: StoreKey) -> tuple[int, bytes, int, bool] | None:
-        """Row, meta and revision of an entry, and whether it has records or marks; None where it was never saved."""
+        """Row, meta and revision of an entry, and whether it has records or marks; None if it was never saved."""
         found = self._rows(
             "SELECT id, meta, revision, EXISTS (SELECT 1 FROM records WHERE session_id = id)"
             " OR EXISTS (SELECT 1 FROM standing WHERE session_id = id) FROM sessions"
@@ -215,7 +215,7 @@ class SqliteStore:
         )
         if names is None:
             return dict(self._rows(select, *key, now))
-        # One JSON argument, as the number of arguments of a statement is limited.
+        # One JSON argument, because the number of arguments of a statement is limited.
         some = " AND digest IN (SELECT value FROM json_each(?))"
         return dict(self._rows(select + some, *key, now, dumps(list(names))))
 
@@ -242,7 +242,7 @@ class SqliteStore:
         with transaction(self._connection, "IMMEDIATE"):
             row, revision, _ = self._live_row(now, key)
             self._rows("DELETE FROM sessions WHERE id = ?", row)
-        # Else the text would stay in the log file until it is written over. It may be busy, and is emptied later then.
+        # Otherwise the text would stay in the log file until it is overwritten. A busy log file is emptied later.
         self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
         return revision > 0
 

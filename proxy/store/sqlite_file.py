@@ -116,7 +116,7 @@ def transaction(connection: sqlite3.Connection, mode: Literal["DEFERRED", "IMMED
 
 
 def open_database(path: Path | None) -> sqlite3.Connection:
-    """Opens the database at `path`, creating it where it is missing; None stands for one in memory."""
+    """Opens the database at `path`, creating it if it is missing; None stands for one in memory."""
     target = ":memory:" if path is None else _private_file(path)
     # Without an isolation level the module starts no transactions of its own.
     connection = sqlite3.connect(target, timeout=BUSY, isolation_level=None)
@@ -138,7 +138,7 @@ def open_database(path: Path | None) -> sqlite3.Connection:
 def version_on_disk(path: Path) -> int | None:
     """The schema version of a file, read without opening it as a database, so that nothing changes.
 
-    None for a file that is no database. Not to be called in a process that has the database open: closing the file
+    None for a file that is no database. Must not be called in a process that has the database open: closing the file
     would drop its locks.
     """
     with path.open("rb") as file:

@@ -2,7 +2,7 @@
 
 Theory of operation. A `Counter` joins the formula of one protocol with one encoding and one price list for pictures. It
 is immutable, so any thread may use it. `Tokenizers` chooses the encoding by the model's name, loads each rank file
-once, and falls back to the estimator, with one warning, where a file is missing or wrong; counting itself never fails.
+once, and falls back to the estimator, with one warning, if a file is missing or wrong; counting itself never fails.
 `CountingPool` keeps long counts away from the event loop: tiktoken releases the interpreter lock, so two workers of its
 own help. Below 16k characters (half a millisecond) the hop would cost more than it saves. Very long texts share a third
 worker, so that no other request waits for their count.
@@ -10,7 +10,7 @@ worker, so that no other request waits for their count.
 Contents that are not text are priced, never tokenized: a picture's base64 as text would be a thousand times too much.
 Members of wrong types are counted in some sensible way: nothing here raises. How a protocol frames messages and tools
 is in its folder (`proxy/endpoints`). What a formula misses is constant for a conversation, and calibration from
-the upstream's `usage` makes it good.
+the upstream's `usage` corrects it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ESTIMATE = "estimate"
 DEFAULT_ENCODING = "o200k_base"
 INLINE_CHARS = 16_384
 LONG_CHARS = 524_288
-"""From here on counting takes a tenth of a second, and hostile text more."""
+"""Counting more takes a tenth of a second, and hostile text takes longer."""
 WORKERS = 2
 AUDIO_BYTES_PER_TOKEN = {"wav": 4_800, "pcm16": 4_800}
 """Ten tokens a second, of 24 kHz 16-bit sound; anything else is taken as 64 kbit/s."""
@@ -64,7 +64,7 @@ class Counter(ABC):
     """Tokens of texts, messages and requests of one tenant, under one protocol. Thread-safe; never raises."""
 
     protocol: ClassVar[str] = ""
-    """What sets the cache keys of a protocol apart from those of others."""
+    """The prefix that sets the cache keys of a protocol apart from those of others."""
     dialect: ClassVar[Dialect]
     name: str
     """`o200k_base`, `cl100k_base` or `estimate`."""
@@ -161,7 +161,7 @@ class Tokenizers:
         self._encoder(DEFAULT_ENCODING)
 
     def states(self) -> dict[str, str]:
-        """Of each encoding `loaded`, `not loaded` or `unavailable`; loads nothing."""
+        """The state of each encoding: `loaded`, `not loaded` or `unavailable`; loads nothing."""
         loaded = {name: "unavailable" if name in self.problems else "loaded" for name in self._encoders}
         return {name: loaded.get(name, "not loaded") for name in sorted(ranks.SPECS)}
 
@@ -226,7 +226,7 @@ def cached_count(count: Callable[[str], int]) -> CountFor:
     """For each tenant `count` with a cache for long texts, such as the summary that is in every view of its session.
 
     Results are kept by a hash, without the text, in two generations: when the younger is full, it becomes the older.
-    Threads that race lose at most an entry. The tenants share the room, but no result.
+    Threads that race lose at most an entry. Tenants share the space, but no results.
     """
     generations: list[dict[bytes, int]] = [{}, {}]
 

@@ -1,10 +1,10 @@
 """Token counts without a vocabulary: a linear model over classes of UTF-8 bytes and pairs of them.
 
 The fallback for a deployment without rank files; it is hardly faster than tiktoken on short messages. Every byte is
-mapped to the mark of its class (a lower-case letter, a digit, the lead byte of a Cyrillic letter, …), and the estimate
-is a weighted number of marks and of some pairs: `0a` tells hex and base64 from prose, and a doubled mark a run, which
-one token covers. The weights are fitted to o200k_base; the UTF-8 length is a hard upper bound. Tests hold the estimate
-within a quarter of the count for all kinds of text that they know.
+mapped to the symbol of its class (a lower-case letter, a digit, the lead byte of a Cyrillic letter, …), and the
+estimate is a weighted sum of symbols and of some pairs: `0a` tells hex and base64 from prose, and a doubled symbol
+shows a run, which one token covers. The weights are fitted to o200k_base; the UTF-8 length is a hard upper bound. Tests
+check that the estimate is within a quarter of the count for all kinds of text in them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLASSES: dict[str, tuple[bytes | range, float]] = {
     "K": (range(0xEA, 0xEE), 0.433),  # Hangul
     "F": (range(0xEE, 0x100), 2.114),  # emoji and rare planes
 }
-"""Each mark with its bytes and its weight."""
+"""Each symbol with its bytes and its weight."""
 _REST = "?"
 _PAIRS = {
     "  ": -1.046,
@@ -42,25 +42,25 @@ _PAIRS = {
     " 0": 1.107,
     "Aa": 0.309,
 }
-_WEIGHTS = {mark: weight for mark, (_, weight) in _CLASSES.items()} | {_REST: 0.988} | _PAIRS
+_WEIGHTS = {symbol: weight for symbol, (_, weight) in _CLASSES.items()} | {_REST: 0.988} | _PAIRS
 
 
 def _table() -> bytes:
     table = bytearray(_REST.encode() * 256)
-    for mark, (members, _) in _CLASSES.items():
+    for symbol, (members, _) in _CLASSES.items():
         for member in members:
-            table[member] = ord(mark)
+            table[member] = ord(symbol)
     return bytes(table)
 
 
-_MARKS = _table()
+_SYMBOLS = _table()
 
 
 def estimate(text: str) -> int:
     """About the tokens that o200k_base makes of `text`: 0 for none, else 1 to its UTF-8 length."""
     if not text:
         return 0
-    marks = text.encode("utf-8", "surrogatepass").translate(_MARKS)
+    symbols = text.encode("utf-8", "surrogatepass").translate(_SYMBOLS)
     # Pairs are counted without overlap.
-    weighed = sum(weight * marks.count(feature.encode()) for feature, weight in _WEIGHTS.items())
-    return max(1, min(round(weighed), len(marks)))
+    weighed = sum(weight * symbols.count(feature.encode()) for feature, weight in _WEIGHTS.items())
+    return max(1, min(round(weighed), len(symbols)))

@@ -1,9 +1,9 @@
 """The tokens of a picture in a message, from its size and the model's family; nothing is fetched or decoded.
 
 The size is read from the first bytes of a `data:` URI. A picture elsewhere, or one whose header is not understood,
-costs the family's upper bound, because an under-count is what overflows a window. The prices are the published ones
-(and those of litellm 1.109): tiles of 512 px after fitting into 2048 and a short side of 768, or patches of 32 px up to
-a cap.
+costs the family's upper bound, because a count that is too low would overflow the window. The prices are the published
+ones (and those of litellm 1.109): tiles of 512 px after fitting into 2048 and a short side of 768, or patches of 32 px
+up to a cap.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def vocabulary(name: str, directory: Path | None = None) -> dict[bytes, int]:
 
 
 def count_in_chunks(text: str, encode: Callable[[str], int]) -> int:
-    """Tokens of a text by `encode`, or estimated where the tokenizer panics; exact up to SAMPLE_CHARS."""
+    """Tokens of a text by `encode`, or estimated if the tokenizer panics; exact up to SAMPLE_CHARS."""
     if len(text) > SAMPLE_CHARS:
         # Evenly spaced chunks, the beginning of the text included.
         pieces = SAMPLE_CHARS // CHUNK_CHARS
@@ -149,7 +149,7 @@ def _guarded(chunk: str, encode: Callable[[str], int]) -> int:
     try:
         return encode(chunk)
     except BaseException as error:
-        # pyo3's PanicException cannot be imported; interrupts and everything else go on.
+        # pyo3's PanicException cannot be imported; interrupts and everything else are passed on.
         if type(error).__name__ != "PanicException":
             raise
         return estimate(chunk)

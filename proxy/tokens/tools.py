@@ -65,7 +65,7 @@ def _type(schema: Mapping[str, object], depth: int) -> str:
     values = schema.get("enum")
     if isinstance(values, list):
         return " | ".join(
-            json.dumps(each, ensure_ascii=False) if isinstance(each, str) else str(each) for each in values
+            json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value) for value in values
         )
     options = schema.get("anyOf") or schema.get("oneOf")
     if isinstance(options, list):

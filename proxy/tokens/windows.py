@@ -1,10 +1,10 @@
 """The bundled table of model windows and prices: data from a file, exact look-ups, no guessing.
 
-A wrong window is believed until a request fails; an unknown one is learned from the upstream. So the table has no names
-of published weights, which servers load with smaller windows than they were made for (deploy/update_models.py). And the
-look-up knows three forms of a name: as written, without a vendor prefix (`openrouter/openai/gpt-4o`), and without the
-date of a snapshot (`gpt-4o-2024-08-06`, `claude-sonnet-4-5@20250929`). A four-digit suffix is no date: `kimi-k2-0905`
-has another window than `kimi-k2`.
+A wrong window is believed until a request fails; an unknown one is learned from the upstream. So the table omits models
+with published weights, which servers often load with smaller windows (deploy/update_models.py). The look-up knows three
+forms of a name: as written, without a vendor prefix (`openrouter/openai/gpt-4o`), and without the date of a snapshot
+(`gpt-4o-2024-08-06`, `claude-sonnet-4-5@20250929`). A four-digit suffix is no date: `kimi-k2-0905` has another window
+than `kimi-k2`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DATE = re.compile(r"[-@]20\d\d-?[01]\d-?[0-3]\d$")
 
 @dataclass(frozen=True, slots=True)
 class ModelWindow:
-    """Limits of one model, in tokens; None where there is no limit besides the window."""
+    """Limits of one model, in tokens; None if there is no limit besides the window."""
 
     window: int
     """Input and output together."""
@@ -48,7 +48,7 @@ class ModelTable:
                 name.lower(): ModelWindow(**{key: entry[key] for key in entry.keys() - {"max_output"}})
                 for name, entry in document.get("models", {}).items()
             }
-            return cls(windows, {name.lower(): Prices(*each) for name, each in document.get("prices", {}).items()})
+            return cls(windows, {name.lower(): Prices(*row) for name, row in document.get("prices", {}).items()})
         except (AttributeError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error
 

@@ -1,9 +1,9 @@
 """Calls to the upstream. No other package knows an HTTP client library.
 
-Clients' requests are forwarded over aiohttp (`forwarding`) as the bytes they are, and their replies come back as
-status, headers and raw chunks. The proxy's own calls send and read JSON over httpx, which no other module imports. A
-client's request also goes that way if aiohttp cannot send it, because a header of it is not UTF-8. Neither library
-follows redirects nor reads proxies from the environment: a request goes where the settings say.
+Clients' requests are forwarded over aiohttp (`forwarding`) as bytes, and their replies come back as status, headers
+and raw chunks. The proxy's own calls send and read JSON over httpx, which no other module imports. A client's request
+goes over httpx too if aiohttp cannot send it, because one of its headers is not UTF-8. Neither library follows
+redirects or reads proxies from the environment: a request goes where the settings say.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["JsonReply", "Upstream", "UpstreamReply", "UpstreamRequest"]
 
 PREFIX = "/v1"
 MAX_ANSWER = 8 * 1024 * 1024
-"""Bytes of an answer to one of the proxy's own calls, unpacked; a longer one is cut, and so cannot be read."""
+"""Maximum bytes of an answer to one of the proxy's own calls, unpacked; a longer one is cut, and so unreadable."""
 _CACHED_PATHS = 64
 _WITH_BODY = ("POST", "PUT", "PATCH")  # even an empty one
 _PROBE_TIMEOUT = 5.0  # seconds
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class Upstream:
-    """One upstream, with a pool of connections for each library; to be made inside of a running event loop."""
+    """One upstream, with a pool of connections for each library; must be made in a running event loop."""
 
     def __init__(self, settings: UpstreamSettings) -> None:
         # httpx reads the same variables, so they need not be passed on.
@@ -57,7 +57,7 @@ class Upstream:
             headers={"accept-encoding": "gzip, deflate"},  # what `Decoder` can bound
             trust_env=False,
             follow_redirects=False,
-            # No cookies are kept: one from the reply to one caller must not be sent on behalf of another.
+            # No cookies are kept: a cookie from one caller's reply must not be sent for another caller.
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         )
 
@@ -70,11 +70,11 @@ class Upstream:
     async def send(self, request: UpstreamRequest) -> UpstreamReply:
         """Forwards a request and returns when the head of the reply has come; the caller must close the reply.
 
-        The length of a body that is known in whole is added to the headers.
+        If the whole body is known, its length is added to the headers.
         Raises `UpstreamUnavailable`, and `BadRequest` for a path that leads out of the base URL.
         """
         method, path, query, headers, body = request
-        # A path cannot change the host, nor lead out of the base URL.
+        # A path cannot change the host or lead out of the base URL.
         url = _url(self._base, _checked(path))
         if query:
             url = f"{url}?{_text(query)}"
@@ -108,9 +108,9 @@ class Upstream:
         return await self._call("POST", _url(self._address(base_url), path), typed, timeout, MAX_ANSWER, data)
 
     async def probe(self) -> int:
-        """Asks for the upstream's model list and returns the status; raises `UpstreamUnavailable`.
+        """Asks for the upstream's model list, with the operator's key if there is one, and returns the status.
 
-        It has the operator's key, if there is one.
+        Raises `UpstreamUnavailable`.
         """
         return (await self.page("/models", self._own_headers, _PROBE_TIMEOUT, 0)).status
 
@@ -119,8 +119,8 @@ class Upstream:
     ) -> JsonReply:
         """Gets a page of the upstream's server; raises `UpstreamUnavailable`.
 
-        `path` is appended to the base URL, without its `/v1` if `beside_v1` is set. A longer body is cut off after
-        about `most_bytes`; `timeout` is in seconds.
+        `path` is appended to the base URL, without its `/v1` if `beside_v1` is set. The body is cut off after about
+        `most_bytes`; `timeout` is in seconds.
         """
         base = self._base.path.removesuffix(PREFIX) if beside_v1 else self._base.path
         return await self._call("GET", self._base.server + base + path, headers, timeout, most_bytes)
@@ -175,7 +175,7 @@ def _translated_errors() -> Iterator[None]:
 
 @cache
 def _trusting(*_places: str | None) -> ssl.SSLContext:
-    """A context that trusts certifi's authorities, or those that SSL_CERT_FILE or SSL_CERT_DIR names."""
+    """A context that trusts certifi's authorities, or those named by SSL_CERT_FILE or SSL_CERT_DIR."""
     context = httpx.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
@@ -185,7 +185,7 @@ def _trusting(*_places: str | None) -> ssl.SSLContext:
 
 
 class _Address(NamedTuple):
-    """The scheme, host and port of a base URL, and its path, both without a slash at the end."""
+    """A base URL: its scheme, host and port, and its path; both without a slash at the end."""
 
     server: str
     path: str
@@ -203,7 +203,7 @@ def _url(base: _Address, path: str) -> str:
     return base.server + (path if below == path else base.path + below)
 
 
-@lru_cache(_CACHED_PATHS)  # nearly all requests have one of a few paths
+@lru_cache(_CACHED_PATHS)  # nearly all requests use one of a few paths
 def _checked(path: bytes) -> str:
     """A path as text; raises `BadRequest` for one that climbs or is not UTF-8."""
     if not is_plain(path):
@@ -225,7 +225,7 @@ def is_plain(path: bytes) -> bool:
 
 
 def _as_text(headers: Headers) -> list[tuple[str, str]] | None:
-    """Headers decoded from UTF-8, which aiohttp writes them in; None if some are not UTF-8."""
+    """Headers decoded as UTF-8, which aiohttp writes; None if some are not UTF-8."""
     try:
         return [(name.decode(), value.decode()) for name, value in headers]
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
 """Forwards clients' requests to the upstream over aiohttp. No other module imports that library.
 
 Nothing is added to a request and nothing in a reply is decoded: no cookies, no redirects, no proxies from the
-environment, no headers of the library's own, and no request is sent a second time.
-docs/decisions/0011-aiohttp-for-the-relay.md says why aiohttp.
+environment, no headers of the library's own, and no request is sent twice. For why aiohttp is used, see
+docs/decisions/0011-aiohttp-for-the-relay.md.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 s after which common servers close theirs."""
 _BUFFER = 65_536
 _SEPARATE_WRITE = 65_536
-"""Bytes of a body from which on it is not copied to be sent in one write with the head."""
+"""A body of this many bytes or more is not copied in order to be sent in one write with the head."""
 
 _SENT_ONCE = frozenset((hdrs.METH_POST, hdrs.METH_PATCH))
-"""Methods whose requests the library sends once in any case, since a second one might act twice."""
+"""Methods whose requests the library never repeats, because they might act twice."""
 
 Pairs = list[tuple[str, str]]
 
 
 class BrokenOff(aiohttp.ClientConnectionError):
-    """A connection ended without a reply; the library sends no request again after this error."""
+    """A connection ended without a reply; after this error the library does not repeat the request."""
 
 
 async def _never_again(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
@@ -49,7 +49,7 @@ async def _never_again(request: aiohttp.ClientRequest, send: aiohttp.ClientHandl
 
 
 class Forwarder:
-    """One pool of connections over aiohttp; to be made inside of a running event loop."""
+    """One pool of connections over aiohttp; must be made in a running event loop."""
 
     def __init__(self, settings: UpstreamSettings, tls: ssl.SSLContext) -> None:
         self._session = aiohttp.ClientSession(
@@ -106,7 +106,7 @@ class ForwardedReply:
         self.headers: Headers = list(response.raw_headers)
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body's bytes as they come in; bytes that were received together are one chunk."""
+        """The body's bytes as they arrive; bytes that were received together are one chunk."""
         return _Chunks(self._response.content)
 
     async def close(self) -> None:
@@ -118,7 +118,7 @@ class ForwardedReply:
 
 
 class _Chunks(AsyncIterator[bytes]):
-    """The chunks of a body. No generator, because the event loop keeps a register of those."""
+    """The chunks of a body. It is no generator, because the event loop keeps a register of generators."""
 
     def __init__(self, content: aiohttp.StreamReader) -> None:
         self._content = content
@@ -132,7 +132,7 @@ class _Chunks(AsyncIterator[bytes]):
         except (TimeoutError, aiohttp.ClientError) as error:
             self._failure = timed_out() if isinstance(error, TimeoutError) else unreachable(error)
             self._failure.__cause__ = error
-            # The bytes that were received before the failure are given out only once the failure is forgotten.
+            # The library returns the bytes received before the failure only after the failure is cleared.
             self._content.set_exception(None)  # type: ignore[arg-type]
             if rest := self._content.read_nowait():
                 return rest
@@ -177,7 +177,7 @@ class _Bytes(Payload):
 
 
 class _Upload(AsyncIterator[bytes]):
-    """A body in parts. Keeps the exception that ended it early, which the library does not report."""
+    """A body in parts. It keeps the exception that ended it early, which the library does not report."""
 
     def __init__(self, parts: AsyncIterator[bytes]) -> None:
         self._parts = parts

@@ -1,8 +1,8 @@
-"""Requests to an upstream, its replies, and the errors for those that do not come; the same for both HTTP clients.
+"""Requests to an upstream, its replies, and the errors if no reply comes; the same for both HTTP clients.
 
 An HTTP library's error says little by itself ("All connection attempts failed"), but it was raised from the system's
-error. So the chain of causes is searched for the first error whose meaning is known, and `sentence` tells it to someone
-who does not know the libraries. The upstream's answer is never quoted.
+error. So the chain of causes is searched for the first error with a known meaning, and `sentence` states it for readers
+who do not know the libraries. The upstream's answer is never quoted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NOT_HTTP = re.compile(r"(?i)status line|illegal|badhttp|invalid http|transferen
 
 
 class UpstreamRequest(NamedTuple):
-    """What is sent: `path` and `query` as they came in, `body` whole or as a stream."""
+    """A request to send: `path` and `query` as received, `body` whole or as a stream."""
 
     method: str
     path: bytes
@@ -34,7 +34,7 @@ class UpstreamRequest(NamedTuple):
 
 
 class JsonReply(NamedTuple):
-    """An answer to a call of our own, read whole and decoded; `retry_after` as its header has it."""
+    """The reply to one of the proxy's own calls, read whole and decoded; `retry_after` is the value of its header."""
 
     status: int
     body: bytes
@@ -42,25 +42,25 @@ class JsonReply(NamedTuple):
 
 
 class UpstreamReply(Protocol):
-    """An answer whose head is there; `chunks` may be iterated once."""
+    """A reply whose head has come; `chunks` may be iterated once."""
 
     status: int
     headers: Headers
 
     def chunks(self) -> AsyncIterator[bytes]:
-        """The body's bytes as they come in, with their content encoding; raises `UpstreamUnavailable`."""
+        """The body's bytes as they arrive, with their content encoding; raises `UpstreamUnavailable`."""
 
     async def close(self) -> None:
-        """Ends the call; the connection of an answer that was not read to its end is closed at once."""
+        """Ends the call; if the reply was not read to its end, its connection is closed at once."""
 
 
 def timed_out() -> UpstreamUnavailable:
-    """The error for an upstream that sent no byte in time, or that had no room for one more connection in time."""
+    """The error if the upstream sent no byte in time, or no connection was free in time."""
     return UpstreamUnavailable("The upstream did not answer in time.", code="upstream_timeout")
 
 
 def unreachable(error: Exception) -> UpstreamUnavailable:
-    """The error for a connection that was not made, or that broke off; `error` is the HTTP library's."""
+    """The error if no connection was made, or it broke off; `error` is the HTTP library's."""
     return UpstreamUnavailable(sentence(error))
 
 
@@ -78,9 +78,9 @@ def sentence(error: BaseException) -> str:
 
 
 def _system_cause(error: BaseException) -> str:
-    """Why no connection was made, in the words of the system or the TLS library; "" if this error does not say."""
+    """Why no connection was made, in the words of the system or of the TLS library; "" if this error does not say."""
     match error:
-        # aiohttp's errors are of these classes too, but have not their attributes: the system's error is below them.
+        # aiohttp's errors are of these classes too, but lack their attributes, which the system's error below has.
         case ssl.SSLCertVerificationError(verify_message=str() as reason):
             return f"TLS: {printable(reason.rstrip('.'), 200)}"
         case ssl.SSLError(reason="WRONG_VERSION_NUMBER"):
@@ -97,9 +97,9 @@ def _system_cause(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error and all that it was raised from."""
+    """The error and all errors that it was raised from."""
     chain = [error]
-    for each in chain:  # which grows
+    for each in chain:  # it grows in the loop
         causes = [each.__cause__, each.__context__, *(each.exceptions if isinstance(each, BaseExceptionGroup) else ())]
         chain += [cause for cause in causes if cause is not None and cause not in chain]
     return chain

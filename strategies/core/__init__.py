@@ -1,1 +1,1 @@
-"""The nouns: transcript, rounds, view, budget, plan, condensation, effects, errors."""
+"""The nouns of the core: transcript, rounds, view, budget, plan, condensation, effects, errors."""

@@ -1,12 +1,12 @@
 """Alignment: recognises a history whose client has dropped its oldest messages.
 
-docs/sessions.md says which transcripts are matched, and why no others: a short "continue" must never bring in another
-history.
+docs/sessions.md says which transcripts are matched, and why no others are: a short "continue" must never bring in
+another history.
 
 The stored messages form a tree. A node is the chain digest up to and including its message, and each message names the
-node before it. So the next node of a run is computed and not searched; only the beginning of a run is looked up, by
-the digest of its message. The cost is one step for each place where the first sent message is stored, and then one for
-each message of the run and of its branch.
+node before it. So the next node of a run is computed, not searched for; only the beginning of a run is looked up, by
+the digest of its message. The cost is one step for each place where the first sent message is stored, and then one step
+for each message of the run and of its branch.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Tree(Generic[M]):
 
 
 class Alignment(NamedTuple):
-    """The client has left out the stored messages up to the node `before`; with `kept_first`, all but the first one."""
+    """The client left out the stored messages up to the node `before`; with `kept_first`, all except the first."""
 
     before: bytes
     kept_first: bool
@@ -88,10 +88,10 @@ def align(
 def _node_before_run(
     tree: Tree[M], heads: Collection[bytes], sent: Sequence[bytes], is_assistant: Sequence[bool]
 ) -> bytes | None:
-    """The node before the only stored run that begins as `sent` does and reaches a head; None if there is none."""
+    """The node before the stored run that begins like `sent` and reaches a head; None if there is none, or several."""
     runs = list(_openings(tree, sent))
     if len(runs) > 1:
-        # A run that leads to no head is not part of the history any more: its client has rewritten a message.
+        # A run that leads to no head is no longer part of the history: its client has rewritten a message.
         lines: set[bytes] = set()
         for node in heads:
             while node not in lines and node in tree.messages:

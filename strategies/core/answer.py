@@ -1,9 +1,13 @@
-"""Answers: decides which answer of a summarizer may stand for history, and reads it.
+"""Answers: decides which answers of a summarizer may stand for history, and reads them.
 
 History must never be replaced by rubbish. An answer is accepted if the model stopped by itself and called no tool, and
-if its record is no refusal and no echo of the prompt, is within its cap, is smaller than the history it stands for, and
-says something: it is no report of a failure, no placeholder, no list of empty sections, and not tiny for its span.
-Memory cards next to the record never cost the record: a broken or truncated list of cards is left out.
+if its record
+
+- is neither a refusal nor an echo of the prompt,
+- is within its cap and smaller than the history that it stands for,
+- says something: it is no report of a failure, no placeholder, no list of empty sections, and not tiny for its span.
+
+Problems with memory cards never cost the record: a broken or truncated list of cards is left out.
 """
 
 from __future__ import annotations
@@ -44,7 +48,7 @@ _FAILURES = re.compile(
 _REFUSAL_TOKENS = 80
 LONG_SPAN = 500
 MIN_TOKENS = 12
-"""A record of more than `LONG_SPAN` tokens of history with fewer tokens than this says nothing about it."""
+"""A record with fewer tokens than this says nothing about a history of more than `LONG_SPAN` tokens."""
 _HEADING = re.compile(r"\s*(?:#{1,6}\s.{1,40}|\*\*[^*]{1,40}\*\*)\s*")
 _LABEL = re.compile(r"[^:：]{1,40}[:：](?!/)")
 _NO_LETTERS = re.compile(r"[\W\d_]+")
@@ -53,22 +57,20 @@ _PLACEHOLDERS = re.compile(
     "|无|没有|暂无|不适用|空|未知|摘要|总结|上下文摘要)?"
 )
 _BRACKETED = re.compile(r"[\[<({【「].{0,60}[\]>)}】」]")
-# A summary may well begin as the earlier record did, so only echoes of the instructions and of the fence count.
+# A summary may well begin like the earlier record, so only echoes of the instructions and of the fence count.
 _ECHO = 60
 _FENCE = re.compile(r"<message index=|<history>|<earlier_record>")
 
 
 class ParsedAnswer(NamedTuple):
-    """The record in an answer, and the cards next to it.
-
-    `well_formed` says whether the answer has the form that was asked for, `is_complete` whether the record is known to
-    be complete even if the answer was cut short.
-    """
+    """The record in an answer, and the cards next to it."""
 
     record: str
     cards: tuple[MemoryCard, ...] = ()
     well_formed: bool = True
+    """Whether the answer has the form that was asked for."""
     is_complete: bool = False
+    """Whether the record is known to be complete even if the answer was cut short."""
 
 
 AnswerReader = Callable[[str], ParsedAnswer]
@@ -85,7 +87,7 @@ _DECODER = json.JSONDecoder()
 def read_plain_answer(text: str) -> ParsedAnswer:
     """Reads an answer that is the record itself, with cards in a `<memory>` block: a JSON list, maybe in a code fence.
 
-    A block that cannot be parsed is left out of the record too.
+    A block is never part of the record, even if it cannot be parsed.
     """
     opened = _BLOCK.search(text)
     if opened is None:
@@ -99,10 +101,10 @@ def read_plain_answer(text: str) -> ParsedAnswer:
 
 
 def read_json_answer(text: str) -> ParsedAnswer:
-    """Reads an answer that is an object with `summary` and `memories`, bare or in a code fence.
+    """Reads an answer that is a JSON object with `summary` and `memories`, bare or in a code fence.
 
-    If the JSON breaks off after the summary, the summary is still used. Any other text, or an object without a
-    summary, is the record itself, without cards.
+    If the JSON breaks off after the summary, the summary is still used. Any other text is the record itself, without
+    cards.
     """
     fenced = _FENCED.fullmatch(text.strip())
     try:
@@ -128,7 +130,7 @@ def _summary_of_broken(text: str) -> str | None:
 
 
 class AskedRecord(NamedTuple):
-    """A question for a record, and what its answer is measured by."""
+    """A question that asks for a record, and the measures for its answer."""
 
     ask: Ask
     cap: int
@@ -181,9 +183,9 @@ def _refusal_of_record(parsed: ParsedAnswer, question: AskedRecord) -> str:
 
 
 def _is_blank_form(record: str) -> bool:
-    """Whether a record has nothing but headings, and placeholders in the place of text."""
+    """Whether a record has nothing but headings, and placeholders instead of text."""
     lines = (line for line in record.splitlines() if not _HEADING.fullmatch(line))
     values = (_LABEL.sub("", line, count=1).strip(" \t*_`\"'.。-") for line in lines)
     return all(
-        _PLACEHOLDERS.fullmatch(_NO_LETTERS.sub("", each).lower()) or _BRACKETED.fullmatch(each) for each in values
+        _PLACEHOLDERS.fullmatch(_NO_LETTERS.sub("", value).lower()) or _BRACKETED.fullmatch(value) for value in values
     )

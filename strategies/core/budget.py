@@ -5,8 +5,8 @@
     usable    window − reserve (or the model's own input limit, if that is less)
     marks     shares of usable: prepare, trigger, target, step
 
-All numbers of a `Budget` are tokens as our tokenizer counts them. Where the upstream is known to count more or fewer,
-the caller scales the budget (`Budget.scaled`), so that strategies need not know about the difference.
+All numbers in a `Budget` are tokens as our tokenizer counts them. If the upstream is known to count differently, the
+caller scales the budget (`Budget.scaled`), so that strategies need not know about the difference.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ class Scale(NamedTuple):
         return max(self.offset + round(self.slope * own), 0)
 
     def own(self, upstream: int) -> int:
-        """How many of our tokens the upstream counts as at most `upstream`; 0 where not even an empty view fits."""
+        """How many of our tokens the upstream counts as at most `upstream`; 0 if not even an empty view fits."""
         return max(int((upstream - self.offset) / self.slope), 0)
 
     def share(self, upstream: int) -> int:
-        """A number of the upstream's tokens in our own, without the offset: for a part of a view."""
+        """Converts the upstream's tokens of a part of a view to our own, without the offset."""
         return int(upstream / self.slope)
 
 
@@ -76,7 +76,7 @@ class Budget:
     max_input: int | None = None
     """The model's own limit on the input, if it has one."""
     goal: int = 0
-    """The size of the view that a plan aims at; the driver sets it by the requirement."""
+    """The size of the view that a plan aims at. The driver sets it according to the requirement."""
     prompt_window: int | None = None
     """The window of the model that is asked for summaries; None if that is the request's own model."""
     ledger: LedgerCaps = LEDGER
@@ -94,7 +94,7 @@ class Budget:
         marks: Marks | None = None,
         max_input: int | None = None,
     ) -> Budget:
-        """A budget for `window`; `reply_length` is what the request names, `reserve` the setting."""
+        """A budget for `window`. `reply_length` is from the request, `reserve` from the settings."""
         used = (marks or Marks()).clamped()
         budget = cls(window, reserve_for(window, reply_length, reserve), used, max_input)
         return replace(budget, goal=budget.target)
@@ -127,7 +127,7 @@ class Budget:
 
     @property
     def replacement_cap(self) -> int:
-        """The maximum number of tokens of a replacement: frame, summary and ledger together."""
+        """The maximum number of tokens of a replacement, including its frame, summary and ledger."""
         return self.window // 10
 
     @property
@@ -141,7 +141,7 @@ class Budget:
         return self.goal + max(self.trigger - self.target - 1, 0)
 
     def headroom(self, tokens: int) -> int:
-        """The headroom of a view of `tokens`; negative where the view does not fit."""
+        """The headroom of a view of `tokens`; negative if the view does not fit."""
         return self.usable - tokens
 
     @property
@@ -150,9 +150,9 @@ class Budget:
 
     @property
     def coarse(self) -> Budget:
-        """The same budget with its scale rounded to an eighth, and at least one.
+        """The same budget with its scale rounded to eighths, and at least 1.
 
-        The measured scale changes a little with each reply. A view that no store remembers is made with this budget,
+        The measured scale changes a little with each reply. If no store remembers a view, it is made with this budget,
         so that the next request makes the same view again.
         """
         ratio = self.unscaled.usable / max(self.usable, 1)

@@ -1,6 +1,6 @@
 """Memory cards: single sentences that a summarizer thought worth remembering, each with its origin.
 
-A card is immutable; `strategies.memory.merging` merges new cards with old ones. A card made from a tool's text is of
+A card is immutable; `strategies.memory.merging` merges new cards with old ones. A card made from a tool's text has the
 type code or fact, whatever the summarizer calls it: no page that an agent reads can become a rule or a task.
 
 This module reads cards as a summarizer writes them, and converts them to and from stored JSON.
@@ -41,18 +41,17 @@ class MemoryCard:
     condensation: str = ""
     """The id of the condensation whose summary brought it."""
     superseded_by: str = ""
-    """The id of the card that contradicts it; "" while it holds."""
+    """The id of the later card that contradicts it; "" while it holds."""
     places: tuple[int, ...] = ()
     """The chain indices of the messages that it was made from; empty if none were found."""
 
     @property
     def id(self) -> str:
-        """An id that is the same for the same content, type and condensation."""
+        """Cards with the same content, type and condensation have the same id."""
         return _card_id(self.type, self.condensation, self.content)
 
     @property
     def holds(self) -> bool:
-        """Whether no later card contradicts this one."""
         return not self.superseded_by
 
 
@@ -92,7 +91,7 @@ def _read_card(value: object) -> MemoryCard | None:
 
 
 def to_json(cards: Iterable[MemoryCard]) -> list[dict[str, Any]]:
-    """Cards as JSON objects: the members that the source document names, and of the others those that are not empty."""
+    """Cards as JSON objects, with all members that the source document names and those others that are not empty."""
     return [_to_object(card) for card in cards]
 
 
@@ -110,7 +109,7 @@ def _to_object(card: MemoryCard) -> dict[str, Any]:
 
 
 def from_json(objects: object) -> list[MemoryCard]:
-    """The cards of such objects, or of objects with the document's members only; raises `ValueError`."""
+    """The cards in such objects, or in objects that only have the document's members; raises `ValueError`."""
     if not isinstance(objects, list):
         raise ValueError("cards are a JSON array")  # noqa: TRY004 - the file is wrong, not the program
     return [_from_object(entry) for entry in objects]

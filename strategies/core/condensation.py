@@ -1,11 +1,12 @@
-"""Overlays: what we put into a view in the place of the client's messages, or between them.
+"""Condensations: the records of complete heads.
 
-An overlay is immutable. It is anchored in the chain by the digest of the last message before it, covers `covered`
-chain messages (0 for a patch or a memory block, which only insert), and lists the pieces that stand for them. A
-*condensation* is the overlay that stands for a whole prefix. It is a complete head: its pieces include all that an
-earlier condensation said, so no two condensations are ever stacked.
+An overlay (`pieces.Overlay`) is what we put into a view, in place of the client's messages or between them. It is
+immutable. It is anchored in the chain by the digest of the last message before it, covers `covered` chain messages (0
+for a patch or a memory block, which only insert), and lists the pieces that stand for them. A *condensation* is the
+overlay that stands for a whole prefix. It is a complete head: its pieces include everything that an earlier
+condensation said, so condensations are never stacked.
 
-A kept piece names only the place of its message. The bytes come from the transcript at hand: the anchor proves that it
+A kept piece holds only the index of its message. The bytes come from the current transcript; the anchor proves that it
 is the same message.
 """
 
@@ -45,14 +46,14 @@ class Condensation:
     standing: bool = True
     """Whether a forwarded view has applied it; False while it is only prepared."""
     reverted: bool = False
-    """Whether a person took it back, so that no view applies it any more; then it does not stand."""
+    """Whether a person took it back, so that no view applies it any more; `standing` is then False."""
     cards: tuple[MemoryCard, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    """Telemetry of the strategies as JSON. Never content of the conversation, except for what a judge said."""
+    """Telemetry of the strategies as JSON. Never holds content of the conversation, except for what a judge said."""
 
     @property
     def restores(self) -> str:
-        """The id of the condensation that it takes back, if it is a `restoration`; else ""."""
+        """If this is a `restoration`, the id of the condensation that it takes back; else ""."""
         return str(self.metadata.get(_RESTORES, ""))
 
     @property
@@ -64,10 +65,10 @@ _RESTORES = "restores"
 
 
 def restoration(reverted: Condensation, known: Iterable[Condensation], now: float) -> Condensation:
-    """The record that brings back the view before a condensation, where views bind what a model reasoned.
+    """The record that brings back the view before a condensation, for dialects that bind reasoning to what precedes it.
 
-    Its head shows the messages that were covered, or what the condensation before had put for them. So a view has a
-    head to say that what was reasoned under another one is left out.
+    Its head shows the covered messages, or what an earlier condensation had put in their place. Without a head, the
+    view would keep reasoning that is bound to the head that was taken back.
     """
     known = list(known)
     parent = next((made for made in known if made.id == reverted.parent and not made.reverted), None)
@@ -87,8 +88,8 @@ def restoration(reverted: Condensation, known: Iterable[Condensation], now: floa
     )
 
 
-def standing_in(condensations: Iterable[Condensation], digests: Sequence[bytes]) -> list[Condensation]:
-    """The standing condensations whose covered prefix is part of a transcript with these chain digests, best first.
+def standing_condensations(condensations: Iterable[Condensation], digests: Sequence[bytes]) -> list[Condensation]:
+    """The standing condensations that apply to a transcript with these chain digests, best first.
 
     The best one covers the longest prefix; of several, it has the greatest depth.
     """

@@ -1,13 +1,13 @@
 """Digests of messages and the chain over them.
 
 Two messages have the same digest if a client may well mean the same message: SDKs rebuild a reply before they send it
-back, drop `null` members, add fields of their own, or write the arguments of a call with other spaces. So a digest
-covers fields that the message's dialect chooses, in a canonical form, and nothing else:
+back, drop `null` members, add fields of their own, or write the arguments of a call with different spacing. So a digest
+covers only these fields, which the message's dialect chooses, in a canonical form:
 
     role, name, content, calls (id, name, arguments), the ids of the calls that it answers
 
-Arguments are compared as JSON if they parse; `""` is `{}`, and 1.0 is 1. Equal messages of two dialects have different
-digests, so no history of one is ever found in the other.
+Arguments are compared as JSON if they parse; `""` equals `{}`, and 1.0 equals 1. Equal messages of two dialects have
+different digests, so a history in one dialect is never found in another.
 
 The chain is h_i = H(h_{i-1}, digest_i): equal chain digests mean equal histories up to that message.
 """
@@ -53,7 +53,7 @@ def link(previous: bytes, digest: bytes) -> bytes:
 
 
 def canonical_arguments(arguments: str) -> str:
-    """Arguments as canonical JSON if they parse, else unchanged; empty ones count as an empty object."""
+    """Arguments as canonical JSON if they parse, else unchanged; an empty text counts as an empty object."""
     try:
         return canonical_json(json.loads(arguments.strip() or "{}", parse_float=_number))
     except (ValueError, RecursionError):
@@ -61,7 +61,7 @@ def canonical_arguments(arguments: str) -> str:
 
 
 def _number(text: str) -> int | float:
-    """A whole number as an int, however it is written: JSON has one kind of number, and JavaScript writes 1.0 as 1."""
+    """A whole number as an int, even if written as 1.0: JSON has one kind of number, and JavaScript writes 1.0 as 1."""
     value = float(text)
     return int(value) if value.is_integer() else value
 

@@ -1,9 +1,9 @@
 """What conversations cost, and when condensing pays. Pure arithmetic: prompt lengths and prefixes in, money out.
 
 docs/economics.md has an example and the formulas. The best trigger follows from one cycle, in which a view grows from
-its landing `L0` to the trigger `L` by `g` a request. Its (L − L0) / g requests read (L + L0) / 2 tokens each, and it is
-condensed once, for `C`. So a request costs p_read × (L + L0) / 2 + C × g / (L − L0), and what does not depend on `L`.
-That is least at L0 + √(2 × g × C / p_read), the rule of StaySwitch.
+its landing `L0` to the trigger `L` by `g` per request. Its (L − L0) / g requests read (L + L0) / 2 tokens on average,
+and it is condensed once, for `C`. So a request costs p_read × (L + L0) / 2 + C × g / (L − L0), apart from terms that do
+not depend on `L`. The minimum is at L = L0 + √(2 × g × C / p_read), the rule of StaySwitch.
 
 All sizes are in tokens as the upstream counts them; money is in the currency of the prices.
 """
@@ -20,13 +20,13 @@ from strategies.core.condensation import Condensation
 
 _MILLION = 1_000_000
 KEPT_REQUESTS = 2
-"""The newest requests that stay in a view as cheap as can be; CliffCompaction keeps as many steps."""
+"""How many of the newest requests stay in the cheapest view; CliffCompaction keeps as many steps."""
 _RECORD_SHARE = 0.5
 """The share of its bound that a record takes on average."""
 _MAX_RECORD = 3_700
 """The maximum number of tokens of a record that rules make, its ledger included."""
 MIN_ROOM = 2
-"""The requests that must fit between the target and the trigger."""
+"""How many requests must fit between the target and the trigger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Prices:
             raise ValueError("a price must be at least 0")
 
     def of_call(self, *, prompt: int, cached: int = 0, reply: int = 0) -> float:
-        """The price of one call, of whose prompt `cached` tokens come from a cache that nothing is written to."""
+        """The price of one call. Of its prompt, `cached` tokens come from the cache; nothing is written to it."""
         fresh = max(prompt - cached, 0)
         return (fresh * self.input + cached * self.cached_input + reply * self.output) / _MILLION
 
     def of_prompt(self, prompt: int, common: int) -> float:
-        """The price of a prompt of which the first `common` tokens come from the cache; the rest is written to it."""
+        """The price of a prompt. Its first `common` tokens come from the cache; the rest is written to it."""
         cached = min(common, prompt)
         return ((prompt - cached) * self.cache_write + cached * self.cached_input) / _MILLION
 
@@ -60,20 +60,20 @@ class Condensing(NamedTuple):
     """A condensation as the cost model sees it; sizes in tokens."""
 
     landing: int
-    """The view just after it."""
+    """The size of the view just after it."""
     head: int
-    """What precedes the history and stays: tools, system messages."""
+    """The size of what precedes the history and stays: tools and system messages."""
     calls: float = 0.0
     """The price of our own calls for it."""
 
     def cost(self, prices: Prices) -> float:
-        """What it costs once: the changed part of the prompt is read anew."""
+        """The price of reading the changed part of the prompt anew, and of the calls."""
         anew = max(self.landing - self.head, 0) * max(prices.cache_write - prices.cached_input, 0.0) / _MILLION
         return anew + self.calls
 
 
 def break_even(condensing: Condensing, before: int, prices: Prices) -> float:
-    """The requests after which a condensation of a view of `before` tokens has paid back; infinity for never."""
+    """How many requests it takes until condensing a view of `before` tokens has paid back; infinity for never."""
     saved = max(before - condensing.landing, 0) * prices.cached_input / _MILLION
     return condensing.cost(prices) / saved if saved > 0 else inf
 
@@ -81,7 +81,7 @@ def break_even(condensing: Condensing, before: int, prices: Prices) -> float:
 def turns_to_pay_back(condensing: Condensing, before: int, prices: Prices, *, is_cold: bool = False) -> float:
     """Turns until a condensation has saved its cost: 0 if it saves at once, infinity if it never does.
 
-    The request that it is made for is the first that reads less. If the cache `is_cold`, all is read anew in any case.
+    The first request to read less is the one that it is made for. If the cache `is_cold`, all is read anew in any case.
     """
     gone = max(before - condensing.landing, 0)
     saved = gone * prices.cached_input / _MILLION
@@ -93,7 +93,7 @@ def turns_to_pay_back(condensing: Condensing, before: int, prices: Prices, *, is
 
 
 def best_trigger(condensing: Condensing, growth: float, prices: Prices) -> float:
-    """The size in tokens at which to condense a view that grows by `growth` a request; infinity for never."""
+    """The size in tokens at which to condense a view that grows by `growth` per request; infinity for never."""
     price = prices.cached_input / _MILLION
     if price <= 0 or growth <= 0:
         return inf
@@ -101,7 +101,7 @@ def best_trigger(condensing: Condensing, growth: float, prices: Prices) -> float
 
 
 def cost_of_request(condensing: Condensing, growth: float, trigger: float, prices: Prices) -> float:
-    """What a request costs on average, without its reply, where views are condensed at `trigger` tokens."""
+    """The average cost of a request, without its reply, if views are condensed at `trigger` tokens."""
     span = trigger - condensing.landing
     if span <= 0:
         return inf
@@ -120,7 +120,7 @@ class Advice(NamedTuple):
     target: int
     """The size that it condenses to, before what the strategy cannot cut."""
     saves: float
-    """The share of what prompts cost that this saves, against the configured marks; 0 if it changes nothing."""
+    """The share of the cost of prompts that this saves against the configured marks; 0 if it changes nothing."""
 
     def __str__(self) -> str:
         return f"trigger={self.trigger}; target={self.target}; saves={self.saves:.2f}"
@@ -129,10 +129,10 @@ class Advice(NamedTuple):
 def condensing_of(
     budget: Budget, prices: Prices, head: int, growth: float, *, asks: bool, seen: Sequence[Condensation] = ()
 ) -> Condensing:
-    """The condensation to expect of views that grow by `growth` tokens a request behind `head` constant tokens.
+    """The condensation to expect if views grow by `growth` tokens per request after `head` constant tokens.
 
-    It lands where those that the session has `seen` have landed, and costs calls as they did. Before the first it lands
-    at the target, and costs a call if its first stage `asks` a model.
+    Its landing and the price of its calls are the means of those that the session has `seen`. Before the first one, it
+    is expected to land at the target, and to cost a call if its first stage `asks` a model.
     """
     landing, record = budget.target, _record(budget)
     own = max(budget.trigger - landing, 0) + record if asks else 0
@@ -145,14 +145,14 @@ def condensing_of(
 
 
 def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float) -> Advice:
-    """The cheapest trigger and target for views that grow by `growth` tokens a request.
+    """The cheapest trigger and target for views that grow by `growth` tokens per request.
 
-    The lower the target, the cheaper: less is read anew and less is carried. So it is what the constant head allows:
-    head, record and the newest requests. `expected` is a condensation at the marks of the budget.
+    The lower the target, the cheaper: less is read anew and less is carried. So it is as low as possible: just head,
+    record and the newest requests. `expected` is a condensation at the marks of the budget.
     """
     asks, record, mark = expected.calls > 0, _record(budget), budget.trigger
     target = int(min(expected.head + record / _RECORD_SHARE + KEPT_REQUESTS * growth, budget.target))
-    # A call that reads what it condenses reads each token once, at any trigger; only its reply counts here.
+    # At any trigger, a call reads each token that it condenses once; so only its reply counts here.
     reply = prices.of_call(prompt=0, reply=record) if asks else 0.0
     deepest = Condensing(min(expected.landing, target), expected.head, reply)
     least = max(target + MIN_ROOM * growth, target / TARGET_UNDER_TRIGGER)
@@ -165,21 +165,21 @@ def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float) 
 
 
 def _record(budget: Budget) -> int:
-    """The tokens of a record, about."""
+    """The approximate tokens of a record."""
     return int(min(budget.replacement_cap, _MAX_RECORD) * _RECORD_SHARE)
 
 
 def is_cheaper_continued(budget: Budget, prices: Prices) -> bool:
-    """Whether a summary costs less if its call goes on from a view at the trigger, which the upstream has in its cache.
+    """Whether a summary costs less if its call continues a view at the trigger, which the upstream has in its cache.
 
-    The other way is a call that reads anew what is condensed, without the rest of the view.
+    The alternative is a call that reads the condensed part anew, without the rest of the view.
     """
     view = budget.trigger
     return prices.of_call(prompt=view, cached=view) < prices.of_call(prompt=view - budget.target)
 
 
 def follow(budget: Budget, advice: Advice) -> Budget:
-    """The budget with the marks of the advice; preparations begin as much sooner, and a step is as much smaller."""
+    """The budget with the marks of the advice. Preparations begin earlier and steps get smaller in proportion."""
     marks, usable = budget.marks, max(budget.usable, 1)
     trigger, target = advice.trigger / usable, advice.target / usable
     step = min(marks.step, max(trigger - target, 0.0))

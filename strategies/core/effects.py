@@ -3,13 +3,11 @@
 A strategy yields a tuple of effects. They are resolved concurrently, and the strategy is sent a tuple with one result
 for each. It never calls a model itself, so tests simply send it answers.
 
-Ballots: reads votes, keeps count of them, and decides their outcome. Calls no model.
+The votes of a ballot are read and counted here too. A vote is a text with its reasoning in `<reasoning>` and exactly
+one `<decision>`, YES or NO in capitals. Any other text is invalid, and `Vote.error` says why.
 
-A vote is a text with its reasoning in `<reasoning>` and exactly one `<decision>`, YES or NO in capitals. Any other
-text is invalid, and `Vote.error` says why.
-
-docs/strategies.md has the rule. The first k calls start together, and the outcome is final as soon as no later vote
-could change it; calls that still run are then abandoned. Calls that brought no valid vote are repeated one by one,
+docs/strategies.md has the rule of a ballot. The first k calls start together, and the outcome is final as soon as no
+later vote could change it; running calls are then abandoned. Calls that brought no valid vote are repeated one by one,
 while fewer than k votes are valid and attempts are left.
 """
 
@@ -34,12 +32,12 @@ class Ask:
     max_tokens: int
     role: str = SUMMARIZER
     view: str | None = None
-    """A message list as JSON text, from which the model goes on: `user` is put after it as one more message.
+    """A message list as JSON text that the model continues: `user` is added as its last message.
 
     The upstream has read that list before, so its prompt cache is hit.
     """
     record: int | None = None
-    """The maximum number of tokens of the record, if the answer may have more than the record; else None."""
+    """The maximum number of tokens of the record alone, if the answer may contain more than the record; else None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +47,13 @@ class Ballot:
     system: str
     user: str
     k: int
-    """How many votes are wanted; as many calls start together."""
+    """How many votes are wanted; this many calls start together."""
     max_attempts: int
-    """The maximum number of calls in all, those that replace invalid votes included."""
+    """The maximum number of calls, including those that replace invalid votes."""
     max_tokens: int
     role: str = JUDGE
     at_once: bool = False
-    """Whether the first `k` votes come from one call, for which the upstream bills the prompt once."""
+    """Whether one call brings the first `k` votes, so that the upstream bills the prompt only once."""
 
 
 Effect = Ask | Ballot
@@ -63,7 +61,7 @@ Effect = Ask | Ballot
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A model's text; `finish_reason` is the upstream's, `tokens` are those of prompt and answer together."""
+    """A model's text. `finish_reason` is the upstream's; `tokens` counts prompt and answer together."""
 
     text: str
     finish_reason: str = "stop"
@@ -80,7 +78,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One vote. `yes` is None if it is not valid, and `error` then says why in one kebab-case word."""
+    """One vote. If it is invalid, `yes` is None and `error` says why in one kebab-case word."""
 
     yes: bool | None
     reasoning: str = ""
@@ -107,7 +105,7 @@ _WORDS = {"YES": True, "NO": False}
 
 
 def read_vote(text: str) -> Vote:
-    """The vote in a judge's text. If the text is no valid vote, `yes` is None and `error` says why.
+    """The vote in a judge's text.
 
     Errors: `empty`, `no-decision`, `two-decisions`, `bad-decision`, `no-reasoning`. A decision inside the reasoning
     does not count.
@@ -152,15 +150,15 @@ def _majority(votes: int) -> int:
 
 
 def _is_certain(yes: int, no: int, k: int) -> bool:
-    """Whether neither a further vote of `k` nor a failing one can change the outcome."""
+    """Whether none of the remaining votes of `k`, valid or not, can change the outcome."""
     return yes >= _majority(k) or no > k - _majority(k)
 
 
 class Polls:
-    """Keeps count while votes come in.
+    """Counts votes as they come in.
 
     The caller asks `start_calls` how many calls to start now, and passes the outcome of each to `add_vote`. Once
-    `is_decided` holds, calls that still run may be abandoned.
+    `is_decided` is true, running calls may be abandoned.
     """
 
     def __init__(self, k: int, max_attempts: int) -> None:

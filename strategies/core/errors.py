@@ -1,10 +1,10 @@
 """The errors of the pure core.
 
-    StrategyError                   a stage of a pipeline made no plan, with its reason
-     ├── Declined                   a stage does nothing, with its reason
+    StrategyError                   a stage of a pipeline made no plan; `reason` says why
+     ├── Declined                   a stage decided to change nothing
      │    └── NothingToDo           the view holds nothing that the stage could change: no failure
      │         └── NothingToSummarize   no history that could be condensed (half-window, fallback level 3)
-     ├── AnswerRefused              a model's answer may not stand for history, with its reason
+     ├── AnswerRefused              a model's answer may not stand for history
      ├── InvalidPlan                a plan would add a violation to the message list
      └── OptionError                an option of a strategy is unknown or out of its range
 
@@ -23,7 +23,7 @@ class StrategyError(Exception):
         self.reason = reason
         self.detail = detail
         self.metadata: dict[str, Any] = {}
-        """What the stage has to say of its attempt."""
+        """The stage's telemetry on its failed run."""
 
 
 class Declined(StrategyError):
@@ -40,7 +40,7 @@ class NothingToSummarize(NothingToDo):
 
 
 class AnswerRefused(StrategyError):
-    """A model failed, or its text may not stand for history; `tokens` is what the `calls` made so far have cost."""
+    """A model failed, or its text may not stand for history; `tokens` is the cost of the `calls` made so far."""
 
     def __init__(self, reason: str, detail: str = "", tokens: int = 0, calls: int = 0) -> None:
         super().__init__(reason, detail)

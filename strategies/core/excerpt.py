@@ -11,7 +11,7 @@ import re
 from strategies.core.messages import Message, TokenCounter, dump
 
 ERROR = re.compile(r"error|failed|exception|traceback|错误|失败|异常", re.IGNORECASE)
-"""Finds what a line of a result says of an error."""
+"""Matches lines of a result that mention an error."""
 HEAD_SHARE = 0.6
 _TRIES = 6
 _SPARSE = 16
@@ -36,7 +36,7 @@ def shorten_message(message: Message, cap: int, counter: TokenCounter) -> str:
 
 
 def cut_text(text: str, cap: int, counter: TokenCounter) -> str:
-    """`text` with its middle left out, in at most `cap` tokens; in the worst case only the note of the cut."""
+    """`text` without its middle, in at most `cap` tokens; in the worst case only the note about the cut."""
     counted = text if len(text) <= cap * _SPARSE else text[: cap * _SPARSE]
     tokens = counter.text(counted)
     if tokens <= cap and counted is not text:
@@ -47,7 +47,7 @@ def cut_text(text: str, cap: int, counter: TokenCounter) -> str:
 
 
 def _cut_to_tokens(text: str, cap: int, tokens: int, counter: TokenCounter) -> str:
-    """Cuts `text`, which has about `tokens` and more than `cap`, to at most `cap` tokens.
+    """Cuts `text`, which has about `tokens` tokens and too many, to at most `cap`.
 
     Tokens per character differ between the ends and the middle, so the length is found in a few tries. Each try counts
     only the parts that would be kept, never the whole text.

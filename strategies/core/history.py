@@ -1,20 +1,19 @@
 """History as text: writes messages for a summarizer or judge to read.
 
-The text is data that the model must not obey, so each message stands in a fence of its own with its chain index and
-role, and fences inside a message are broken. The text is made to fit a number of tokens: first tool output is
-abridged, then every message, and what still does not fit is left out in the middle, whole messages at a time.
+The text is data that the model must not obey, so each message is in its own fence with its chain index and role, and
+fences inside a message are broken. The text is made to fit a number of tokens: first tool output is abridged, then
+every message, and if that is not enough, whole messages in the middle are left out.
 
 A model with a small window is shown a long history in parts (`in_parts`), cut between messages; docs/strategies.md says
-what gives way in which order.
+what is shortened in which order.
 
 A history may have a million tokens, and is never counted as one text. The count of a message bounds its tokens inside
-a fence, so only abridged messages are counted again, and those only where the bound does not decide.
+a fence, so only abridged messages are counted again, and only if the bound does not decide.
 
-Carrying: makes the ledger that the next replacement of a view carries.
-
-Its rules come from the earlier ledger and from all user messages since then, whether these stay in the view or not.
-Its facts come from the messages that are condensed now. The last user message is not history yet, unless it is also
-the first one, which is in every view but may be cut in the middle.
+`next_ledger` makes the ledger that the next replacement of a view carries. Its rules come from the earlier ledger and
+from all user messages since then, whether or not these stay in the view. Its facts come from the messages that are
+condensed now. The last user message is not history yet, unless it is also the first one, which is in every view but may
+be cut in the middle.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from strategies.core.view import Item, View
 class Limits(NamedTuple):
     """The maximum number of characters shown of a message's words, of a tool's result, and of a call's arguments.
 
-    Of a result of 0 characters its size is shown instead.
+    If `results` is 0, the size of a result is shown instead.
     """
 
     words: int
@@ -64,16 +63,16 @@ def _levels(limits: Limits) -> list[Limits]:
 
 
 def originals(view: View, items: Sequence[Item]) -> list[tuple[int, Message]]:
-    """The messages that items come from, with their chain indices: of masked or cut ones, the client's original."""
+    """The messages that items come from, with their chain indices; for a masked or cut item, the client's original."""
     chain = view.transcript.chain
     sourced = [(item.source, item) for item in items if item.source is not None]
     return [(index, chain[index] if chain[index].has_text else item.message) for index, item in sourced]
 
 
 def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: TokenCounter, limits: Limits = WIDEST) -> str:
-    """Fenced text of (chain index, message) pairs in at most `cap` tokens, each within `limits`.
+    """Fenced text of (chain index, message) pairs in at most `cap` tokens, each message within `limits`.
 
-    The middle is left out if need be.
+    If necessary, the middle is left out.
     """
     fences, levels = _Fences(counter), _levels(limits)
     text = _all_as_text(messages, cap, fences, levels)
@@ -85,7 +84,7 @@ def in_one(
 ) -> str | None:
     """Fenced text of all messages in at most `cap` tokens, each within `limits`; None if they do not fit.
 
-    Messages are abridged only so far that a reader still knows what they were.
+    Messages are abridged only mildly, so that a reader still knows what they were.
     """
     return _all_as_text(messages, cap, _Fences(counter), _levels(limits)[:_MILD])
 
@@ -100,7 +99,7 @@ def in_parts(
         parts = list(islice(_pack(sized, cap, counter), most + 1))
         if len(parts) <= most:
             return parts
-    # Any two consecutive parts have more than `cap` tokens together, so half of the room always fits into the parts.
+    # Any two consecutive parts have more than `cap` tokens together, so text for half of the room always fits.
     rest = _without_middle(messages, cap * most // 2, fences, levels[-1])
     return list(_pack(((text, counter.text(text) + 1) for text in rest), cap, counter))
 
@@ -117,7 +116,7 @@ def _all_as_text(
 
 
 def _pack(texts: Iterable[tuple[str, int]], cap: int, counter: TokenCounter) -> Iterator[str]:
-    """Joins texts, given with their tokens, in order to parts of at most `cap` tokens; a larger text is cut."""
+    """Joins texts, given with their tokens, into parts of at most `cap` tokens, in order; a larger text is cut."""
     part: list[str] = []
     room = cap
     for text, tokens in texts:
@@ -130,7 +129,7 @@ def _pack(texts: Iterable[tuple[str, int]], cap: int, counter: TokenCounter) -> 
 
 
 class _Entry(NamedTuple):
-    """A message in its fence; `at_most` bounds its tokens, and stands for them where nothing is abridged."""
+    """A message in its fence. `at_most` bounds its tokens; if nothing is abridged, it is used as their number."""
 
     text: str
     at_most: int
@@ -142,14 +141,14 @@ class _Entry(NamedTuple):
 
 
 class _Fences:
-    """How many tokens a fence costs beyond the chat format's own frame, by role. Each is counted once."""
+    """How many tokens a fence costs beyond the chat format's own frame. Counted once for each role."""
 
     def __init__(self, counter: TokenCounter) -> None:
         self.counter = counter
         self._more: dict[tuple[str, Role], int] = {}
 
     def at_most(self, index: int, message: Message, broken: int) -> int:
-        """A bound of the tokens of a whole message in its fence; `broken` characters were added to inner fences."""
+        """A bound on the tokens of a whole message in its fence. Breaking inner fences added `broken` characters."""
         key, counter = (message.written_role, message.role), self.counter
         if key not in self._more:
             fence = counter.text(_open(0, message.role)) + counter.text("\n</message>\n")
@@ -186,7 +185,7 @@ def _open(index: int, role: Role) -> str:
 
 
 def _all_within(entries: Iterable[_Entry], cap: int, counter: TokenCounter) -> list[_Entry] | None:
-    """All entries, or None if they have more than `cap` tokens together; stops reading as soon as that is certain."""
+    """All entries, or None if they have more than `cap` tokens in total; stops reading as soon as that is certain."""
     kept: list[_Entry] = []
     room = cap
     for entry in entries:
@@ -240,7 +239,7 @@ RULES_SHARE, NAMES_SHARE, FACTS_SHARE, LEDGER_SHARE = 2 / 3, 0.35, 0.3, 0.9
 
 
 def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> Ledger:
-    """The ledger of a replacement for the items before `end`; `gone` are those that no earlier ledger has seen."""
+    """The ledger of a replacement for the items before `end`. No earlier ledger has covered the items in `gone`."""
     earlier = previous_record(view)[1]
     task, chain = view.transcript.task, view.transcript.chain
     is_whole = task is None or chain[task].tokens <= budget.task_cap
@@ -267,7 +266,7 @@ def _caps(budget: Budget, counter: TokenCounter) -> LedgerCaps:
 
 
 def _messages_since(view: View, end: int, earlier: Ledger) -> Iterator[Message]:
-    """The messages before item `end` that the earlier ledger has not seen and whose text is stored."""
+    """The messages before item `end` that the earlier ledger does not cover and whose text is stored."""
     transcript = view.transcript
     start = 0 if earlier == Ledger() or view.replacement is None else view.messages_before(view.replacement + 1)
     for index in range(start, view.messages_before(end)):

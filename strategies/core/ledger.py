@@ -3,20 +3,18 @@
 It is made without a model and has three parts, each with its own cap in tokens:
 
     rules   sentences of the user that still hold (module `rules`), in the order they were first stated
-    names   identifiers, paths, numbers with units (below) that the user gave
-    facts   the same of all others, and errors; both most frequent first, then most recent first
+    names   identifiers, paths and numbers with units that the user gave
+    facts   the same from all other messages, and errors
 
 Only a user's words can become a rule or a name. What tools printed can only become a fact, and names and facts are
 quoted, as data. docs/strategies.md says which part gives way to which.
 
-A ledger is stored in the replacement's text only: `split_ledger` reads it back from there, and `ledger` makes the next
-one from it and from the messages that are condensed now. So it survives any number of condensations, even where the
+A ledger is stored only in the replacement's text: `split_ledger` reads it back from there, and `ledger` makes the next
+one from it and from the messages that are condensed now. So it survives any number of condensations, even if the
 original messages are no longer stored.
 
-Facts: finds identifiers, file paths, error strings and numbers with units in a text, by their form.
-
-Facts are ranked by how often they occur, then by how recently. One message counts a few times at most, so that a log
-that repeats itself does not win.
+Names and facts are found in a text by their form (`find_facts`). The most frequent come first, then the most recent.
+One message counts only a few times, so that a log that repeats itself does not win.
 """
 
 from __future__ import annotations
@@ -57,7 +55,7 @@ class Ledger:
     facts: tuple[Fact, ...] = ()
     names: tuple[Fact, ...] = ()
     chinese: bool = field(default=False, compare=False)
-    """Whether its headings are Chinese. The marks in them, by which it is read back, are the same."""
+    """Whether its headings are Chinese. They begin with the same mark, by which the ledger is read back."""
 
     def __str__(self) -> str:
         headings = _HEADINGS[self.chinese]
@@ -67,17 +65,17 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCaps:
-    """The maximum number of tokens of each part, with its heading."""
+    """The maximum number of tokens of each part, including its heading."""
 
     rules: int = 1_000
     facts: int = 800
     names: int = 700
     together: int = 10**9
-    """The maximum of all parts, in which rules come first, and names before facts."""
+    """The maximum of all parts together. Rules take their tokens first, then names, then facts."""
 
     @property
     def all(self) -> int:
-        """Tokens of all parts, each as large as it may be."""
+        """The maximum number of tokens of a ledger."""
         return min(self.rules + self.facts + self.names, self.together)
 
 
@@ -107,7 +105,7 @@ def _lines(facts: Sequence[Fact]) -> Iterator[str]:
 
 
 def append_ledger(record: str, ledger: Ledger) -> str:
-    """The record with the ledger after it. Ledger marks inside the record are rewritten, so that none is mistaken."""
+    """The record with the ledger after it. Ledger marks in the record are rewritten, so that none is read back."""
     text = str(ledger)
     safe = _MARKED.sub("(Ledger)", record)
     return f"{safe}\n\n{text}" if safe and text else safe or text
@@ -144,7 +142,7 @@ def ledger(
     earlier: Ledger, said: Iterable[Message], gone: Iterable[Message], caps: LedgerCaps, counter: TokenCounter
 ) -> Ledger:
     """The ledger after `earlier`: with rules from the user's messages in `said`, names and facts from `gone`."""
-    # Most messages are in both `said` and `gone`. Without rules, the facts in them are facts like all others.
+    # Cached, because most messages are in both `said` and `gone`. If rules are off, the facts in them are like others.
     units = cache(find_rules if caps.rules else lambda _: [])
     texts = (message.text for message in said if message.role is Role.USER)
     rules = merge_rules(earlier.rules, (unit for text in texts for unit in units(text)))
@@ -167,7 +165,7 @@ def _tokens(ledger: Ledger, counter: TokenCounter) -> int:
 
 
 def _text_for_facts(message: Message, units: Callable[[str], Iterable[str]]) -> str:
-    """The text in which facts are looked for: without the user's rules, which keep their facts as long as they hold."""
+    """The text to search for facts: without the user's rules, which keep their facts as long as they hold."""
     text = "\n".join((message.text, *(call.arguments for call in message.calls)))
     if message.role is Role.USER:
         for unit in units(text):
@@ -176,10 +174,7 @@ def _text_for_facts(message: Message, units: Callable[[str], Iterable[str]]) -> 
 
 
 def _fitting_rules(rules: Sequence[str], cap: int, counter: TokenCounter) -> list[str]:
-    """As many rules as fit, the earliest first, in their order. Wishes and tasks have a share of the room.
-
-    If room is left at the end, more wishes and tasks are added.
-    """
+    """As many rules as fit, earliest first. Wishes and tasks get a share of the room, and then what is left of it."""
     room = cap - max(counter.text(headings[0]) for headings in _HEADINGS) - 1
     weak_room = int(room * WEAK_SHARE)
     kept: set[int] = set()
@@ -200,7 +195,7 @@ def _fitting_rules(rules: Sequence[str], cap: int, counter: TokenCounter) -> lis
 
 
 def _fitting_facts(facts: Iterable[Fact], cap: int, counter: TokenCounter, known: str = "") -> Iterator[Fact]:
-    """As many facts as fit, the best first, without those that others or what is `known` contain."""
+    """As many facts as fit, best first, without those that an earlier fact or the text `known` contains."""
     room = cap - max(counter.text(heading) for headings in _HEADINGS for heading in headings[1:]) - 1
     for fact in facts:
         tokens = counter.text(f"{_COMMA}{_written(fact)}") + (_COMMA in fact.text)
@@ -214,15 +209,15 @@ def _fitting_facts(facts: Iterable[Fact], cap: int, counter: TokenCounter, known
 MAX_CHARACTERS = 8_000
 """Characters of one text that are read: its beginning and its end, where errors and totals are."""
 OLDEST, NEWEST = 100_000, 300_000
-"""Characters that are read of the first and of the last of many texts; each counts at most `MAX_CHARACTERS`.
+"""Of many texts, how many characters of the first ones and of the last ones are read, at most `MAX_CHARACTERS` of each.
 
-An important fact is repeated or recent, and so a history of any length costs no more than one of this size.
+The texts between them are skipped, so the cost is bounded: an important fact is repeated or recent anyway.
 """
 MAX_OF_ONE = 3
 """How often one message may count for the same fact."""
 LONGEST = 160
 _LONGEST_WORD = 4 * LONGEST
-"""Characters of a fact that are kept (`LONGEST`), and of a word that are read."""
+"""Characters of a fact that are kept (`LONGEST`), and characters of a word that are read."""
 _HEAD = MAX_CHARACTERS * 6 // 10
 
 
@@ -281,21 +276,21 @@ def find_facts(text: str) -> Iterator[str]:
             yield error.group().strip()[:LONGEST]
         for word in line.split():
             yield from _in_word(word[:_LONGEST_WORD])
-        yield from (each.group() for each in _APART.finditer(line))
+        yield from (match.group() for match in _APART.finditer(line))
 
 
 @lru_cache(maxsize=8_192)
 def _in_word(word: str) -> tuple[str, ...]:
-    """The facts in one word, as separated by spaces. Cached, because the same words come again and again."""
+    """The facts in one word, as separated by spaces. Cached, because the same words occur again and again."""
     bare = word.rstrip(_TRAILING)
     if len(bare) < 2 or (bare.isalpha() and (bare[1:].islower() or bare.isupper())):
-        return ()  # an ordinary word or a lone sign
-    matches = (each.group().rstrip(_TRAILING) for each in _EXACT.finditer(word))
-    return tuple(each for each in matches if 1 < len(each) <= LONGEST)
+        return ()  # an ordinary word or a single character
+    texts = (match.group().rstrip(_TRAILING) for match in _EXACT.finditer(word))
+    return tuple(text for text in texts if 1 < len(text) <= LONGEST)
 
 
 def worth_reading(lengths: Sequence[int]) -> list[int]:
-    """Which of many texts are read, given their lengths in characters: their indices, in order."""
+    """The indices of the texts that are read, in order; `lengths` has the characters of each text."""
     sizes = [min(length, MAX_CHARACTERS) for length in lengths]
     first = _within(sizes, OLDEST)
     last = _within(reversed(sizes[first:]), NEWEST)
@@ -303,14 +298,14 @@ def worth_reading(lengths: Sequence[int]) -> list[int]:
 
 
 def _within(sizes: Iterable[int], room: int) -> int:
-    """How many of the sizes fit into `room`, one after the other."""
+    """How many of the first sizes fit into `room`."""
     return sum(1 for _ in takewhile(room.__ge__, accumulate(sizes)))
 
 
 def rank_facts(earlier: Sequence[Fact], texts: Iterable[str]) -> list[Fact]:
     """The facts of `earlier` (best first) and of later texts: most frequent first, then most recent first."""
     times = {fact.text: fact.times for fact in earlier}
-    # Earlier facts count as older than all texts, and keep their order among themselves.
+    # Earlier facts count as older than all texts and keep their order.
     last = {fact.text: (0, -place) for place, fact in enumerate(earlier)}
     for index, text in enumerate(texts, start=1):
         here: dict[str, int] = {}
@@ -319,5 +314,5 @@ def rank_facts(earlier: Sequence[Fact], texts: Iterable[str]) -> list[Fact]:
             last[found] = (index, place)
         for found, count in here.items():
             times[found] = times.get(found, 0) + count
-    order = sorted(times, key=lambda each: (times[each], last[each]), reverse=True)
-    return [Fact(each, times[each]) for each in order]
+    order = sorted(times, key=lambda text: (times[text], last[text]), reverse=True)
+    return [Fact(text, times[text]) for text in order]

@@ -1,12 +1,12 @@
 """Messages, and the dialect in which they are written.
 
-Each wire protocol writes messages in a form of its own: a result is a message in one, a block of the user's message in
-another, an item of a flat list in the third. A `Dialect` knows one such form, and nothing else in `strategies` does. It
-reads a value, which is one parsed element of the client's list, into a `Message`: the part it plays, its calls, and the
-calls that it answers. And it writes the few values that strategies put in the place of others. Kept messages are never
-written again: a message has the bytes that it came in.
+Each wire protocol writes messages in its own way: a tool's result is a message in one, a block of the user's message in
+another, an item of a flat list in the third. Only a `Dialect` knows how its protocol does this. It reads a value, which
+is one parsed element of the client's list, into a `Message`: the part it plays, its calls, and the calls that it
+answers. It also writes the few values that strategies put in the place of others. Kept messages are never written
+again: a message has the bytes that it came in.
 
-A dialect has no state. A message knows its own, and a counter of tokens knows the one whose values it counts.
+A dialect has no state. A message knows its dialect, and a token counter knows the dialect whose values it counts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Role(Enum):
 
 
 class ToolCall(NamedTuple):
-    """A tool call; `id` is "" where the call has none, `arguments` is JSON text or, of some tools, any text."""
+    """A tool call. `id` is "" if the call has none; `arguments` is JSON text, or any text for some tools."""
 
     id: str
     name: str
@@ -49,19 +49,20 @@ class Reading(NamedTuple):
     role: Role
     """The part that the message plays, as far as the value alone tells."""
     written_role: str
-    """What the wire calls the role, "" if nothing."""
+    """The role as the client wrote it; "" if there is none."""
     calls: tuple[ToolCall, ...] = ()
     answers: tuple[str, ...] = ()
+    """The ids of the calls that the message answers."""
     is_result: bool = False
-    """Whether the wire says that the message is a tool's result."""
+    """Whether the client sent the message as a tool's result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
     """What message lists an upstream accepts (`strategies.core.shaping`).
 
-    Whether user and assistant must alternate, whether an assistant message may have a name or an empty content, and
-    whether a system message may follow other messages.
+    User and assistant may have to alternate. An assistant message may be allowed a name or an empty content, and a
+    system message a place after other messages.
     """
 
     alternate_roles: bool = False
@@ -71,94 +72,94 @@ class Form:
 
 
 ACKNOWLEDGED = "Understood."
-"""The text of an assistant message that would be empty, where none may be."""
+"""The text of an assistant message that would otherwise be empty, in dialects that forbid it."""
 
 
 class Dialect(ABC):
     """Reads and writes the values of one wire protocol."""
 
     name: str
-    """The name of the protocol. All digests but those of `chat` depend on it."""
+    """The name of the protocol. All digests depend on it, except those of `chat`."""
     system_roles: Sequence[str] = ("system", "developer")
-    """What the wire calls the roles of messages outside the chain."""
+    """The written roles of messages outside the chain."""
     has_steps = True
-    """Whether neighbouring messages of the assistant's are parts of one reply."""
+    """Whether neighbouring assistant messages are parts of one reply."""
     systems_follow_users = False
     """Whether a system message may only follow a user's message, or results."""
     binds_reasoning = False
-    """Whether reasoning is refused where something before it has changed (`unbound`)."""
+    """Whether a server refuses reasoning if something before it has changed (`unbound`)."""
     drops_reasoning = False
-    """Whether a server leaves reasoning out, without a word, where something before it has changed."""
+    """Whether a server silently drops reasoning if something before it has changed."""
 
     # -- reading
 
     @abstractmethod
     def read(self, value: Value) -> Reading:
-        """Reads a value, also one that breaks the rules of the protocol."""
+        """Reads a value, even one that breaks the rules of the protocol."""
 
     @abstractmethod
     def text(self, value: Value) -> str:
-        """All text of a value; what is no text appears as its type in brackets."""
+        """All text of a value; a part that is not text appears as its type in brackets."""
 
     @abstractmethod
     def media(self, value: Value) -> int:
-        """How many parts of a value are no text: pictures, sounds and files."""
+        """How many parts of a value are not text: pictures, sounds and files."""
 
     @abstractmethod
     def digest_fields(self, value: Value) -> Iterable[str]:
-        """What makes two values the same message, in a canonical form: no markers, and nothing that SDKs change."""
+        """The fields that identify a message, in a canonical form: no cache markers, and nothing that SDKs change."""
 
     # -- writing
 
     @abstractmethod
     def user(self, text: str) -> Value:
-        """A message of the user's role."""
+        """A user message."""
 
     @abstractmethod
     def assistant(self, text: str, name: str = "") -> Value:
-        """A message of the assistant's role; with a name, which dialects without names write as the user's."""
+        """An assistant message. If `name` is given, dialects without names write a user message instead."""
 
     # -- rewriting
 
     def texts(self, value: Value) -> Sequence[str]:
-        """The texts that may be cut: one for each call that the value answers, else all its text as one."""
+        """The texts that may be cut: one for each call that the value answers; otherwise all its text as one."""
         return [self.text(value)]
 
     @abstractmethod
     def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
-        """The value with other texts, as many as `texts` gives and in its order."""
+        """The value with these texts in place of those that `Dialect.texts` returns."""
 
     @abstractmethod
     def is_plain(self, value: Value) -> bool:
-        """Whether the value is nothing but framing and one text, so that its tokens give those of the text."""
+        """Whether the value is just one text in its framing, so that its tokens give those of the text."""
 
     @abstractmethod
     def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
-        """The value with the arguments that `rewrite` gives for a call, which keeps its own where that is None.
+        """The value with the arguments that `rewrite` returns for each call; None leaves a call unchanged.
 
-        The same object if no call changes. Only calls whose arguments are a JSON object are rewritten.
+        Returns the same object if no call changes. Only calls whose arguments are a JSON object are rewritten.
         """
 
     def unbound(self, value: Value) -> Value:
-        """The value without reasoning that is refused where something before it has changed.
-
-        The same object if it has none, or none that is refused.
-        """
+        """The value without reasoning that is bound to the messages before it. The same object if it has none."""
         return value
 
     # -- forms
 
     def fitted(self, value: Value, form: Form) -> Value | None:
-        """What the proxy wrote, as the form wants it: the same object if that is accepted, None to leave it out."""
+        """A value that the proxy wrote, adapted to the form.
+
+        Returns the same object if it is accepted as it is, and None if it must be left out.
+        """
         return value if value.get("content") else None
 
     def as_user(self, value: Value) -> Value:
-        """A value that the proxy wrote, as the user's."""
+        """A value that the proxy wrote, as a user message."""
         return {"role": "user", "content": value.get("content")}
 
     @abstractmethod
     def merged(self, first: Value, second: Value) -> Value:
-        """Two neighbours of one role as one value."""
+        """Two neighbours of the same role as one value."""
 
 
 class TokenCounter(Protocol):
@@ -179,29 +180,29 @@ class Message:
     """One message: the bytes that it came in, and what was read from them."""
 
     data: bytes
-    """The JSON text as it came in; empty for a message of which only the digest is stored."""
+    """The JSON text as it came in; empty if only the digest of the message is stored."""
     dialect: Dialect
     role: Role
     """The part that the message plays in the conversation; the next fields are those of `Reading`."""
     written_role: str
     digest: bytes
-    """The digest by which the chain knows the message (`strategies.core.digest`); empty for one of our own."""
+    """The digest by which the chain identifies the message (`strategies.core.digest`); empty if we wrote it."""
     tokens: int
     calls: tuple[ToolCall, ...] = ()
     answers: tuple[str, ...] = ()
     is_result: bool = False
-    """False also for a tool's output in a user message."""
+    """False even for a tool's output if the client sent it as a user message."""
     parsed: Value | None = field(default=None, compare=False, repr=False)
     """The parsed JSON, or None: messages cached for later requests go without it (`lean`), and `body` parses again."""
 
     @property
     def has_text(self) -> bool:
-        """Whether the text is stored. A message of which only the digest is left cannot be shown in any view."""
+        """Whether the text is stored. If only the digest is left, no view can show the message."""
         return bool(self.data)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the message, if it is the assistant's, belongs to the reply that the message before it is part of."""
+    def continues_reply(self) -> bool:
+        """Whether an assistant message continues the reply that the assistant message before it belongs to."""
         return self.dialect.has_steps
 
     @property
@@ -217,7 +218,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """All text of the message; what is no text appears as its type in brackets."""
+        """All text of the message; a part that is not text appears as its type in brackets."""
         return self.dialect.text(self.body)
 
     def lean(self) -> Message:
@@ -226,16 +227,16 @@ class Message:
 
 
 class Reader:
-    """Builds messages. `tool_output` are patterns that recognise a tool's output in a user message."""
+    """Builds messages. The patterns in `tool_output` recognise a tool's output in a user message."""
 
     def __init__(self, tool_output: Sequence[re.Pattern[str]] = ()) -> None:
-        # One search for all patterns: a user message that matches none is the usual case.
+        # One search for all patterns, because most user messages match none.
         self._tool_output = re.compile("|".join(f"(?:{pattern.pattern})" for pattern in tool_output) or r"(?!)")
 
     def read(
         self, raw: str | bytes, value: Value, tokens: int, dialect: Dialect, digest: bytes | None = None
     ) -> Message:
-        """A message from its JSON text, the parsed JSON, its tokens, and its digest if already computed."""
+        """A message from its JSON text, the parsed JSON, its tokens, and its digest, if that is already computed."""
         data = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
         role, written_role, calls, answers, is_result = dialect.read(value)
         if role is Role.USER and self._is_tool_output(value, dialect):
@@ -264,7 +265,8 @@ def unknown(digest: bytes, role: Role, dialect: Dialect) -> Message:
 def literal(value: Value, counter: TokenCounter, role: Role | None = None, raw: str | None = None) -> Message:
     """A message that the proxy wrote, with its tokens counted. It belongs to no chain and has no digest.
 
-    `role` is the part that it plays, if the value does not tell; `raw` is its JSON text, if that already exists.
+    `role` is needed if the value alone does not tell which part the message plays; `raw` is its JSON text, if that
+    already exists.
     """
     read, written_role, calls, answers, is_result = counter.dialect.read(value)
     data, tokens = (dump(value) if raw is None else raw).encode("utf-8", "surrogatepass"), counter.message(value)

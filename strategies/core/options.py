@@ -1,4 +1,4 @@
-"""Options of strategies: frozen dataclasses whose fields carry their bounds, filled from texts or settings.
+"""The options of strategies: frozen dataclasses whose fields carry their bounds, filled from texts or settings.
 
 A field is declared as `option(default, at_least, at_most)`. A value must have the type of the default.
 """
@@ -22,7 +22,7 @@ _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no"
 class Options:
     """The base of all options; a strategy without options uses this class itself.
 
-    If there is an option `mode`, `preset` says which values of the other options each mode stands for.
+    If there is an option `mode`, `preset` says which values of other options each mode stands for.
     """
 
     @property
@@ -41,7 +41,7 @@ def option(default: Value, at_least: float | None = None, at_most: float | None 
 
 def fill_options(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
     """`options` with `values` filled in; raises an `OptionError` that names the option and its allowed values."""
-    known = {each.name: each for each in fields(options)}
+    known = {declared.name: declared for declared in fields(options)}
     for name in values:
         if name not in known:
             raise unknown_option(name, known)
@@ -52,7 +52,7 @@ def fill_options(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
 
 
 def unknown_option(name: str, known: Mapping[str, Field[Any]]) -> OptionError:
-    """The error for an unknown option: it names the nearest of the `known` ones, and all as a user may write them."""
+    """The error for an unknown option. It names the most similar of the `known` ones, and lists all of them."""
     if not known:
         return OptionError(f"unknown option '{name}'; known: none")
     nearest = max(known, key=lambda written: SequenceMatcher(None, known[written].name, name.lower()).ratio())
@@ -60,7 +60,7 @@ def unknown_option(name: str, known: Mapping[str, Field[Any]]) -> OptionError:
 
 
 def expand_mode(options: Options, values: Mapping[str, object]) -> dict[str, object]:
-    """`values` together with those that their `mode` stands for; an explicit value wins over the mode's."""
+    """`values` and those that their `mode` stands for; an explicit value wins over the mode's."""
     return {**options.preset(str(values.get("mode", ""))), **values}
 
 

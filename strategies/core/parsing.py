@@ -1,10 +1,9 @@
-"""Parsing: JSON in which numbers may have any length, tags in answers, and texts that are compared.
+"""Parsing: JSON with numbers of any length, tags in answers, and the normal form in which texts are compared.
 
 Python refuses to parse an integer of more than 4,300 digits, because that takes quadratic time. We do not compute with
-such numbers: they are read as text here, and the original bytes are what is sent on.
+such numbers: they are read as text here, and the original bytes are sent on.
 
-It also finds tags in a model's answer, `<name>…</name>`, in one pass, however many are never closed, and normalizes
-texts, so that they can be compared and searched.
+Tags in a model's answer, `<name>…</name>`, are found in one pass, however many are never closed.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ def decode(text: str, at: int = 0) -> tuple[Any, int]:
 
 
 def word(value: object) -> str:
-    """A value that should be a text; "" if it is none."""
+    """The value if it is a text; else ""."""
     return value if isinstance(value, str) else ""
 
 
 def objects_in(value: object) -> list[Mapping[str, object]]:
-    """The objects of an array; empty for what is none."""
+    """The objects in an array; empty if the value is no array."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
@@ -87,11 +86,11 @@ _WORDS = re.compile(r"\w+")
 
 
 def fold_characters(text: str) -> str:
-    """Text with one form for full and half width and without accents. Case is kept, since camelCase separates words."""
+    """Text without accents and with one form for full and half width. Case is kept: camelCase separates words."""
     if text.isascii():
         return text
     one_width = unicodedata.normalize("NFKC", text)
-    bare = (each for each in unicodedata.normalize("NFD", one_width) if not "\u0300" <= each <= "\u036f")
+    bare = (char for char in unicodedata.normalize("NFD", one_width) if not "\u0300" <= char <= "\u036f")
     return unicodedata.normalize("NFC", "".join(bare))
 
 

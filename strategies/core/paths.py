@@ -1,4 +1,4 @@
-"""Paths: finds out from its arguments which file a tool call is about, for any agent's tools."""
+"""Paths: finds the file that a tool call is about in the call's arguments, for any agent's tools."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def target_in(arguments: Mapping[str, object]) -> Target | None:
 
 
 def parsed(arguments: str) -> Mapping[str, object] | None:
-    """Arguments parsed as a JSON object, or None if they are none."""
+    """Arguments parsed as a JSON object; None if they are not one."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Pieces: what a view puts in the place of messages."""
+"""Pieces: the parts that a view is made of. A piece keeps a message, or is a message of our own in its place."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def source(piece: Piece) -> int | None:
 
 
 def with_kept(pieces: Iterable[Piece], kept: Set[int]) -> tuple[Piece, ...]:
-    """The pieces with the messages of `kept`, which are chain indices, unchanged among them and in order."""
-    whole = [Keep(index) if (index := source(each)) is not None and index in kept else each for each in pieces]
-    for index in sorted(kept - {source(each) for each in whole}):
-        later = (i for i, each in enumerate(whole) if (source(each) or 0) > index)
+    """The pieces, in order, with the messages in `kept` (chain indices) unchanged; missing ones are added."""
+    whole = [Keep(index) if (index := source(piece)) is not None and index in kept else piece for piece in pieces]
+    for index in sorted(kept - {source(piece) for piece in whole}):
+        later = (i for i, piece in enumerate(whole) if (source(piece) or 0) > index)
         whole.insert(next(later, len(whole)), Keep(index))
     return tuple(whole)
 
@@ -58,7 +58,7 @@ def is_memory(piece: Piece) -> bool:
 class Overlay:
     """Pieces that go before chain message `at` and stand for the `covered` messages before it.
 
-    `anchor` is the chain digest after message `at - 1`; the overlay applies only to transcripts that have it there.
+    `anchor` is the chain digest after message `at - 1`. The overlay applies only to transcripts with that digest there.
     """
 
     anchor: bytes

@@ -2,16 +2,12 @@
 
 A plan is a list of `Replace` edits. Their spans are item ranges between legal cuts, in order, and do not overlap.
 `apply` makes the next view. Its head ends at the first legal cut after the last span, but never before the end of the
-earlier head.
-`check` compares the result with the transcript: a plan may add no violation that the transcript did not have.
+earlier head. `check` compares the result with the transcript: a plan must not add a violation.
 
-Splits: finds the place where a condensed prefix ends.
-
-`Split` knows, for every item index, how many tokens a view would have if everything before it became the task and a
-replacement of a given size. Suffix sums answer in constant time, so that a search over all cuts is linear.
-
-Turn boundaries are preferred. If none meets the goal, round boundaries are used: an agent with one user message has no
-other. No cut is after the view's limit.
+`Split` finds the place where a condensed prefix ends. For every item index it knows how many tokens the view would have
+if everything before that item became the task and a replacement of a given size. Suffix sums answer in constant time,
+so a search over all cuts is linear. Turn boundaries are preferred. If none meets the goal, round boundaries are used:
+an agent's conversation with one user message has no others. No cut is after the view's limit.
 """
 
 from __future__ import annotations
@@ -42,22 +38,20 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a strategy wants to change, and what it reports about that."""
-
     edits: tuple[Replace, ...]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     reason: str = ""
-    """Why the strategy had to make do with less than it wanted, as a kebab-case word; "" if it did not."""
+    """Why the strategy achieved less than it wanted, as a kebab-case word; "" if it did not."""
     cards: tuple[MemoryCard, ...] = ()
     """What a summarizer thought worth remembering. The driver adds the time and the id of the record."""
     after: View | None = field(default=None, compare=False, repr=False)
-    """The view after the edits, where the strategy has made it already to see how large it is."""
+    """The view after the edits, if the strategy has already made it to see its size."""
 
 
 def apply(view: View, plan: Plan) -> View:
-    """The view after a plan; raises `InvalidPlan` where spans overlap or separate a call from its result.
+    """The view after a plan; raises `InvalidPlan` if spans overlap or separate a call from its result.
 
-    What is pinned stays as it is, whatever the plan says of it.
+    Pinned messages stay unchanged, whatever the plan says.
     """
     items: list[Item] = []
     done = 0
@@ -92,16 +86,16 @@ def _check_span(edit: Replace, done: int, view: View) -> None:
 def _next_cut(view: View, place: int) -> int:
     """The first legal cut at or after an item, up to the view's limit; the item itself if there is none.
 
-    A head ends at one. System messages of the span that it covers are sent right after it, and must not separate a
-    call from its results; an edit that replaces single messages may end between two results.
+    A head must end at a cut: system messages of the span that it covers are sent right after it, and must not separate
+    a call from its results. An edit that replaces single messages may itself end between two results.
     """
     cuts = view.structure.cuts
     most = view.last_cut if place <= view.last_cut else view.size
-    return next((each for each in range(place, most + 1) if cuts[each]), place)
+    return next((i for i in range(place, most + 1) if cuts[i]), place)
 
 
 def _covered(view: View, end_of_head: int) -> int:
-    """How many chain messages lie before the item `end_of_head`."""
+    """How many chain messages come before the item `end_of_head`."""
     if end_of_head <= view.head_size:
         return view.covered_count
     later = (item.piece.index for item in view.items[end_of_head:] if isinstance(item.piece, Keep))
@@ -109,9 +103,9 @@ def _covered(view: View, end_of_head: int) -> int:
 
 
 def check(view: View, *, may_cut_newest_results: bool = False) -> None:
-    """Raises `InvalidPlan` where the view breaks a rule that the transcript keeps.
+    """Raises `InvalidPlan` if the view breaks a rule that the transcript keeps.
 
-    With `may_cut_newest_results`, the tool results of the newest round may be shortened, but not gone.
+    With `may_cut_newest_results`, the tool results of the newest round may be shortened, but not removed.
     """
     added = violations(view.opening)
     if added and (added := added - violations(view.transcript.chain)):
@@ -120,7 +114,7 @@ def check(view: View, *, may_cut_newest_results: bool = False) -> None:
         follows = any(0 < place <= view.covered_count for place, _ in view.transcript.systems)
         if follows and not view.structure.cuts[view.head_size]:
             raise InvalidPlan("system messages that follow the head would separate a call from its results")
-    if sum(item.is_replacement for item in view.lead) > 1:
+    if sum(item.is_replacement for item in view.front) > 1:
         raise InvalidPlan("two replacements in one view")
     task = view.transcript.task
     if task is not None and view.transcript.chain[task].has_text and view.task is None:
@@ -139,13 +133,13 @@ def _stands(view: View, index: int, may_be_cut: bool) -> bool:
 
 
 def newest_is_shortened(view: View) -> bool:
-    """Whether results of the newest round are already cut, by an earlier stage or for an earlier request."""
+    """Whether results of the newest round have already been cut, by an earlier stage or for an earlier request."""
     places = (view.item_of(index) for index in _protected(view.transcript))
     return any(place is not None and not view.item(place).intact for place in places)
 
 
 def _protected(transcript: Transcript) -> Iterator[int]:
-    """Chain indices of the last user message and of the newest round, of those whose text is stored."""
+    """Yields the chain indices of the last user message and the newest round, except those whose text is not stored."""
     chain = transcript.chain
     if transcript.last_user is not None and chain[transcript.last_user].has_text:
         yield transcript.last_user
@@ -155,7 +149,7 @@ def _protected(transcript: Transcript) -> Iterator[int]:
 
 
 def violations(messages: Iterable[Message]) -> set[tuple[str, str]]:
-    """What a strict upstream would refuse, as (kind, call id): results without a call, calls without a result."""
+    """What a strict upstream would refuse: results without a call, and calls without a result, as (kind, call id)."""
     found: set[tuple[str, str]] = set()
     waiting: dict[str, int] = {}
     for message in messages:
@@ -174,10 +168,11 @@ def violations(messages: Iterable[Message]) -> set[tuple[str, str]]:
 
 def head_pieces(view: View) -> tuple[Piece, ...]:
     """The pieces that a condensation records: those of the view's head, without memory blocks, which last one turn."""
-    return tuple(item.piece for item in view.lead[: view.head_size] if not is_memory(item.piece))
+    return tuple(item.piece for item in view.front[: view.head_size] if not is_memory(item.piece))
 
 
 def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, ...]:
+    """The pieces with the first user message as a literal, so that they outlive the stored text of the transcript."""
     task = transcript.task
     return tuple(
         Literal(transcript.chain[piece.index].raw, PieceKind.TASK, piece.index)
@@ -188,10 +183,10 @@ def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, .
 
 
 def replace_before(view: View, end: int, replacement: Literal, task_cap: int) -> Replace:
-    """The edit that puts the task and the replacement in the place of everything before item `end`.
+    """The edit that replaces everything before item `end` with the task and the replacement.
 
-    What of the question stands before `end` is kept after them. A task at or after `end`, as after an opening message
-    of the assistant's, stays where it is.
+    Messages of the question that come before `end` are kept after the replacement. A task at or after `end` stays where
+    it is; this happens if the assistant opened the conversation.
     """
     task = task_piece(view, task_cap) if view.task is not None and view.task < end else ()
     question = (view.items[i].piece for i in view.question if i < end and i != view.task)
@@ -201,7 +196,8 @@ def replace_before(view: View, end: int, replacement: Literal, task_cap: int) ->
 def with_wider_task(view: View, most: int, most_of_part: int) -> View:
     """The view with more of a first user message that was cut.
 
-    It is whole where the view then has at most `most` tokens, else as long as `most_of_part` tokens of the view allow.
+    The message is whole if the view then has at most `most` tokens. If not, it is as long as possible in a view of
+    `most_of_part` tokens.
     """
     place, task = view.task, view.transcript.task
     if place is None or task is None or view.item(place).intact or not view.transcript.chain[task].has_text:
@@ -216,7 +212,7 @@ def with_wider_task(view: View, most: int, most_of_part: int) -> View:
 
 
 def task_piece(view: View, cap: int) -> tuple[Piece, ...]:
-    """The first user message for a condensed view: verbatim up to `cap` tokens, else its head and tail."""
+    """The first user message for a condensed view: verbatim up to `cap` tokens, else its beginning and end."""
     if view.task is None:
         return ()
     item = view.items[view.task]
@@ -232,7 +228,7 @@ def task_piece(view: View, cap: int) -> tuple[Piece, ...]:
 class Split:
     """The places to cut a view, and the size of the view after each, for a replacement of `size` tokens.
 
-    A first user message is assumed to be cut to `task_cap`, unless it is kept whole.
+    The first user message counts as cut to `task_cap`, unless it must stay whole.
     """
 
     def __init__(self, view: View, size: int, task_cap: int) -> None:
@@ -252,34 +248,34 @@ class Split:
         return view.fixed_tokens + task + self._size + stays + self._behind[end]
 
     def is_legal(self, place: int) -> bool:
-        """Whether a condensation may end at `place`: no later than the view's limit, all calls with their results."""
+        """Whether a condensation may end at `place`: not past the view's limit, nor between a call and its result."""
         return place <= self._view.last_cut and self._view.structure.cuts[place]
 
     def turn_cuts(self) -> list[int]:
-        """The legal cuts at the starts of turns, and of the rounds of the last turn, which may still go on."""
+        """The legal cuts at the starts of all turns, and of the rounds of the last turn, which may be unfinished."""
         return self._legal_starts(self._view.structure.turns[-1:])
 
     def round_cuts(self) -> list[int]:
         """The legal cuts at the starts of all turns and rounds."""
         return self._legal_starts(self._view.structure.turns)
 
-    def _legal_starts(self, parted: Sequence[Turn]) -> list[int]:
-        """The legal cuts at the starts of all turns, and of the rounds of the turns that may be `parted`.
+    def _legal_starts(self, divided: Sequence[Turn]) -> list[int]:
+        """The legal cuts at the starts of all turns, and of all rounds in the `divided` turns.
 
-        Only those that condense at least one message more than an earlier replacement.
+        Cuts that condense nothing beyond an earlier replacement are left out.
         """
         starts = {turn.start for turn in self._view.structure.turns}
-        starts.update(each.start for turn in parted for each in turn.rounds)
+        starts.update(span.start for turn in divided for span in turn.rounds)
         least = 1 if self._view.replacement is None else self._view.replacement + 2
         return [place for place in sorted(starts) if least <= place and self.is_legal(place)]
 
     def first_at_turn(self, goal: int, start: int = 0) -> int | None:
-        """The first cut from `start` on that meets the goal, preferably at a turn; else the last cut; None if none."""
+        """The first cut from `start` on that meets the goal, preferably at a turn; else the last cut, if any."""
         cut = next(self._within(self.turn_cuts(), goal, start), None)
         return self.first_at_round(goal, start) if cut is None else cut
 
     def first_at_round(self, goal: int, start: int = 0) -> int | None:
-        """The first cut from `start` on that meets the goal; else the last cut; None if there is none."""
+        """The first cut from `start` on that meets the goal; else the last cut, if any."""
         places = self.round_cuts()
         last = places[-1] if places and places[-1] >= start else None
         return next(self._within(places, goal, start), last)

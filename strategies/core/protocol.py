@@ -7,8 +7,8 @@ Every strategy is a `Strategy`: it condenses a view. It may also be
     Injecting    it says how memory is put before a user message
     Judging      it lets a model vote, off the request's path, on whether a view should be condensed
 
-The optional roles are base classes and not protocols: every request asks each of its stages for each role, and a
-structural check of the methods would cost more than everything else that is decided for a small request.
+The optional roles are base classes and not protocols: every request checks each of its stages for each role, and a
+structural check of the methods would cost more than all other decisions about a small request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Verdict:
     earlier_digests: tuple[bytes, ...] = ()
     """The chain digests just before `digest`, newest first: one for each message that a client may rewrite later."""
 
-    def stands_in(self, digests: Sequence[bytes]) -> bool:
+    def applies_to(self, digests: Sequence[bytes]) -> bool:
         return 0 < self.message_count <= len(digests) and digests[self.message_count - 1] == self.digest
 
 
@@ -60,7 +60,7 @@ class SessionFacts:
     seen: tuple[tuple[int, float], ...] = ()
     """When messages were first seen: pairs (chain length, time by which all messages up to it had come), in order."""
     continue_view: bool = False
-    """Whether a summarizer is asked to go on from the view itself, so that the upstream's prompt cache is hit."""
+    """Whether a summarizer is asked to continue the view itself, so that the upstream's prompt cache is hit."""
 
     def first_seen(self, index: int) -> float | None:
         """When the chain message at `index` was first seen, in seconds since the epoch; None if that is unknown."""
@@ -68,7 +68,7 @@ class SessionFacts:
 
 
 class Strategy(Protocol):
-    """Plans what to do with a view. Pure: the same arguments and results give the same plan."""
+    """Plans how to condense a view. Pure: the same arguments and results give the same plan."""
 
     name: ClassVar[str]
     asks: ClassVar[bool] = False
@@ -101,7 +101,7 @@ class Marking(ABC):
 class Injection:
     """How memory is put before a user message: at most `top_k` passages in at most `max_tokens`.
 
-    With `unasked`, this is done by default, where neither request nor session chose a memory mode.
+    With `unasked`, this is done by default, if neither request nor session chose a memory mode.
     """
 
     unasked: bool = False
@@ -112,12 +112,11 @@ class Injection:
 class Injecting(ABC):
     @property
     @abstractmethod
-    def injection(self) -> Injection:
-        """How memory is injected, and whether it is by default."""
+    def injection(self) -> Injection: ...
 
 
 class Shortened(NamedTuple):
-    """A view without some messages after its head, and metadata of the strategy that says which."""
+    """A view without some messages after its head, and the strategy's metadata, which says which ones."""
 
     view: View
     metadata: Mapping[str, Any]
@@ -133,7 +132,7 @@ class Judging(ABC):
 
     @abstractmethod
     def skip_reason(self, view: View, budget: Budget, session: SessionFacts) -> str:
-        """Why no vote should be held on this view now, as a kebab-case word; "" where one should be."""
+        """Why no vote should be held on this view now, as a kebab-case word; "" if one should be held."""
 
     @abstractmethod
     def judge(self, view: View, budget: Budget, session: SessionFacts) -> Polling:
@@ -145,7 +144,7 @@ class Judging(ABC):
 
     @abstractmethod
     def shortened(self, view: View, metadata: Mapping[str, Any]) -> Shortened | None:
-        """The view without messages after the head that a judged record leaves out when it is applied first.
+        """The view without the messages after the head that are left out when a judged record is first applied.
 
-        `metadata` is the record's. None where all messages are to stay, or cannot be dropped.
+        `metadata` is the record's. None if no message should or can be dropped.
         """

@@ -1,10 +1,9 @@
 """The replacement: the one message that stands for condensed history.
 
 It is a user message, labelled as a record. A system message would give authority to whatever a tool once printed, and
-an assistant message would be something that the model believes it said. The frame says that the record asks for
-nothing, in the language that the conversation has when the record is made. The label before it is the same in every
-language: `previous_record` finds the text by it. `rolling` uses the frame of its source document, a named assistant
-message.
+the model would believe that it had said an assistant message itself. The frame says that the record asks for nothing,
+in the language of the conversation when the record is made. The label before it is the same in every language, because
+`previous_record` finds the text by it. `rolling` uses the frame of its source document, a named assistant message.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ _CHINESE_SUMMARY_FRAME = f"{SUMMARY_OPENING}\n它代表本次对话中较早的 
 _INNER = re.compile(r"^(?:\[Condensed history\][^\n]*|## Context Summary\n[^\n]*)\n\n(.*)$", re.DOTALL)
 
 
-def replacement(text: str, stands_for: int, dialect: Dialect, *, chinese: bool = False) -> Literal:
-    """The message that stands for `stands_for` messages: `text` in the frame."""
-    frame = (_CHINESE_FRAME if chinese else _FRAME).format(count=stands_for)
+def replacement(text: str, count: int, dialect: Dialect, *, chinese: bool = False) -> Literal:
+    """The message that stands for `count` messages: `text` in its frame."""
+    frame = (_CHINESE_FRAME if chinese else _FRAME).format(count=count)
     return Literal(dump(dialect.user(f"{frame}\n\n{text}")), PieceKind.REPLACEMENT)
 
 
-def context_summary(text: str, stands_for: int, dialect: Dialect, *, chinese: bool = False) -> Literal:
-    frame = (_CHINESE_SUMMARY_FRAME if chinese else _SUMMARY_FRAME).format(count=stands_for)
+def context_summary(text: str, count: int, dialect: Dialect, *, chinese: bool = False) -> Literal:
+    frame = (_CHINESE_SUMMARY_FRAME if chinese else _SUMMARY_FRAME).format(count=count)
     return Literal(dump(dialect.assistant(f"{frame}\n\n{text}", SUMMARY_NAME)), PieceKind.REPLACEMENT)
 
 
@@ -56,7 +55,7 @@ def text_room(cap: int, counter: TokenCounter) -> int:
 
 
 def previous_record(view: View) -> tuple[str, Ledger]:
-    """The record and the ledger in the view's replacement, without its frame; empty if there is no replacement."""
+    """The record and the ledger in the view's replacement, without the frame; both empty if there is no replacement."""
     if view.replacement is None:
         return "", Ledger()
     text = view.items[view.replacement].message.text
@@ -68,8 +67,8 @@ def previous_text(view: View) -> str:
     return previous_record(view)[0]
 
 
-def stands_for(view: View, end: int) -> int:
-    """How many messages before item `end` a replacement stands for: all but the first user message and what stays."""
+def replaced_count(view: View, end: int) -> int:
+    """How many messages before item `end` a replacement stands for: all except the first user message and `stays`."""
     before = view.messages_before(end)
     return before - sum(
         index is not None and index < before for index in {view.transcript.task, *view.transcript.stays}

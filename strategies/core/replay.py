@@ -1,11 +1,11 @@
 """Replay: chooses which of a session's condensations the view of a transcript applies.
 
-docs/sessions.md has the rule. A protected message (the newest round, or the last user message) may lie inside an old
-head after a rewind; such a head is skipped, and so is one that what is pinned makes larger than the transcript.
+docs/sessions.md has the rule. After a rewind, an old head may cover a protected message (the newest round, or the last
+user message). Such a head is skipped, and so is one that pinned messages make larger than the transcript.
 
 A prepared condensation was made in the background for an earlier transcript of this chain, and no forwarded view has
-applied it yet. One that a judge asked for need only make the view smaller: it was held to its share when it was made,
-and messages that have come since, which follow it word for word, must not waste what was paid for it.
+applied it yet. It must shrink the view by a certain share. One that a judge asked for must only make the view smaller:
+it was held to its share when it was made, and the messages that came since must not waste what was paid for it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation, standing_in
+from strategies.core.condensation import Condensation, standing_condensations
 from strategies.core.errors import InvalidPlan
 from strategies.core.messages import TokenCounter
 from strategies.core.plan import check
@@ -44,10 +44,9 @@ def replay(
 ) -> Replayed:
     """The view of a transcript; `fixed` are the tokens of tools and framing.
 
-    `last` is the id of the condensation that the branch's last view applied, "" if it applied none, and None if the
-    branch is unknown.
+    `last` is the id of the condensation in the branch's last view: "" if there was none, None if the branch is unknown.
     """
-    candidates, again = list(standing_in(condensations, transcript.digests)), None
+    candidates, again = list(standing_condensations(condensations, transcript.digests)), None
     if last is not None:
         same = [made for made in candidates if made.id == last]
         views = _views(transcript, same, fixed, counter)
@@ -60,12 +59,12 @@ def replay(
     best = next(views)
     if _suits_window(best, budget):
         return best
-    fitting = [each for each in (best, *views) if each.view.tokens < budget.trigger]
-    return max(fitting, key=lambda each: each.view.tokens, default=best)
+    fitting = [replayed for replayed in (best, *views) if replayed.view.tokens < budget.trigger]
+    return max(fitting, key=lambda replayed: replayed.view.tokens, default=best)
 
 
 def _suits_window(replayed: Replayed, budget: Budget) -> bool:
-    """Whether the condensation was made for this window or a larger one; the bare transcript suits any window."""
+    """Whether the condensation was made for this window or a larger one. The transcript itself suits any window."""
     return replayed.applied is None or replayed.applied.window >= budget.nominal_window
 
 
@@ -73,9 +72,9 @@ def _views(
     transcript: Transcript, condensations: Iterable[Condensation], fixed: int, counter: TokenCounter
 ) -> Iterator[Replayed]:
     """Yields the possible views, best first; the last one is the transcript itself, with nothing applied."""
-    # What was pinned may make a view larger than its transcript; where views bind reasoning, it stands anyway.
+    # Pinned messages may make a view larger than its transcript. A view that binds reasoning is used even then.
     may_outgrow = transcript.pinned and not counter.dialect.binds_reasoning
-    for made in standing_in(condensations, transcript.digests):
+    for made in standing_condensations(condensations, transcript.digests):
         view = fold(transcript, (made.overlay,), fixed, counter)
         if shows_protected_messages(view) and not (may_outgrow and view.tokens > fixed + transcript.tokens):
             yield Replayed(view, made)
@@ -94,11 +93,11 @@ def shows_protected_messages(view: View) -> bool:
 def is_held_back(condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None) -> bool:
     """Whether a person took back a condensation of this chain that reaches further than `applied`.
 
-    Then nothing is condensed anew before it must be: a view would lose at once what was just brought back.
+    If so, nothing is condensed again before it must be, because the view would lose at once what was just brought back.
     """
     if applied is not None and applied.restores:
         return True
-    reverted = [replace(each, standing=True) for each in condensations if each.reverted]
+    reverted = [replace(made, standing=True) for made in condensations if made.reverted]
     return bool(reverted and _beyond(reverted, digests, applied))
 
 
@@ -109,7 +108,7 @@ def prepared_in(
     condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None
 ) -> list[Condensation]:
     """The prepared condensations that apply to this chain and reach further than `applied`, best first."""
-    prepared = [replace(each, standing=True) for each in condensations if not (each.standing or each.reverted)]
+    prepared = [replace(made, standing=True) for made in condensations if not (made.standing or made.reverted)]
     return _beyond(prepared, digests, applied)
 
 
@@ -117,7 +116,7 @@ def _beyond(
     condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None
 ) -> list[Condensation]:
     reached = (applied.covered, applied.depth) if applied else (0, 0)
-    return [each for each in standing_in(condensations, digests) if (each.covered, each.depth) > reached]
+    return [made for made in standing_condensations(condensations, digests) if (made.covered, made.depth) > reached]
 
 
 def best_prepared(
@@ -129,10 +128,10 @@ def best_prepared(
     judged_only: bool = False,
     least_shrink: float = 0.0,
 ) -> Replayed | None:
-    """The best prepared condensation for `view`, which applies `applied` so far, and the view with it; None if none.
+    """The best prepared condensation for `view`, and the view with it; None if there is none.
 
-    `judged_only` considers only condensations that a judge asked for. All others must shrink the view by the share
-    `least_shrink`.
+    `applied` is the condensation in `view`. With `judged_only`, only condensations that a judge asked for are
+    considered. All others must shrink the view by the share `least_shrink`.
     """
     overhead = view.fixed_tokens - view.transcript.system_tokens
     for condensation in prepared_in(condensations, view.transcript.digests, applied):

@@ -1,10 +1,8 @@
 """Requirements: when to condense and what that may cost, as one table that the driver reads.
 
-The floor: the tokens that no condensation can remove from a view, and whether asking a model can help at all.
-
-Tools, framing and system messages, the first user message, the question, pins, and the newest round always stay; only
-the results of the newest round may still be cut. If these alone nearly fill the window, a summary would cost a call and
-make no room.
+The *floor* is the number of tokens that no condensation can remove from a view. Tools, framing and system messages, the
+first user message, the question, pins, and the newest round always stay; only the results of the newest round may still
+be cut. If these alone nearly fill the window, a summary would cost a call and make no room.
 """
 
 from __future__ import annotations
@@ -36,12 +34,14 @@ class Rule:
     waits: bool
     """Whether the view must first have grown by a step since the last condensation."""
     least_shrink: float
-    """The share of the view that must go for the result to be used."""
+    """The share by which a result must shrink the view to be used."""
     least_room: int
-    """The requests of the session's mean size that must fit under `trigger` for a result that misses its goal to be
-    used. It counts only where no model was asked, so that nothing paid for is thrown away."""
+    """How many requests of the session's mean size must fit under `trigger` after a result that misses its goal.
+
+    If fewer fit, the result is not used. The rule holds only if no model was asked, so that nothing paid for is wasted.
+    """
     ladder: bool
-    """Whether the stages of the ladder, which need no model and always make room, are appended."""
+    """Whether the stages of the ladder follow. They need no model and always make room."""
 
 
 _AT_ONCE = Rule(asks=True, waits=False, least_shrink=0.0, least_room=0, ladder=True)
@@ -59,7 +59,7 @@ def requirement_for(
 ) -> Requirement | None:
     """The requirement of a view of `tokens`, if any; `since` is its size just after the last condensation.
 
-    `due` says that a judged record is ready or a strategy's own trigger is reached; neither waits for a step.
+    `due` means that a judged record is ready or that a strategy's own trigger is reached; neither waits for a step.
     """
     if forced:
         return Requirement.FORCED
@@ -73,8 +73,8 @@ def requirement_for(
 def may_be_raised(requirement: Requirement, tokens: int, budget: Budget, since: int | None) -> bool:
     """Whether the view has grown enough since the last condensation for this requirement to be raised.
 
-    PREPARE waits for a step, but at most for half of the tokens that were left, just after the last condensation,
-    until the view must be condensed: otherwise no turn might remain in which to prepare.
+    PREPARE waits for a step, but at most for half of the room that was left just after the last condensation: otherwise
+    no turn might remain in which to prepare.
     """
     if since is None or not RULES[requirement].waits:
         return True
@@ -90,11 +90,11 @@ def has_grown(tokens: int, budget: Budget, since: int | None) -> bool:
 
 
 MIN_RESULT = 180
-"""Tokens of a result that was cut as far as it may be, with its frame."""
+"""Tokens of a result, with its frame, that was cut as far as allowed."""
 
 
 def floor(view: View, budget: Budget) -> int:
-    """The tokens of a view that always stay, not counting a record of what was condensed."""
+    """The tokens of a view that always stay, not counting a record."""
     items, limit = view.items, view.last_cut
     tokens = view.fixed_tokens
     for item in items[limit:]:
@@ -112,9 +112,9 @@ def condensable(view: View) -> int:
 
 
 def can_help(requirement: Requirement, view: View, budget: Budget) -> bool:
-    """Whether even a record of the least size would bring a view to where the requirement wants it.
+    """Whether a record of the least size would shrink the view as far as the requirement needs.
 
-    For HARD and OVERFLOW the view must then fit, for PREPARE shrink by the rule's share. FORCED is always tried.
+    With HARD and OVERFLOW, the view must then fit; with PREPARE, shrink by the rule's share. FORCED is always tried.
     """
     least = floor(view, budget) + frame_tokens(view.counter) + MIN_RECORD
     if requirement in (Requirement.HARD, Requirement.OVERFLOW):

@@ -1,10 +1,9 @@
 """Turns, rounds and legal cuts.
 
-A *turn* is a user message and all that follows up to the next one. A *round* is one assistant message and the
-results that answer it; in protocols where a model's reply is several messages, all of them and their results. A *cut*
-is an index where the list may be split: never between a call and one of its results, nor inside of a reply. A result
-answers the newest call with its id, so ids may be reused; a result without an id answers the assistant message before
-it.
+A *turn* is a user message and everything that follows up to the next one. A *round* is one assistant message and the
+results that answer it; in protocols where a reply is several messages, it is all of them and their results. A *cut* is
+an index where the list may be split: never between a call and one of its results, nor inside a reply. A result answers
+the newest call with its id, so ids may be reused; a result without an id answers the assistant message before it.
 
 `structure` finds all of them, even in a list that a client has broken.
 """
@@ -21,7 +20,7 @@ from strategies.core.messages import Role, ToolCall
 
 
 class Rounded(Protocol):
-    """What `structure` needs to know about an item. A `role` of None, as of a replacement, belongs to no round."""
+    """What `structure` needs to know about an item. If its `role` is None, as for a replacement, it has no round."""
 
     @property
     def role(self) -> Role | None: ...
@@ -30,7 +29,7 @@ class Rounded(Protocol):
     @property
     def answers(self) -> tuple[str, ...]: ...
     @property
-    def goes_on(self) -> bool: ...
+    def continues_reply(self) -> bool: ...
 
 
 class Round(NamedTuple):
@@ -56,7 +55,7 @@ class Structure(NamedTuple):
 
     @property
     def rounds(self) -> list[Round]:
-        return [each for turn in self.turns for each in turn.rounds]
+        return [span for turn in self.turns for span in turn.rounds]
 
     @property
     def newest_round(self) -> Round | None:
@@ -69,11 +68,10 @@ _USER, _ASSISTANT, _TOOL = Role.USER, Role.ASSISTANT, Role.TOOL
 
 
 def structure(items: Sequence[Rounded]) -> Structure:
-    """The turns with their rounds, and the cuts; also of a list that a client has broken."""
     roles = [item.role for item in items]
-    # The assistant's items that go on with the reply of the item before them.
+    # The assistant's items that continue the reply of the item before them.
     pairs = enumerate(pairwise(roles), 1)
-    continued = {i for i, (before, role) in pairs if before is role is _ASSISTANT and items[i].goes_on}
+    continued = {i for i, (before, role) in pairs if before is role is _ASSISTANT and items[i].continues_reply}
     return Structure(_turns(roles, continued), _cuts(items, roles, continued))
 
 
@@ -97,7 +95,7 @@ def _turns(roles: Sequence[Role | None], continued: Set[int]) -> list[Turn]:
 
 
 def _cuts(items: Sequence[Rounded], roles: Sequence[Role | None], continued: Set[int]) -> list[bool]:
-    """For each index 0..n, whether no tie between two items crosses it."""
+    """For each index 0..n, whether a cut there would separate no two items that belong together."""
     steps = [0] * (len(items) + 1)
     callers: dict[str, int] = {}
     last = -1
@@ -117,7 +115,7 @@ def _cuts(items: Sequence[Rounded], roles: Sequence[Role | None], continued: Set
 
 
 def answered_calls(items: Iterable[Rounded]) -> list[list[ToolCall | None]]:
-    """For each item, the calls that it answers: the n-th result with an id answers the n-th call with it."""
+    """For each item, the calls that it answers: the n-th result with an id answers the n-th call with that id."""
     waiting: dict[str, list[ToolCall]] = defaultdict(list)
     answered: list[list[ToolCall | None]] = []
     for item in items:
@@ -136,6 +134,6 @@ def newest_round(items: Sequence[Rounded]) -> Round | None:
     start = end - 1
     while start > 0 and items[start].role is not Role.ASSISTANT and items[start - 1].role is not Role.USER:
         start -= 1
-    while start > 0 and items[start].goes_on and items[start - 1].role is items[start].role is Role.ASSISTANT:
+    while start > 0 and items[start].continues_reply and items[start - 1].role is items[start].role is Role.ASSISTANT:
         start -= 1
     return Round(start, end)

@@ -3,8 +3,9 @@
 The unit is a whole line or sentence of the user, word for word: text is split at line ends and at sentence ends, never
 at `;` or `,`. Recall matters more than precision, because a rule that is lost will be broken, while one sentence too
 many costs only some tokens. To keep the number down, phrases that only sound like rules ("I don't know", "it never
-works") are ignored, questions count only if they ask for something, and code and quotations do not count at all. Nor do
-ledgers and records in the form of our own: the user has pasted them, or somebody who wants to pass for the user.
+works") are ignored, questions count only if they ask for something, and code and quotations do not count at all. Text
+that looks like one of our own ledgers or records does not count either: the user has pasted it, or somebody poses as
+the user.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ import re
 from collections.abc import Iterable, Iterator
 
 LONGEST = 600
-"""Characters of the longest sentence that may be a rule: anything longer was pasted."""
+"""Characters of the longest sentence that may be a rule; anything longer was pasted."""
 MAX_OF_ONE = 40
 """The maximum number of units that one message contributes."""
 MAX_CHARACTERS = 64_000
 """Characters of one message that are read: its beginning and its end. The text between them was pasted."""
 OPEN, DONE = "[ ] ", re.compile(r"^\[[xX]\]\s*")
-"""How an open task of a list begins, and a finished one."""
+"""The beginnings of open and of finished tasks in a list."""
 MAX_RULES = 400
-"""The maximum number of rules kept, and of wishes and tasks: the earliest of each."""
+"""How many rules are kept, and how many wishes and tasks besides: the earliest of each."""
 _FILLERS = frozenset(
     "please pls remember reminder again also and ok okay so note that as i said once more".split()  # noqa: SIM905
 )
@@ -30,10 +31,11 @@ _FILLERS = frozenset(
 
 _CODE = re.compile(r"^[ \t]*(```|~~~).*?(?:^[ \t]*\1[^\n]*$|\Z)", re.DOTALL | re.MULTILINE)
 _BULLET = re.compile(r"\s*(?:(?:[-*+•·–#]+|\(?\d{1,3}[.)]|[a-z][.)])\s+|\(?\d{1,3}[、）]\s*)")
-# Each run of dots is matched once, from its first dot: from each of its dots it would take quadratic time.
+# Each run of dots is matched once, from its first dot; a match from every dot would take quadratic time.
 _END = re.compile(r"[。！？]+[”’」』）\"')]*|(?<![.!?…])[.!?…]++[\"'”’)\]]*+(?=\s)")
 _OWN_MARK = r"\[(ledger|condensed history)\]"
-_OWN_FORM, _OWN_HEADING = (re.compile(each, re.IGNORECASE) for each in (_OWN_MARK, rf"[\s>#*_-]*{_OWN_MARK}"))
+_OWN_FORM = re.compile(_OWN_MARK, re.IGNORECASE)
+_OWN_HEADING = re.compile(rf"[\s>#*_-]*{_OWN_MARK}", re.IGNORECASE)
 _ABBREVIATED = re.compile(r"(?:\b(?:e\.g|i\.e|vs|cf|approx|mr|mrs|ms|dr|prof|fig)|(?:^|\s)[A-Z])\.$", re.IGNORECASE)
 _WORD = re.compile(r"\w")
 # A line of a numbered listing, `12:    return`, or a member of a JSON document, `"name": "x",`.
@@ -41,7 +43,7 @@ _PASTED = re.compile(r"\s*(?:\d+:(?:\s{2}|\s*$)|\"[^\"]*\"\s*:(?:\s|$))")
 
 
 def _lines(text: str) -> Iterator[tuple[str, bool]]:
-    """The lines of a text without their bullets, and whether they had one; not those of quotations, listings, JSON."""
+    """The lines of a text without bullets, each with whether it had one. Quotations, listings and JSON are left out."""
     for line in text.splitlines():
         if not (line.lstrip().startswith(">") or _PASTED.match(line)):
             bullet = _BULLET.match(line)
@@ -60,7 +62,7 @@ def _sentences(line: str) -> Iterator[str]:
 
 
 def _without_own_form(text: str) -> str:
-    """The text without ledgers, each a heading and its list, and without records, which end with their ledger."""
+    """The text without ledgers (a heading and its list) and without records, which end with their ledger."""
     if not _OWN_FORM.search(text):
         return text
     kept: list[str] = []
@@ -78,7 +80,7 @@ def _without_own_form(text: str) -> str:
 # -- cues ----------------------------------------------------------------------------------------------------------
 
 _I = re.IGNORECASE
-# Phrases that only sound like a rule; they are removed before cues are looked for.
+# Phrases that only sound like a rule. They are removed before the search for cues.
 _REPORT = re.compile(
     r"\b(?:I|we|they|he|she|it|who|which|that|those|these|still|also|tests?|users?)\s+(?:really\s+|still\s+|just\s+)?"
     r"(?:do not|don['’]?t)\s+(?:know|think|see|understand|remember|recall|believe|have|find|get|care|mind|work|match"
@@ -145,8 +147,8 @@ _ABOUT_RULES = re.compile(
 
 
 def find_rules(text: str) -> list[str]:
-    """The rules and open tasks in one message of the user's, in order, finished tasks (`[x]`) included."""
-    # Before cutting: the end of a code block alone would look like the beginning of one.
+    """The rules and tasks in one user message, in order, including finished tasks (`[x]`)."""
+    # Code goes before the text is cut: the end of a code block alone would look like the beginning of one.
     prose = _without_own_form(_CODE.sub("", text))
     if len(prose) > MAX_CHARACTERS:
         half = MAX_CHARACTERS // 2
@@ -171,7 +173,7 @@ def _rules_in(text: str) -> list[str]:
 
 
 def is_cued(unit: str) -> bool:
-    """Whether a unit has the words of a rule or a task, a finished one included."""
+    """Whether a unit has the words of a rule or a task, even of a finished one."""
     if not (_sounds_strong(unit) or _sounds_weak(unit)):
         return False
     text = _REPORT.sub(" ", unit)
@@ -181,7 +183,7 @@ def is_cued(unit: str) -> bool:
 
 
 def is_weak(unit: str) -> bool:
-    """Whether a unit is a wish or a task rather than a rule. Where room is short, the latest of these are dropped."""
+    """Whether a unit is a wish or a task rather than a rule. If room is short, the latest of these are dropped."""
     return _sounds_weak(unit) and not _sounds_strong(_REPORT.sub(" ", unit))
 
 
@@ -197,10 +199,10 @@ def _sounds_weak(text: str) -> bool:
 
 
 def merge_rules(rules: Iterable[str], new: Iterable[str]) -> list[str]:
-    """The rules after the new ones, in the order in which they were first said, each wording once.
+    """Old and new rules, in the order in which they were first said, each wording once.
 
-    An open task goes when the user says that it is done. Nothing else is taken out: what a later sentence revokes or
-    changes stands before it, and the model that reads both knows which one counts.
+    An open task is removed when the user says that it is done. Nothing else is removed: if a later sentence revokes or
+    changes an earlier one, the model reads both in order and knows which one counts.
     """
     kept: dict[str, str] = {}
     room = {True: MAX_RULES, False: MAX_RULES}

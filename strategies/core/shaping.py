@@ -2,10 +2,10 @@
 
 Servers differ. Chat templates insist that user and assistant alternate, schemas refuse a name or an empty content in
 an assistant message, some servers want every system message first. Only what we changed is adapted: messages that we
-insert or rewrite, and the seams at which messages meet that were not neighbours in the transcript. Where two messages
-of one role meet at such a seam they are merged, even a client's message, since no alternating server accepts both. All
-else keeps its bytes, and a list that the client itself has broken stays broken. The result depends on view and form
-only, and a view that grows at its end gives a list that grows at its end.
+insert or rewrite, and *seams*, where messages meet that were not neighbours in the transcript. If two messages of the
+same role meet at a seam, they are merged, even if one is the client's, because no alternating server accepts both.
+Everything else keeps its bytes, and a list that the client itself has broken stays broken. The result depends only on
+view and form, and a view that grows at its end gives a list that grows at its end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from strategies.core.messages import Form, Message, Role, TokenCounter, literal
 from strategies.core.pieces import Keep, Literal, Piece, PieceKind
 
 BRIDGE = "Understood."
-"""The assistant's message between a tool's result and a user message, where we have made them neighbours."""
+"""The assistant's message between a tool's result and a user message, if we have made them neighbours."""
 _OURS = (PieceKind.REPLACEMENT, PieceKind.MEMORY)
 
 
@@ -30,8 +30,9 @@ class Placed(NamedTuple):
 
 def shape(placed: Iterable[Placed], form: Form, counter: TokenCounter) -> Iterator[Message]:
     """The messages of a list, adapted to the form."""
-    fitted = (each for one in placed if (each := _adapt(one, form, counter)) is not None)
-    return _alternating(fitted, counter) if form.alternate_roles else (each.message for each in fitted)
+    adapted = (_adapt(original, form, counter) for original in placed)
+    kept = filter(None, adapted)
+    return _alternating(kept, counter) if form.alternate_roles else (entry.message for entry in kept)
 
 
 def _adapt(placed: Placed, form: Form, counter: TokenCounter) -> Placed | None:
@@ -48,7 +49,7 @@ def _adapt(placed: Placed, form: Form, counter: TokenCounter) -> Placed | None:
 
 
 def _alternating(placed: Iterable[Placed], counter: TokenCounter) -> Iterator[Message]:
-    """The messages, merged at each seam where both have one role. A system message is not part of any seam."""
+    """The messages, merged at each seam where both have the same role. A system message is not part of any seam."""
     written: Message | None = None
     before: Piece | None = None
     for message, piece in placed:

@@ -3,16 +3,16 @@
 `summarize` asks for one record, in one of two ways:
 
     isolated    the span is shown as fenced text, alone with the instructions: any model can do this
-    continued   the view up to the end of the span is sent itself, with the instructions as one more message. The
-                upstream has read that prefix before, so its prompt cache is hit. Used only where prefix and answer
-                fit the model's window
+    continued   the view up to the end of the span is sent, with the instructions as its last message. The upstream has
+                read that prefix before, so its prompt cache is hit. Used only if prefix and answer fit the model's
+                window
 
 A span that is too long for one prompt is shown in parts, one after the other, each together with the record so far,
 which the model merges in. If one answer is refused, the whole summary fails; `strategies.core.answer` says which
 answers are accepted.
 
-Memory cards are asked for in the same call, after the record, if the form has a template for them. They never cost a
-call of their own: where the history fits into one prompt only without them, they are not asked for.
+Memory cards are asked for in the same call, after the record, if the form has a template for them. They never cost an
+extra call: if the history fits into one prompt only without them, they are not asked for.
 """
 
 from __future__ import annotations
@@ -47,24 +47,24 @@ from strategies.prompts import prompt, prompt_digest
 MAX_PARTS = 8
 """The maximum number of calls for one record; a history that needs more parts is abridged."""
 MIN_RECORD = 48
-"""Tokens. A shorter record says too little to stand for history."""
+"""The minimum number of tokens of a record; a shorter one says too little to stand for history."""
 _MIN_PART = 256
-"""Tokens that an earlier record and a part of the history have at least, however small the window is."""
+"""The minimum number of tokens for an earlier record, and for a part of the history, however small the window is."""
 _FRAMES = 64
 """Tokens of the chat format, and of the tags around earlier record and history."""
 _CAUTION = 0.9
 """The share of the summarizer's window that is used, because its tokenizer may count more than ours."""
 _WORDS_PER_TOKEN = 0.6
-"""English has about 0.75 words in a token; models exceed the length that they are asked for."""
+"""English has about 0.75 words per token, but models exceed the length that they are asked for."""
 CARD_TOKENS = 500
 """The maximum number of tokens for the cards of one answer."""
 MIN_WINDOW_FOR_CARDS = 2_000
-"""In a smaller summarizer's window, asking for cards would take room that the history needs."""
+"""If the summarizer's window is smaller, cards are not asked for: they would take room that the history needs."""
 
 
 class RecordForm(NamedTuple):
     template: str = "summary"
-    """The prompt template. NAME.md has a twin NAME-continue.md for a model that goes on from the view."""
+    """The prompt template. NAME.md has a twin NAME-continue.md for a model that continues the view."""
     closing: str = "Write the record now."
     limits: Limits = WIDEST
     read: AnswerReader = read_plain_answer
@@ -89,7 +89,7 @@ class RecordForm(NamedTuple):
         return text.replace("{max_words}", str(int(cap * _WORDS_PER_TOKEN)))
 
     def answer_tokens(self, cap: int) -> int:
-        """The maximum number of tokens of an answer whose record has `cap`; the rest of it may have as many again."""
+        """The maximum number of tokens of an answer whose record has at most `cap`; the rest may take as many again."""
         return cap + min(self.extra_tokens + (CARD_TOKENS if self.cards else 0), cap)
 
 
@@ -97,7 +97,7 @@ PLAIN = RecordForm()
 
 
 class Cap(NamedTuple):
-    """The maximum tokens of a replacement's `text`, which is record plus ledger, and of the `record` alone."""
+    """The maximum tokens of a replacement's `text`, which is record and ledger, and of the `record` alone."""
 
     text: int
     record: int
@@ -105,7 +105,10 @@ class Cap(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The `items` that a record stands for, all before item `end`. Record and ledger must have fewer than `tokens`."""
+    """The `items` that a record stands for, all before item `end`.
+
+    Record and ledger together must have fewer than `tokens` tokens.
+    """
 
     view: View
     items: Sequence[Item]
@@ -114,14 +117,14 @@ class Span:
 
     @classmethod
     def before(cls, view: View, end: int, tokens: int) -> Span:
-        """The span of all items before `end` that no earlier record stands for and that are not pinned."""
+        """The span of all items before `end`, except pinned ones and those that an earlier record stands for."""
         start, pinned = 0 if view.replacement is None else view.replacement + 1, view.transcript.pinned
         return cls(view, [item for item in view.items[start:end] if item.source not in pinned], end, tokens)
 
     def cap(self, most: Cap) -> Cap:
         """The cap of the span's record: half of the span's tokens, at most `most`.
 
-        Raises `NothingToSummarize` where a record would save too little.
+        Raises `NothingToSummarize` if a record would save too little.
         """
         half = self.tokens // 2
         if half < MIN_RECORD:
@@ -131,8 +134,8 @@ class Span:
     def ledger_and_room(self, cap: Cap, budget: Budget) -> tuple[Ledger, int]:
         """The ledger after the span's record, and the tokens that it leaves for the record.
 
-        The user's rules come first, then a third of the text for the record, then names and facts. Raises `Declined`
-        where there is no room for a record.
+        The user's rules take their room first. Facts, then names, are left out if the record would get less than a
+        third of the text. Raises `Declined` if there is no room for a record.
         """
         kept = next_ledger(self.view, self.items, self.end, budget)
         ledger, room = kept, 0
@@ -157,7 +160,7 @@ Recording = Generator[tuple[Effect, ...], tuple[Result, ...], Record]
 
 
 def record_cap(view: View, budget: Budget, most: int) -> Cap:
-    """The cap of a record of at most `most` tokens with its ledger; raises `Declined` where that is too little."""
+    """The cap of a record of at most `most` tokens and its ledger; raises `Declined` if that is too little."""
     text = min(text_room(budget.replacement_cap, view.counter), most + budget.ledger.all)
     record = min(text, most, _prompt_window(budget) // 4)
     if record < MIN_RECORD:
@@ -170,7 +173,7 @@ def summarize(span: Span, cap: Cap, budget: Budget, session: SessionFacts, form:
     ledger, room = span.ledger_and_room(cap, budget)
     smaller = replace(span, tokens=span.tokens - ledger_tokens(ledger, span.view.counter))
     fits_cards = _prompt_window(budget) >= MIN_WINDOW_FOR_CARDS
-    # Cards are left out where they do not fit: forms that are equal are tried once.
+    # The second form is for a history that fits only without cards. If both forms are equal, one is enough.
     forms = list(dict.fromkeys((form if fits_cards else form.with_cards(""), form.with_cards(""))))
     record = yield from _ask_record(smaller, room, budget, session, forms)
     return record._replace(text=append_ledger(record.text, ledger))
@@ -178,7 +181,7 @@ def summarize(span: Span, cap: Cap, budget: Budget, session: SessionFacts, form:
 
 def _ask_record(span: Span, cap: int, budget: Budget, session: SessionFacts, forms: Sequence[RecordForm]) -> Recording:
     """The record without its ledger, in at most `cap` tokens."""
-    # The view itself has the bodies of tool results, so a form that leaves them out cannot go on from it.
+    # The view itself has the bodies of tool results, so a form that leaves them out cannot continue it.
     continues = session.continue_view and forms[0].limits.results > 0
     continued = _continuation(span, cap, budget, forms) if continues else None
     if continued is not None:
@@ -195,13 +198,14 @@ def _ask_record(span: Span, cap: int, budget: Budget, session: SessionFacts, for
 
 
 class _Prompt(NamedTuple):
-    """A form's prompt; it leaves `room` tokens for earlier record and history, of which `history` for the latter."""
+    """A form's prompt. It leaves `room` tokens for the earlier record and the history together."""
 
     form: RecordForm
     system: str
     earlier: str
     room: int
     history: int
+    """The tokens left for the history alone."""
 
     @classmethod
     def of(cls, span: Span, cap: int, budget: Budget, form: RecordForm) -> _Prompt:
@@ -213,10 +217,10 @@ class _Prompt(NamedTuple):
 
 
 def _divided(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> tuple[_Prompt, list[str]]:
-    """The prompt in the first form with which the span fits into one part, so that cards never cost a call.
+    """The prompt of the first form with which the span fits into one part, so that cards never cost a call.
 
-    Else in the first form, with which the span is divided into parts; each leaves room for the record so far, of at
-    most `cap` tokens.
+    If it fits with none, the first form is used and the span is divided into parts. Each part leaves room for the
+    record so far, of at most `cap` tokens.
     """
     counter, messages = span.view.counter, originals(span.view, span.items)
     prompts = [_Prompt.of(span, cap, budget, form) for form in forms]
@@ -234,7 +238,7 @@ def _prompt_window(budget: Budget) -> int:
 
 
 def _continuation(span: Span, cap: int, budget: Budget, forms: Iterable[RecordForm]) -> tuple[Ask, RecordForm] | None:
-    """The question that goes on from the view up to the span's end, in the first form that fits; None if none fits."""
+    """The question that continues the view up to the span's end, in the first form that fits; None if none fits."""
     view = span.view
     prefix = view.fixed_tokens + sum(item.message.tokens for item in view.items[: span.end])
     for form in forms:
@@ -247,7 +251,7 @@ def _continuation(span: Span, cap: int, budget: Budget, forms: Iterable[RecordFo
 def _prefix(view: View, end: int) -> str:
     """The message list before item `end` as JSON text.
 
-    Later messages are left out: a client may go back and branch off from there, and the record must still apply.
+    Later messages are left out, so that the record still applies if the client goes back and branches off there.
     """
     reach = view.messages_before(end) if end >= view.head_size else 0
     systems = tuple((place, message) for place, message in view.transcript.systems if place <= reach)
@@ -255,7 +259,7 @@ def _prefix(view: View, end: int) -> str:
     return replace(
         view,
         transcript=transcript,
-        lead=view.items[:end],
+        front=view.items[:end],
         head_size=min(view.head_size, end),
         own_from=len(transcript.chain),
     ).to_json()
@@ -264,7 +268,7 @@ def _prefix(view: View, end: int) -> str:
 def _ask_until_accepted(ask: Ask, cap: int, span: Span, form: RecordForm, before: Record) -> Recording:
     """The record of the first accepted answer; its cards, tokens and calls are added to those of `before`.
 
-    A call that fails is not repeated: it would fail again, and a waiting client has no time for it.
+    A failed call is not repeated: it would probably fail again, and a waiting client has no time for it.
     """
     question = AskedRecord(ask, cap, span.tokens, span.view.counter, form.read)
     tokens, calls = before.tokens, before.calls

@@ -8,11 +8,10 @@ no strategy may touch them. A transcript is therefore two sequences: the *chain*
 Some agents send the output of their tools as user messages. `Reader` recognises these by patterns and gives them the
 role `TOOL`, because they answer the assistant and open no turn.
 
-Pins: messages that a person wants to see word for word in every later view.
-
-A pin names a message by the chain digest after it. With it stay all messages that no cut may part from it: a call has
-its results, a result its call, and a part of a reply the rest of that reply. All of them together have at most an
-eighth of the window; those that were pinned first come first.
+A *pin* marks a message that a person wants to see word for word in every later view. It names the message by the chain
+digest after it. All messages that cannot be separated from it stay too: the results of its calls, the call that it
+answers, and the rest of a reply that it is part of. Together, pinned messages may take an eighth of the window; earlier
+pins come first.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from strategies.core.digest import ROOT, chain
 from strategies.core.messages import Message, Role
@@ -34,6 +33,16 @@ if TYPE_CHECKING:
     from strategies.core.pieces import Overlay
 
 
+class TranscriptFields(TypedDict, total=False):
+    """The fields that change nothing about the messages themselves."""
+
+    patches: tuple[Overlay, ...]
+    form: Form | None
+    bound_until: int
+    newest_turn: int
+    pinned: frozenset[int]
+
+
 @dataclass(frozen=True)
 class Transcript:
     chain: tuple[Message, ...]
@@ -42,16 +51,16 @@ class Transcript:
     patches: tuple[Overlay, ...] = ()
     """Hidden memory rounds, in order. A view shows those that no head covers."""
     form: Form | None = None
-    """What the upstream accepts, by which views are written out; None if it accepts anything."""
+    """The form in which the upstream accepts views; None if it accepts any."""
     bound_until: int = 0
     """How many chain messages there were when the view's head was first sent.
 
-    What a model reasoned in these was bound to messages that the view does not have.
+    The model's reasoning in these messages is bound to messages that the view no longer has.
     """
     newest_turn: int = 0
-    """How many of the last chain messages are the newest turn; 0 where it is not known what the last request had."""
+    """How many of the last chain messages are the newest turn; 0 if the messages of the last request are unknown."""
     pinned: frozenset[int] = frozenset()
-    """The chain indices of messages that every view shows as they are, because a person pinned them."""
+    """The chain indices of messages that every view shows unchanged, because a person pinned them."""
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Transcript:
@@ -62,7 +71,7 @@ class Transcript:
         return cls(tuple(chained), tuple(systems))
 
     def extended_by(self, messages: Iterable[Message]) -> Transcript:
-        """This transcript with more messages at its end; what was computed for this one is not computed again."""
+        """This transcript with more messages at its end. Values that were already computed are extended."""
         chained, systems = list(self.chain), list(self.systems)
         _sort(messages, chained, systems)
         longer = replace(self, chain=tuple(chained), systems=tuple(systems))
@@ -78,7 +87,7 @@ class Transcript:
         return longer
 
     def with_leading_systems(self, systems: Sequence[Message]) -> Transcript:
-        """This transcript with system messages before all others; what was computed for this one is carried over."""
+        """This transcript with system messages before all others. Values that were already computed are kept."""
         if not systems:
             return self
         led = replace(self, systems=(*((0, system) for system in systems), *self.systems))
@@ -87,12 +96,14 @@ class Transcript:
         vars(led).update(known, digests=self.digests, unknown=self.unknown)
         return led
 
-    def having(self, **fields: Any) -> Transcript:
-        """The same messages with other fields; what was computed of the messages stays valid."""
-        other = replace(self, **fields)
-        vars(other).update({name: known for name, known in vars(self).items() if name not in vars(other)})
-        for name in ("question", "stays"):
-            vars(other).pop(name, None)
+    def having(self, **fields: Unpack[TranscriptFields]) -> Transcript:
+        """The same messages with other fields. Values already computed from the messages are kept."""
+        other = object.__new__(Transcript)
+        # Holds the fields and the computed values: `question` and `stays` depend on fields that may differ.
+        values = vars(other)
+        values.update(vars(self), **fields)
+        values.pop("question", None)
+        values.pop("stays", None)
         return other
 
     @cached_property
@@ -105,12 +116,12 @@ class Transcript:
 
     @cached_property
     def task(self) -> int | None:
-        """The chain index of the first user message, which says what the conversation is about."""
+        """The chain index of the first user message, which states what the conversation is about."""
         return next((i for i, message in enumerate(self.chain) if message.role is Role.USER), None)
 
     @property
     def keeps_task_whole(self) -> bool:
-        """Whether the first user message may not be cut: it is the last one too, or pinned."""
+        """Whether the first user message must not be cut, because it is also the last one or is pinned."""
         return self.task == self.last_user or self.task in self.pinned
 
     @cached_property
@@ -124,18 +135,18 @@ class Transcript:
 
     @property
     def opening(self) -> int | None:
-        """The chain index at which the newest turn begins: with its question, or what the client put in front of it."""
+        """The chain index where the newest turn begins: at its question, or at what the client put before that."""
         return len(self.chain) - self.newest_turn if self.newest_turn else None
 
     @cached_property
     def question(self) -> range:
-        """The chain indices of the last user message and of what the client has put in front of it."""
+        """The chain indices of the last user message and of what the client has put before it."""
         last, opening = self.last_user, self.opening
         return range(0) if last is None else range(last if opening is None else min(opening, last), last + 1)
 
     @cached_property
     def stays(self) -> tuple[int, ...]:
-        """The chain indices of the messages that every condensation keeps whole: the question, and what is pinned."""
+        """The chain indices of the messages that every condensation keeps whole: the question and all pinned ones."""
         return tuple(sorted({*self.question, *self.pinned}))
 
     @cached_property
@@ -174,7 +185,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 def is_chinese(transcript: Transcript) -> bool:
-    """Whether at least half of the user's first messages are Chinese; the assistant's, if the user says nothing."""
+    """Whether at least half of the user's first messages are Chinese; if the user says nothing, of the assistant's."""
     for role in (Role.USER, Role.ASSISTANT):
         said = (message.text[: 4 * _LOOKED_AT] for message in transcript.chain if message.role is role)
         prose = (_CODE.sub("", text)[:_LOOKED_AT] for text in said)
@@ -185,7 +196,7 @@ def is_chinese(transcript: Transcript) -> bool:
 
 
 def _reads_chinese(text: str) -> bool:
-    """Whether a tenth of the letters is Chinese: people who write Chinese still quote English names and errors."""
+    """Whether at least a tenth of the letters are Chinese: Chinese writers also quote English names and errors."""
     chinese, letters = len(_CHINESE.findall(text)), len(_LETTER.findall(text))
     return chinese >= max(_MIN_LETTERS, _MIN_SHARE * letters) and len(_KANA.findall(text)) * 4 < chinese
 
@@ -193,7 +204,7 @@ def _reads_chinese(text: str) -> bool:
 # -- pins ------------------------------------------------------------------------------------------------------
 
 PIN_SHARE = 8
-"""The part of the window that pinned messages may take together: one eighth."""
+"""Pinned messages together may take 1 / `PIN_SHARE` of the window."""
 
 
 def pinned_in(
@@ -202,10 +213,10 @@ def pinned_in(
     window: int | None,
     tokens: Callable[[Message], int] = attrgetter("tokens"),
 ) -> frozenset[int]:
-    """The chain indices of what stays for the pins with these digests, in the order in which they were made.
+    """The chain indices of the messages that stay because of these pins, given as digests in the order they were made.
 
-    A pin that does not fit beside the earlier ones into its share of the `window`, in tokens, keeps nothing. Neither
-    does one of which not all text is known.
+    A pin has no effect if its messages do not fit beside those of earlier pins into the share of the `window`, which is
+    in tokens, or if some of their text is not stored.
     """
     chain, digests = transcript.chain, transcript.digests
     places = [digests.index(node) for node in nodes if node in digests]

@@ -3,7 +3,7 @@
 `fold` makes a view from the transcript and its overlays in one pass: first the items of the head, then every chain
 message that the head does not cover, with inserted pieces at their anchors. System messages are added only when the
 list is written out (`View.messages`): those before the first chain message come first, those inside the covered span
-follow the head, and all others stand where the client put them.
+follow the head, and all others are where the client put them.
 
 There are two kinds of index. A *chain* index counts the transcript's chain messages, an *item* index counts a view's
 items. The first `head_size` items stand for the first `covered_count` chain messages. After the head, item i is the
@@ -46,8 +46,8 @@ class Item:
         return self.message.answers
 
     @property
-    def goes_on(self) -> bool:
-        return self.message.goes_on
+    def continues_reply(self) -> bool:
+        return self.message.continues_reply
 
     @property
     def source(self) -> int | None:
@@ -56,7 +56,7 @@ class Item:
 
     @property
     def intact(self) -> bool:
-        """Whether the item is a message of the client's, unchanged."""
+        """Whether the item is one of the client's messages, unchanged."""
         return isinstance(self.piece, Keep)
 
     @property
@@ -68,12 +68,12 @@ class Item:
 class View:
     """A transcript and the items that are sent on in its place.
 
-    The items are `lead`, followed by the transcript's own messages from chain index `own_from` on. The latter are
+    The items are `front`, followed by the transcript's own messages from chain index `own_from` on. The latter are
     unchanged, so they become `Item`s only when `items` is read: a view that is only replayed and sent makes none.
     """
 
     transcript: Transcript
-    lead: tuple[Item, ...]
+    front: tuple[Item, ...]
     """The first items; all items after them are messages of the transcript, unchanged and without a gap."""
     head_size: int
     covered_count: int
@@ -81,21 +81,21 @@ class View:
     """Tokens that no plan can change: tools, framing and system messages."""
     counter: TokenCounter
     own_from: int
-    """The chain index from which on the transcript's own messages follow `lead`; the chain's length if none do."""
+    """The chain index from which on the transcript's own messages follow `front`; the chain's length if none do."""
 
     @cached_property
     def items(self) -> tuple[Item, ...]:
         kept = (Item(message, Keep(i)) for i, message in enumerate(self._own, self.own_from))
-        return (*self.lead, *kept)
+        return (*self.front, *kept)
 
     @property
     def size(self) -> int:
-        return len(self.lead) + len(self.transcript.chain) - self.own_from
+        return len(self.front) + len(self.transcript.chain) - self.own_from
 
     def item(self, place: int) -> Item:
-        if place < len(self.lead):
-            return self.lead[place]
-        index = self.own_from + place - len(self.lead)
+        if place < len(self.front):
+            return self.front[place]
+        index = self.own_from + place - len(self.front)
         return Item(self.transcript.chain[index], Keep(index))
 
     def messages_before(self, place: int) -> int:
@@ -106,32 +106,32 @@ class View:
     @property
     def end_of_head(self) -> Message | None:
         """The last message of the head that the client did not write; None if there is none."""
-        written = (item.message for item in reversed(self.lead[: self.head_size]) if not isinstance(item.piece, Keep))
+        written = (item.message for item in reversed(self.front[: self.head_size]) if not item.intact)
         return next(written, None)
 
     @property
     def drops_reasoning(self) -> bool:
-        """Whether a message is kept without what the model reasoned in it."""
-        return any(item.intact and not self._is_as_sent(item) for item in self.lead)
+        """Whether a kept message is sent without its reasoning."""
+        return any(item.intact and not self._is_as_sent(item) for item in self.front)
 
     @cached_property
     def item_messages(self) -> tuple[Message, ...]:
-        return (*[item.message for item in self.lead], *self._own)
+        return (*[item.message for item in self.front], *self._own)
 
     @property
     def opening(self) -> tuple[Message, ...]:
-        """The messages of `lead` and the next ones, up to the first that is no tool result.
+        """The messages of `front` and the next ones, up to the first that is not a tool result.
 
-        All later messages stand together as in the transcript, so only these can have lost a call or a result.
+        All later messages follow each other as in the transcript, so only these can have lost a call or a result.
         """
         chain = self.transcript.chain
         end = next((i for i in range(self.own_from, len(chain)) if not chain[i].is_result), len(chain))
-        return (*[item.message for item in self.lead], *chain[self.own_from : end + 1])
+        return (*[item.message for item in self.front], *chain[self.own_from : end + 1])
 
     @property
     def _form(self) -> Form | None:
-        """The form that the upstream requires; None if nothing is to be adapted, as in a view without any change."""
-        return None if self.own_from == 0 and not self.lead else self.transcript.form
+        """The form that the upstream requires; None if nothing has to be adapted, as in an unchanged view."""
+        return None if self.own_from == 0 and not self.front else self.transcript.form
 
     @property
     def _own(self) -> tuple[Message, ...]:
@@ -139,10 +139,7 @@ class View:
 
     @property
     def _own_tokens(self) -> int:
-        """Tokens of the messages after the lead.
-
-        Summed directly where they are few, else as all tokens less those of the messages before them.
-        """
+        """Tokens of the messages after the front: summed directly if they are few, else subtracted from the total."""
         transcript, start = self.transcript, self.own_from
         if start > len(transcript.chain) // 2:
             return sum([message.tokens for message in self._own])
@@ -153,8 +150,8 @@ class View:
     def tokens(self) -> int:
         """Tokens of the whole request with this view, tools and framing included."""
         if self._form is None:
-            return self.fixed_tokens + sum([item.message.tokens for item in self.lead]) + self._own_tokens
-        return self.fixed_tokens + sum([each.tokens for each in self.messages if each.role is not Role.SYSTEM])
+            return self.fixed_tokens + sum([item.message.tokens for item in self.front]) + self._own_tokens
+        return self.fixed_tokens + sum([sent.tokens for sent in self.messages if sent.role is not Role.SYSTEM])
 
     @cached_property
     def structure(self) -> Structure:
@@ -182,15 +179,15 @@ class View:
     @cached_property
     def replacement(self) -> int | None:
         """The item that is the replacement; a view holds at most one."""
-        return next((i for i, item in enumerate(self.lead) if item.is_replacement), None)
+        return next((i for i, item in enumerate(self.front) if item.is_replacement), None)
 
     @cached_property
     def last_cut(self) -> int:
-        """The item before which every condensation ends: the last user message or the newest round.
+        """No condensation may reach past this item: the last user message or the newest round.
 
-        Where the view ends with a user message, nothing from that message on may be condensed, and nothing that the
-        client has put in front of it since its last request. In a turn that is still going on, all rounds but the
-        newest may be, and the question is kept among the pieces.
+        If the view ends with a user message, neither that message may be condensed nor what the client has put before
+        it since its last request. In an unfinished turn, all rounds except the newest may be condensed, and the
+        question is kept among the pieces.
         """
         newest = self.structure.newest_round
         before_round = newest.start if newest else self.size
@@ -198,30 +195,30 @@ class View:
 
     @property
     def is_verbatim(self) -> bool:
-        """Whether the view is the transcript itself, and all of its messages are known."""
+        """Whether the view is the transcript itself, and the text of all its messages is stored."""
         return not self.is_changed and not self.transcript.unknown
 
     @cached_property
     def is_changed(self) -> bool:
-        """Whether the view differs from the known messages of the transcript."""
+        """Whether the view differs from those messages of the transcript whose text is stored."""
         known = len(self.transcript.chain) - len(self.transcript.unknown)
-        return self.size != known or not all(self._is_as_sent(item) for item in self.lead)
+        return self.size != known or not all(self._is_as_sent(item) for item in self.front)
 
     def _is_as_sent(self, item: Item) -> bool:
-        """Whether an item is a message of the client's, with its reasoning where it had any."""
+        """Whether an item is one of the client's messages, complete with any reasoning."""
         return isinstance(item.piece, Keep) and item.message is self.transcript.chain[item.piece.index]
 
     def item_of(self, index: int | None) -> int | None:
-        """The item that is, or stands for, the chain message `index`."""
+        """The item that is the chain message `index` or stands for it."""
         if index is None:
             return None
         if index >= self.own_from:
-            return len(self.lead) + index - self.own_from
+            return len(self.front) + index - self.own_from
         return self._places.get(index)
 
     @cached_property
     def _places(self) -> dict[int, int]:
-        return {item.source: i for i, item in enumerate(self.lead) if item.source is not None}
+        return {item.source: i for i, item in enumerate(self.front) if item.source is not None}
 
     @cached_property
     def messages(self) -> Sequence[Message]:
@@ -229,25 +226,25 @@ class View:
         form = self._form
         if form is None:
             return self._in_order(self.covered_count)
-        # An alternating list has no other place than its front for the systems inside the covered span.
-        systems_lead = form.alternate_roles or not form.middle_system
-        placed, items = self._in_order(0 if systems_lead else self.covered_count), iter(self.items)
-        own = (Placed(each, None if each.role is Role.SYSTEM else next(items).piece) for each in placed)
-        return list(shape(own, form, self.counter))
+        # In an alternating list, the systems inside the covered span can only be at the very beginning.
+        systems_first = form.alternate_roles or not form.middle_system
+        messages, items = self._in_order(0 if systems_first else self.covered_count), iter(self.items)
+        placed = (Placed(sent, None if sent.role is Role.SYSTEM else next(items).piece) for sent in messages)
+        return list(shape(placed, form, self.counter))
 
     def _in_order(self, behind: int) -> list[Message]:
         """The messages in order.
 
-        `behind` is the chain index at which the system messages inside the covered span go: `covered_count`, or 0 where
-        the upstream wants them in front.
+        `behind` is the chain index where the system messages of the covered span go: `covered_count`, or 0 if the
+        upstream wants them first.
         """
         waiting: dict[int, list[Message]] = defaultdict(list)
         for place, system in self.transcript.systems:
             waiting[place if place == 0 or place > self.covered_count else behind].append(system)
         end = self._end_of_turn_in_head
-        placed = [*waiting.pop(0, ()), *[item.message for item in self.lead[:end]]]
+        placed = [*waiting.pop(0, ()), *[item.message for item in self.front[:end]]]
         placed += waiting.pop(self.covered_count, ())
-        for i, item in enumerate(self.lead[end:], end):
+        for i, item in enumerate(self.front[end:], end):
             placed.append(item.message)
             if i >= self.head_size and isinstance(item.piece, Keep):
                 placed += waiting.pop(item.piece.index + 1, ())
@@ -260,17 +257,18 @@ class View:
 
     @property
     def _end_of_turn_in_head(self) -> int:
-        """The item before which the system messages of the covered span go: the first after the head.
+        """The system messages of the covered span go before this item: the first one after the head.
 
-        Where they may only follow a user, the first after the last message of the head that is not the assistant's.
+        If they may only follow a user message, it is the first after the head's last message that is not the
+        assistant's.
         """
         if not self.counter.dialect.systems_follow_users:
             return self.head_size
-        ends = (i for i in range(self.head_size, 0, -1) if self.lead[i - 1].message.role is not Role.ASSISTANT)
+        ends = (i for i in range(self.head_size, 0, -1) if self.front[i - 1].message.role is not Role.ASSISTANT)
         return next(ends, self.head_size)
 
     def to_json(self) -> str:
-        """The message list as JSON text; the client's messages keep the text they came in."""
+        """The message list as JSON text. The client's messages keep their original text."""
         data = b",".join([message.data for message in self.messages])
         return f"[{data.decode('utf-8', 'surrogatepass')}]"
 
@@ -278,11 +276,14 @@ class View:
 def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counter: TokenCounter) -> View:
     """The view of a transcript. The overlay that covers most becomes the head; the others insert their pieces.
 
-    The head shows what is pinned, also where it was made before the pin.
-    A patch belongs to the message before it: a head that covers that message was made with the patch in place, so the
-    patch is not inserted again. Messages from before the head was first sent are kept without the reasoning that was
-    bound to what the head replaces (`Transcript.bound_until`), and so is a reply that hidden rounds have led to: the
-    client has it in one with what was said before them.
+    The head shows pinned messages even if it was made before the pin.
+
+    A patch belongs to the message before it. A head that covers that message was made with the patch in place, so the
+    patch is not inserted again.
+
+    Messages from before the head was first sent lose the reasoning that was bound to what the head replaces
+    (`Transcript.bound_until`). So does a reply that came after hidden rounds, because the client has joined it with
+    what was said before them.
     """
     if not (overlays or transcript.patches or transcript.unknown):
         return View(transcript, (), 0, 0, fixed + transcript.system_tokens, counter, 0)
@@ -298,15 +299,15 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
         if overlay.covered == 0 and overlay.at >= covered:
             inserted[overlay.at].extend(overlay.pieces)
     pinned = {index for index in transcript.pinned if index < covered}
-    lead = list(_resolve(with_kept(head.pieces, pinned) if head else (), transcript, counter))
-    length = len(lead)
+    front = list(_resolve(with_kept(head.pieces, pinned) if head else (), transcript, counter))
+    length = len(front)
     bound_until = min(transcript.bound_until, len(transcript.chain))
     rest = max([covered, bound_until, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
     for i in range(covered, rest):
-        lead.extend(_resolve(inserted.get(i, ()), transcript, counter))
+        front.extend(_resolve(inserted.get(i, ()), transcript, counter))
         is_joined = any(isinstance(piece, Literal) and piece.kind is PieceKind.PATCH for piece in inserted.get(i, ()))
-        lead.extend(_resolve((Keep(i),), transcript, counter, i + 1 if is_joined else transcript.bound_until))
-    return View(transcript, tuple(lead), length, covered, fixed + transcript.system_tokens, counter, rest)
+        front.extend(_resolve((Keep(i),), transcript, counter, i + 1 if is_joined else transcript.bound_until))
+    return View(transcript, tuple(front), length, covered, fixed + transcript.system_tokens, counter, rest)
 
 
 def _resolve(
@@ -314,7 +315,7 @@ def _resolve(
 ) -> Iterator[Item]:
     """The items of pieces. A kept message of which only the digest is stored is left out.
 
-    Those before `bound_until`, which is the transcript's own if it is not given, are kept without bound reasoning.
+    Messages before `bound_until`, by default the transcript's own, are kept without bound reasoning.
     """
     bound_until = transcript.bound_until if bound_until is None else bound_until
     for piece in pieces:
@@ -328,7 +329,7 @@ def _resolve(
 
 
 def _kept(index: int, transcript: Transcript, counter: TokenCounter, bound_until: int) -> Message:
-    """A message of the transcript, without reasoning that is bound to messages which this view does not have."""
+    """A message of the transcript, without reasoning that is bound to messages that this view lacks."""
     message = transcript.chain[index]
     if index >= bound_until:
         return message
@@ -340,7 +341,7 @@ def _kept(index: int, transcript: Transcript, counter: TokenCounter, bound_until
 def _is_here(piece: Literal, transcript: Transcript) -> bool:
     """Whether a literal is just the transcript's own first user message.
 
-    A record that must outlive the stored text of its transcript holds that message as a literal (`plan.with_task`).
+    Records hold that message as a literal if they must outlive the stored text of their transcript (`plan.with_task`).
     """
     if piece.kind is not PieceKind.TASK or piece.origin is None:
         return False

@@ -6,4 +6,3 @@ from strategies.dialects.messages import MESSAGES
 from strategies.dialects.responses import RESPONSES
 
 DIALECTS: dict[str, Dialect] = {dialect.name: dialect for dialect in (CHAT, MESSAGES, RESPONSES)}
-"""All dialects by name."""

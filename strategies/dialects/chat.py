@@ -1,9 +1,9 @@
 """The dialect of OpenAI's chat completions: `{"role": …, "content": …}`, calls in `tool_calls`, a message per result.
 
-Of a message the digest covers the role, the name, the content, the calls and the id of the call that it answers. An
-assistant's name is left out: agent SDKs add it only when they send a reply back in a later turn. `null`, `""` and `[]`
-are the same content; a list of one text part is that text. `function_call` is a call without an id, the role `function`
-a result without one.
+The digest of a message covers its role, name, content and calls, and the id of the call that it answers. An assistant's
+name is left out: agent SDKs add it only when they send a reply back in a later turn. `null`, `""` and `[]` are the same
+content; a list of one text part equals that text. `function_call` is a call without an id, and the role `function` is a
+result without one.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from strategies.core.parsing import objects_in
 
 SYSTEM_ROLES = Dialect.system_roles
 RESULT_ROLES = ("tool", "function")
-"""Values of the `role` member of messages that answer a call."""
+"""The roles of messages that answer a call."""
 CALLING = "(tool call)"
-"""The content of a message that the proxy wrote and that only calls tools, where an empty content is refused."""
+"""The content of a message that the proxy wrote and that only calls tools, if an empty content is refused."""
 
 _UNSEEN_PART_MEMBERS = frozenset({"cache_control", "annotations", "logprobs"})
 _ROLES = {
@@ -57,7 +57,6 @@ class Chat(Dialect):
         return sum(not isinstance(part.get("text"), str) for part in objects_in(value.get("content")))
 
     def digest_fields(self, value: Value) -> Iterable[str]:
-        """The fields of the closed list above."""
         role = value.get("role")
         calls = [("call", call_id, name, canonical_arguments(text)) for call_id, name, text in call_fields(value)]
         return (
@@ -81,7 +80,7 @@ class Chat(Dialect):
         return isinstance(value.get("content"), str)
 
     def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
-        """The free text of a custom tool is never rewritten."""
+        """The input of a custom tool is free text and never rewritten."""
         written = value.get("tool_calls")
         if not isinstance(written, list):
             return value
@@ -89,7 +88,7 @@ class Chat(Dialect):
         return value if calls == written else {**value, "tool_calls": calls}
 
     def fitted(self, value: Value, form: Form) -> Value | None:
-        """Without a name, and with a content, where the form asks for that."""
+        """Removes a name and fills in a content, if the form requires that."""
         if value.get("role") != "assistant":
             return value
         if not form.assistant_name and "name" in value:
@@ -99,7 +98,7 @@ class Chat(Dialect):
         return {**value, "content": CALLING} if value.get("tool_calls") else None
 
     def merged(self, first: Value, second: Value) -> Value:
-        """Of members other than the content, the second message's win."""
+        """Joins the contents. Of the other members, those of the second message win."""
         return {**first, **second, "content": _merged(first.get("content"), second.get("content"))}
 
 
@@ -171,7 +170,7 @@ def _part_text(part: object) -> str:
 
 
 def _merged(first: object, second: object) -> object:
-    """Both contents as one text, or as parts where either has parts."""
+    """Both contents as one text, or as parts if either has parts."""
     contents = [content for content in (first, second) if content]
     texts = [content for content in contents if isinstance(content, str)]
     if len(texts) == len(contents):

@@ -1,13 +1,12 @@
 """The dialect of Anthropic's Messages API: `{"role": …, "content": […]}`, calls and results as blocks.
 
-A message has content blocks, or a text in place of one text block. Calls are blocks of an assistant message; their
-results are the first blocks of the user message that follows, all of them, and the user's words may follow them.
-What a server tool did stands in one assistant message, call and result, and is never touched. Thinking blocks are
-signed and bound to what stood before them: they are kept byte for byte or left out (`unbound`), never rewritten.
+A message has content blocks, or a text in place of one text block. Calls are blocks of an assistant message. The user
+message after it must begin with the results of all these calls; the user's words may follow. The call and result of a
+server tool are in one assistant message and are never touched. Thinking blocks are signed and bound to what came before
+them: they are kept byte for byte or left out (`unbound`), never rewritten.
 
-Some clients leave out the thinking of older turns, and markers of the cache move with every request. So neither is
-part of a digest, and a message that is rewritten loses its markers: it is stored, and the request that it is sent with
-has its own.
+Some clients leave out the thinking of older turns, and cache markers move with every request. So neither is part of a
+digest. A rewritten message loses its markers: it is stored, and each request that it is sent with has its own.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Messages(Dialect):
     binds_reasoning = True
 
     def read(self, value: Value) -> Reading:
-        """A user message that begins with results is the tools', whatever follows them."""
+        """A user message that has results counts as the tools', whatever follows them."""
         written = word(value.get("role"))
         found = _blocks(value)
         if written == "assistant":
@@ -43,7 +42,7 @@ class Messages(Dialect):
         return Reading(role, written, (), answers, bool(answers))
 
     def text(self, value: Value) -> str:
-        """Calls and thinking do not appear at all."""
+        """Calls and thinking are left out."""
         return _text(_blocks(value))
 
     def media(self, value: Value) -> int:
@@ -67,13 +66,13 @@ class Messages(Dialect):
         return results or [_text(found)]
 
     def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
-        """Results whose text changes hold nothing else any more; a message without results is one text block."""
+        """A result whose text changes loses all its other parts; a message without results becomes one text block."""
         found = _blocks(value)
         if not any(_is(block, "tool_result") for block in found):
             return {**value, "content": [{"type": "text", "text": texts[0]}] if texts[0] else ""}
         given = iter(texts)
         return _with_blocks(
-            value, [_retold(block, next(given)) if _is(block, "tool_result") else block for block in found]
+            value, [_with_text(block, next(given)) if _is(block, "tool_result") else block for block in found]
         )
 
     def is_plain(self, value: Value) -> bool:
@@ -83,7 +82,7 @@ class Messages(Dialect):
         return len(found) == 1 and _is(found[0], "text")
 
     def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
-        """A server tool's calls are never rewritten."""
+        """Calls of server tools are never rewritten."""
         found = _blocks(value)
         inputs = [rewrite(_call(block)) if _is(block, "tool_use") else None for block in found]
         if all(given is None for given in inputs):
@@ -92,7 +91,7 @@ class Messages(Dialect):
         return _with_blocks(value, [block if given is None else {**block, "input": given} for block, given in pairs])
 
     def unbound(self, value: Value) -> Value:
-        """Without thinking; a message that is nothing else says that it has understood."""
+        """Without thinking; a message that has nothing else becomes "Understood."."""
         found = _blocks(value)
         left = [block for block in found if block.get("type") not in THINKING]
         if len(left) == len(found):
@@ -102,7 +101,7 @@ class Messages(Dialect):
     def merged(self, first: Value, second: Value) -> Value:
         """The blocks of both, results first."""
         both = [*_blocks(first), *_blocks(second)]
-        return {**first, **second, "content": sorted(both, key=lambda each: not _is(each, "tool_result"))}
+        return {**first, **second, "content": sorted(both, key=lambda block: not _is(block, "tool_result"))}
 
 
 MESSAGES = Messages()
@@ -173,18 +172,18 @@ def _fields(parts: Iterable[Value]) -> Iterator[str]:
                 yield from ("block", canonical_json(seen))
 
 
-def _retold(result: Value, text: str) -> Value:
-    """A result with another text; as it is where it has that text, with all of its pictures."""
+def _with_text(result: Value, text: str) -> Value:
+    """A result with this text; unchanged, with all its pictures, if it already has that text."""
     return result if text == _text(_parts(result.get("content"))) else {**result, "content": text}
 
 
 def _with_blocks(value: Value, written: Sequence[Value]) -> Value:
-    """A message with these blocks, without thinking, which follows other messages when such a message is sent."""
+    """A message with these blocks, without thinking: what comes before a rewritten message may have changed."""
     return {**value, "content": [_unmarked(block) for block in written if block.get("type") not in THINKING]}
 
 
 def _unmarked(block: Value) -> Value:
-    """A block without markers of the cache, also inside of a result."""
+    """A block without cache markers, including those inside a result."""
     bare = {key: member for key, member in block.items() if key != "cache_control"}
     if isinstance(content := bare.get("content"), list):
         bare["content"] = [_unmarked(block) if isinstance(block, Mapping) else block for block in content]

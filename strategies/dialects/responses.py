@@ -1,13 +1,13 @@
 """The dialect of OpenAI's Responses API: a list of items, of which messages are one type.
 
-What a model produces in one step is several items: reasoning, words, calls, what server tools did. They belong together
-with the outputs that answer the calls: reasoning without the item that it led to is refused, and so is a call without
-its output. Some items stand outside of the history, as system messages do: tools that became known on the way, and
-settings that are valid until they are replaced. Items of unknown types are kept as they are or go with their step, and
-so are items that only refer to what the server keeps.
+In one step, a model produces several items: reasoning, words, calls, the work of server tools. They belong together
+with the outputs that answer the calls: the server refuses reasoning without the item that it led to, and a call without
+its output. Some items are outside the history, like system messages: tools that became known on the way, and settings
+that hold until they are replaced. Items of unknown types, and items that only refer to what the server stores, are kept
+unchanged or removed with their step.
 
-Ids of items, their status and what reasoning holds differ between a reply and the copy that a client sends back, so
-they are no part of a digest. Only the id that a call and its output share is.
+The ids of items, their status and the content of reasoning differ between a reply and the copy that a client sends
+back, so they are not part of a digest. The id that a call and its output share is part of it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PINNED = (
     *("additional_tools", "configuration_update", "mcp_list_tools", "tool_search_call", "tool_search_output"),
     "compaction",
 )
-"""Types of items that stay whatever becomes of their neighbours: they hold tools, settings, or an opaque history."""
+"""Types of items that always stay, even if their neighbours go: they hold tools, settings, or an opaque history."""
 _OUTPUTS = {
     "function_call": "function_call_output",
     "custom_tool_call": "custom_tool_call_output",
@@ -50,7 +50,7 @@ class Responses(Dialect):
     drops_reasoning = True
 
     def read(self, value: Value) -> Reading:
-        """What a model or a server tool made is the assistant's, also where nothing is known of its type."""
+        """Everything that a model or a server tool made is the assistant's, even if its type is unknown."""
         kind = _kind(value)
         if kind == "message":
             written = word(value.get("role"))
@@ -64,7 +64,7 @@ class Responses(Dialect):
         return Reading(Role.ASSISTANT, "assistant", (_call(value),) if kind in _OUTPUTS else ())
 
     def text(self, value: Value) -> str:
-        """Calls and reasoning do not appear at all."""
+        """Calls and reasoning are left out."""
         kind = _kind(value)
         if kind == "message" or kind in _ANSWERS:
             return "\n".join(_texts(value.get(_member(value))))
@@ -99,7 +99,7 @@ class Responses(Dialect):
         return {"type": "message", "role": "assistant", "content": content}
 
     def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
-        """Items that are neither a message nor a tool's output stay as they are."""
+        """Items that are neither messages nor outputs of tools stay unchanged."""
         if texts[0] == self.text(value):
             return value
         if _kind(value) in _TEXTUAL:
@@ -114,7 +114,7 @@ class Responses(Dialect):
         return isinstance(content, str) or (len(parts) == 1 and _has_text(parts[0]))
 
     def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
-        """Calls of other kinds than functions are never rewritten."""
+        """Only calls of functions are rewritten."""
         arguments = rewrite(_call(value)) if _kind(value) == "function_call" else None
         return value if arguments is None else {**value, "arguments": json.dumps(arguments, ensure_ascii=False)}
 
@@ -132,7 +132,7 @@ RESPONSES = Responses()
 
 
 def _kind(value: Value) -> str:
-    """The type of an item; a message may go without one."""
+    """The type of an item, which may be missing in a message."""
     return word(value.get("type")) or "message"
 
 
@@ -143,7 +143,7 @@ def _call(value: Value) -> ToolCall:
 
 
 def _key(value: Value) -> str:
-    """By what a call and its output know each other; a local shell's output has it as its own id."""
+    """The id that a call and its output share. A local shell's output may have it as its own id."""
     match _kind(value):
         case "mcp_approval_request":
             return word(value.get("id"))

@@ -4,8 +4,8 @@ Judging and writing are separate. Judges decide by votes, held off the request's
 finished; a summarizer then writes the record that stands for it. Without a YES only the context limit condenses.
 docs/strategies.md lists where this departs from the two source documents of the algorithm.
 
-`scope` decides what is replaced, and what is dropped after the record when it is applied; `voting` when a vote is held
-and what the judges see; `record` asks for the text.
+`scope` decides what is replaced, and what is dropped after the record when it is applied. `voting` decides when a vote
+is held and what the judges see. `record` defines how the text is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused, NothingToSummarize
 from strategies.core.plan import Plan, Replace
 from strategies.core.protocol import SessionFacts, Shortened, Steps, Strategy, Verdict
-from strategies.core.replacement import frame_tokens, replacement, stands_for
+from strategies.core.replacement import frame_tokens, replaced_count, replacement
 from strategies.core.replay import JUDGED
 from strategies.core.summary import MIN_RECORD, RecordForm, record_cap, summarize
 from strategies.core.transcript import is_chinese
@@ -48,14 +48,14 @@ class DynaContext(Strategy, Voting):
     asks: ClassVar[bool] = True
 
     def shortened(self, view: View, metadata: Mapping[str, Any]) -> Shortened | None:
-        """`view` without what `on_drift=rollback` or `tail=drop` leaves out; None if that is nothing."""
+        """`view` without the messages that `on_drift=rollback` or `tail=drop` leaves out; None if there are none."""
         left = leave_out(view, self.options, metadata.get(self.name, {}))
         return left and Shortened(left.view, {self.name: left.metadata})
 
     def condense(self, view: View, budget: Budget, session: SessionFacts) -> Steps:
-        """Plans a record in the place of the history that the judges voted on, or of all of it at the context limit."""
+        """Plans a record of the history that the judges voted on or, at the context limit, of all history."""
         options, verdict = self.options, session.verdict
-        if verdict and not (verdict.yes and verdict.stands_in(view.transcript.digests)):
+        if verdict and not (verdict.yes and verdict.applies_to(view.transcript.digests)):
             verdict = None
         if verdict:
             scope = after_vote(view, options, budget.task_cap, judged_end(view, verdict))
@@ -71,7 +71,7 @@ class DynaContext(Strategy, Voting):
         except AnswerRefused as refused:
             refused.metadata = telemetry
             raise
-        count = stands_for(view, scope.end) - max(len(scope.first) - 1, 0)
+        count = replaced_count(view, scope.end) - max(len(scope.first) - 1, 0)
         piece = replacement(record.text, count, view.counter.dialect, chinese=is_chinese(view.transcript))
         edit = Replace(0, scope.end, (*scope.first, *lead_in(view, options), piece, *scope.last))
         return Plan((edit,), telemetry, cards=attribute_cards(record.cards, view, span.items))

@@ -19,7 +19,7 @@ _PRESETS: Mapping[str, Mapping[str, Value]] = {
 
 @dataclass(frozen=True, slots=True)
 class DynaContextOptions(Options):
-    """`mode` stands for values of other options, and an explicit value wins over the mode's. Sizes are in tokens."""
+    """`mode` stands for values of other options; an explicit value wins over the mode's. Sizes are in tokens."""
 
     mode: str = option("chat", one_of="chat openhands refer")
     voting_k: int = option(5, 1, 25)

@@ -1,10 +1,10 @@
 """The record of `dynacontext`: how it is asked for, and how large it may be.
 
-The record must be in exactly one `<summary>` tag. An answer without it, or one that may not stand for history, is asked
-for again, up to three times in all. Memory cards are outside the tag, in a block of their own.
+The record must be in exactly one `<summary>` tag. If an answer lacks it, or may not stand for history, the model is
+asked again, up to three times in all. Memory cards are outside the tag, in a block of their own.
 
-After a vote the record may have half of the tokens that it stands for. So it can be known before a vote whether every
-acceptable record would shrink the view by enough, and no vote is held if not.
+After a vote, the record may have at most half of the tokens that it stands for. So it is known before a vote whether
+every acceptable record would shrink the view by enough. If not, no vote is held.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OPENED = re.compile(rf"<({'|'.join(_SECTIONS)})>")
 
 
 def tagged(text: str) -> ParsedAnswer:
-    """Reads the record from the one `<summary>` tag of an answer; without exactly one the answer is malformed."""
+    """Reads the record from the only `<summary>` tag of an answer; an answer with none or several is malformed."""
     answer = read_plain_answer(text)
     summaries = list(tag_contents(answer.record, "summary"))
     if len(summaries) != 1:
@@ -38,7 +38,7 @@ def tagged(text: str) -> ParsedAnswer:
 
 
 def _with_headings(text: str) -> str:
-    """The text with headings in place of the tags of its sections, each on a line of its own; an open tag stays."""
+    """The text with a heading on its own line in place of each section's tags; a tag that is not closed stays."""
     parts: list[str] = []
     read_to = 0
     last = {name: text.rfind(f"</{name}>") for name in _SECTIONS}
@@ -60,9 +60,9 @@ FORMS = {
 
 
 def span_of(view: View, scope: Scope) -> Span:
-    """The span that the record of a scope stands for; the tokens of the frame are subtracted from what it may have.
+    """The span that the record of a scope stands for. Its tokens are those of the scope less those of the frame.
 
-    Raises `NothingToSummarize` where the record would add nothing.
+    Raises `NothingToSummarize` if the record would add nothing.
     """
     if not scope.candidates:
         raise NothingToSummarize("nothing between the first messages and those that must stay")
@@ -70,7 +70,7 @@ def span_of(view: View, scope: Scope) -> Span:
 
 
 def lead_in(view: View, options: DynaContextOptions) -> tuple[Literal, ...]:
-    """The empty message of the assistant's that the source document has before a record, if the options want it."""
+    """The empty assistant message that the source document has before a record, if the options ask for it."""
     return (Literal(dump(view.counter.dialect.assistant("")), PieceKind.LEAD_IN),) if options.empty_assistant else ()
 
 
@@ -81,7 +81,7 @@ def cap_after_vote(span: Span, budget: Budget, options: DynaContextOptions) -> C
 
 
 def least_saved(span: Span, budget: Budget, options: DynaContextOptions) -> int:
-    """The tokens that a condensation after a vote saves at least, with any acceptable record.
+    """The tokens that a condensation after a vote saves at the least, whichever acceptable record is written.
 
     Raises `Declined` if there is no room for a record.
     """

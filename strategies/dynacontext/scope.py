@@ -1,17 +1,17 @@
 """The scope: what a condensation of `dynacontext` replaces.
 
 The first messages stay, and everything after them is a candidate for the record. After a vote, the tail of the judged
-messages is excluded from the record: up to `exclude_tail_max` messages of the assistant and its tools, back to a user
-message at most, because they may be half of something. Without a vote, at the context limit, there is no such tail.
+messages is excluded from the record, because it may be unfinished work: up to `exclude_tail_max` messages of the
+assistant and its tools, but none before the last user message. Without a vote, at the context limit, there is no tail.
 
-Rounds stay whole, so an end moves to a legal cut. A tail that is kept grows by the rest of its round; one that is
+Rounds stay whole, so the tail begins at a legal cut. A tail that is kept grows by the rest of its round; one that is
 dropped shrinks, because dropped messages are in no record.
 
 `leave_out` drops messages after the record when it is applied for the first time. With `on_drift=rollback` these are
 all messages between the record and those that the model must answer. The source document goes back to the last message
-that it wants to keep; a client sends the later ones again with every request, so here the view leaves them out. With
-`tail=drop` it is the tail of the judged messages alone: it was the newest round when the record was made, which no plan
-may touch, and is older now.
+that it wants to keep. Here a client sends the later messages again with every request, so the view leaves them out.
+With `tail=drop` only the tail of the judged messages is dropped. This is possible only now: when the record was made,
+the tail was the newest round, which no plan may touch.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Scope(NamedTuple):
     recorded: int
     """The items before this one go into the record."""
     end: int
-    """The items before this one are replaced by `first`, the replacement, and `last`."""
+    """The items before this one are replaced with `first`, the replacement, and `last`."""
     first: tuple[Piece, ...]
     last: tuple[Piece, ...]
     candidates: tuple[int, ...]
@@ -63,9 +63,9 @@ def after_vote(view: View, options: DynaContextOptions, task_cap: int, judged: i
 
 
 def at_limit(view: View, options: DynaContextOptions, task_cap: int, least: int) -> Scope:
-    """The scope at the context limit: everything but `keep_last`.
+    """The scope at the context limit: everything except `keep_last`.
 
-    Where that has fewer than `least` tokens, it ends at the first later cut before which there are as many, or at the
+    If that has fewer than `least` tokens, the scope ends at the first later cut that brings it to `least`, or at the
     last cut.
     """
     wanted = _cut_before(view, min(len(view.items) - options.keep_last, view.last_cut))
@@ -94,10 +94,10 @@ def _cut_before(view: View, place: int) -> int:
     return next((i for i in range(place, 0, -1) if view.structure.cuts[i]), 0)
 
 
-def _lead(view: View, keep_first: int) -> int:
+def _end_of_first(view: View, keep_first: int) -> int:
     """The item after the first messages: the first user message, which always stays, and `keep_first` - 1 more.
 
-    An earlier replacement ends them, because the messages that it stands for are no longer there to be kept.
+    They end at an earlier replacement, because the messages that it stands for are no longer there to be kept.
     """
     if view.task is None:
         return 0
@@ -109,15 +109,15 @@ def _lead(view: View, keep_first: int) -> int:
 
 def _scope(view: View, options: DynaContextOptions, task_cap: int, ends: tuple[int, int], excluded: int) -> Scope:
     recorded, end = ends
-    lead = min(_lead(view, options.keep_first), end)
+    start = min(_end_of_first(view, options.keep_first), end)
     # The chain indices that a record of the items before `recorded` adds to an earlier record.
     opening, earlier = range(min(view.task or 0, recorded)), -1 if view.replacement is None else view.replacement
-    added = (i for i in chain(opening, range(lead, recorded)) if i > earlier)
+    added = (i for i in chain(opening, range(start, recorded)) if i > earlier)
     candidates = tuple(_sources(view, added))
     first: tuple[Piece, ...] = ()
     if view.task is not None and view.task < end:
-        first = (*task_piece(view, task_cap), *(item.piece for item in view.items[view.task + 1 : lead]))
-    kept_last = tuple(view.items[i].piece for i in view.stays if lead <= i < end)
+        first = (*task_piece(view, task_cap), *(item.piece for item in view.items[view.task + 1 : start]))
+    kept_last = tuple(view.items[i].piece for i in view.stays if start <= i < end)
     stays = (item_for(piece, view.transcript, view.counter) for piece in (*first, *kept_last))
     goes = sum(item.message.tokens for item in view.items[:end]) - sum(item.message.tokens for item in stays)
     dropped = tuple(_sources(view, range(recorded, end)))
@@ -125,7 +125,7 @@ def _scope(view: View, options: DynaContextOptions, task_cap: int, ends: tuple[i
 
 
 def _sources(view: View, places: Iterable[int]) -> list[int]:
-    """The chain indices of these items, but not those of messages that always stay."""
+    """The chain indices of these items, except messages that always stay."""
     found = (view.items[i].source for i in places if i not in view.stays)
     return [source for source in found if source is not None]
 
@@ -134,7 +134,7 @@ JUDGED_COUNT, EXCLUDED = "judged_message_count", "tail_exclusion_count"
 
 
 def leave_out(view: View, options: DynaContextOptions, telemetry: Mapping[str, Any]) -> Shortened | None:
-    """`view` without what the options leave out, and the `telemetry` of its record with what that was.
+    """`view` without the messages that the options leave out, and the record's `telemetry`, which then lists them.
 
     The head of the result also covers the dropped messages. None if there is nothing to drop, or if a round would
     break.
@@ -153,7 +153,7 @@ def leave_out(view: View, options: DynaContextOptions, telemetry: Mapping[str, A
 
 
 def dropped_fields(dropped: Sequence[int], judged: int) -> dict[str, Any]:
-    """The telemetry fields of the messages that are in neither record nor view; the first `judged` were voted on."""
+    """The telemetry on messages that are in neither record nor view. The first `judged` messages were voted on."""
     voted_on = [index for index in dropped if index < judged]
     return {
         "dropped_judged_count": len(voted_on),
@@ -163,7 +163,7 @@ def dropped_fields(dropped: Sequence[int], judged: int) -> dict[str, Any]:
 
 
 def _span(view: View, options: DynaContextOptions, judged: int, excluded: int) -> tuple[int, int]:
-    """The items to drop: none of those that the model must answer."""
+    """The items to drop, which are never ones that the model must answer."""
     most = min([view.last_cut, *(i for i in view.question if i >= view.head_size)])
     if options.on_drift == "rollback":
         return view.head_size, most

@@ -1,7 +1,7 @@
-"""The votes of `dynacontext`: decides when one is held, what the judges see, and what is stored of it.
+"""The votes of `dynacontext`: decides when a vote is held, what the judges see, and what is stored of it.
 
-A round of votes costs as much as several requests. So the judges see a compact history without the bodies of tool
-results, and no vote is held before there is something new to judge, or where a YES could change nothing.
+A vote costs as much as several requests. So the judges see a compact history without the bodies of tool results, and no
+vote is held before there is something new to judge, or if a YES could change nothing.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import standing_in
+from strategies.core.condensation import standing_condensations
 from strategies.core.effects import Ballot, Tally, Vote, Votes, tally
 from strategies.core.errors import StrategyError
 from strategies.core.history import WIDEST, as_text, break_fences, originals
@@ -27,13 +27,13 @@ from strategies.prompts import prompt, prompt_digest
 
 ATTEMPTS = 3
 
-_ROUNDS_TO_COOL_DOWN = 2  # the one that was the newest when the record was made, and one that has come since
+_ROUNDS_TO_COOL_DOWN = 2  # the newest round when the record was made, and one more since then
 _MIN_GROWTH = 2_000
 _REWRITTEN = 3  # messages at the end that a client may rewrite a turn later
 _GROWTH = 0.25
 _FILL = 0.9
 COMPACT = WIDEST._replace(results=0, arguments=300)
-"""How much of a message judges see at most: of a tool's result only its size."""
+"""The most that judges see of a message: for a tool's result, only its size."""
 
 
 class Voting(Judging):
@@ -46,18 +46,17 @@ class Voting(Judging):
         return self.options.judge == "inline"
 
     def skip_reason(self, view: View, budget: Budget, session: SessionFacts) -> str:
-        """Why no vote is held on a view now, as a kebab-case word; "" if one is held."""
         chain, digests = view.transcript.chain, view.transcript.digests
         if turns_since_reset(view) < self.options.early_turns + 1:
             return "early-turns"
         rounds_since = sum(message.role is Role.ASSISTANT for message in chain[view.covered_count :])
         if view.replacement is not None and rounds_since <= _ROUNDS_TO_COOL_DOWN:
             return "cool-down"
-        branches = sum(made.trigger == JUDGED for made in standing_in(session.condensations, digests))
+        branches = sum(made.trigger == JUDGED for made in standing_condensations(session.condensations, digests))
         if branches >= self.options.max_branches:
             return "max-branches"
         last = last_vote(view, session)
-        if last and last.message_count == len(chain) and last.stands_in(digests):
+        if last and last.message_count == len(chain) and last.applies_to(digests):
             return "judged-already"
         if last:
             least = max(_MIN_GROWTH, int(last.tokens * _GROWTH))
@@ -127,7 +126,8 @@ def turns_since_reset(view: View) -> int:
     """User turns since the start, or since the request for which the newest replacement was made.
 
     A replacement is followed by the round that was the newest at that request. A question right after that round was
-    already waiting then, so it does not count as a new turn. Otherwise a turn was going on, which counts as the first.
+    already waiting then, so it does not count as a new turn. Without such a question, a turn was under way at that
+    request, and it counts as the first.
     """
     chain = view.transcript.chain
     if view.replacement is None:
@@ -140,22 +140,23 @@ def turns_since_reset(view: View) -> int:
 
 
 def last_vote(view: View, session: SessionFacts) -> Verdict | None:
-    """The newest verdict on a prefix of this chain, whose last few messages may have been rewritten since.
+    """The newest verdict on a prefix of this chain. The last few messages of the prefix may have been rewritten since.
 
     Clients that add context to their last message remove it again a turn later.
     """
-    return next((each for each in reversed(session.verdicts) if known_of(each, view)), None)
+    return next((verdict for verdict in reversed(session.verdicts) if known_of(verdict, view)), None)
 
 
 def known_of(verdict: Verdict, view: View) -> int:
-    """How many messages of this transcript a verdict judged: all of its own, or all but its last few; else 0."""
+    """How many messages of this transcript a verdict judged: all that it was about, or all but the last few; else 0."""
     digests = view.transcript.digests
-    places = ((verdict.message_count - i, each) for i, each in enumerate((verdict.digest, *verdict.earlier_digests)))
-    return next((count for count, each in places if 0 < count <= len(digests) and digests[count - 1] == each), 0)
+    judged = enumerate((verdict.digest, *verdict.earlier_digests))
+    ends = ((verdict.message_count - i, digest) for i, digest in judged)
+    return next((count for count, digest in ends if 0 < count <= len(digests) and digests[count - 1] == digest), 0)
 
 
 def _can_shrink(view: View, budget: Budget, options: DynaContextOptions) -> bool:
-    """Whether a YES would shrink the view by enough even with the longest acceptable record."""
+    """Whether a YES would shrink the view enough even with the longest acceptable record."""
     try:
         scope = after_vote(view, options, budget.task_cap, len(view.items))
         saved = least_saved(span_of(view, scope), budget, options)

@@ -1,4 +1,4 @@
-"""Keyword lists as data: `keywords.toml` has the English and Chinese words by which `semantic` scores messages."""
+"""Keyword lists as data: `keywords.toml` has the English and Chinese words that `semantic` looks for in messages."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Attribution: finds the messages that a memory card comes from, and so whose words it has.
 
-The words of a card are looked up in the summarized messages, whatever the summarizer claims. A page that an agent reads
-may tell the summarizer that it is the user's wish. So a card whose words are found in tool results, and less in what
-people said, counts as a tool's: it can be code or a fact, never a rule. For a rule only the user's own words count,
-because an assistant that reads such a page may repeat it. A card whose words only the assistant said is the
+The words of a card are looked up in the summarized messages, whatever the summarizer claims, because a page that an
+agent reads may pretend to be the user's wish. If most of a card's words are in tool results, and more of them than in
+what people said, it counts as a tool's: it can be code or a fact, never a rule. For a rule only the user's own words
+count, because an assistant that reads such a page may repeat it. A card whose words only the assistant said is the
 assistant's.
 """
 
@@ -33,7 +33,7 @@ Occurrences = Mapping[str, Sequence[int]]
 
 
 class _Candidate(NamedTuple):
-    """A summarized message that cards may come from: its chain index, its role, and the cards' terms that it contains.
+    """A summarized message that cards may come from: its chain index, its role, and the cards' terms in it.
 
     `called` are the terms in the arguments of its calls. A card may come from them, but nobody has said them.
     """
@@ -47,8 +47,8 @@ class _Candidate(NamedTuple):
 def attribute_cards(cards: Sequence[MemoryCard], view: View, items: Sequence[Item]) -> tuple[MemoryCard, ...]:
     """The cards of a summary of these items, each with the messages that it comes from and the role of their author.
 
-    `places` and `messages` stay empty if no few messages contain enough of a card's words; those may have been in an
-    earlier record.
+    `places` and `messages` stay empty if enough of a card's words are not found in a few messages. The words may have
+    been in an earlier record.
     """
     if not cards:
         return ()
@@ -65,7 +65,7 @@ def attribute_cards(cards: Sequence[MemoryCard], view: View, items: Sequence[Ite
 
 
 def _candidate(place: int, message: Message, wanted: Set[str]) -> _Candidate:
-    """The wanted terms in a message. Its text is read once, whatever the number of terms."""
+    """The wanted terms in a message. Its text is read only once, however many terms there are."""
     called = "\n".join(call.arguments for call in message.calls)
     return _Candidate(place, message.role, wanted & distinct(message.text), wanted & distinct(called))
 
@@ -99,7 +99,7 @@ def _terms_said_by(roles: Sequence[Role], occurrences: Occurrences, candidates: 
 
 
 def _sources(occurrences: Occurrences) -> list[int]:
-    """The few candidates that together contain most of the terms; rare terms count most. Empty if these are too few."""
+    """The few candidates that together contain most terms; rare terms count most. Empty if they contain too few."""
     left = {term: places for term, places in occurrences.items() if places}
     sources: list[int] = []
     while left and len(sources) < MAX_SOURCES:

@@ -1,15 +1,15 @@
 """The texts that memory shows the model: the `memory_context` message before a user message, and search results.
 
-Both choose in the same way. Hits are taken best first while the tokens last. A hit opens a passage, of at most `top_k`;
-a hit close to a chosen one joins that passage instead. The text shows what was said, verbatim, each message with its
-role and its place in the conversation (the first message is 1).
+Both choose in the same way. Hits are taken best first while the tokens last. Each hit opens a passage, up to `top_k` of
+them, or joins the passage of a chosen hit that is close to it. The text shows what was said, verbatim, each message
+with its role and its place in the conversation (the first message is 1).
 
-A search result has its cards and passages in order of relevance, and says so. A block has cards first, the best first,
-then passages in the order of the conversation: what was said later may correct what was said before.
+A search result has its cards and passages in order of relevance, and says so. A block has cards first, best first,
+then passages in the order of the conversation, because what was said later may correct what was said before.
 
-Nothing here is an instruction. The heading says that it is history, in the conversation's language. Of text that tools
-returned, and of cards made from it, each line is quoted, so that no line can be mistaken for anything else; in a block
-it comes last.
+Nothing here is an instruction. The heading says, in the conversation's language, that it is history. Text that tools
+returned, and cards made from it, are quoted line by line, so that no line can be mistaken for anything else. In a block
+they come last.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ WINDOW_SHARE = 16
 BESIDE = 3
 """Two hits at most this many messages apart form one passage."""
 MIN_SHARE = 0.3
-"""The share of the best score below which a hit is left out: it is not worth the tokens of a block nobody asked for.
+"""A hit below this share of the best score is left out of a block: nobody asked for it, so it is not worth its tokens.
 
-The best score is that of hits that the view does not show, since the question itself may be among those that it does.
+Only hits that the view does not show count for the best score, because the question itself is among the others.
 """
 SHORT = 24
-"""A text of fewer characters may occur in other texts by chance."""
+"""A text with fewer characters may occur in other texts by chance."""
 
 _MIN_ROOM = 8
 
@@ -68,7 +68,7 @@ def notes_for(transcript: Transcript) -> Notes:
 
 
 def appears_in(texts: Iterable[str]) -> Shown:
-    """Returns a test for whether an entry's text is part of one of these texts; a very short text must be all of it."""
+    """A test of whether an entry's text is part of one of these texts, or equal to one if it is very short."""
     complete = set(texts)
     joined = "\x00".join(complete)
     return lambda entry: entry.text in complete or (len(entry.text) >= SHORT and entry.text in joined)
@@ -89,8 +89,8 @@ def memory_block(
 ) -> str | None:
     """The memory block as JSON text of a message, in at most `tokens`; None if it would be empty.
 
-    `hits` are best first; those for which `shown` holds are left out. Role and name are those of the source document;
-    a view is written with others where an upstream refuses them (`strategies.core.shaping`).
+    `hits` are best first; those for which `shown` is true are left out. Role and name are those of the source document;
+    if an upstream refuses them, views are written with others (`strategies.core.shaping`).
     """
     message = partial(counter.dialect.assistant, name=NAME)
     best = next((hit.score for hit in hits if shown is None or not shown(hit.entry)), 0.0)
@@ -176,7 +176,7 @@ class _Passage(NamedTuple):
 
 
 def _passages(chosen: Sequence[Hit]) -> list[_Passage]:
-    """The passages of hits that are given best first, in the order of the best hit of each."""
+    """The passages of hits (best first), ordered by the best hit of each."""
     rank = {id(hit): place for place, hit in enumerate(chosen)}
     passages = [_Passage([hit]) for hit in chosen if hit.entry.card]
     for is_tool in (False, True):
@@ -186,7 +186,7 @@ def _passages(chosen: Sequence[Hit]) -> list[_Passage]:
 
 
 def _beside(hits: Iterable[Hit]) -> Iterator[_Passage]:
-    """Yields the passages of messages that are given in the order of the conversation."""
+    """Yields the passages of messages, which are given in the order of the conversation."""
     passage: list[Hit] = []
     for hit in hits:
         if passage and hit.position - passage[-1].position > BESIDE:
@@ -203,7 +203,7 @@ def _order_in_block(passage: _Passage) -> tuple[bool, bool, int]:
 
 
 def _joined(passages: Iterable[_Passage], notes: Notes) -> str:
-    """The text of passages, with an empty line between them, and a note before the first that quotes tools."""
+    """The text of passages, with an empty line between them and a note before the first one that quotes tools."""
     text, after_card, note = "", False, f"{notes.tools}\n"
     for passage in passages:
         gap = "\n" if after_card and passage.is_card and not (passage.is_quoted and note) else "\n\n"

@@ -1,12 +1,12 @@
-"""Merging: adds new memory cards to old ones, without duplicates; of two that contradict each other the later holds.
+"""Merging: adds new memory cards to old ones, without duplicates. If two contradict each other, the later one holds.
 
 A card that says the same as an earlier one is left out: the same text, or nearly the same n-grams with the same
-numbers, identifiers and negation. A card that contradicts an older card of its type supersedes it. Contradiction is
-found by a heuristic that would rather miss one than invent one. Both cards must name the same subject before a copula
-("The port is 8080", "数据库是 MySQL", "timeout: 30 s"), or both none. They then contradict each other if
+numbers, identifiers and negation. A card that contradicts an older card of its type supersedes it. The heuristic for
+contradictions would rather miss one than invent one. Both cards must name the same subject before a copula ("The port
+is 8080", "数据库是 MySQL", "timeout: 30 s"), or neither may name one. They then contradict each other if
 
-- the values that they give share no word (except for subjects such as the user or the project, of which many things
-  hold at once), or
+- the values after the copula share no word (except for subjects such as the user or the project, about which many
+  things are true at once), or
 - their sentences are nearly the same except for a number or a negation. Another identifier means another thing.
 
 A card made from a tool's text supersedes only other such cards: no page that an agent reads can lift a user's rule.
@@ -30,7 +30,7 @@ from strategies.core.parsing import normalized
 from strategies.memory.terms import STOP, terms
 
 SAME = 0.8
-"""From this Jaccard similarity of n-grams on, two sentences say the same, or the opposite."""
+"""Two sentences whose n-grams have at least this Jaccard similarity say the same, or the opposite."""
 _GRAM = 3
 
 
@@ -52,7 +52,7 @@ class _Reading(NamedTuple):
 
 
 def merge_cards(old: Sequence[MemoryCard], new: Iterable[MemoryCard]) -> list[MemoryCard]:
-    """The old cards and those new ones that say something new. Contradicted cards stay, marked as superseded.
+    """The old cards and those new ones that add something. Contradicted cards stay, marked as superseded.
 
     A new card that repeats a superseded one counts as new.
     """
@@ -77,7 +77,7 @@ def merge_cards(old: Sequence[MemoryCard], new: Iterable[MemoryCard]) -> list[Me
 
 @lru_cache(maxsize=32)
 def settled_cards(cards: tuple[MemoryCard, ...]) -> tuple[MemoryCard, ...]:
-    """The merged cards, of `cards` in the order in which they came. Cached until another card comes."""
+    """`cards`, given in the order in which they came, after merging. Cached until another card comes."""
     return tuple(merge_cards((), cards))
 
 
@@ -99,12 +99,12 @@ class _Board:
             indices.discard(at)
 
     def near(self, reading: _Reading) -> set[int]:
-        """All cards with the same identifiers and a similarity of at least `SAME`, and some others."""
+        """All cards with the same identifiers and a similarity of at least `SAME`, and a few others."""
         candidates = (self._grams.get((gram, reading.identifiers), ()) for gram in reading.first)
         return self._texts.get(reading.text, set()).union(*candidates)
 
     def about(self, reading: _Reading) -> set[int]:
-        """All cards with the same subject, if it is a subject of which one thing holds at a time."""
+        """All cards with the same subject, unless many things can be true about it at once."""
         return self._subjects.get(reading.subject, set()) if reading.subject - _BROAD else set()
 
     def _of(self, reading: _Reading) -> Iterator[set[int]]:
@@ -115,7 +115,7 @@ class _Board:
 
 
 def _may_replace(card: MemoryCard, other: MemoryCard) -> bool:
-    """Whether `card` may take the place of `other`: a tool's card never takes the place of anybody else's."""
+    """Whether `card` may replace `other`: a tool's card never replaces anybody else's."""
     return card.role is not Role.TOOL or other.role is Role.TOOL
 
 
@@ -167,7 +167,7 @@ def _contradict(old: _Reading, new: _Reading) -> bool:
 
 
 def _similar(one: _Reading, other: _Reading) -> float:
-    """The Jaccard similarity of the n-grams; 0 if their numbers alone rule out a similarity of `SAME`."""
+    """The Jaccard similarity of the n-grams; 0 if their counts alone rule out a similarity of `SAME`."""
     sizes = sorted((len(one.grams), len(other.grams)))
     if sizes[0] < SAME * sizes[1]:
         return 0.0

@@ -1,25 +1,25 @@
 """Ranking: finds the entries that a query is about, by BM25 in which a term also counts for neighbouring messages.
 
-In a conversation the words of a question and those of its answer are in different messages: "What does the museum
+In a conversation, the words of a question and those of its answer are in different messages: "What does the museum
 cost?" "45 yuan." So each occurrence of a term also counts, less with each step, for some messages after it and for two
 before it. The sums saturate like BM25's term frequency, so that a message whose surroundings contain *all* terms of the
-query comes before one that repeats a single term. On annotated dialogues this is worth more than everything else
-together; see docs/quality.md.
+query comes before one that repeats a single term. On annotated dialogues this helps more than all other rules together;
+see docs/quality.md.
 
 The other rules have small effects. A message scores higher if the query names its speaker, or the month or day on which
 it was said (a date at the beginning of a message holds for the messages after it). A term of the query counts more in
 quotation marks, or if it looks like an identifier. Cards have no neighbours. `Weights` holds all the factors.
 
-Work is bounded: of a long query only the rarest terms count, up to `MAX_POSTINGS` occurrences in all. An entry that
-the caller may not see has no effect at all, neither on scores nor on frequencies.
+The work is bounded: only the rarest terms of a long query count, up to `MAX_POSTINGS` occurrences in all. An entry that
+the caller may not see has no effect, neither on scores nor on frequencies.
 
 `fuse` combines the hits by words and the hits by meaning (vectors) into one order, by reciprocal rank. Word scores and
-the closeness of vectors have no common scale, but ranks have. Among vectors something is always nearest, even if
-nothing is near, so only hits that stand out from all visible entries count as found by meaning.
+the closeness of vectors have no common scale, but ranks do. Some vector is always nearest, even if nothing is near, so
+only hits that stand out from all visible entries count as found by meaning.
 
-The entries are stored messages, parts of long ones, and cards. An entry's `key` decides who may see it. For a message
-it is the chain digest up to and including that message, so that the message is visible only after the same history. A
-long message is split at the ends of lines and sentences; its parts, joined, are the message again, byte for byte.
+The entries are stored messages, parts of long ones, and cards. An entry's `key` decides who may see it. For a message,
+the key is the chain digest up to and including that message, so that the message is visible only after the same
+history. A long message is split at the ends of lines and sentences; its parts, joined, are byte for byte the message.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ K1, B = 1.2, 0.75
 MAX_POSTINGS = 1_000
 MAX_HITS = 400
 QUERY_END = 1_000
-"""Characters that are read at the beginning and at the end of a long query."""
+"""How many characters are read at the beginning, and at the end, of a long query."""
 
 _QUOTED = re.compile(r"[\"“「『`《]([^\"”」』`》\n]{2,60})[\"”」』`》]")
 _WORD = re.compile(r"\w+")
@@ -78,7 +78,7 @@ class Entry:
 
 
 def message_entries(key: str, message: Message, place: int) -> list[Entry]:
-    """The entries of a stored message; none for system messages, and for messages of which only a digest is left."""
+    """The entries of a stored message; none for a system message, or if only a digest of the message is left."""
     if message.role is Role.SYSTEM or not message.has_text:
         return []
     calls = (f"{call.name}({call.arguments})" for call in message.calls)
@@ -86,7 +86,7 @@ def message_entries(key: str, message: Message, place: int) -> list[Entry]:
 
 
 def text_entries(key: str, role: Role, text: str, place: int) -> list[Entry]:
-    """The entries of the text at a place of the conversation, one for each part; none if the text is blank."""
+    """The entries of a text, one for each part; none if the text is blank."""
     parts = split(text) if text.strip() else []
     return [Entry(key, role, part, place, number, len(parts)) for number, part in enumerate(parts)]
 
@@ -96,7 +96,7 @@ def card_entry(key: str, card: MemoryCard) -> Entry:
 
 
 def split(text: str) -> list[str]:
-    """The parts of a text, each at most `PART_WIDTH` wide. Joined they are the text again."""
+    """The parts of a text, each at most `PART_WIDTH` wide. Joined, they are the text again."""
     parts = []
     start = 0
     while start < len(text):
@@ -211,7 +211,7 @@ class Index:
             self._stamps.append((number, date))
 
     def search(self, query: str, limit: int = MAX_HITS, allowed: AbstractSet[str] | None = None) -> list[Hit]:
-        """The entries that a query is about, best first; of equal scores the newer first. Empty if no term occurs.
+        """The entries that a query is about, best first; if scores are equal, newer first. Empty if no term occurs.
 
         `allowed` holds the keys of the entries that may be seen; None allows all.
         """
@@ -295,7 +295,7 @@ def _multiply(scores: dict[int, float], positions: Iterable[int | None], factor:
 RANK = 60
 """Added to each rank, so that the first hit of one order is not worth more than a hit that is good in both."""
 OUTSTANDING = 2.0
-"""How many standard deviations above the mean the closeness of an outstanding entry is."""
+"""An entry stands out if its closeness is this many standard deviations above the mean."""
 MAX_NEAR = 50
 
 
@@ -314,7 +314,7 @@ def outstanding(closeness: Sequence[tuple[Hit, float]]) -> list[Hit]:
 def fuse(worded: Sequence[Hit], near: Sequence[Hit]) -> list[Hit]:
     """Both orders, each best first, as one order, best first.
 
-    The score of a hit becomes its share of the best score, in the order where that share is larger.
+    The score of a hit becomes its share of the best score in its order; if it is in both, the larger share.
     """
     worth: dict[tuple[str, int], float] = {}
     hits: dict[tuple[str, int], Hit] = {}

@@ -1,9 +1,9 @@
-"""Terms: reads a text for searching, into word stems, n-grams where a script has no spaces, speakers and dates.
+"""Terms: what a text is searched by: word stems, n-grams in scripts without spaces, speakers and dates.
 
 Words are folded (width, case, accents). English words lose their endings, because "where did she camp" asks about "we
-went camping". What looks like an identifier (`src/app.py`, `max_tokens`, `parseHeader`) is found as a whole and by
-its parts. Chinese, Japanese and Korean runs become n-grams of up to four characters; single characters are kept
-for nouns of one character, and count for little in a query.
+went camping". What looks like an identifier (`src/app.py`, `max_tokens`, `parseHeader`) is found as a whole and by its
+parts. Runs of Chinese, Japanese or Korean characters become n-grams of up to four characters. Single characters are
+kept, because some nouns have only one, but count for little in a query.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ def terms(text: str) -> list[str]:
 
 
 def distinct(text: str) -> set[str]:
-    """The distinct word stems and character pairs of a text: to recognise a text, pairs do as well as all n-grams."""
+    """The distinct word stems and character pairs of a text. To recognise a text, pairs do as well as all n-grams."""
     folded = fold_characters(text)
     words = (word.casefold() for piece in set(_PIECES.findall(folded)) for word in _HUMP.split(piece))
     pairs = (pair for run in set(_RUN.findall(folded)) for pair in map(add, run, run[1:]))
-    return {*(stem(word) for word in words if word not in STOP), *(each for each in pairs if not STOP.issuperset(each))}
+    return {*(stem(word) for word in words if word not in STOP), *(pair for pair in pairs if not STOP.issuperset(pair))}
 
 
 def informative_share(term: str, single: float) -> float:
-    """How informative a term is, up to 1: for an n-gram its share of characters that are no stop words.
+    """How informative a term is, up to 1: for an n-gram, the share of its characters that are not stop words.
 
     A single character counts `single`.
     """
     if term.isascii() or not _WIDE.match(term):
         return 1.0
-    return single if len(term) == 1 else sum(each not in STOP for each in term) / len(term)
+    return single if len(term) == 1 else sum(char not in STOP for char in term) / len(term)
 
 
 def width(text: str) -> int:
-    """About four times the tokens of a text: its characters, of which those of scripts without spaces count three."""
+    """About four times the tokens of a text: its characters, with each one of a script without spaces as three."""
     return len(text) + 2 * len(_WIDE.findall(text))
 
 
@@ -80,7 +80,7 @@ def _terms_of(token: str) -> Iterator[str]:
 
 
 def _grams(run: str) -> Iterator[str]:
-    """Yields the n-grams of a run, except those of stop words only, such as 是什么."""
+    """Yields the n-grams of a run, except those that have only stop words, such as 是什么."""
     for size in range(1, LONGEST_GRAM + 1):
         grams = (run[i : i + size] for i in range(len(run) - size + 1))
         yield from (gram for gram in grams if not STOP.issuperset(gram))
@@ -88,11 +88,11 @@ def _grams(run: str) -> Iterator[str]:
 
 _ENDINGS = ("ation", "ion", "ment", "ness", "ly", "er", "or")
 _LONGEST_WORD = 64
-"""Letters of the longest word that is stemmed and cached; anything longer is no natural word."""
+"""Letters of the longest word that is stemmed and cached; anything longer is not a natural word."""
 
 
 def stem(word: str) -> str:
-    """A word without its English ending. Short words, other alphabets and anything that is no word stay unchanged."""
+    """A word without its English ending. Short words, other alphabets and whatever is not a word stay unchanged."""
     return _stem(word) if len(word) <= _LONGEST_WORD else word
 
 
@@ -101,7 +101,7 @@ def _stem(word: str) -> str:
     if len(word) <= 3 or not _ENGLISH.fullmatch(word):
         return word
     word = _bare_form(_singular(word))
-    ending = next((each for each in _ENDINGS if word.endswith(each) and len(word) - len(each) >= 4), "")
+    ending = next((ending for ending in _ENDINGS if word.endswith(ending) and len(word) - len(ending) >= 4), "")
     word = word.removesuffix(ending)
     if len(word) > 3 and word.endswith("e"):
         return word[:-1]
@@ -118,7 +118,7 @@ def _singular(word: str) -> str:
 
 def _bare_form(word: str) -> str:
     """The word without -ing or -ed, and without the consonant doubled before it: camping, camp; planned, plan."""
-    ending = next((each for each in ("ing", "ed") if word.endswith(each)), "")
+    ending = next((ending for ending in ("ing", "ed") if word.endswith(ending)), "")
     root = word.removesuffix(ending)
     if not ending or len(root) < 3 or not _VOWEL.search(root):
         return word
@@ -141,7 +141,7 @@ def speaker(text: str) -> str:
 
 
 class Date(NamedTuple):
-    """A date, possibly incomplete: a field that is not given is 0."""
+    """A date, possibly incomplete: a missing field is 0."""
 
     year: int
     month: int
@@ -180,5 +180,5 @@ def dates(text: str) -> list[Date]:
 
 
 def leading_date(text: str) -> Date | None:
-    """The complete date near the beginning of a text, which holds for all later messages until the next such date."""
-    return next((each for each in dates(text[:_STAMP]) if each.day), None)
+    """The complete date near the beginning of a text. It holds for all later messages until the next such date."""
+    return next((date for date in dates(text[:_STAMP]) if date.day), None)

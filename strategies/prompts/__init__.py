@@ -1,4 +1,4 @@
-"""Prompt templates: one Markdown file each. The digest of a template is provenance on each record."""
+"""Prompt templates: one Markdown file each. Every record stores the digest of its template, as provenance."""
 
 from __future__ import annotations
 

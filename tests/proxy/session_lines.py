@@ -68,7 +68,7 @@ class Line:
 
     @property
     def kept(self) -> list[Message]:
-        """The client's window of its history, behind the system message."""
+        """The newest part of its history that the client sends, behind the system message."""
         start = 1 if self.messages[0]["role"] == "system" else 0
         return self.messages[:start] + self.messages[start + self.dropped :]
 

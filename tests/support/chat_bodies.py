@@ -32,8 +32,8 @@ def read_by(
             return body or wire.read(data, endpoint, bounds, owner)
 
 
-async def read_in_turns(data: bytes, cache: MessageCache, bounds: Bounds, *, owner: str = "") -> Body:
-    return await wire.read_in_turns(data, CHAT_ENDPOINT, cache, bounds, owner=owner)
+async def read_through_cache(data: bytes, cache: MessageCache, bounds: Bounds, *, owner: str = "") -> Body:
+    return await wire.read_through_cache(data, CHAT_ENDPOINT, cache, bounds, owner=owner)
 
 
 def Tally(bounds: Bounds, size: int) -> scanning.Tally:

@@ -1,13 +1,13 @@
 """Counts the prompt tokens of a chat request.
 
 Theory of operation. OpenAI's chat format wraps each message in three tokens and primes the reply with three more:
-3 + role + content + (name + 1) a message, exact on the published counts for gpt-4 and gpt-4o. Tools are counted as the
-text that OpenAI's models see (`proxy/tokens/tools.py`), plus 9, less 4 where a system message comes first: of 27
-published counts 19 are met exactly and the rest within 3 tokens.
+3 + role + content + (name + 1) for each message, which is exact for the published counts of gpt-4 and gpt-4o. Tools are
+counted as the text that OpenAI's models see (`proxy/tokens/tools.py`), plus 9, less 4 if a system message comes first.
+Of 27 published counts, 19 are met exactly and the rest within 3 tokens.
 
 Other vendors frame messages in other ways, and servers whose template prints tools as JSON need about twice as much;
-calibration makes that good. Members that the digest of a message ignores (`reasoning_content`, ids) are ignored here
-too, so that a count may be cached by digest.
+calibration corrects that. Members that the digest of a message ignores (`reasoning_content`, ids) are ignored here too,
+so that counts can be cached by digest.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ChatCounter(PartsCounter):
         """Tools, functions, choice, response format, priming."""
         total = REPLY_PRIMING
         if isinstance(schema := object_at(values, "response_format").get("json_schema"), Mapping):
-            # It is shown to the model as JSON; no count was published, so this errs upwards.
+            # The model sees it as JSON. No count was published, so this errs on the high side.
             total += SCHEMA_FRAME + self.json(schema)
         offered = [*list_at(values, "tools"), *list_at(values, "functions")]
         if offered:
@@ -55,7 +55,7 @@ class ChatCounter(PartsCounter):
         return total
 
     def _call(self, call: object) -> int:
-        """Name and arguments; ids are not shown to the model."""
+        """Counts name and arguments; the model does not see ids."""
         if not isinstance(call, Mapping):
             return self.string(call)
         return self.string(call.get("name")) + self.string(call.get("arguments", call.get("input")))

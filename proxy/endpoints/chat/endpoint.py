@@ -1,4 +1,4 @@
-"""The endpoint of chat: what requests, replies and events mean, and what the proxy itself says in their form."""
+"""The endpoint of chat: how requests, replies and events are read, and how the proxy's own are written."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ChatEndpoint(Endpoint):
     splicer = ChatSplicer
 
     def offers_tools(self, values: Values, transcript: Transcript) -> bool:
-        """Also `functions`, as tools were called once."""
+        """Tools were once called `functions`."""
         return bool(values.get("tools") or values.get("functions"))
 
     def has_one_choice(self, values: Values) -> bool:
@@ -66,16 +66,16 @@ class ChatEndpoint(Endpoint):
     # -- replies
 
     def is_greeting(self, event: object) -> bool:
-        """Whether the choices of a chunk give a role, and nothing else."""
+        """Whether the choices of a chunk have a role and nothing else."""
         choices = list_at(event, "choices")
         return bool(choices) and all(map(_gives_only_role, choices))
 
     def is_usage_alone(self, event: object) -> bool:
-        """Whether a chunk has a usage and no choices, as the one that `include_usage` asks for."""
+        """Whether a chunk has a usage and no choices, like the one that `include_usage` asks for."""
         return isinstance(event, Mapping) and event.get("choices") == [] and isinstance(event.get("usage"), Mapping)
 
     def last_event_at(self, chunk: bytes, sent: bytes) -> int:
-        """Only a chunk that ends with `[DONE]` has it; comments may follow the event."""
+        """The stream ends with a chunk that ends with `[DONE]`; comments may follow that."""
         at = chunk.rfind(_DONE, -_MAX_DONE)
         if at < 0 or (chunk[:at] or sent)[-1:] not in b"\r\n":
             return -1
@@ -117,11 +117,11 @@ class ChatEndpoint(Endpoint):
         return dump({"type": "function", "function": function})
 
     def takes_tool(self, values: Values) -> bool:
-        """No upstream takes tools together with the old `functions`."""
+        """No upstream accepts tools together with the old `functions`."""
         return not values.get("functions")
 
     def tool_members(self, tools: str, *, has_client_tools: bool, is_last: bool) -> dict[str, str]:
-        """If the client has tools of its own, which the model may still call, ours is left out in the last request."""
+        """If the client has tools, which the model may still call, the memory tool is left out of the last request."""
         if is_last and has_client_tools:
             return {}
         return super().tool_members(tools, has_client_tools=has_client_tools, is_last=is_last)

@@ -1,16 +1,16 @@
-"""Chat replies: what is read of them, and what the client gets of those with calls of the memory tool. Pure.
+"""Chat replies: how they are read, and what the client gets of replies that call the memory tool. Pure.
 
-Where a request asks for several choices, or says which tool is to be called, the tool is offered all the same, so that
-the beginning of the prompt stays the same for the upstream's cache; but a call of it is not run.
+If a request asks for several choices, or says which tool to call, the memory tool is offered all the same, so that the
+beginning of the prompt stays the same for the upstream's cache; but its calls are not run.
 
-A model that searches answers in several replies; the client sees one. Events pass as they come, byte for byte where
-nothing in them must change. The deltas of hidden calls are held back, and so is the end of a reply that another one
-follows: its finish reason, its usage, its `[DONE]`. The next reply goes on under the id, the time and the model of the
-first one, without the role; the last usage counts the completion tokens of all of them.
+A model that searches answers in several replies; the client sees one. Events pass as they come, byte for byte if
+nothing in them must change. The deltas of hidden calls are held back, and if another reply follows, so is the end of
+this one: its finish reason, its usage, its `[DONE]`. The next reply continues with the id, the time and the model of
+the first one, without the role; the last usage counts the completion tokens of all replies.
 
-A call is hidden by its name. Some servers send the name in several deltas, or after the id, so a call is held back
-while its name may still become the memory tool's. The client's calls are numbered without the hidden ones; while there
-is no hidden call, they keep the numbers that they came with.
+A call is hidden because of its name. Some servers send the name in several deltas, or after the id, so a call is held
+back while its name may still become the memory tool's. The client's calls are numbered without the hidden ones; as long
+as there is no hidden call, they keep their numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MEMBERS = ("role", "content", "refusal", "tool_calls", "function_call", "audio"
 
 
 def _text(document: Any, member: str) -> str | None:
-    """The text of the only choice, "" if there is no choice or no text; None if there may be several choices."""
+    """The text of the only choice; "" if there is no choice or no text, None if there may be several choices."""
     choices = document.get("choices") if isinstance(document, Mapping) else None
     if not isinstance(choices, list) or len(choices) > 1:
         return None
@@ -48,32 +48,32 @@ TEXT_PLACES = TextPlaces(
 
 @dataclass(slots=True)
 class StreamedCall:
-    """A tool call as far as it has come."""
+    """The part of a tool call that has come so far."""
 
     index: object
-    """The upstream's number of it."""
+    """Its number in the upstream's stream."""
     body: Json = field(default_factory=dict)
     number: object = None
-    """The client's number of it, if that is another."""
+    """Its number in the client's stream."""
     is_held: bool = False
-    """Whether the client does not get it, or not yet."""
+    """Whether it is held back from the client."""
 
     def numbered(self, piece: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A piece as the client gets it: with the client's number, and with what was held back before it."""
+        """A piece with the client's number; the whole call if it was held back until now."""
         piece, self.is_held = self.body if self.is_held else piece, False
         return piece if piece.get("index") == self.number else {**piece, "index": self.number}
 
 
 @dataclass(slots=True)
 class StreamedMessage:
-    """A message as far as its deltas have come."""
+    """The message that the deltas so far add up to."""
 
     calls: list[StreamedCall] = field(default_factory=list)
     _texts: dict[str, list[str]] = field(default_factory=dict)
     _others: Json = field(default_factory=dict)
 
     def add(self, delta: Mapping[str, Any]) -> None:
-        """Adds all of a delta but its calls: texts and lists grow, other values take the place of earlier ones."""
+        """Adds a delta without its calls: texts and lists grow, other values replace earlier ones."""
         for key, value in delta.items():
             if key in ("role", "tool_calls") or value is None:
                 continue
@@ -89,9 +89,9 @@ class StreamedMessage:
                 self._others[key] = value
 
     def add_call(self, piece: Mapping[str, Any]) -> StreamedCall:
-        """Adds a piece of a call to the newest call that it belongs to, or begins another one.
+        """Adds a piece to the newest call that it can belong to, or begins a new call.
 
-        Some servers give all calls one number, and tell them apart by id.
+        Some servers give all calls the same number and different ids.
         """
         function = object_at(piece, "function")
         for call in reversed(self.calls):
@@ -119,7 +119,7 @@ class StreamedMessage:
 
 
 def _joined(so_far: Mapping[str, Any], piece: Mapping[str, Any]) -> Json:
-    """A function with one more piece; a server that repeats the whole name adds nothing to it."""
+    """A function with one more piece added. Some servers repeat the whole name in each piece."""
     name, more = so_far.get("name") or "", piece.get("name") or ""
     arguments = piece.get("arguments")
     text = arguments if isinstance(arguments, str) else ""
@@ -128,7 +128,7 @@ def _joined(so_far: Mapping[str, Any], piece: Mapping[str, Any]) -> Json:
 
 @dataclass(slots=True)
 class ChatCapture(StreamCapture):
-    """A stream is complete if its first choice has finished and no error came."""
+    """Captures a stream, which is complete if its first choice has finished and no error came."""
 
     _message: StreamedMessage = field(default_factory=StreamedMessage)
     _finished: bool = False
@@ -158,7 +158,7 @@ class ChatCapture(StreamCapture):
 
 
 def sendable(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A reply's message as a client may send it back: only known members, and null only for `content`."""
+    """The message of a reply as a client sends it back: only known members, and only `content` may be null."""
     kept = {key: message[key] for key in _MEMBERS if message.get(key) is not None}
     return {"role": "assistant", "content": None, **kept}
 
@@ -190,9 +190,9 @@ class FirstChoice(Said):
         return word_at(self.message, "content")
 
     def hidden_round(self, prefix: str) -> HiddenRound:
-        """The message of a hidden round: as the model gave it, or only its memory calls if it has others too.
+        """The message of a hidden round: the model's own, or only its memory calls if it also calls the client's tools.
 
-        Members that are null are left out, since servers that send them do not accept them back.
+        Members that are null are left out, because servers that send them do not accept them back.
         """
         found = self.memory_calls
         calls = [_sendable(call, f"{prefix}_{place}") for place, call in enumerate(found)]
@@ -206,7 +206,7 @@ class FirstChoice(Said):
 
 
 def _sendable(call: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A call in the form that an upstream accepts back: with an id, a type, and arguments that are a JSON object."""
+    """A call in the form that an upstream accepts: with an id, a type, and arguments that are a JSON object."""
     function, arguments = call["function"], call["function"].get("arguments")
     if not (isinstance(arguments, str) and isinstance(json_or_none(arguments), dict)):
         function = {**function, "arguments": "{}"}
@@ -214,23 +214,23 @@ def _sendable(call: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def is_hidden(call: object) -> bool:
-    """Whether a call is one of the memory tool."""
+    """Whether a call is a call of the memory tool."""
     return object_at(call, "function").get("name") == NAME
 
 
 def may_become_hidden(call: Mapping[str, Any]) -> bool:
-    """Whether the rest of a call's name may make it one of the memory tool."""
+    """Whether more of its name may make a call one of the memory tool."""
     function = object_at(call, "function")
     return NAME.startswith(function.get("name") or "") and not function.get("arguments") and "custom" not in call
 
 
 def finish_for_client(finish: str | None, *, has_calls: bool) -> str | None:
-    """The finish reason without the hidden calls; `has_calls` says that the client still sees other calls."""
+    """The finish reason for the client; `has_calls` tells whether it sees any calls."""
     return "stop" if finish in ("tool_calls", "function_call") and not has_calls else finish
 
 
 def remove_hidden_calls(choice: dict[str, Any]) -> bool:
-    """Takes the hidden calls out of a choice, in place. Returns whether there were any."""
+    """Removes the hidden calls from a choice, in place. Returns whether there were any."""
     message = choice.get("message") or {}
     calls = list_at(message, "tool_calls")
     client_calls = [call for call in calls if not is_hidden(call)]
@@ -258,7 +258,7 @@ class ChatSplicer(Splicer[FirstChoice]):
 
     @property
     def said(self) -> FirstChoice:
-        """The reply's first choice, as far as it has come."""
+        """The first choice of the reply so far."""
         message = self._choices.get(0) or StreamedMessage()
         return FirstChoice(message.message, finish=self._finish, usage=self._usage)
 
@@ -268,7 +268,7 @@ class ChatSplicer(Splicer[FirstChoice]):
         return rewritten(lines, body, self._passed_chunk(body))
 
     def _passed_chunk(self, body: Json) -> Json | None:
-        """The chunk as the client gets it; None if it gets nothing of it."""
+        """The chunk for the client; None for nothing."""
         choices = body.get("choices")
         if self._identity is None and choices:
             self._identity = {key: body[key] for key in _IDENTITY if key in body}
@@ -285,7 +285,7 @@ class ChatSplicer(Splicer[FirstChoice]):
         return with_usage(chunk, self._earlier)
 
     def _passed_choice(self, choice: Json) -> Json | None:
-        """The part of a chunk's choice that goes to the client; None for nothing."""
+        """The choice of a chunk for the client; None for nothing."""
         index, delta, finish = choice.get("index") or 0, choice.get("delta") or {}, choice.get("finish_reason")
         message = self._choices.setdefault(index, StreamedMessage())
         message.add(delta)
@@ -311,7 +311,7 @@ class ChatSplicer(Splicer[FirstChoice]):
         return {**choice, **changes}
 
     def _passed_piece(self, message: StreamedMessage, piece: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """What the client gets when a piece of a call comes; None for nothing."""
+        """The piece of a call for the client; None for nothing."""
         known = len(message.calls)
         call = message.add_call(piece)
         if len(message.calls) > known:
@@ -323,7 +323,7 @@ class ChatSplicer(Splicer[FirstChoice]):
         return call.numbered(piece)
 
     def _passed_finish(self, message: StreamedMessage, index: int, finish: str) -> str | None:
-        """The finish reason that the client gets; None if another reply follows."""
+        """The finish reason for the client; None if another reply follows."""
         if index == 0:
             self._finish = finish
             if self.is_continued:
@@ -337,7 +337,7 @@ class ChatSplicer(Splicer[FirstChoice]):
 
 
 def _is_choice(value: object) -> bool:
-    """Whether a chunk's choice has the form that we read; a chunk with any other passes as it came."""
+    """Whether the choice of a chunk has a form that can be read; otherwise the chunk passes unchanged."""
     return (
         isinstance(value, dict)
         and isinstance(value.get("index") or 0, int)

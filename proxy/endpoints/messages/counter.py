@@ -1,13 +1,13 @@
 """Counts the prompt tokens of a Messages request.
 
-Theory of operation. Anthropic publishes no tokenizer, so texts are counted by one of OpenAI's, times a factor for the
-family of the model: two tokenizers are known, by what others have measured. What comes of it is right to a fifth or so
-until calibration has seen some replies. Nothing was published about framing either: three tokens
-a message, as chat has them, and the closing and opening of a block for each call and each result. Tools are shown to
-the model as JSON, after a system prompt of the vendor's own that every request with tools has.
+Theory of operation. Anthropic publishes no tokenizer, so texts are counted with one of OpenAI's, times a factor for the
+family of the model; others have measured that there are two tokenizers. The result is right to within about a fifth,
+until calibration has seen some replies. Nothing was published about framing either. It is assumed to be three tokens
+for each message, as in chat, and the end and the beginning of a block for each call and each result. The model sees
+tools as JSON, after a system prompt of the vendor's own.
 
-Thinking costs what was thought, which the client may never see: where a block has no text, the length of its signature
-tells. Pictures cost a token for each 750 pixels after fitting, by the vendor's own documentation.
+Thinking costs its full length, which the client may never see: if a block has no text, the length of its signature is
+used. Pictures cost a token for every 750 pixels after scaling, as the vendor documents.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from proxy.values import list_at, object_at
 from strategies.dialects.messages import MESSAGES
 
 PER_CALL = 12
-"""The name of the block, its ids and its tags: what a call costs besides its name and its input."""
+"""Tokens of a call besides its name and its input: the name of the block, its ids and its tags."""
 TOOLS_PROMPT = 340
-"""The system prompt that comes with tools has 290 to 350 tokens, by model, as documented."""
+"""The system prompt for tools; documented as 290 to 350 tokens, depending on the model."""
 PIXELS_PER_TOKEN = 750
 LONGEST_EDGE = 1_568
 UNKNOWN_PICTURE = 1_600
 _FACTOR, _NEWER_FACTOR, _NEWER = 1.18, 1.53, (4, 7)
-"""Tokens for one of o200k: of models up to 4.6, and of those since 4.7, which have another tokenizer."""
+"""Tokens for each token of o200k: in models up to 4.6, and in those since 4.7, which have another tokenizer."""
 _VERSION = re.compile(r"claude-(?:[a-z]+-)*(\d{1,2})(?:[-.](\d{1,2}))?(?!\d)")
 
 
@@ -41,7 +41,7 @@ class MessagesCounter(PartsCounter):
 
     @classmethod
     def factor_of(cls, plain: str) -> float:
-        """1 for models of other vendors; a Claude without a version is taken for a new one."""
+        """1 for models of other vendors; a Claude model without a version is assumed to be new."""
         if "claude" not in plain:
             return 1.0
         found = _VERSION.search(plain)
@@ -90,7 +90,7 @@ _SEALED = ("type", "cache_control", "signature", "encrypted_content")
 
 
 def _shown(tool: object) -> object:
-    """A tool without what only the server reads."""
+    """The members of a tool that the model sees."""
     if not isinstance(tool, Mapping):
         return tool
     return {key: tool[key] for key in ("name", "description", "input_schema", "type") if key in tool}

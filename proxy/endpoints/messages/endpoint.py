@@ -1,8 +1,8 @@
 """The endpoint of Messages: what members and headers mean, the proxy's own calls, and markers of the prompt cache.
 
-A request has at most four markers, and those for an hour stand before those for 5 minutes. A client marks where its own
-history may be cached. In a view the markers of replaced messages are gone, so the head, which stays the same from turn
-to turn, gets one, if the client marks anything and has one left.
+A request has at most four markers, and those for an hour come before those for 5 minutes. A client marks where its own
+history may be cached. In a view the markers of replaced messages are gone. So the head, which stays the same from turn
+to turn, gets a marker, if the client marks anything and uses fewer than four.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class MessagesEndpoint(Endpoint):
         return Reason.SERVER_STATE if values.get("thread") else None
 
     def keeps_reasoning(self, values: Values) -> bool:
-        """Whether thinking is in the manual mode, in which a turn that is not over must begin with its thinking.
+        """Whether thinking is in the manual mode, in which an unfinished turn must begin with its thinking.
 
-        Only models that do not check what it stands behind have this mode.
+        Only models that do not check what comes before the thinking have this mode.
         """
         return object_at(values, "thinking").get("type") == "enabled"
 
@@ -100,9 +100,9 @@ class MessagesEndpoint(Endpoint):
     # -- headers
 
     def session_hints(self, headers: Headers, values: Values) -> Iterator[SessionHint]:
-        """The ids of the session headers, and the one inside of the user's id, which Claude Code writes as JSON.
+        """The ids in session headers, and the one inside the user's id, which Claude Code writes as JSON.
 
-        Its subagents send the session of the agent that started them, and their own id in another header.
+        A subagent of Claude Code sends the session of the agent that started it, and its own id in another header.
         """
         named = dict(reversed(headers))
         if session := named.get(_SESSION):
@@ -115,7 +115,7 @@ class MessagesEndpoint(Endpoint):
             yield SessionHint("metadata.user_id", inner.get("session_id"))
 
     def is_subagent(self, headers: Headers) -> bool:
-        """Whether a subagent of Claude Code asks."""
+        """Whether the client is a subagent of Claude Code."""
         return any(name == _AGENT and value for name, value in headers)
 
     def compacts_by_usage(self, headers: Headers) -> bool:
@@ -128,9 +128,9 @@ class MessagesEndpoint(Endpoint):
         return items_in(document)
 
     def error_body(self, error: ProxyError) -> bytes:
-        """An error as a body; the upstream's own, which an error may stand for, stays as it is.
+        """The body for an error; an error that carries the upstream's own body leaves that unchanged.
 
-        Clients compact by themselves where a message says that the prompt is too long, so ours says it in these words.
+        Clients compact their history if a message has the words `prompt is too long`, so ours has them too.
         """
         own = error.to_json()
         if word_at(json_or_none(own), "type") == "error":
@@ -145,7 +145,7 @@ class MessagesEndpoint(Endpoint):
         return named_event({**document, "type": "error"})
 
     def beat(self, model: str, now: float) -> bytes:
-        """SDKs pass over a ping wherever it comes."""
+        """SDKs ignore a ping anywhere in a stream."""
         return named_event({"type": "ping"})
 
     def written_reply(self, document: Mapping[str, Any]) -> bytes | None:
@@ -205,7 +205,7 @@ def _marked(elements: Sequence[bytes]) -> Iterator[Mapping[str, Any]]:
 
 
 def _markers(blocks: object) -> Iterator[Mapping[str, Any]]:
-    """The markers of blocks, in order, those inside of results too."""
+    """The markers of blocks, in order, including those inside results."""
     for block in blocks if isinstance(blocks, list) else ():
         if isinstance(block, Mapping):
             yield from _markers(block.get("content"))
@@ -244,7 +244,7 @@ def _events_of(message: Mapping[str, Any]) -> Iterator[Json]:
 
 
 def _streamed(block: Mapping[str, Any]) -> tuple[Json, list[Json]]:
-    """How a block begins in a stream, and its deltas; blocks of other kinds come whole."""
+    """The beginning of a block in a stream, and its deltas; blocks of other kinds are sent whole."""
     match block:
         case {"type": "text", "text": str(text)}:
             return {**block, "text": ""}, [{"type": "text_delta", "text": text}]

@@ -1,9 +1,9 @@
-"""Replies of the Messages API: what is read of them, and what the client gets of those with hidden calls. Pure.
+"""Replies of the Messages API: how they are read, and what the client gets of those with hidden calls. Pure.
 
 A model that searches answers in several replies; the client sees one message. Events pass as they come, byte for byte
-where nothing in them must change. The blocks of hidden calls are taken out, and so is the end of a reply that another
-one follows: its reason to stop, its usage, its `message_stop`. The next reply goes on without a `message_start`, its
-blocks numbered after those that the client has; the last usage counts the output tokens of all of them.
+if nothing in them must change. The blocks of hidden calls are removed, and if another reply follows, so is the end of
+this one: its stop reason, its usage, its `message_stop`. The next reply continues without a `message_start`, and its
+blocks are numbered after those that the client has; the last usage counts the output tokens of all replies.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _GROWING = {
     "signature_delta": ("signature", "signature"),
     "input_json_delta": ("partial_json", "input"),
 }
-"""Deltas that are pieces of a text: the member that has the piece, and the member of the block that it belongs to."""
+"""Deltas that are pieces of a text: the member that holds the piece, and the member of the block that it extends."""
 
 
 def text_of(document: Any) -> str:
-    """The text blocks of a message, joined."""
+    """The text of a message: its text blocks, joined."""
     return "".join(word_at(block, "text") for block in objects_at(document, "content"))
 
 
@@ -43,7 +43,7 @@ TEXT_PLACES = TextPlaces(b"text", text_of, _text_of_event)
 
 @dataclass(slots=True)
 class StreamedMessage:
-    """A message as far as its events have come."""
+    """The message that the events so far add up to."""
 
     stop_reason: str | None = None
     usage: Json = field(default_factory=dict)
@@ -51,10 +51,10 @@ class StreamedMessage:
     is_broken: bool = False
     _blocks: dict[int, Json] = field(default_factory=dict)
     _pieces: dict[int, dict[str, list[str]]] = field(default_factory=dict)
-    """The pieces of each block's members that come in pieces."""
+    """For each block, the pieces of the members that come in pieces."""
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Adds an event; those of other kinds change nothing."""
+        """Adds an event; an event of an unknown kind changes nothing."""
         match event.get("type"):
             case "message_start":
                 self._add_usage(object_at(event.get("message"), "usage"))
@@ -76,7 +76,7 @@ class StreamedMessage:
         return [self._whole(index, block) for index, block in self._blocks.items()]
 
     def block(self, index: int) -> Json:
-        """The block of an index, as it began; empty if there is none."""
+        """The block with an index, as it began; empty if there is none."""
         return self._blocks.get(index, {})
 
     def _whole(self, index: int, block: Json) -> Json:
@@ -102,7 +102,7 @@ class StreamedMessage:
 
 @dataclass(slots=True)
 class MessagesCapture(StreamCapture):
-    """A stream is complete if it says why it stopped and no error came."""
+    """Captures a stream, which is complete if it has a stop reason and no error came."""
 
     _message: StreamedMessage = field(default_factory=StreamedMessage)
 
@@ -118,7 +118,7 @@ class MessagesCapture(StreamCapture):
 
 
 def items_in(document: Any) -> Items:
-    """A message without empty texts, which are not taken back."""
+    """A message without empty texts, which servers do not accept back."""
     kept = [block for block in objects_at(document, "content") if block.get("type") != "text" or block.get("text")]
     return ({"role": "assistant", "content": kept},) if kept else ()
 
@@ -128,7 +128,7 @@ def items_in(document: Any) -> Items:
 
 @dataclass(frozen=True, slots=True)
 class SaidMessage(Said):
-    """A message by its blocks."""
+    """A message, given its blocks."""
 
     complete = (None, "end_turn", "stop_sequence", "tool_use")
     blocks: Items
@@ -146,9 +146,9 @@ class SaidMessage(Said):
         return any(block.get("type") == "tool_use" and not is_hidden(block) for block in self.blocks)
 
     def hidden_round(self, prefix: str) -> HiddenRound:
-        """The message of a hidden round: as the model gave it, or only its thinking and memory calls.
+        """The message of a hidden round: the model's own, or only its thinking and memory calls.
 
-        The latter if the client's tools are called too: what else was said stands in the client's own message.
+        Only these if the client's tools are called too, because the client's own message has the rest.
         """
         sent = [
             _sendable(block, f"{prefix}_{place}") if is_hidden(block) else block
@@ -163,7 +163,7 @@ class SaidMessage(Said):
 
 
 def _sendable(call: Mapping[str, Any], name: str) -> Json:
-    """A call in the form that an upstream accepts back: with an id and an input that is an object."""
+    """A call in the form that an upstream accepts: with an id and an input that is an object."""
     given = call.get("input")
     return {**call, "id": call.get("id") or name, "input": given if isinstance(given, dict) else {}}
 
@@ -174,17 +174,17 @@ def is_hidden(block: Mapping[str, Any]) -> bool:
 
 
 def is_empty_text(block: Mapping[str, Any]) -> bool:
-    """Whether a block is a text without any, which servers do not take back."""
+    """Whether a block is an empty text, which servers do not accept back."""
     return block.get("type") == "text" and not str(block.get("text") or "").strip()
 
 
 def says_nothing(blocks: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether blocks are nothing but thinking and empty texts."""
+    """Whether all blocks are thinking or empty texts."""
     return all(is_empty_text(block) or block.get("type") in THINKING for block in blocks)
 
 
 def stop_for_client(reason: object, *, has_calls: bool) -> object:
-    """The reason to stop without the hidden calls; `has_calls` says that the client still sees other calls."""
+    """The stop reason for the client; `has_calls` tells whether it sees any calls."""
     return "end_turn" if reason == "tool_use" and not has_calls else reason
 
 
@@ -203,7 +203,7 @@ class MessagesSplicer(Splicer[SaidMessage]):
 
     @property
     def said(self) -> SaidMessage:
-        """What the model said in the reply, as far as it has come."""
+        """What the model has said in the reply so far."""
         return SaidMessage(self._message.blocks, finish=self._message.stop_reason, usage=self._message.usage or None)
 
     def _passed(self, lines: list[bytes], body: Json) -> bytes:
@@ -215,7 +215,7 @@ class MessagesSplicer(Splicer[SaidMessage]):
         return added + rewritten(lines, body, passed)
 
     def _passed_body(self, body: Json) -> Json | None:
-        """An event as the client gets it; None if it gets nothing of it."""
+        """The event for the client; None for nothing."""
         match body.get("type"):
             case "message_start":
                 is_first, self._has_sent_start = not self._has_sent_start, True
@@ -241,7 +241,7 @@ class MessagesSplicer(Splicer[SaidMessage]):
         return body if number == body.get("index") else {**body, "index": number}
 
     def _passed_end(self, body: Json) -> Json:
-        """The event that ends a reply, with the reason to stop and the usage that the client gets."""
+        """The event that ends a reply, with the stop reason and the usage for the client."""
         self._has_sent = True
         delta = body.get("delta")
         if isinstance(delta, Mapping) and self.said.memory_calls:
@@ -250,7 +250,7 @@ class MessagesSplicer(Splicer[SaidMessage]):
         return with_usage(body, self._earlier)
 
     def _answer_before(self, body: Mapping[str, Any]) -> bytes:
-        """The text block that goes before the end of a message which has nothing but hidden calls and thinking."""
+        """The events of a text block before the end of a message that otherwise has only hidden calls and thinking."""
         is_end = body.get("type") == "message_delta" and not self._has_answer
         if not is_end or not (self._earlier or self.said.memory_calls):
             return b""

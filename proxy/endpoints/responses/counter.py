@@ -1,9 +1,9 @@
 """Counts the prompt tokens of a Responses request.
 
-Theory of operation. The models are those of chat, and so are the formulas: three tokens frame a message, and tools are
-shown as text of the same form (`proxy/tokens/tools.py`). A call and its output are framed like a message each. What
-was reasoned is not known: the length of what is encrypted tells, and calibration makes it good. Items of unknown types
-cost what their texts cost.
+Theory of operation. The models are those of chat, and so are the formulas: three tokens frame a message, and the model
+sees tools as text of the same form (`proxy/tokens/tools.py`). A call and its output are each framed like a message.
+Reasoning is encrypted: it is estimated by its length, and calibration corrects that. Items of unknown types cost what
+their texts cost.
 """
 
 from __future__ import annotations

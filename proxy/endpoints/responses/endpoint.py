@@ -1,4 +1,4 @@
-"""The endpoint of Responses: what requests, replies and events mean, and what the proxy itself says in their form."""
+"""The endpoint of Responses: how requests, replies and events are read, and how the proxy's own are written."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from strategies.dialects.responses import PINNED, RESPONSES
 
 _REFERENCE = "item_reference"
 _OPAQUE = ("compaction", _REFERENCE, "image_generation_call", "computer_call_output")
-"""Items whose bytes do not bound their tokens."""
+"""Items that may cost more tokens than they have bytes."""
 _PREVIOUS = "previous_response_id"
 _SERVER_STATE = (_PREVIOUS, "conversation", "prompt")
-"""Members by which the server puts something before the list that the proxy does not know."""
+"""Members that make the server put something before the list that the proxy does not know."""
 _FINISHES = {"completed": "stop", "max_output_tokens": "length"}
 _SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
 
@@ -72,7 +72,7 @@ class ResponsesEndpoint(Endpoint):
         return {"role": "user", "content": text}
 
     def look(self, value: object) -> tuple[str, bool]:
-        """An item without a role of its own has its type."""
+        """The role of an item that has none is its type."""
         kind = (value.get("type") or "message") if isinstance(value, dict) else "message"
         if not isinstance(kind, str):
             raise MalformedElement("has a 'type' that is no string.", ".type")
@@ -90,7 +90,6 @@ class ResponsesEndpoint(Endpoint):
         return values.get("store") is not False
 
     def offers_tools(self, values: Values, transcript: Transcript) -> bool:
-        """In its member or in items."""
         offers = (b'"additional_tools"' in message.data for _, message in transcript.systems)
         return bool(values.get("tools")) or any(offers)
 
@@ -104,7 +103,7 @@ class ResponsesEndpoint(Endpoint):
         return items_in(document)
 
     def written_error(self, document: Any, sent: bytes = b"") -> bytes:
-        """SDKs raise an event that has an `error`; the other members are those of the API's own event."""
+        """SDKs raise an error for an event that has an `error`; the other members are those of the API's own event."""
         error = object_at(document, "error") or {"message": str(document["error"])}
         numbers = _SEQUENCE.findall(sent)
         number = int(numbers[-1]) + 1 if numbers else 0
@@ -112,7 +111,7 @@ class ResponsesEndpoint(Endpoint):
         return named_event({"type": "error", **members, "error": error, "sequence_number": number})
 
     def beat(self, model: str, now: float) -> bytes:
-        """Every event has a number and a meaning, so only a comment says nothing."""
+        """A comment, because every event has a number and a meaning."""
         return b": keep-alive\n\n"
 
     def written_reply(self, document: Mapping[str, Any]) -> bytes | None:

@@ -1,13 +1,13 @@
-"""Replies of the Responses API: what is read of them, and what the client gets of those with hidden calls. Pure.
+"""Replies of the Responses API: how they are read, and what the client gets of those with hidden calls. Pure.
 
-Reasoning is refused where the item that it led to is missing. So reasoning directly before a hidden call is hidden, and
-goes back to the model with the call.
+The server refuses reasoning without the item that follows it. So reasoning directly before a hidden call is hidden too,
+and goes back to the model with the call.
 
-A model that searches answers in several replies; the client sees one response. Events pass as they come; what changes
-in them are the numbers, which count all events and all items that the client gets. The events of hidden calls are taken
-out, and so is the end of a reply that another one follows. The events of reasoning wait until the next item shows
-whether it led to a hidden call: then the client gets neither. The last event has the whole response, with the items of
-all replies and the output tokens of all of them.
+A model that searches answers in several replies; the client sees one response. Events pass as they come, except that
+their numbers count only the events and items that the client gets. The events of hidden calls are removed, and if
+another reply follows, so is the end of this one. The events of reasoning wait until the next item shows whether it is a
+hidden call; if it is, the client gets neither. The last event holds the whole response, with the items and the output
+tokens of all replies.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ TEXT_PLACES = TextPlaces(b"delta", lambda document: text_of(objects_at(document,
 
 @dataclass(slots=True)
 class ResponsesCapture(StreamCapture):
-    """The last event of a stream has the whole response."""
+    """Captures a stream, whose last event holds the whole response."""
 
     _response: object = None
 
     def _add(self, data: str) -> None:
-        # Only the last event is parsed: the others say what it repeats.
+        # Only the last event is parsed: it repeats what the others say.
         if any(ending in data for ending in ENDINGS):
             event = json_or_none(data)
             if word_at(event, "type") in ENDINGS:
@@ -89,7 +89,7 @@ def _text_events(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[
 
 
 _ENDED = (None, "completed", "incomplete")
-"""Statuses of replies that did not fail; some servers give none."""
+"""Statuses of replies that did not fail; some servers send none."""
 _CALLS = ("function_call", "custom_tool_call", "computer_call", "local_shell_call")
 NOTHING_SAID: Json = {
     "type": "message",
@@ -102,7 +102,7 @@ NOTHING_SAID: Json = {
 
 @dataclass(frozen=True, slots=True)
 class SaidItems(Said):
-    """A response by its items, and its status."""
+    """A response, given its items."""
 
     complete = (None, "completed")
     items: Items
@@ -123,15 +123,16 @@ class SaidItems(Said):
 
     @property
     def has_client_calls(self) -> bool:
-        """Whether the client is to answer anything."""
+        """Whether there are calls that the client must answer."""
         return any(item.get("type") in _CALLS and not is_hidden(item) for item in self.items)
 
     def hidden_round(self, prefix: str) -> HiddenRound:
-        """The items that are sent back: what is hidden, and the messages unless the client has calls to answer.
+        """The items that are sent back: the hidden ones, and the messages unless the client has calls to answer.
 
-        The client's list has the visible items too, later in the request, and no id may be there twice. So messages
-        go back without theirs, and other visible items do not. By an id the server also knows what reasoning an item
-        followed; where that is visible, hidden calls have no id and other reasoning is left out.
+        The client's own list has the visible items too, later in the request, and no id may occur twice. So messages
+        go back without their ids, and other visible items are left out. An id also tells the server which reasoning an
+        item followed. So if some reasoning is visible, and is left out, hidden calls go back without their ids and
+        without their reasoning.
         """
         hidden, repeats = hidden_places(self.items), not self.has_client_calls
         is_torn = any(item.get("type") == REASONING for item in self.visible)
@@ -154,7 +155,7 @@ def is_hidden(item: Mapping[str, Any]) -> bool:
 
 
 def hidden_places(items: Items) -> set[int]:
-    """The places of hidden calls, and of the reasoning directly before each."""
+    """The indices of hidden calls, and of the reasoning directly before each."""
     places: set[int] = set()
     for place, item in reversed(list(enumerate(items))):
         if is_hidden(item) or (item.get("type") == REASONING and place + 1 in places):
@@ -167,12 +168,12 @@ def _without(item: Mapping[str, Any], *names: str) -> Json:
 
 
 def response_for_client(response: Mapping[str, Any], shown: Items, earlier: Sequence[Said]) -> Json:
-    """A response that shows these items, with the usage of the `earlier` replies."""
+    """A response with these items, and with the usage of the `earlier` replies."""
     return with_usage({**without_tool(response), "output": list(shown)}, earlier)
 
 
 def shown_items(said: SaidItems, earlier: Sequence[Said]) -> list[Mapping[str, Any]]:
-    """The items that the client gets of all replies; a message that there is no answer where they say nothing.
+    """The items of all replies that the client gets; if they say nothing, a message that there is no answer.
 
     Reasoning alone would be refused when the client sends it back.
     """
@@ -187,7 +188,7 @@ def shown_items(said: SaidItems, earlier: Sequence[Said]) -> list[Mapping[str, A
 
 
 def without_tool(response: Mapping[str, Any]) -> Json:
-    """A response, which repeats the tools of its request, without the memory tool."""
+    """A response without the memory tool in its `tools`, which repeat those of the request."""
     tools = response.get("tools")
     if not isinstance(tools, list):
         return dict(response)
@@ -195,7 +196,7 @@ def without_tool(response: Mapping[str, Any]) -> Json:
 
 
 def said_in(response: object, items: Items = ()) -> SaidItems:
-    """What the model said in a response; `items` are those that have come while it has none."""
+    """What the model said in a response; `items` are those that came before, used if it has none."""
     status, usage = word_at(response, "status") or None, object_at(response, "usage") or None
     return SaidItems(objects_at(response, "output") or items, finish=status, usage=usage)
 
@@ -220,11 +221,11 @@ class ResponsesSplicer(Splicer[SaidItems]):
 
     @property
     def said(self) -> SaidItems:
-        """What the model said in the reply, as far as it has come."""
+        """What the model has said in the reply so far."""
         return said_in(self._response, list(self._items.values()))
 
     def rest(self) -> bytes:
-        """The bytes for the client when a reply has ended: the rest of its last event, unchanged."""
+        """The bytes for the client when a reply has ended: events that were held back, and an unfinished last one."""
         rest = super().rest()
         return b"" if self.is_continued else self._released() + rest
 
@@ -236,7 +237,7 @@ class ResponsesSplicer(Splicer[SaidItems]):
         return self._pass_item_event((lines, body))
 
     def _pass_item_event(self, event: _Event) -> bytes:
-        """An event of an item, or what has waited for it; events that belong to no item pass as they come."""
+        """The bytes for the client when an event comes that belongs to an item, or to nothing."""
         body = event[1]
         index = body.get("output_index")
         if not isinstance(index, int):
@@ -258,7 +259,7 @@ class ResponsesSplicer(Splicer[SaidItems]):
         return b"".join(map(self._numbered, held))
 
     def _numbered(self, event: _Event, shown: Callable[[Mapping[str, Any]], Json] = dict) -> bytes:
-        """An event with the numbers that it has in the client's stream, and its response as it is `shown`."""
+        """An event with its numbers in the client's stream; `shown` changes the response in it."""
         lines, body = event
         self._has_sent = self._has_sent or word_at(body, "type") not in GREETINGS
         changed = dict(body)
@@ -274,7 +275,7 @@ class ResponsesSplicer(Splicer[SaidItems]):
         return rewritten(lines, body, changed)
 
     def _pass_end(self, event: _Event) -> bytes:
-        """The event that ends a reply; nothing if another one follows."""
+        """The bytes for the client when the event comes that ends a reply; none if another reply follows."""
         self._response, self.is_over = object_at(event[1], "response"), True
         if self.is_continued:
             return b""

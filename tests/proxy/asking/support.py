@@ -72,7 +72,7 @@ async def asking(
     client = Upstream(UpstreamSettings(base_url=base_url))
     try:
         yield RecordedAsking(
-            Asking(client, BackgroundSettings(**background), own_key=own_key, clock=clock or Clock(), on_call=record),
+            Asking(client, BackgroundSettings(**background), own_key=own_key, clock=clock or Clock(), report=record),
             calls,
         )
     finally:

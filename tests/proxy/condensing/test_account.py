@@ -23,7 +23,7 @@ from proxy.condensing.policy import Policies
 from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.knowledge.anchor import Calibration
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory
 from proxy.reasons import Action, Trigger
 from proxy.settings import Settings
@@ -49,7 +49,7 @@ def view(*messages: dict[str, Any], overhead: int = 50) -> View:
 
 
 def decision(window: int | None = 8_000, **given: Any) -> Decision:
-    policy = Policies(Settings(window=window), TABLE).policy(Controls(), {}, Scope("m"))
+    policy = Policies(Settings(window=window), TABLE).policy(Controls(), {}, LessonScope("m"))
     known: dict[str, Any] = {
         "session": "conversation-4f2a",
         "session_source": "derived",

@@ -29,7 +29,7 @@ async def test_one_count_for_prompts_of_three_lengths_teaches_the_window() -> No
     async with driver(window=None) as services:
         for turns in (10, 16, 24):
             await learn(services, turns, READ)
-        window = services.exchanges.knowledge.learned.window(request(talk(2)).scope)
+        window = services.exchanges.knowledge.learned.window(request(talk(2)).lesson_scope)
     assert window is not None
     assert window.tokens == READ
 
@@ -38,7 +38,7 @@ async def test_a_count_that_grows_with_its_prompt_is_another_tokenizer_and_no_wi
     async with driver(window=None) as services:
         for turns in (10, 16, 24):
             await learn(services, turns, turns * 140)
-        assert services.exchanges.knowledge.learned.window(request(talk(2)).scope) is None
+        assert services.exchanges.knowledge.learned.window(request(talk(2)).lesson_scope) is None
 
 
 async def test_a_count_is_expected_of_the_next_request_of_its_conversation() -> None:

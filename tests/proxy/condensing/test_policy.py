@@ -10,7 +10,7 @@ import pytest
 from proxy.condensing.policy import Policies, Policy, Window
 from proxy.controls import Controls, read
 from proxy.errors import BadRequest
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory
 from proxy.settings import Settings
 from proxy.tokens.windows import ModelTable, StatedWindow
@@ -26,7 +26,7 @@ def policies(**settings: Any) -> Policies:
 
 
 def lowest_mark(made: Policies, model: str = "m") -> int | None:
-    return made.lowest_mark(model, made.basis(None, Scope(model)).window, None)
+    return made.lowest_mark(model, made.basis(None, LessonScope(model)).window, None)
 
 
 def limit_of(members: dict[str, Any]) -> int | None:
@@ -37,7 +37,7 @@ def policy(
     made: Policies | None = None, session: dict[str, Any] | None = None, model: str = "m", **given: Any
 ) -> Policy:
     reply_limit = given.pop("reply_limit", None)
-    return (made or policies()).policy(Controls(**given), session or {}, Scope(model), reply_limit)
+    return (made or policies()).policy(Controls(**given), session or {}, LessonScope(model), reply_limit)
 
 
 def pipeline(text: str) -> Pipeline:
@@ -140,7 +140,7 @@ def test_an_option_that_does_not_fit_is_a_400(options: dict[str, object]) -> Non
 )
 def test_what_does_not_fit_in_the_body_is_named_as_the_body_has_it(body: dict[str, object], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
-        policies().policy(read([], {"strategy": "mask", **body}, None), {}, Scope("m"))
+        policies().policy(read([], {"strategy": "mask", **body}, None), {}, LessonScope("m"))
     assert raised.value.param == param
     assert raised.value.message.startswith(param)
 
@@ -173,15 +173,15 @@ def test_the_judge_is_the_models_own_or_that_of_the_settings_and_never_the_summa
 
 def test_the_window_is_the_requests_then_the_models_then_the_settings_then_the_tables() -> None:
     made = policies(window=9_000, models=[{"match": "q*", "window": 7_000}])
-    assert made.window(5_000, Scope("qwen")) == Window(5_000, "request")
-    assert made.window(None, Scope("qwen")) == Window(7_000, "settings for 'q*'")
-    assert made.window(None, Scope("gpt-4o")) == Window(9_000, "settings")
-    assert policies().window(None, Scope("gpt-4o")) == Window(128_000, "bundled table")
+    assert made.window(5_000, LessonScope("qwen")) == Window(5_000, "request")
+    assert made.window(None, LessonScope("qwen")) == Window(7_000, "settings for 'q*'")
+    assert made.window(None, LessonScope("gpt-4o")) == Window(9_000, "settings")
+    assert policies().window(None, LessonScope("gpt-4o")) == Window(128_000, "bundled table")
 
 
 def test_an_unknown_window_has_no_budget_and_no_mark() -> None:
     made = policies()
-    assert str(made.window(None, Scope("no-such-model"))) == "unknown"
+    assert str(made.window(None, LessonScope("no-such-model"))) == "unknown"
     assert policy(made, model="no-such-model").budget is None
     assert lowest_mark(made, "no-such-model") is None
 
@@ -255,10 +255,13 @@ def test_a_length_counts_only_where_it_is_a_positive_whole_number(body: dict[str
 def test_what_the_server_states_goes_before_the_bundled_table_and_after_what_is_set() -> None:
     stated = StatedWindow(4_096, 3_000, "stated by TGI")
     told = Policies(Settings(), TABLE, {"gpt-4o": stated}.get)
-    assert told.window(None, Scope("gpt-4o")) == Window(4_096, "stated by TGI", 3_000)
-    assert told.window(None, Scope("gpt-4")) == Window(8_192, "bundled table")
-    assert told.window(5_000, Scope("gpt-4o")) == Window(5_000, "request")
-    assert Policies(Settings(window=9_000), TABLE, {"gpt-4o": stated}.get).window(None, Scope("gpt-4o")).tokens == 9_000
+    assert told.window(None, LessonScope("gpt-4o")) == Window(4_096, "stated by TGI", 3_000)
+    assert told.window(None, LessonScope("gpt-4")) == Window(8_192, "bundled table")
+    assert told.window(5_000, LessonScope("gpt-4o")) == Window(5_000, "request")
+    assert (
+        Policies(Settings(window=9_000), TABLE, {"gpt-4o": stated}.get).window(None, LessonScope("gpt-4o")).tokens
+        == 9_000
+    )
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.running import PipelineRunner, Run, RunResult
 from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.settings import Settings
@@ -61,7 +61,7 @@ def view(rounds: int) -> View:
 def policy(strategy: str = "half-window", window: int | None = WINDOW) -> Policy:
     found = parse(strategy)
     assert found
-    return Policies(Settings(window=window), TABLE).policy(Controls(strategy=found), {}, Scope("m"))
+    return Policies(Settings(window=window), TABLE).policy(Controls(strategy=found), {}, LessonScope("m"))
 
 
 async def attempt(

@@ -11,7 +11,7 @@ from typing import Any
 from proxy.knowledge.anchor import UNCALIBRATED, Anchor, CountedPrompt
 from proxy.knowledge.calibrator import Calibrator, Progress
 from proxy.knowledge.prices import Features
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
@@ -25,7 +25,7 @@ from tests.support.signals import BOUND
 from tests.support.transcripts import WORDS
 
 MODEL, HIDDEN = "m", 400
-SCOPE = Scope(MODEL, "t")
+SCOPE = LessonScope(MODEL, "t")
 ENOUGH = 40
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.knowledge.learned_windows import CountedReply, LearnedWindows, Origin
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.overflow import Refusal, RefusedPart
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
@@ -21,7 +21,7 @@ from tests.proxy.store.conftest import Clock
 
 pytestmark = pytest.mark.anyio
 
-MODEL, TTL = Scope("m", "tenant"), 1_000
+MODEL, TTL = LessonScope("m", "tenant"), 1_000
 
 
 @asynccontextmanager
@@ -55,7 +55,7 @@ async def test_a_number_is_taken_as_it_is_and_only_lower_ones_take_its_place() -
             window = learned.window(MODEL)
             assert window is not None
             assert (window.tokens, window.origin) == (known, Origin.OVERFLOW)
-        assert learned.window(Scope("another")) is None
+        assert learned.window(LessonScope("another")) is None
 
 
 async def test_without_a_number_a_little_less_than_what_was_refused_is_guessed_but_no_less_than_what_passed() -> None:

@@ -22,7 +22,7 @@ from proxy.knowledge.anchor import (
     stands_in,
 )
 from proxy.knowledge.prices import EVEN, Features
-from proxy.knowledge.profiles import Scope
+from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.lru import Lru
 from strategies.core.messages import Reader, Role, dump, literal
 from strategies.core.pieces import Literal, Overlay, PieceKind
@@ -31,7 +31,7 @@ from strategies.core.view import fold
 from strategies.dialects.chat import CHAT
 from tests.support.transcripts import WORDS
 
-SCOPE = Scope("m", "t")
+SCOPE = LessonScope("m", "t")
 LINE = EVEN._replace(requests=700, words=1.5)
 
 
@@ -138,11 +138,11 @@ def test_a_scale_is_steady_and_goes_through_what_is_known(counted: int, first: i
 
 
 def test_the_newest_anchor_of_a_transcript_is_found_and_strangers_find_none() -> None:
-    anchors: Lru[tuple[Scope, bytes], Anchor] = Lru(2)
+    anchors: Lru[tuple[LessonScope, bytes], Anchor] = Lru(2)
     anchors.put((SCOPE, FIRST.transcript.digests[-1]), anchored(FIRST, 2_000))
     assert longest_anchor(anchors, SCOPE, NEXT.transcript.digests) == anchored(FIRST, 2_000)
-    assert longest_anchor(anchors, Scope("m", "other"), NEXT.transcript.digests) is None
-    assert longest_anchor(anchors, Scope("other", "t"), NEXT.transcript.digests) is None
+    assert longest_anchor(anchors, LessonScope("m", "other"), NEXT.transcript.digests) is None
+    assert longest_anchor(anchors, LessonScope("other", "t"), NEXT.transcript.digests) is None
     assert longest_anchor(anchors, SCOPE, transcript("x", *TALK).digests) is None
     for number in range(2):
         anchor = anchored(asked(transcript(str(number))), 1)

@@ -10,7 +10,7 @@ import pytest
 from proxy.errors import BodyTooLarge
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import PIECE_SHARE, Bounds
-from tests.support.chat_bodies import read, read_in_turns
+from tests.support.chat_bodies import read, read_through_cache
 
 BOUNDS = Bounds(messages=20, members=10, values=1_000)
 PIECE = BOUNDS.values // PIECE_SHARE
@@ -46,10 +46,10 @@ def test_a_body_that_holds_too_much_is_refused_by_name(name: str, cache: Message
 
 
 @pytest.mark.parametrize("name", TOO_LARGE)
-async def test_a_body_that_is_read_in_turns_has_the_same_bounds(name: str) -> None:
+async def test_a_body_that_is_read_through_the_cache_has_the_same_bounds(name: str) -> None:
     data, param = TOO_LARGE[name]
     with pytest.raises(BodyTooLarge) as raised:
-        await read_in_turns(data, MessageCache(), BOUNDS)
+        await read_through_cache(data, MessageCache(), BOUNDS)
     assert raised.value.param == param
 
 
@@ -84,7 +84,7 @@ async def test_other_work_goes_on_while_a_long_history_is_read() -> None:
 
     working = asyncio.ensure_future(other_work())
     history = [{"role": "user", "content": f"{i} " + "x" * 1_000} for i in range(1_000)]
-    read_body = await read_in_turns(json.dumps({"messages": history}).encode(), MessageCache(), Bounds())
+    read_body = await read_through_cache(json.dumps({"messages": history}).encode(), MessageCache(), Bounds())
     working.cancel()
     assert len(read_body.elements) == 1_000
     assert turns > 5

@@ -76,7 +76,7 @@ async def stored() -> AsyncIterator[StoredSessions]:
 async def scoped(stored: StoredSessions, name: str, **more: Any) -> Recognised:
     """A new session of tenant "t" with the scope of that name."""
     blank = Recognised(Identity("X-Condenser-Session", "s"), StoreKey("t", "s"), "s", stored.patience(), **more)
-    return await Recogniser(stored, ()).with_scope(blank, name, read=True)
+    return await Recogniser(stored, ()).with_card_scope(blank, name, read=True)
 
 
 @pytest.mark.anyio
@@ -85,8 +85,8 @@ async def test_a_condensation_is_kept_and_its_cards_are_read_with_the_scope(stor
     cards = (card("A.", condensation="c1"), card("B.", condensation="c1"))
     await keeper.record(await scoped(stored, "home"), condensation("c1", *cards), standing=True)
     found = await scoped(stored, "home")
-    assert found.scope is not None
-    assert found.scope.cards == cards
+    assert found.card_scope is not None
+    assert found.card_scope.cards == cards
 
 
 @pytest.mark.anyio
@@ -95,7 +95,7 @@ async def test_a_scope_that_cannot_be_read_costs_its_cards_only(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         found = await scoped(stored, "broken")
-        assert (found.scope and found.scope.cards, found.failure) == ((), "")
+        assert (found.card_scope and found.card_scope.cards, found.failure) == ((), "")
         made = condensation("c1", card("A.", condensation="c1"))
         kept = await Keeper(stored, ttl=60, clock=time.time).record(found, made, standing=True)
     assert kept.cards == made.cards
@@ -108,5 +108,5 @@ async def test_no_scope_is_read_where_the_store_has_failed_already(stored: Store
         await scoped(stored, "home"), condensation("c1", card("A.")), standing=True
     )
     found = await scoped(stored, "home", failure="store-timeout")
-    assert found.scope is not None
-    assert found.scope.cards == ()
+    assert found.card_scope is not None
+    assert found.card_scope.cards == ()

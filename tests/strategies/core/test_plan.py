@@ -318,5 +318,5 @@ def test_a_memory_block_that_a_plan_leaves_standing_is_not_recorded_with_it() ->
     view = fold(transcript, (Overlay(transcript.digests[1], 2, 0, (block,)),), 0, WORDS)
     shorter = Literal(dump(assistant("3")), PieceKind.SHORTENED, 3)
     after = apply(view, Plan((Replace(4, 5, (shorter,)),)))
-    assert block in [item.piece for item in after.lead[: after.head_size]]
+    assert block in [item.piece for item in after.front[: after.head_size]]
     assert head_pieces(after) == (Keep(0), Keep(1), Keep(2), shorter)

@@ -15,8 +15,8 @@ from strategies.core.replacement import (
     context_summary,
     frame_tokens,
     previous_text,
+    replaced_count,
     replacement,
-    stands_for,
     text_room,
 )
 from strategies.core.view import View
@@ -26,7 +26,7 @@ from tests.support.transcripts import WORDS, chat, view_of, words
 
 def with_record(text: str, end: int = 6) -> View:
     view = view_of(chat(8))
-    edit = replace_before(view, end, replacement(text, stands_for(view, end), CHAT), 100)
+    edit = replace_before(view, end, replacement(text, replaced_count(view, end), CHAT), 100)
     return apply(view, Plan((edit,)))
 
 
@@ -82,7 +82,7 @@ def test_frame_and_text_stay_within_the_cap() -> None:
 
 def test_it_counts_the_messages_it_stands_for_without_the_users_that_stay() -> None:
     view = view_of(chat(8))
-    assert stands_for(view, 6) == 5
+    assert replaced_count(view, 6) == 5
     again = with_record("so far")
-    assert stands_for(again, 6) == 9
-    assert stands_for(view_of(chat(8, pending=False)), 16) == 14
+    assert replaced_count(again, 6) == 9
+    assert replaced_count(view_of(chat(8, pending=False)), 16) == 14
