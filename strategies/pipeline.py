@@ -214,9 +214,8 @@ def walk(
         systems = tuple((place, message) for place, message in transcript.systems if place <= end)
         view = fold(Transcript(transcript.chain[:end], systems), head, fixed, counter)
         try:
-            after = finish_without_effects(
-                run_required(requirement, allowed, ladder, view, budget, SessionFacts())
-            ).view
+            running = run_required(requirement, allowed, ladder, view, budget, SessionFacts())
+            after = finish_without_effects(running).view
         except StrategyError:
             # Do not retry until the view has grown by a step: until then it still cannot be condensed.
             since = sizes[end] + more

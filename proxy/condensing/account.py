@@ -43,7 +43,7 @@ class Timing:
 
 def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> list[tuple[str, str]]:
     """The `X-Condenser-*` and `Server-Timing` headers; `accepted` tells if the upstream accepted the request."""
-    head = decision.head if accepted else decision.head_before
+    head = decision.append_head if accepted else decision.append_head_before
     pairs = [
         ("X-Condenser-Session", decision.session),
         ("X-Condenser-Session-Source", decision.session_source),
@@ -230,7 +230,7 @@ EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
 
 
 def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
-    """Raises `ContextLengthExceeded` if what is left exceeds the window by more than the count may be wrong."""
+    """Raises `ContextLengthExceeded` if the view exceeds the window by more than the count may be wrong."""
     budget = decision.policy.budget
     if budget is None:
         return

@@ -80,7 +80,7 @@ def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, roun
         return Attempt(decision, context, rounds)
     update = _update_for(decision, context)
     head = context.append.head if context.append else ""
-    decision = decision._replace(session=decision.session if is_too_small else session, head=head)
+    decision = decision._replace(session=decision.session if is_too_small else session, append_head=head)
     if keeper.refused:
         decision = degraded(decision, keeper.refused)
     return Attempt(decision, context, rounds, update, only_for_patch=is_too_small)
@@ -88,7 +88,7 @@ def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, roun
 
 def original_of(refused: Decision, context: RequestContext, keeper: Keeper) -> Attempt | None:
     """The attempt to send a request as it came; None if just that was refused, or if it does not fit."""
-    context = context.as_it_came()
+    context = context.for_original()
     decision = undecided(context)._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
     decision = written(decision, context, probe=False)
     budget, reply = decision.policy.budget, context.request.body.envelope.reply_limit or 0
@@ -211,7 +211,7 @@ def trial_of(
         return None
     if not policy.rewrites or policy.strict:
         return None
-    whole = context.as_it_came()
+    whole = context.for_original()
     trial = undecided(whole)
     with_reply = trial.expected_tokens + (context.request.body.envelope.reply_limit or 0)
     fits = window.before is None or with_reply <= window.before

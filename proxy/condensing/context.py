@@ -33,7 +33,7 @@ from strategies.core.transcript import Transcript, pinned_in
 from strategies.core.view import View, fold
 
 ON_VOTES, ON_EMBEDDINGS = "judge_tokens", "embedding_tokens"
-"""The session's totals of what its allowance paid for."""
+"""The session's totals of tokens for which its allowance has paid."""
 
 
 class RequestContext(NamedTuple):
@@ -221,7 +221,7 @@ class RequestContext(NamedTuple):
         full = transcript if self.is_aligned else self.full_transcript and change(self.full_transcript)
         return self._replace(measured=self.measured._replace(transcript=transcript), full_transcript=full)
 
-    def as_it_came(self) -> RequestContext:
+    def for_original(self) -> RequestContext:
         """The context for sending the request as the client sent it."""
         return self._replace(
             measured=self.as_sent,
@@ -337,7 +337,7 @@ def undecided(context: RequestContext) -> Decision:
         action=Action.DEGRADED if found.failure else Action.PASSED,
         reason=found.failure,
         advice=context.advice,
-        head_before=context.append.current_head if context.append else "",
+        append_head_before=context.append.current_head if context.append else "",
         warnings=_warnings(context),
     )
 

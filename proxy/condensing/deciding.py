@@ -58,7 +58,7 @@ class Decider:
     """Seconds for which the upstream is taken to keep a prompt in its cache."""
 
     async def decide(self, context: RequestContext) -> Decision:
-        """Decides on a request; after an internal error to forward the transcript unchanged. Raises `ProxyError`."""
+        """The decision on a request; after an internal error, to forward it unchanged. Raises `ProxyError`."""
         try:
             decision = await self._decide_by_mode(context)
             refuse_over_budget(decision, context)
@@ -133,7 +133,7 @@ class Decider:
         prepared = find_prepared(requirement, decision, context)
         may_wait = RULES[requirement].asks and not context.request.controls.dry_run
         if prepared is None and may_wait:
-            # Until the deadline: starting the same work again would not be sooner, and would pay for it twice.
+            # Until the deadline: starting the same work again would pay for it twice and be ready no sooner.
             context = context.with_recorded(await self.preparer.wait_for_preparation(context, deadline))
             prepared = find_prepared(requirement, decision, context)
         if prepared is None or prepared.applied is None:

@@ -1,7 +1,7 @@
 """The decision on one request: what is forwarded, and why. A decision never changes; another one replaces it.
 
 A decision starts as one to forward the transcript unchanged (`undecided` in `context.py`). If a defect keeps a request
-from being taken in, it is forwarded as it came (`as_it_came`): the last resort, which knows nothing but the request.
+from being taken in, it is forwarded as it came (`last_resort`), with nothing known but the request.
 """
 
 from __future__ import annotations
@@ -77,9 +77,9 @@ class Decision(NamedTuple):
     """What the client should know of its own headers and values."""
     own_tokens: int = 0
     """Tokens of our own model calls for this request."""
-    head: str = ""
+    append_head: str = ""
     """In append mode, the head of the stored history once the upstream has accepted the request."""
-    head_before: str = ""
+    append_head_before: str = ""
     """The head of the stored history until then."""
     probed: bool = False
     """Whether the body asks for the usage of a stream that the client did not ask for."""
@@ -94,7 +94,7 @@ class Decision(NamedTuple):
 
     @property
     def tokens_saved(self) -> int:
-        """Tokens of the upstream that the view saves over the client's own list."""
+        """Tokens that the view saves, compared with the client's own list, by the upstream's count."""
         return round(self.calibrated.scale.slope * (self.tokens_before - self.forwarded_tokens))
 
     @property
@@ -104,7 +104,7 @@ class Decision(NamedTuple):
 
     @property
     def expected_tokens(self) -> int:
-        """Tokens that the upstream is expected to count for the view; under `observe:` for what it would be."""
+        """Tokens that the upstream is expected to count for the view, which under `observe:` is not sent."""
         if self.tokens_after != self.view.tokens:
             return self.calibrated.scale.upstream(self.tokens_after)
         return self.calibrated.expected(self.view, self.applied.id if self.applied else "")
@@ -147,7 +147,7 @@ class _Uncounted:
         return 0
 
 
-def as_it_came(request: ClientRequest) -> Decision:
+def last_resort(request: ClientRequest) -> Decision:
     """The decision to forward a request as it came; nothing of it is stored.
 
     Raises `HistoryUnavailable` in append mode, because the client has sent only the end of its conversation.

@@ -40,7 +40,7 @@ from proxy.condensing.attempt import (
 )
 from proxy.condensing.context import RequestContext, idle_decision
 from proxy.condensing.deciding import Decider
-from proxy.condensing.decision import Decision, as_it_came
+from proxy.condensing.decision import Decision, last_resort
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Policies
@@ -57,7 +57,7 @@ from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
-from proxy.searching.joining import Send
+from proxy.searching.joining import SendBody
 from proxy.sessions.histories import Append, reply_block
 from proxy.sessions.session import DERIVED
 from proxy.sessions.turn import SessionUpdate
@@ -139,7 +139,7 @@ class Exchange:
             if isinstance(error, ProxyError) or self.request.controls.dry_run:
                 raise
             _log.exception("a request was not taken in")
-            self._attempt = Attempt(as_it_came(self.request))
+            self._attempt = Attempt(last_resort(self.request))
 
     async def _decided(self, context: RequestContext) -> Attempt:
         started = perf_counter()
@@ -164,7 +164,9 @@ class Exchange:
     def captures(self) -> bool:
         """Whether what the model says in the reply is stored."""
         attempt, context = self._attempt, self._attempt.context
-        return bool(attempt.decision.head) or bool(attempt.update is not None and context and context.keeps_reply)
+        return bool(attempt.decision.append_head) or bool(
+            attempt.update is not None and context and context.keeps_reply
+        )
 
     @property
     def stores(self) -> bool:
@@ -176,27 +178,29 @@ class Exchange:
 
     # -- send ----------------------------------------------------------------------------------------
 
-    async def send(self, send: Send, lets_beats_out: LetsBeatsOut | None = None) -> UpstreamReply:
+    async def send(self, send_body: SendBody, lets_beats_out: LetsBeatsOut | None = None) -> UpstreamReply:
         """Sends the request, and returns the reply for the client; raises `UpstreamUnavailable`.
 
-        `send` sends a body to the upstream.
+        `send_body` sends a body to the upstream.
         """
-        reply = await self._send_until_accepted(send, lets_beats_out)
+        reply = await self._send_until_accepted(send_body, lets_beats_out)
         decision, rounds = self._attempt.decision, self._attempt.rounds
         if rounds is None:
             return reply
-        searched = await self._parts.searcher.run_searches(decision, rounds, self.request.lesson_scope, reply, send)
+        searched = await self._parts.searcher.run_searches(
+            decision, rounds, self.request.lesson_scope, reply, send_body
+        )
         if searched.refuses_tool:
             decision = decision._replace(reason=Reason.MEMORY_TOOL_REFUSED)
             self._attempt = self._attempt._replace(decision=decision, rounds=None)
         return searched.reply
 
-    async def _send_until_accepted(self, send: Send, lets_beats_out: LetsBeatsOut | None) -> UpstreamReply:
+    async def _send_until_accepted(self, send_body: SendBody, lets_beats_out: LetsBeatsOut | None) -> UpstreamReply:
         """Sends one attempt after the other until none follows, and returns the last reply."""
-        answer = await self._send_once(send)
+        answer = await self._send_once(send_body)
         while (following := await self._attempt_after(answer, lets_beats_out)) is not None:
             refused, self._attempt = self._attempt, following
-            next_answer = await replace_refused(answer.reply, self._send_once(send))
+            next_answer = await replace_refused(answer.reply, self._send_once(send_body))
             if next_answer is None:
                 self._attempt = refused
                 break
@@ -210,18 +214,18 @@ class Exchange:
             self._parts.report(self.decision, "passed")
         return answer.reply
 
-    async def _send_once(self, send: Send) -> OpenedReply:
+    async def _send_once(self, send_body: SendBody) -> OpenedReply:
         """Sends the attempt, and opens the reply if it may be a refusal; raises `UpstreamUnavailable`.
 
         If an error cannot be read, the request is sent once more without accepting content encodings. That costs a
         round trip; refusing encodings beforehand would cost normal replies theirs.
         """
         attempt, decision, started = self._attempt, self._attempt.decision, perf_counter()
-        reply = await send(decision.body)
+        reply = await send_body(decision.body)
         is_error = reply.status >= HTTPStatus.BAD_REQUEST
         if is_error and attempt.rewritable and is_unreadable_refusal(reply):
             self._wants_unencoded = True
-            reply = await replace_refused(reply, send(decision.body)) or reply
+            reply = await replace_refused(reply, send_body(decision.body)) or reply
         # No window is so small that a shorter prompt is refused for its length.
         is_long = decision.forwarded_tokens >= MIN_WINDOW
         is_ours = attempt.rounds is not None or decision.view.is_changed or decision.probed
@@ -236,7 +240,7 @@ class Exchange:
         try:
             attempt = self._in_another_form(refused) if refused.error else None
             if attempt is not None or refused.refusal is None:
-                return attempt or self._as_it_came(refused)
+                return attempt or self._original(refused)
             if refused.refusal.kind is RefusedPart.OUTPUT:
                 return None
             making = self._smaller(refused, refused.refusal)
@@ -263,7 +267,7 @@ class Exchange:
             return None
         return following._replace(is_last=self._attempt.is_last)
 
-    def _as_it_came(self, refused: OpenedReply) -> Attempt | None:
+    def _original(self, refused: OpenedReply) -> Attempt | None:
         """The request as it came, if nothing explains the refusal and it would fit; else None."""
         attempt = self._attempt
         if refused.reply.status not in UNEXPLAINED or attempt.is_last:

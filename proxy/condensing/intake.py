@@ -60,26 +60,26 @@ class Intake:
 
     async def build_context(self, request: ClientRequest, timing: Timing) -> RequestContext:
         """The context of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
-        # Identify.
+        # 3. Identify.
         scope, body = request.lesson_scope, request.body
         identity = self.recogniser.identify(request.controls.session, request.headers, body.endpoint, body.values)
-        # Know the upstream.
+        # 4. Know the upstream.
         counter = self.tokenizers.for_model(request.model, body.endpoint.counter, request.tenant)
         counters, patience = (counter.cache_key, LENGTH_ESTIMATE), self.recogniser.stored.patience()
         waits = not self.policies.is_off(request.controls, request.model)
         await self.knowledge.refresh(scope, counters, patience, waits=waits)
         hidden = self.knowledge.calibrator.hidden(scope.model, *counters)
         basis = self.policies.basis(request.controls.window, scope)
-        # Load the stored history.
+        # 5. Load the stored history.
         started = perf_counter()
         await request.trust.look_up(patience)
         request, append = await self._supply_history(request, identity, patience)
         spent_on_history = (perf_counter() - started) * 1000
-        # Measure.
+        # 6. Measure.
         started = perf_counter()
         measured = await self._measure(request, counter, basis, hidden)
         timing.count = (perf_counter() - started) * 1000
-        # Recognise.
+        # 7. Recognise.
         started = perf_counter()
         if len(measured.transcript.chain) > MAX_ESTIMATED:
             await asyncio.sleep(0)  # to recognise this many messages takes long
@@ -87,7 +87,7 @@ class Intake:
         recognised = recognised._replace(trust=request.trust)
         if request.controls.dry_run and (recognised.session or recognised.condensations or request.continuation):
             await request.trust.prove(request.headers)
-        # Choose.
+        # 8. Choose.
         settings = recognised.session.settings if recognised.session else {}
         policy = self.policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, basis)
         if policy.scope:
@@ -96,7 +96,7 @@ class Intake:
             policy = policy.off()
         if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
             policy = policy._replace(memory=MEMORY["off"])
-        # Complete the context.
+        # 9. Complete the context.
         has_tools = request.body.endpoint.offers_tools(request.body.values, measured.transcript)
         context = RequestContext(
             request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch
@@ -111,7 +111,7 @@ class Intake:
         return context
 
     async def with_counts(self, context: RequestContext) -> RequestContext:
-        """The context with its tokens counted, if they were only estimated by length."""
+        """The context with its tokens counted, if they were only estimated by length; votes need counts."""
         if not context.is_estimated or context.full_transcript is not None:
             return context
         policy = context.policy._replace(budget=context.policy.budget and context.policy.budget.unscaled)

@@ -30,8 +30,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE, GROWTH = 0.05, 0.25, 1.5  # seconds between two p
 
 
 @dataclass(slots=True)
-class LeaseTurn:
-    """The turn of one caller: another replica's result is there, or the caller does the work itself."""
+class SharedWork:
+    """A piece of work as one caller has it: another replica's result is there, or the caller does the work itself."""
 
     held: bool
     """Whether the caller has the lease. Without the lease it does the work too if there is no result."""
@@ -50,17 +50,17 @@ class Leases:
         self._tasks = tasks
 
     @asynccontextmanager
-    async def turn(
+    async def share(
         self, tenant: str, work: str, until: float, patience: Patience, trust: Trust = ALWAYS
-    ) -> AsyncIterator[LeaseTurn]:
-        """Waits for this caller's turn until `until`, a time of the event loop's clock.
+    ) -> AsyncIterator[SharedWork]:
+        """Waits for the lease or for another replica's result until `until`, a time of the event loop's clock.
 
         The time of others' work does not count as waiting for the store: only the answer that ends the wait costs
-        `patience`. A held lease is renewed in the background while the context is open, and released with the turn's
+        `patience`. A held lease is renewed in the background while the context is open, and released with the
         `handover` when it closes. A caller that is not trusted yet does the work without a lease.
         """
         if not trust.accepted:
-            yield LeaseTurn(held=True, received=b"")
+            yield SharedWork(held=True, received=b"")
             return
         holder = uuid4().hex
         lease = await self._poll(
@@ -69,14 +69,14 @@ class Leases:
             until,
             patience,
         )
-        turn = LeaseTurn(lease.held, lease.handover)
-        if turn.held:
+        shared = SharedWork(lease.held, lease.handover)
+        if shared.held:
             # `to_its_end`: an app that closes releases its leases, so that no other replica waits for them.
-            self._tasks.own(self._renew_until_done(tenant, work, holder, turn), to_its_end=True)
+            self._tasks.own(self._renew_until_done(tenant, work, holder, shared), to_its_end=True)
         try:
-            yield turn
+            yield shared
         finally:
-            turn.done.set()
+            shared.done.set()
 
     async def result(self, tenant: str, work: str, until: float, patience: Patience) -> bytes:
         """The result of work that another caller holds the lease of, waiting until `until` on the event loop's clock.
@@ -131,15 +131,15 @@ class Leases:
             abandoned.set()
             raise
 
-    async def _renew_until_done(self, tenant: str, work: str, holder: str, turn: LeaseTurn) -> None:
+    async def _renew_until_done(self, tenant: str, work: str, holder: str, shared: SharedWork) -> None:
         """Renews the lease, then releases it; one task does both, so no renewal follows the release."""
         store = self._stored.store
-        while not turn.done.is_set():
+        while not shared.done.is_set():
             try:
-                await asyncio.wait_for(turn.done.wait(), RENEWAL)
+                await asyncio.wait_for(shared.done.wait(), RENEWAL)
             except TimeoutError:
                 await self._best_effort(store.lease(tenant, work, holder, TTL))
-        await self._best_effort(store.release(tenant, work, holder, turn.handover, LINGER))
+        await self._best_effort(store.release(tenant, work, holder, shared.handover, LINGER))
 
     async def _best_effort(self, call: Coroutine[Any, Any, object]) -> None:
         """Makes a call that only helps others, and logs its failure: the lease ends by itself after `TTL` seconds."""

@@ -153,12 +153,12 @@ class Maker:
         """Takes over what another replica has made, or makes it in the time that remains."""
         context = job.context
         request, patience = context.request, context.recognised.patience
-        async with self._leases.turn(request.tenant, job.shared_id, job.until, patience, request.trust) as turn:
-            theirs = decoded_or_none(turn.received, standing=True)
+        async with self._leases.share(request.tenant, job.shared_id, job.until, patience, request.trust) as shared:
+            theirs = decoded_or_none(shared.received, standing=True)
             if theirs is not None and _shows_required(theirs, context):
                 return await self._record(MakeResult(theirs), context)
-            result = await (self._unless_recorded(job) if turn.held else self._run_and_record(job))
-            turn.handover = handed_over(result.condensation)
+            result = await (self._unless_recorded(job) if shared.held else self._run_and_record(job))
+            shared.handover = handed_over(result.condensation)
             return result
 
     async def _unless_recorded(self, job: Job) -> MakeResult:
@@ -174,13 +174,13 @@ class Maker:
     async def _run_and_record(self, job: Job) -> MakeResult:
         requirement, decision, context, until = job
         run = self._run_for(requirement, decision.base, context)
-        attempted = await self._runner.run_until(until, run, context.caller(self._tasks, background=False))
-        if attempted.late is not None and not context.may_store:
-            attempted.late.cancel()
-        elif attempted.late is not None:
-            late = self._record_late(attempted.late, run, context.with_fresh_patience())
+        run_result = await self._runner.run_until(until, run, context.caller(self._tasks, background=False))
+        if run_result.late is not None and not context.may_store:
+            run_result.late.cancel()
+        elif run_result.late is not None:
+            late = self._record_late(run_result.late, run, context.with_fresh_patience())
             self._tasks.start(late, context.branch_work_key, always=True)
-        return await self._record(self._result_of(run, attempted), context)
+        return await self._record(self._result_of(run, run_result), context)
 
     async def _record_late(
         self, working: asyncio.Task[RunResult], run: Run, context: RequestContext
@@ -238,11 +238,11 @@ class Maker:
     ) -> Run:
         return Run(requirement, base, context.policy, context.session_facts(self._clock(), verdict), perf_counter())
 
-    def _result_of(self, run: Run, attempted: RunResult) -> MakeResult:
-        result = MakeResult(None, attempted.reason, attempted.own_tokens, attempted.asked_model)
-        if attempted.outcome is None:
+    def _result_of(self, run: Run, run_result: RunResult) -> MakeResult:
+        result = MakeResult(None, run_result.reason, run_result.own_tokens, run_result.asked_model)
+        if run_result.outcome is None:
             return result
-        outcome, base, policy, view = attempted.outcome, run.base, run.policy, attempted.outcome.view
+        outcome, base, policy, view = run_result.outcome, run.base, run.policy, run_result.outcome.view
         name, now = _new_id(), self._clock()
         # Under a strategy that judges, what was prepared for a mark waits for the hard limit.
         waits = run.requirement is Requirement.PREPARE and policy.judging is not None
@@ -260,7 +260,7 @@ class Maker:
             tokens_after=view.tokens,
             created_at=now,
             cards=self._keeper.cards_to_record(outcome.cards, name, now),
-            own_tokens=attempted.own_tokens,
+            own_tokens=run_result.own_tokens,
             parent=base.applied.id if base.applied else None,
             metadata={
                 "stages": outcome.stages,

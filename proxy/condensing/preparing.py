@@ -179,8 +179,8 @@ class Preparer:
         view, now = base.view, asyncio.get_running_loop().time()
         work = context.shared_work_id("vote", view.transcript.digests[-1], base.applied_id)
         request, patience = context.request, context.recognised.patience
-        async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
-            if not turn.held:
+        async with self.leases.share(request.tenant, work, now, patience, request.trust) as shared:
+            if not shared.held:
                 return VoteRound(None, HELD_ELSEWHERE)
             vote_round = await self._hold(stage, view, context, caller)
         if vote_round.verdict is not None:
@@ -244,11 +244,11 @@ class Preparer:
         head = base.view.transcript.digests[-1]
         work, now = context.shared_work_id(_PREPARE.value, head, base.applied_id), asyncio.get_running_loop().time()
         request, patience = context.request, context.recognised.patience
-        async with self.leases.turn(request.tenant, work, now, patience, request.trust) as turn:
-            if not turn.held or await self._is_prepared_already(base, context, verdict):
+        async with self.leases.share(request.tenant, work, now, patience, request.trust) as shared:
+            if not shared.held or await self._is_prepared_already(base, context, verdict):
                 return None
             result = await self.maker.prepare(base, context, context.caller(self.tasks, background=background), verdict)
-            turn.handover = handed_over(result.condensation)
+            shared.handover = handed_over(result.condensation)
         await self._note(result, base, context, verdict)
         return result.condensation
 

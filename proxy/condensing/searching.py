@@ -24,7 +24,7 @@ from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import MAX_READ, CallersText, LessonScope
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
-from proxy.searching.joining import Following, Send, StreamedReply, join_replies, read_whole
+from proxy.searching.joining import Following, SendBody, StreamedReply, join_replies, read_whole
 from proxy.searching.rounds import HiddenRounds, offer
 from proxy.settings.tables import MemorySettings
 from proxy.upstream import UpstreamReply
@@ -93,7 +93,7 @@ class Searcher:
         )
 
     async def run_searches(
-        self, decision: Decision, rounds: HiddenRounds, scope: LessonScope, reply: UpstreamReply, send: Send
+        self, decision: Decision, rounds: HiddenRounds, scope: LessonScope, reply: UpstreamReply, send: SendBody
     ) -> SearchedReply:
         """The reply for the client after all searches; raises `UpstreamUnavailable`. `send` sends a body upstream."""
         if not is_success(reply.status):
@@ -111,7 +111,7 @@ class Searcher:
         return SearchedReply(await join_replies(reply, rounds, following))
 
     async def _without_tool(
-        self, decision: Decision, rounds: HiddenRounds, scope: LessonScope, reply: UpstreamReply, send: Send
+        self, decision: Decision, rounds: HiddenRounds, scope: LessonScope, reply: UpstreamReply, send: SendBody
     ) -> SearchedReply:
         """The reply to the same request without the tool if the upstream refuses tools; else its error."""
         if reply.status not in _TOOLS_REFUSED:

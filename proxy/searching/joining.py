@@ -32,7 +32,7 @@ from proxy.values import json_or_none, object_at, word_at
 SAFE = 0.95
 """The share of the upstream's limit that is used, because its count and ours differ from text to text."""
 
-Send = Callable[[bytes], Awaitable[UpstreamReply]]
+SendBody = Callable[[bytes], Awaitable[UpstreamReply]]
 
 Learn = Callable[[Refusal, int], object]
 
@@ -140,7 +140,7 @@ class Following:
     """
 
     rounds: HiddenRounds
-    send: Send
+    send: SendBody
     learn: Learn
 
     async def reply(self, failed: ReadReply | None = None, *, text_sent: bool) -> UpstreamReply:

@@ -82,7 +82,9 @@ class _OneRequest:
     keep_alive: KeepAlive | None = None
     """Sends signs of life; None if none are wanted."""
     is_in_foreground: bool = False
+    """Whether background calls wait for this request."""
     asks_after_reply: bool = False
+    """Whether a local server is asked after the reply for the window of the model that it may have loaded."""
     is_replying: bool = False
 
     async def serve(self) -> None:
@@ -179,17 +181,17 @@ class _OneRequest:
         return self._relay(reply, exchange)
 
     async def _exchanged(self, exchange: Exchange) -> UpstreamReply:
-        """Forwards the request. While the upstream is waited for, its head is too: none is sent to keep the client."""
-        keep_alive, send = self.keep_alive, partial(self._send, exchange)
+        """Forwards the request. While the upstream is waited for, the proxy sends the client no head of its own."""
+        keep_alive, send_body = self.keep_alive, partial(self._send_body, exchange)
         if keep_alive is None:
-            return await exchange.send(send)
+            return await exchange.send(send_body)
         keep_alive.waits_for_upstream = True
         try:
-            return await exchange.send(send, keep_alive.lets_beats_out)
+            return await exchange.send(send_body, keep_alive.lets_beats_out)
         finally:
             keep_alive.waits_for_upstream = False
 
-    async def _send(self, exchange: Exchange, sent: bytes) -> UpstreamReply:
+    async def _send_body(self, exchange: Exchange, sent: bytes) -> UpstreamReply:
         """Sends a body under the request's headers, and returns the upstream's answer."""
         services, request = self.services, self.request
         headers, has_sent_head = request.headers, self.keep_alive is not None and self.keep_alive.has_sent_head
@@ -221,7 +223,7 @@ class _OneRequest:
             capture = endpoint.capture(reply.headers) if exchange.captures else None
             relay.watched = WatchedReply(endpoint, reply.headers, capture)
             relay.settle = partial(self._settle, exchange, relay.watched)
-            relay.must_settle = bool(decision.head)
+            relay.must_settle = bool(decision.append_head)
             relay.follow = exchange.follow_up
             relay.start_task = partial(self.services.background.own, to_its_end=True)
             extra_tokens = self._extra_tokens(decision)

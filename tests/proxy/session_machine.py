@@ -312,7 +312,7 @@ class Sessions(RuleBasedStateMachine):
         self.running.run(settle(exchange, reply=reply))
         self.facts.note(line, exchange.decision)
         line.messages.append(reply)
-        line.appended, line.head = len(line.messages), exchange.decision.head
+        line.appended, line.head = len(line.messages), exchange.decision.append_head
 
     @rule()
     def append_the_same_again(self) -> None:
@@ -325,7 +325,7 @@ class Sessions(RuleBasedStateMachine):
             return
         line.messages.pop()
         exchange = self.decided(line, guard=guard)
-        assert exchange.decision.head == newest
+        assert exchange.decision.append_head == newest
         self.answered(line, exchange)
 
     @rule(old=st.booleans())

@@ -162,7 +162,7 @@ def test_the_ladder_stops_below_the_trigger() -> None:
     assert running([], 0, rungs, budget=budget).stages == ["a", "b"]
 
 
-# --- run_required ----------------------------------------------------------------------------------------------------
+# --- run_required -----------------------------------------------------------------------------------------------
 
 
 def trying(requirement: Requirement, stages: Sequence[Drops], view: View = VIEW, budget: Budget = BUDGET) -> Outcome:

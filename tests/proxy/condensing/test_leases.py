@@ -1,4 +1,4 @@
-"""Leases: one replica does the work; the others get its result, or do the work in their turn."""
+"""Leases: one replica does the work; the others get its result, or do the work themselves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.condensing.leases import TTL, Leases, LeaseTurn
+from proxy.condensing.leases import TTL, Leases, SharedWork
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store.access import Patience
@@ -74,12 +74,12 @@ def replica(store: SqliteStore, tasks: OwnedTasks | None = None) -> Leases:
     return Leases(StoredSessions(store, BOUND), tasks or OwnedTasks())
 
 
-async def turn_of(leases: Leases, *, seconds: float = BOUND, handover: bytes = b"") -> LeaseTurn:
-    """A turn that was taken and is over."""
+async def shared_by(leases: Leases, *, seconds: float = BOUND, handover: bytes = b"") -> SharedWork:
+    """Work that was shared, once its lease is over."""
     until = asyncio.get_running_loop().time() + seconds
-    async with leases.turn(TENANT, WORK, until, Patience(BOUND)) as turn:
-        turn.handover = handover
-    return turn
+    async with leases.share(TENANT, WORK, until, Patience(BOUND)) as shared:
+        shared.handover = handover
+    return shared
 
 
 async def soon(awaited: Awaitable[object]) -> None:
@@ -89,50 +89,50 @@ async def soon(awaited: Awaitable[object]) -> None:
 
 async def test_one_does_the_work_and_the_others_are_given_what_it_leaves(store: Watched) -> None:
     until = asyncio.get_running_loop().time() + BOUND
-    async with replica(store).turn(TENANT, WORK, until, Patience(BOUND)) as first:
-        others = [asyncio.create_task(turn_of(replica(store))) for _ in range(3)]
+    async with replica(store).share(TENANT, WORK, until, Patience(BOUND)) as first:
+        others = [asyncio.create_task(shared_by(replica(store))) for _ in range(3)]
         for _ in range(1 + 2 * len(others)):
             await soon(store.asked.get())
         first.handover = b"a record"
 
     assert first.held
-    for turn in await asyncio.gather(*others):
-        assert (turn.held, turn.received) == (False, b"a record")
+    for shared in await asyncio.gather(*others):
+        assert (shared.held, shared.received) == (False, b"a record")
 
 
 async def test_who_comes_a_moment_later_is_given_it_too(store: Watched) -> None:
-    await turn_of(replica(store), handover=b"a record")
+    await shared_by(replica(store), handover=b"a record")
     await soon(store.ended.get())
 
-    assert (await turn_of(replica(store))).received == b"a record"
+    assert (await shared_by(replica(store))).received == b"a record"
 
 
 async def test_where_nothing_is_left_the_next_one_does_the_work(store: Watched) -> None:
     until = asyncio.get_running_loop().time() + BOUND
-    async with replica(store).turn(TENANT, WORK, until, Patience(BOUND)):
-        second = asyncio.create_task(turn_of(replica(store), handover=b"of the second"))
-        third = asyncio.create_task(turn_of(replica(store), handover=b"of the third"))
+    async with replica(store).share(TENANT, WORK, until, Patience(BOUND)):
+        second = asyncio.create_task(shared_by(replica(store), handover=b"of the second"))
+        third = asyncio.create_task(shared_by(replica(store), handover=b"of the third"))
         for _ in range(3):
             await soon(store.asked.get())
 
-    turns = await asyncio.gather(second, third)
-    assert sorted(turn.held for turn in turns) == [False, True]
-    worked, given = sorted(turns, key=lambda turn: not turn.held)
+    all_shared = await asyncio.gather(second, third)
+    assert sorted(shared.held for shared in all_shared) == [False, True]
+    worked, given = sorted(all_shared, key=lambda shared: not shared.held)
     assert given.received == worked.handover
 
 
 async def test_a_work_that_fails_ends_its_lease(store: Watched) -> None:
     with pytest.raises(ZeroDivisionError):
-        async with replica(store).turn(TENANT, WORK, 0.0, Patience(BOUND)):
+        async with replica(store).share(TENANT, WORK, 0.0, Patience(BOUND)):
             raise ZeroDivisionError
     await soon(store.ended.get())
 
-    assert (await turn_of(replica(store))).held
+    assert (await shared_by(replica(store))).held
 
 
 async def test_the_lease_of_a_holder_that_was_killed_goes_to_the_next_one(store: Watched, clock: Clock) -> None:
     await store.lease(TENANT, WORK, "killed", TTL)
-    waiting = asyncio.create_task(turn_of(replica(store)))
+    waiting = asyncio.create_task(shared_by(replica(store)))
     for _ in range(3):
         await soon(store.asked.get())
     assert not waiting.done()
@@ -143,7 +143,7 @@ async def test_the_lease_of_a_holder_that_was_killed_goes_to_the_next_one(store:
 
 async def test_a_lease_is_renewed_while_the_work_lasts(store: Watched, clock: Clock) -> None:
     until = asyncio.get_running_loop().time() + BOUND
-    async with replica(store).turn(TENANT, WORK, until, Patience(BOUND)):
+    async with replica(store).share(TENANT, WORK, until, Patience(BOUND)):
         await soon(store.asked.get())
         for _ in range(2):
             clock.now += TTL * 2 / 3
@@ -154,27 +154,27 @@ async def test_a_lease_is_renewed_while_the_work_lasts(store: Watched, clock: Cl
 async def test_who_has_waited_as_long_as_he_may_goes_on_without_a_lease(store: Watched) -> None:
     await store.lease(TENANT, WORK, "another", 60)
 
-    turn = await turn_of(replica(store), seconds=0.2, handover=b"not to be had")
+    shared = await shared_by(replica(store), seconds=0.2, handover=b"not to be had")
 
-    assert (turn.held, turn.received) == (False, b"")
+    assert (shared.held, shared.received) == (False, b"")
     assert await store.lease(TENANT, WORK, "a third", 60) == Lease(held=False)
 
 
 async def test_a_store_that_fails_holds_nobody_up(store: Watched) -> None:
     await store.close()
 
-    turn = await turn_of(replica(store), handover=b"not to be had")
+    shared = await shared_by(replica(store), handover=b"not to be had")
 
-    assert (turn.held, turn.received) == (False, b"")
+    assert (shared.held, shared.received) == (False, b"")
 
 
 async def test_a_lease_that_cannot_be_ended_costs_nothing(store: Watched, caplog: pytest.LogCaptureFixture) -> None:
     tasks: OwnedTasks = OwnedTasks()
-    async with replica(store, tasks).turn(TENANT, WORK, 0.0, Patience(BOUND)) as turn:
+    async with replica(store, tasks).share(TENANT, WORK, 0.0, Patience(BOUND)) as shared:
         await store.close()
     await soon(tasks.idle())
 
-    assert turn.held
+    assert shared.held
     assert "store-closed" in caplog.text
 
 
@@ -188,11 +188,11 @@ async def left(leases: Leases, *, seconds: float = BOUND) -> bytes:
 
 async def test_who_only_looks_is_given_what_another_leaves(store: Watched) -> None:
     until = asyncio.get_running_loop().time() + BOUND
-    async with replica(store).turn(TENANT, WORK, until, Patience(BOUND)) as turn:
+    async with replica(store).share(TENANT, WORK, until, Patience(BOUND)) as shared:
         looking = asyncio.create_task(left(replica(store)))
         for _ in range(2):
             assert (await asyncio.wait_for(store.looked.get(), BOUND)).held
-        turn.handover = b"a record"
+        shared.handover = b"a record"
 
     assert await looking == b"a record"
 
@@ -203,7 +203,7 @@ async def test_who_looks_at_a_work_that_nobody_does_goes_on_at_once_and_has_take
     assert await left(replica(store, tasks)) == b""
 
     assert store.asked.empty()
-    assert (await turn_of(replica(store))).held
+    assert (await shared_by(replica(store))).held
     await soon(tasks.idle())
 
 
@@ -218,7 +218,7 @@ async def test_an_app_that_closes_ends_its_leases_so_that_no_other_waits_for_the
     under_way = asyncio.Event()
 
     async def work() -> None:
-        async with replica(store, tasks).turn(TENANT, WORK, 0.0, Patience(BOUND)):
+        async with replica(store, tasks).share(TENANT, WORK, 0.0, Patience(BOUND)):
             under_way.set()
             await asyncio.Event().wait()
 
@@ -226,4 +226,4 @@ async def test_an_app_that_closes_ends_its_leases_so_that_no_other_waits_for_the
     await soon(under_way.wait())
     await soon(tasks.close())
 
-    assert (await turn_of(replica(store), seconds=0.0)).held
+    assert (await shared_by(replica(store), seconds=0.0)).held

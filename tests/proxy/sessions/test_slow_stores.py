@@ -191,24 +191,24 @@ async def test_waiting_for_the_work_of_another_replica_costs_no_patience(store: 
     leases, until = Leases(StoredSessions(asked, WHOLE), OwnedTasks()), loop.time() + 5 * WHOLE
     assert isinstance(loop, PassingTime)
     with loop.passing():
-        async with leases.turn("t", "work", until, patience) as turn:
-            assert not turn.held
+        async with leases.share("t", "work", until, patience) as shared:
+            assert not shared.held
     assert len(asked.asked) * 100 > WHOLE
     assert patience.remaining > WHOLE - 100 - BOUND
 
 
 async def test_a_lease_that_was_got_too_late_is_given_back(store: Store) -> None:
     stored = StoredSessions(SlowStore(store, lambda name: 600 if name == "lease" else 0), WHOLE)
-    async with Leases(stored, OwnedTasks()).turn("t", "work", 0.0, Patience(500.0)) as turn:
-        assert not turn.held
+    async with Leases(stored, OwnedTasks()).share("t", "work", 0.0, Patience(500.0)) as shared:
+        assert not shared.held
     await stored.close()
     assert (await store.lease("t", "work", "another", 60)).held
 
 
 async def test_no_lease_is_asked_for_when_patience_is_used_up(store: Store) -> None:
     patience, asked = Patience(0.0), SlowStore(store, lambda _: 0)
-    async with Leases(StoredSessions(asked, WHOLE), OwnedTasks()).turn("t", "work", 0.0, patience) as turn:
-        assert (turn.held, turn.received) == (False, b"")
+    async with Leases(StoredSessions(asked, WHOLE), OwnedTasks()).share("t", "work", 0.0, patience) as shared:
+        assert (shared.held, shared.received) == (False, b"")
     assert asked.asked == []
 
 
