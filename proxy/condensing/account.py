@@ -1,4 +1,4 @@
-"""What is told of a decision: response headers, the log line, the members of a JSON log line, a dry run's reply, and
+"""How a decision is reported: response headers, the log line, the members of a JSON log line, a dry run's reply, and
 the error for a request that cannot fit. No I/O.
 
 Only the reply to a dry run holds content, and none holds a credential.

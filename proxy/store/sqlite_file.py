@@ -104,7 +104,7 @@ _STEPS: dict[int, tuple[str, ...]] = {
 
 @contextmanager
 def transaction(connection: sqlite3.Connection, mode: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
-    """A transaction: what is done inside is committed, or rolled back if it raises."""
+    """A transaction, which is committed at its end, or rolled back if an error is raised in it."""
     connection.execute(f"BEGIN {mode}")
     try:
         yield

@@ -105,7 +105,7 @@ def _lines(facts: Sequence[Fact]) -> Iterator[str]:
 
 
 def append_ledger(record: str, ledger: Ledger) -> str:
-    """The record with the ledger after it. Ledger marks in the record are rewritten, so that none is read back."""
+    """The record with the ledger after it. Ledger marks inside the record are rewritten."""
     text = str(ledger)
     safe = _MARKED.sub("(Ledger)", record)
     return f"{safe}\n\n{text}" if safe and text else safe or text

@@ -52,7 +52,7 @@ def fill_options(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
 
 
 def unknown_option(name: str, known: Mapping[str, Field[Any]]) -> OptionError:
-    """The error for an unknown option. It names the most similar of the `known` ones, and lists all of them."""
+    """The error for an unknown option. It suggests the nearest of the `known` options, and lists them all."""
     if not known:
         return OptionError(f"unknown option '{name}'; known: none")
     nearest = max(known, key=lambda written: SequenceMatcher(None, known[written].name, name.lower()).ratio())

@@ -8,7 +8,7 @@ see docs/quality.md.
 
 The other rules have small effects. A message scores higher if the query names its speaker, or the month or day on which
 it was said (a date at the beginning of a message holds for the messages after it). A term of the query counts more in
-quotation marks, or if it looks like an identifier. Cards have no neighbours. `Weights` holds all the factors.
+quotation marks, or if it looks like an identifier. Cards have no neighbours.
 
 The work is bounded: only the rarest terms of a long query count, up to `MAX_POSTINGS` occurrences in all. An entry that
 the caller may not see has no effect, neither on scores nor on frequencies.
@@ -122,23 +122,22 @@ def _end(text: str, start: int) -> int:
 # -- the index -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
-    after: tuple[float, ...] = tuple(round(0.5 * 0.7**steps, 3) for steps in range(5))
-    """How much a term counts one, two, … messages after its own."""
-    before: tuple[float, ...] = (0.25, 0.125)
-    """How much a term counts one, two, … messages before its own."""
-    speaker: float = 1.2
-    """For a message whose speaker the query names."""
-    dated: float = 1.2
-    """For a message that was said on a date that the query names."""
-    quoted: float = 1.5
-    """For a term in quotation marks, or one that looks like an identifier."""
-    single: float = 0.3
-    """For a term that is a single character of a script without spaces."""
-
-
-DEFAULT = Weights()
+AFTER = tuple(round(0.5 * 0.7**steps, 3) for steps in range(5))
+"""How much a term counts one, two, … messages after its own."""
+BEFORE = (0.25, 0.125)
+"""How much a term counts one, two, … messages before its own."""
+SPEAKER = 1.2
+"""The factor for a message whose speaker the query names."""
+DATED = 1.2
+"""The factor for a message that was said on a date that the query names."""
+QUOTED = 1.5
+"""The factor for a term in quotation marks, or one that looks like an identifier."""
+SINGLE = 0.3
+"""The factor for a term that is a single character of a script without spaces."""
+_KERNEL = (*enumerate(AFTER, 1), *((-step, share) for step, share in enumerate(BEFORE, 1)))
+"""How much a term counts at other places, by their distance."""
+_APART = 2 * len(_KERNEL) + 1
+"""Positions between two cards, so that they are no neighbours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +166,7 @@ class _Line:
 class Index:
     """A searchable index of one session's entries. Adding entries in parts gives the same index as all at once."""
 
-    def __init__(self, entries: Iterable[Entry] = (), weights: Weights = DEFAULT) -> None:
-        self._weights = weights
-        # How much a term counts at other places, by their distance.
-        self._kernel = (*enumerate(weights.after, 1), *((-step, share) for step, share in enumerate(weights.before, 1)))
-        self._apart = 2 * len(self._kernel) + 1
+    def __init__(self, entries: Iterable[Entry] = ()) -> None:
         self._entries: list[Entry] = []
         self._keys: list[str] = []
         self._places: list[int] = []
@@ -217,8 +212,7 @@ class Index:
         """
         text = query if len(query) <= 2 * QUERY_END else f"{query[:QUERY_END]}\n{query[-QUERY_END:]}"
         marked = {term for part in (*_QUOTED.findall(text), *_IDENTIFIER.findall(text)) for term in terms(part)}
-        single, quoted = self._weights.single, self._weights.quoted
-        weights = {term: informative_share(term, single) * (quoted if term in marked else 1.0) for term in terms(text)}
+        weights = {term: informative_share(term, SINGLE) * (QUOTED if term in marked else 1.0) for term in terms(text)}
         line = self._line(allowed)
         scores = self._scores(weights, line)
         self._boost(scores, text, line)
@@ -235,7 +229,7 @@ class Index:
         numbers = dict(enumerate(said))
         end = len(numbers)
         cards = (number for number in shown if number in self._cards)
-        numbers.update(zip(count(end + self._apart, self._apart), cards, strict=False))
+        numbers.update(zip(count(end + _APART, _APART), cards, strict=False))
         positions = {number: at for at, number in numbers.items()}
         mean = sum(map(self._lengths.__getitem__, shown)) / max(len(shown), 1)
         return _Line(positions, numbers, end, max(mean, 1.0))
@@ -267,14 +261,14 @@ class Index:
             share = times / norm
             shares[at] = shares.get(at, 0.0) + share
             if number not in self._cards:
-                for offset, weight in self._kernel:
+                for offset, weight in _KERNEL:
                     shares[at + offset] = shares.get(at + offset, 0.0) + weight * share
         return shares
 
     def _boost(self, scores: dict[int, float], query: str, line: _Line) -> None:
         """Raises the scores of entries whose speaker or date the query names."""
         for name in set(_WORD.findall(query.casefold())) & self._said_by.keys():
-            _multiply(scores, (line.positions.get(number) for number in self._said_by[name]), self._weights.speaker)
+            _multiply(scores, (line.positions.get(number) for number in self._said_by[name]), SPEAKER)
         named_dates = dates(query)
         if not named_dates:
             return
@@ -283,7 +277,7 @@ class Index:
         ends = [*(at for at, _ in stamped[1:]), line.end]
         for (start, date), end in zip(stamped, ends, strict=False):
             if any(map(date.meets, named_dates)):
-                _multiply(scores, range(start, end), self._weights.dated)
+                _multiply(scores, range(start, end), DATED)
 
 
 def _multiply(scores: dict[int, float], positions: Iterable[int | None], factor: float) -> None:
