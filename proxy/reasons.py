@@ -100,7 +100,6 @@ class Action(StrEnum):
     CONDENSED = "condensed"
     WOULD_CONDENSE = "would-condense"
     BYPASSED = "bypassed"
-    PENDING = "pending"
     DEGRADED = "degraded"
 
 

@@ -66,7 +66,6 @@ from proxy.upstream import UpstreamReply
 UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 """The statuses with which servers refuse a request that they find wrong in some way."""
 
-LetsBeatsOut = Callable[[Awaitable[Attempt | None]], Awaitable[Attempt | None]]
 """Awaits the work on another attempt. While that asks our own models, the client of a stream may get signs of life; it
 must get none while the upstream is waited for, whose status and headers could then no longer be passed on."""
 _log = logging.getLogger(__name__)
@@ -178,12 +177,12 @@ class Exchange:
 
     # -- send ----------------------------------------------------------------------------------------
 
-    async def send(self, send_body: SendBody, lets_beats_out: LetsBeatsOut | None = None) -> UpstreamReply:
+    async def send(self, send_body: SendBody) -> UpstreamReply:
         """Sends the request, and returns the reply for the client; raises `UpstreamUnavailable`.
 
         `send_body` sends a body to the upstream.
         """
-        reply = await self._send_until_accepted(send_body, lets_beats_out)
+        reply = await self._send_until_accepted(send_body)
         decision, rounds = self._attempt.decision, self._attempt.rounds
         if rounds is None:
             return reply
@@ -195,10 +194,10 @@ class Exchange:
             self._attempt = self._attempt._replace(decision=decision, rounds=None)
         return searched.reply
 
-    async def _send_until_accepted(self, send_body: SendBody, lets_beats_out: LetsBeatsOut | None) -> UpstreamReply:
+    async def _send_until_accepted(self, send_body: SendBody) -> UpstreamReply:
         """Sends one attempt after the other until none follows, and returns the last reply."""
         answer = await self._send_once(send_body)
-        while (following := await self._attempt_after(answer, lets_beats_out)) is not None:
+        while (following := await self._attempt_after(answer)) is not None:
             refused, self._attempt = self._attempt, following
             next_answer = await replace_refused(answer.reply, self._send_once(send_body))
             if next_answer is None:
@@ -235,7 +234,7 @@ class Exchange:
         self.timing.upstream += (perf_counter() - started) * 1000
         return answer
 
-    async def _attempt_after(self, refused: OpenedReply, lets_beats_out: LetsBeatsOut | None) -> Attempt | None:
+    async def _attempt_after(self, refused: OpenedReply) -> Attempt | None:
         """The attempt that follows an answer; None if the client gets the answer, as after an internal error."""
         try:
             attempt = self._in_another_form(refused) if refused.error else None
@@ -243,8 +242,7 @@ class Exchange:
                 return attempt or self._original(refused)
             if refused.refusal.kind is RefusedPart.OUTPUT:
                 return None
-            making = self._smaller(refused, refused.refusal)
-            return await (lets_beats_out(making) if lets_beats_out else making)
+            return await self._smaller(refused, refused.refusal)
         except ProxyError:
             return None  # nothing fits
         except Exception:  # noqa: BLE001

@@ -26,7 +26,7 @@ from proxy.errors import ProxyError
 from proxy.http.headers import BEARER, Headers, is_event_stream
 from proxy.reasons import Reason
 from proxy.tokens.counter import Counter
-from proxy.values import json_or_none, object_at, word_at
+from proxy.values import object_at, word_at
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import Dialect
 from strategies.core.parsing import loads
@@ -234,26 +234,8 @@ class Endpoint(ABC):
     def written_error(self, document: Any, sent: bytes = b"") -> bytes:
         """The event for the body of an error."""
 
-    @abstractmethod
-    def beat(self, model: str, now: float) -> bytes:
-        """An event that changes nothing, as a sign of life; `now` is in seconds since the epoch."""
-
-    def as_events(self, data: bytes, *, is_success: bool) -> bytes | None:
-        """A reply in one piece, rewritten as the events of a stream; None if the data is no such reply.
-
-        `is_success` tells whether the status of the reply was one of success.
-        """
-        document = json_or_none(data)
-        if not isinstance(document, dict):
-            return None
-        # A failed response of the Responses API has both an error and a status.
-        if isinstance(document.get("error"), dict) and document.get("object") != "response":
-            return self.written_error(document)
-        return self.written_reply(document) if is_success else None
-
-    @abstractmethod
-    def written_reply(self, document: Mapping[str, Any]) -> bytes | None:
-        """A reply rewritten as the events of a stream; None if the document is no reply."""
+    beat = b": keep-alive\n\n"
+    """What changes nothing in a stream, as a sign of life."""
 
     # -- counting
 

@@ -35,7 +35,7 @@ from proxy.reply.watching import WatchedReply, editor_for
 from proxy.request.callers import ALWAYS
 from proxy.request.wire import ClientRequest
 from proxy.services import Services
-from proxy.serving.keepalive import COMMENT, KeepAlive
+from proxy.serving.keepalive import KeepAlive
 from proxy.serving.layer import error_response
 from proxy.serving.reading import (
     CLIENT_CLOSED_REQUEST,
@@ -79,8 +79,6 @@ class _OneRequest:
     line: RequestLine
     request: ClientRequest = field(init=False)
     """Set once the request has been read."""
-    keep_alive: KeepAlive | None = None
-    """Sends signs of life; None if none are wanted."""
     is_in_foreground: bool = False
     """Whether background calls wait for this request."""
     asks_after_reply: bool = False
@@ -108,33 +106,14 @@ class _OneRequest:
             await arrival.answer(rest)
 
     async def _answer_unless_gone(self, send: Send) -> None:
-        keep_alive = self.keep_alive = self._new_keep_alive()
-        if keep_alive is not None:
-            send = keep_alive.start(send)
         try:
-            try:
-                await self.arrival.incoming.unless_gone(self._answer(send))
-            except ClientGone:
-                if not self.is_replying:
-                    gone = Response(status_code=CLIENT_CLOSED_REQUEST)
-                    await gone(self.arrival.scope, self.arrival.receive, send)
-            if keep_alive is not None:
-                await keep_alive.close()
-        except BaseException:
-            if keep_alive is not None:
-                await keep_alive.stop()
-            raise
+            await self.arrival.incoming.unless_gone(self._answer(send))
+        except ClientGone:
+            if not self.is_replying:
+                gone = Response(status_code=CLIENT_CLOSED_REQUEST)
+                await gone(self.arrival.scope, self.arrival.receive, send)
         finally:
             self.arrival.incoming.close()
-
-    def _new_keep_alive(self) -> KeepAlive | None:
-        """The signs of life for a stream, if the settings want them."""
-        settings, request, endpoint, clock = self.services.settings, self.request, self.endpoint, self.services.clock
-        if request.body.values.get("stream") is not True or settings.keepalive == "off" or request.controls.dry_run:
-            return None
-        says_nothing = settings.keepalive == "comment"
-        beat = lambda: COMMENT if says_nothing else endpoint.beat(request.model, clock())  # noqa: E731
-        return KeepAlive(endpoint, settings.keepalive_interval, beat)
 
     async def _answer(self, send: Send) -> None:
         """Sends the response, or an error if there is none."""
@@ -148,54 +127,50 @@ class _OneRequest:
             response = error_response(ProxyError(DEFECT), self.endpoint.path)
         self.is_replying = True
         if isinstance(response, Relay):
-            await response.pass_on(send)
+            await self._pass_on(response, send)
         else:
             await response(self.arrival.scope, self.arrival.receive, send)
 
+    async def _pass_on(self, reply: Relay, send: Send) -> None:
+        """Relays a reply; the pauses of a stream are filled, except under the strategy `off`."""
+        interval, exchange = self.services.settings.keepalive_interval, self.line.exchange
+        is_off = exchange is None or exchange.decision.policy.pipeline.is_off
+        if is_off or not interval or self.request.body.values.get("stream") is not True:
+            await reply.pass_on(send)
+            return
+        keep_alive = KeepAlive(send, interval, self.endpoint.beat)
+        try:
+            await reply.pass_on(keep_alive.send)
+        finally:
+            await keep_alive.stop()
+
     async def _response(self) -> Relay | Response:
         """Decides on the request, forwards it, and returns the response that relays the reply."""
-        services, keep_alive, lane = self.services, self.keep_alive, self.services.asking.lane
+        services, lane = self.services, self.services.asking.lane
         lane.note_arrival()
         exchange = self.line.exchange = await services.exchanges.open(self.request)
         if self.request.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
         decision = exchange.decision
         services.telemetry.record_decision(decision, exchange.timing.ours)
-        is_off = decision.policy.pipeline.is_off
-        if keep_alive is not None:
-            keep_alive.decision_headers = exchange.headers
-            if is_off:
-                # The proxy adds no delay: the client waits for its upstream as it would without the proxy.
-                await keep_alive.stop()
-        if not (is_off or decision.policy.window.is_set):
+        if not (decision.policy.pipeline.is_off or decision.policy.window.is_set):
             services.discovered.ask_if_due()
             self.asks_after_reply = True
         # Not earlier: background calls yield to the foreground, and `decide` may wait for one that prepares its record.
         lane.enter_foreground()
         self.is_in_foreground = True
         try:
-            reply = await self._exchanged(exchange)
+            reply = await exchange.send(partial(self._send_body, exchange))
         except UpstreamUnavailable as error:
             error.headers = exchange.headers(accepted=False)
             raise
         return self._relay(reply, exchange)
 
-    async def _exchanged(self, exchange: Exchange) -> UpstreamReply:
-        """Forwards the request. While the upstream is waited for, the proxy sends the client no head of its own."""
-        keep_alive, send_body = self.keep_alive, partial(self._send_body, exchange)
-        if keep_alive is None:
-            return await exchange.send(send_body)
-        keep_alive.waits_for_upstream = True
-        try:
-            return await exchange.send(send_body, keep_alive.lets_beats_out)
-        finally:
-            keep_alive.waits_for_upstream = False
-
     async def _send_body(self, exchange: Exchange, sent: bytes) -> UpstreamReply:
         """Sends a body under the request's headers, and returns the upstream's answer."""
         services, request = self.services, self.request
-        headers, has_sent_head = request.headers, self.keep_alive is not None and self.keep_alive.has_sent_head
-        if exchange.reads_reply or has_sent_head or self._extra_tokens(exchange.decision):
+        headers = request.headers
+        if exchange.reads_reply or self._extra_tokens(exchange.decision):
             headers = [pair for pair in headers if pair[0] != b"accept-encoding"]
         if request.encoded_body and sent is request.body.data:
             sent, headers = request.encoded_body, [*headers, *request.encoding_headers]

@@ -72,8 +72,7 @@ class Settings(BaseSettings):
     strict: bool = False
     economy: tables.Economy = "advise"
     inline_timeout: float = Field(10.0, gt=0)
-    keepalive: Literal["comment", "chunk", "off"] = "comment"
-    keepalive_interval: float = Field(10.0, gt=0)
+    keepalive_interval: float = Field(10.0, ge=0)
     usage_probe: bool = True
     report_usage: Literal["forwarded", "original"] = "forwarded"
     server: tables.ServerSettings = tables.ServerSettings()

@@ -26,8 +26,7 @@ from tests.support.messages_upstream import (
 from tests.support.prefixes import event
 from tests.support.proxy import assert_relayed, proxying
 from tests.support.recording import Exchange
-from tests.support.replies import Reply, json_reply
-from tests.support.signals import Signal
+from tests.support.replies import json_reply
 from tests.support.strict_messages import Body, blocks
 
 Json = dict[str, Any]
@@ -448,30 +447,6 @@ def input_tokens(body: bytes) -> int:
     documents = [json.loads(body)] if body.startswith(b"{") else list(map(json.loads, wire.events(body)))
     usage = documents[0].get("usage") or documents[0]["message"]["usage"]
     return int(usage["input_tokens"])
-
-
-def test_while_it_is_condensed_pings_flow_and_a_package_reads_past_them() -> None:
-    settings: Any = {"strategy": "half-window", "window": WINDOW, "keepalive": "chunk", "keepalive_interval": 0.01}
-    gate = Signal("the summarizer may answer")
-
-    def summarizing(exchange: Exchange) -> Reply | None:
-        return json_reply(SUMMARIZED).after(gate) if is_own(exchange.json()) else None
-
-    with StrictMessages(reader) as upstream, proxying(upstream.url, **settings) as proxy:
-        agent = Agent(proxy.url)
-        agent.messages += talk(12)
-        upstream.answer(lambda exchange: summarizing(exchange) or upstream.answering(exchange))
-        body = json.dumps(agent.body()).encode()
-        headers = [*wire.JSON, *HEADERS, ("x-condenser-force", "true")]
-        with wire.opened(proxy.url, "POST", MESSAGES, body, headers) as response:
-            assert response.getheader("x-condenser-action") == "pending"
-            assert response.read(len(PING)) == PING
-            gate.set()
-            rest = response.read()
-        told = [json.loads(each)["type"] for each in wire.events(rest)]
-        assert next(kind for kind in told if kind != "ping") == "message_start"
-        assert told[-1] == "message_stop"
-        assert upstream.refusals == []
 
 
 SUMMARIZED = {

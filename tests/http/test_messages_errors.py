@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.http.test_messages import HEADERS, PING, WINDOW, Agent, Json, is_own, reader, said_in, sent, talk
+from tests.http.test_messages import HEADERS, PING, Agent, Json, reader, said_in, sent, talk
 from tests.support import wire
 from tests.support.messages_upstream import MESSAGES, StrictMessages, count, error, events, text
 from tests.support.prefixes import event
 from tests.support.proxy import Proxy, proxying
 from tests.support.recording import Exchange
-from tests.support.replies import Reply, hang_up, json_reply, stream
-from tests.support.signals import Signal
+from tests.support.replies import Reply, json_reply, stream
 
 NARROW = 12_000
 ENOUGH = 1_000
@@ -161,26 +160,3 @@ def test_a_reply_that_broke_off_is_no_part_of_the_history_in_append_mode() -> No
         upstream.answer(upstream.answering)
         wire.post_json(proxy.url, MESSAGES, Agent("").body(), append)
         assert sent(upstream)[-1]["messages"] == Agent("").messages
-
-
-@pytest.mark.parametrize("is_ours", [True, False])
-def test_an_error_after_pings_is_one_event_in_the_vendors_form(is_ours: bool) -> None:
-    gate = Signal("the summarizer may answer")
-    failure = hang_up() if is_ours else json_reply(error("Overloaded", "overloaded_error"), status=529)
-
-    def answering(exchange: Exchange) -> Reply | None:
-        answer = upstream.answering(exchange)
-        return answer.after(gate) if answer and is_own(exchange.json()) else failure
-
-    settings: Any = {"strategy": "half-window", "window": WINDOW, "keepalive": "chunk", "keepalive_interval": 0.01}
-    with StrictMessages(reader) as upstream, proxying(upstream.url, **settings) as proxy:
-        upstream.answer(answering)
-        body = json.dumps(long_agent("", "Fix the parser.").body()).encode()
-        headers = [*wire.JSON, *HEADERS, ("x-condenser-force", "true")]
-        with wire.opened(proxy.url, "POST", MESSAGES, body, headers) as response:
-            assert response.read(len(PING)) == PING
-            gate.set()
-            *pings, told = map(json.loads, wire.events(response.read()))
-    assert {ping["type"] for ping in pings} <= {"ping"}
-    assert told["type"] == "error"
-    assert told["error"]["type"] == ("api_error" if is_ours else "overloaded_error")

@@ -19,7 +19,7 @@ from proxy.endpoints.chat.replies import (
 from proxy.endpoints.endpoint import Endpoint, Values
 from proxy.endpoints.hidden_calls import NO_ANSWER, Said, with_usage
 from proxy.endpoints.replies import Items
-from proxy.http.sse import DONE, event
+from proxy.http.sse import event
 from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import dump
@@ -90,22 +90,6 @@ class ChatEndpoint(Endpoint):
     def written_error(self, document: Any, sent: bytes = b"") -> bytes:
         return event(json.dumps(document).encode())
 
-    def beat(self, model: str, now: float) -> bytes:
-        """A chunk that adds nothing to the message of a stream."""
-        empty_choice = {"index": 0, "delta": {}, "finish_reason": None}
-        head = {"id": "chatcmpl-pending", "object": "chat.completion.chunk", "created": int(now), "model": model}
-        return event(json.dumps({**head, "choices": [empty_choice]}).encode())
-
-    def written_reply(self, document: Mapping[str, Any]) -> bytes | None:
-        """A completion as one chunk and `[DONE]`."""
-        choices = document.get("choices")
-        if not isinstance(choices, list):
-            return None
-        if not all(isinstance(choice, Mapping) and "message" in choice for choice in choices):
-            return None
-        chunk = {**document, "object": "chat.completion.chunk", "choices": list(map(_as_delta, choices))}
-        return event(json.dumps(chunk).encode()) + DONE
-
     def answers(self, document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:
         choices = document.get("choices")
         return [_answer(choice, tokens) for choice in choices] if isinstance(choices, list) else None
@@ -155,14 +139,6 @@ class ChatEndpoint(Endpoint):
 def _gives_only_role(choice: object) -> bool:
     delta = choice.get("delta") if isinstance(choice, Mapping) and choice.get("finish_reason") is None else None
     return isinstance(delta, Mapping) and [key for key, value in delta.items() if value] == ["role"]
-
-
-def _as_delta(choice: Mapping[str, Any]) -> dict[str, Any]:
-    message = choice["message"]
-    if calls := objects_at(message, "tool_calls"):
-        message = {**message, "tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}
-    rest = {key: value for key, value in choice.items() if key != "message"}
-    return {**rest, "delta": message}
 
 
 def _answer(choice: Any, tokens: int) -> Answer | Failure:

@@ -27,7 +27,7 @@ from proxy.endpoints.messages.replies import (
     stop_for_client,
     text_of,
 )
-from proxy.endpoints.replies import Items, Json, named_event
+from proxy.endpoints.replies import Items, named_event
 from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.http.headers import Headers
 from proxy.reasons import Reason
@@ -72,6 +72,7 @@ class MessagesEndpoint(Endpoint):
     bridged = ("user",)
     lent_headers = (b"anthropic-",)
     splicer = MessagesSplicer
+    beat = named_event({"type": "ping"})
 
     def _is_text(self, part: object) -> bool:
         if isinstance(part, dict) and part.get("type") == "tool_result":
@@ -143,13 +144,6 @@ class MessagesEndpoint(Endpoint):
 
     def written_error(self, document: Any, sent: bytes = b"") -> bytes:
         return named_event({**document, "type": "error"})
-
-    def beat(self, model: str, now: float) -> bytes:
-        """SDKs ignore a ping anywhere in a stream."""
-        return named_event({"type": "ping"})
-
-    def written_reply(self, document: Mapping[str, Any]) -> bytes | None:
-        return b"".join(map(named_event, _events_of(document))) if document.get("type") == "message" else None
 
     def answers(self, document: Mapping[str, Any], tokens: int) -> Sequence[Answer | Failure] | None:
         if not isinstance(document.get("content"), list):
@@ -223,37 +217,6 @@ def _with_marker(element: bytes, marker: Mapping[str, Any]) -> bytes | None:
         return None
     message["content"] = [*blocks[:-1], {**blocks[-1], _KEY: marker}]
     return dump(message).encode("utf-8", "surrogatepass")
-
-
-# -- a reply as events -----------------------------------------------------------------------------------------------
-
-
-def _events_of(message: Mapping[str, Any]) -> Iterator[Json]:
-    usage = message.get("usage") or {}
-    begun = {**message, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
-    yield {"type": "message_start", "message": begun}
-    for index, block in enumerate(objects_at(message, "content")):
-        start, deltas = _streamed(block)
-        yield {"type": "content_block_start", "index": index, "content_block": start}
-        for delta in deltas:
-            yield {"type": "content_block_delta", "index": index, "delta": delta}
-        yield {"type": "content_block_stop", "index": index}
-    ending = {"stop_reason": message.get("stop_reason"), "stop_sequence": message.get("stop_sequence")}
-    yield {"type": "message_delta", "delta": ending, "usage": {"output_tokens": 0, **usage}}
-    yield {"type": "message_stop"}
-
-
-def _streamed(block: Mapping[str, Any]) -> tuple[Json, list[Json]]:
-    """The beginning of a block in a stream, and its deltas; blocks of other kinds are sent whole."""
-    match block:
-        case {"type": "text", "text": str(text)}:
-            return {**block, "text": ""}, [{"type": "text_delta", "text": text}]
-        case {"type": "thinking", "thinking": str(thought)}:
-            signed = {"type": "signature_delta", "signature": block.get("signature", "")}
-            return {**block, "thinking": "", "signature": ""}, [{"type": "thinking_delta", "thinking": thought}, signed]
-        case {"type": "tool_use" | "server_tool_use" | "mcp_tool_use", "input": given}:
-            return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": json.dumps(given)}]
-    return dict(block), []
 
 
 MESSAGES_ENDPOINT = MessagesEndpoint()

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from proxy.endpoints.endpoint import Endpoint, MalformedElement, Values
 from proxy.endpoints.hidden_calls import Said
-from proxy.endpoints.replies import Items, Json, named_event
+from proxy.endpoints.replies import Items, named_event
 from proxy.endpoints.responses.counter import ResponsesCounter
 from proxy.endpoints.responses.replies import (
     ANSWER,
-    ENDINGS,
     GREETINGS,
     TEXT_PLACES,
     ResponsesCapture,
     ResponsesSplicer,
     SaidItems,
-    item_events,
     items_in,
     response_for_client,
     said_in,
@@ -110,16 +108,6 @@ class ResponsesEndpoint(Endpoint):
         members = {name: error.get(name) for name in ("code", "message", "param")}
         return named_event({"type": "error", **members, "error": error, "sequence_number": number})
 
-    def beat(self, model: str, now: float) -> bytes:
-        """A comment, because every event has a number and a meaning."""
-        return b": keep-alive\n\n"
-
-    def written_reply(self, document: Mapping[str, Any]) -> bytes | None:
-        if f"response.{word_at(document, 'status')}" not in ENDINGS:
-            return None
-        events = enumerate(_events_of(document))
-        return b"".join(named_event({**event, "sequence_number": number}) for number, event in events)
-
     def counted(self, tokens: int) -> Mapping[str, object]:
         return {"object": "response.input_tokens", "input_tokens": tokens}
 
@@ -152,15 +140,6 @@ class ResponsesEndpoint(Endpoint):
         items = shown_items(said_in(response), earlier if keeps_text else ())
         shown = response_for_client(response, items, earlier)
         return data if shown == response else dump(shown).encode()
-
-
-def _events_of(response: Mapping[str, Any]) -> Iterator[Json]:
-    begun = {**response, "status": "in_progress", "output": [], "usage": None}
-    yield {"type": "response.created", "response": begun}
-    yield {"type": "response.in_progress", "response": begun}
-    for index, item in enumerate(objects_at(response, "output")):
-        yield from item_events(item, index)
-    yield {"type": f"response.{response['status']}", "response": response}
 
 
 RESPONSES_ENDPOINT = ResponsesEndpoint()

@@ -67,24 +67,6 @@ def items_in(response: object) -> Items:
     return objects_at(response, "output") if word_at(response, "status") in ("completed", "incomplete") else ()
 
 
-def item_events(item: Mapping[str, Any], index: int) -> Iterator[Json]:
-    """The events of one item, without their numbers in the stream."""
-    place = {"output_index": index}
-    yield {"type": "response.output_item.added", **place, "item": item}
-    if item.get("type") == "message":
-        yield from _text_events(item, place)
-    yield {"type": "response.output_item.done", **place, "item": item}
-
-
-def _text_events(item: Mapping[str, Any], place: Mapping[str, Any]) -> Iterator[Json]:
-    for number, part in enumerate(objects_at(item, "content")):
-        at = {**place, "item_id": item.get("id"), "content_index": number}
-        if not isinstance(part.get("text"), str):
-            continue
-        yield {"type": "response.output_text.delta", **at, "delta": part["text"], "logprobs": []}
-        yield {"type": "response.output_text.done", **at, "text": part["text"], "logprobs": []}
-
-
 # -- hidden calls ---------------------------------------------------------------------------------------------------
 
 
@@ -98,6 +80,16 @@ NOTHING_SAID: Json = {
     "status": "completed",
     "content": [{"type": "output_text", "text": NO_ANSWER, "annotations": [], "logprobs": []}],
 }
+
+
+def _silence(index: int) -> Iterator[Json]:
+    """The events of `NOTHING_SAID` at a place, without their numbers in the stream."""
+    place = {"output_index": index}
+    text = {**place, "item_id": NOTHING_SAID["id"], "content_index": 0, "logprobs": []}
+    yield {"type": "response.output_item.added", **place, "item": NOTHING_SAID}
+    yield {"type": "response.output_text.delta", **text, "delta": NO_ANSWER}
+    yield {"type": "response.output_text.done", **text, "text": NO_ANSWER}
+    yield {"type": "response.output_item.done", **place, "item": NOTHING_SAID}
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +272,7 @@ class ResponsesSplicer(Splicer[SaidItems]):
         if self.is_continued:
             return b""
         released, shown = self._released(), shown_items(self.said, self._earlier)
-        added = item_events(NOTHING_SAID, self._sent_items) if shown[-1:] == [NOTHING_SAID] else ()
+        added = _silence(self._sent_items) if shown[-1:] == [NOTHING_SAID] else ()
         written = b"".join([named_event({**event, "sequence_number": self._next_number()}) for event in added])
         last = self._numbered(event, lambda whole: response_for_client(whole, shown, self._earlier))
         return released + written + last

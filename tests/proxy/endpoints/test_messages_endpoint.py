@@ -10,7 +10,6 @@ import pytest
 
 from proxy.endpoints.endpoint import MalformedElement
 from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT as ENDPOINT
-from proxy.endpoints.messages.replies import StreamedMessage
 from proxy.endpoints.question import Question
 from proxy.endpoints.replies import ending, ending_in
 from proxy.endpoints.table import endpoint_at
@@ -89,27 +88,6 @@ def test_a_reply_without_hidden_calls_is_spliced_byte_for_byte(size: int) -> Non
     assert splicer.said.has_client_calls
 
 
-def test_a_message_becomes_the_stream_that_says_the_same() -> None:
-    written = ENDPOINT.as_events(json.dumps(MESSAGE).encode(), is_success=True)
-    assert written is not None
-    message = StreamedMessage()
-    for data in (line[6:] for line in written.split(b"\n") if line.startswith(b"data: ")):
-        message.add(json.loads(data))
-    assert (message.blocks, message.stop_reason, message.usage) == (CONTENT, "tool_use", USAGE)
-    assert message.is_over
-
-
-def test_an_error_in_one_piece_becomes_an_event_and_anything_else_nothing() -> None:
-    whole = error("No.", "api_error")
-    assert ENDPOINT.as_events(json.dumps(whole).encode(), is_success=False) == event_of(whole)
-    assert ENDPOINT.as_events(b"<html>", is_success=False) is None
-    assert ENDPOINT.as_events(b'{"object": "list"}', is_success=True) is None
-
-
-def event_of(body: Json) -> bytes:
-    return b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"
-
-
 @pytest.mark.parametrize("is_complete", [True, False])
 def test_the_ending_of_a_reply_is_that_of_its_text(is_complete: bool) -> None:
     said = "A long answer to a short question. " * 20
@@ -145,7 +123,7 @@ def test_each_error_has_a_kind_that_the_vendor_knows(ours: ProxyError, kind: str
     body = json.loads(ENDPOINT.error_body(ours))
     assert (body["type"], body["error"]["type"], body["error"]["code"]) == ("error", kind, ours.code)
     assert body["error"]["message"].endswith(ours.message)
-    assert ENDPOINT.error_event(ours, b"") == event_of(body)
+    assert ENDPOINT.error_event(ours, b"") == b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"
 
 
 def test_a_prompt_that_cannot_fit_is_refused_in_the_words_that_clients_compact_by() -> None:

@@ -115,24 +115,6 @@ def test_the_tool_of_the_proxy_is_not_among_the_tools_that_a_response_repeats(si
     assert whole == {**RESPONSE, "tools": TOOLS}
 
 
-def test_a_response_becomes_the_stream_that_says_the_same() -> None:
-    written = ENDPOINT.as_events(json.dumps(RESPONSE).encode(), is_success=True)
-    assert written is not None
-    seen = payloads(written)
-    assert [each["sequence_number"] for each in seen] == list(range(len(seen)))
-    assert [each["item"] for each in seen if each["type"] == "response.output_item.done"] == OUTPUT
-    assert seen[-1]["response"] == RESPONSE
-
-
-def test_an_error_in_one_piece_becomes_an_event_and_anything_else_nothing() -> None:
-    told = {"message": "No.", "type": "server_error", "param": None, "code": "no"}
-    written = ENDPOINT.as_events(json.dumps({"error": told}).encode(), is_success=False)
-    assert written is not None
-    assert payloads(written)[0]["error"] == told
-    assert ENDPOINT.as_events(b"<html>", is_success=False) is None
-    assert ENDPOINT.as_events(b'{"object": "list"}', is_success=True) is None
-
-
 def test_the_ending_of_a_reply_is_that_of_its_text() -> None:
     said = "A long answer to a short question. " * 20
     response = {**RESPONSE, "output": [{"id": "msg_1", **message(said)}]}

@@ -1,4 +1,4 @@
-"""What is sent to a client that waits for a stream, in which order, and when it ends."""
+"""When a client of a stream gets signs of life, and that they part no event."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 from starlette.types import Message
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
-from proxy.serving.keepalive import KeepAlive
+from proxy.serving.keepalive import KeepAlive, allows_beats
 from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio
@@ -54,9 +53,6 @@ class Client:
         async with self._changed:
             self._changed.notify_all()
 
-    def heads(self) -> list[Message]:
-        return [each for each in self.got if each["type"] == "http.response.start"]
-
     def beats(self) -> int:
         return sum(each.get("body") == BEAT for each in self.got)
 
@@ -68,50 +64,60 @@ class Client:
 
 async def a_while() -> None:
     """Waits until another keep-alive has sent three beats, so that any beat due before has been sent."""
-    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
-    keep_alive.start(client.send)
+    client = Client()
+    keep_alive = KeepAlive(client.send, SOON, BEAT)
+    await keep_alive.send(head())
     await client.until(lambda: client.beats() >= 3)
     await keep_alive.stop()
 
 
-async def test_a_reply_in_time_passes_message_by_message() -> None:
-    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, NEVER, lambda: BEAT)
-    send, messages = keep_alive.start(client.send), [head(), body(EVENT), body(EVENT), body(b"", more=False)]
+async def test_a_stream_without_pauses_passes_message_by_message() -> None:
+    client = Client()
+    keep_alive, messages = KeepAlive(client.send, NEVER, BEAT), [head(), body(EVENT), body(EVENT, more=False)]
     for each in messages:
-        await send(each)
-    await keep_alive.close()
+        await keep_alive.send(each)
+    await keep_alive.stop()
     assert client.got == messages
-    assert not keep_alive.has_sent_head
 
 
-async def test_a_head_and_beats_are_sent_until_the_first_byte_and_none_later() -> None:
-    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
-    send = keep_alive.start(client.send)
-    await client.until(lambda: client.beats() >= 2)
-    keep_alive.decision_headers = lambda: [("X-Condenser-Session", "late")]
-    await send(head(200, [*EVENTS, (b"x-request-id", b"1")]))
+async def test_nothing_is_sent_before_the_head() -> None:
+    client = Client()
+    keep_alive = KeepAlive(client.send, SOON, BEAT)
+    await a_while()
+    assert client.got == []
+    await keep_alive.send(head())
+    await keep_alive.send(body(EVENT, more=False))
+    assert client.got == [head(), body(EVENT, more=False)]
+
+
+async def test_beats_fill_each_pause_between_events_until_the_last() -> None:
+    client = Client()
+    keep_alive = KeepAlive(client.send, SOON, BEAT)
+    await keep_alive.send(head())
+    for part in (EVENT, EVENT[:-1], b"\n"):  # an event may end in two messages
+        told = client.beats()
+        if part != b"\n":
+            await client.until(lambda told=told: client.beats() > told)  # type: ignore[misc]
+        await keep_alive.send(body(part))
     told = client.beats()
     await client.until(lambda: client.beats() > told)
-    await send(body(EVENT))
+    await keep_alive.send(body(EVENT, more=False))
     length = len(client.got)
     await a_while()
     assert len(client.got) == length
-    await send(body(EVENT, more=False))
-    await keep_alive.close()
-    assert [each["status"] for each in client.heads()] == [200]
-    assert (b"x-condenser-action", b"pending") in client.got[0]["headers"]
-    assert client.text == EVENT + EVENT
-    assert not client.got[-1]["more_body"]
-
-
-async def test_beats_are_sent_after_the_replys_own_head_if_that_allows_them() -> None:
-    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
-    send = keep_alive.start(client.send)
-    await send(head())
-    await client.until(lambda: client.beats() >= 1)
-    await send(body(EVENT, more=False))
     assert client.got[0] == head()
-    assert not keep_alive.has_sent_head
+    assert client.text == EVENT * 3
+
+
+async def test_no_beat_parts_an_event() -> None:
+    client = Client()
+    keep_alive, halves = KeepAlive(client.send, SOON, BEAT), [body(EVENT[:3]), body(EVENT[3:], more=False)]
+    await keep_alive.send(head())
+    await keep_alive.send(halves[0])
+    length = len(client.got)
+    await a_while()
+    assert len(client.got) == length
+    await keep_alive.send(halves[1])
     assert client.text == EVENT
 
 
@@ -121,67 +127,42 @@ async def test_beats_are_sent_after_the_replys_own_head_if_that_allows_them() ->
         head(500),
         head(200, [(b"content-type", b"application/json")]),
         head(200, [*EVENTS, (b"content-encoding", b"br")]),
+        head(200, [*EVENTS, (b"Content-Length", b"9")]),
     ],
-    ids=["an error", "JSON", "packed"],
+    ids=["an error", "JSON", "packed", "of a known length"],
 )
 async def test_no_beats_are_sent_after_any_other_head(begun: Message) -> None:
-    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
-    send = keep_alive.start(client.send)
-    await send(begun)
+    client = Client()
+    keep_alive = KeepAlive(client.send, SOON, BEAT)
+    await keep_alive.send(begun)
     await a_while()
-    await send(body(b"{}", more=False))
+    await keep_alive.send(body(b"{}", more=False))
     assert client.got == [begun, body(b"{}", more=False)]
 
 
-async def test_whether_a_head_is_sent_is_decided_before_the_upstream_is_asked() -> None:
-    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, 0.0, lambda: BEAT)
-    send = keep_alive.start(client.send)
-    for _ in range(2):
-        await asyncio.sleep(0)  # the first sign of life is due, and its task has not begun
-    began = keep_alive.has_sent_head
-    keep_alive.waits_for_upstream = True
-    await a_while()
-    assert bool(client.heads()) is began
-    keep_alive.waits_for_upstream = False
-    await send(head())
-    await send(body(EVENT, more=False))
-    assert client.text == EVENT
+def test_an_encoding_that_changes_nothing_allows_beats() -> None:
+    assert allows_beats(200, [*EVENTS, (b"content-encoding", b"identity")])
 
 
-async def test_a_stopped_keep_alive_sends_no_beats() -> None:
-    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
-    send = keep_alive.start(client.send)
-    await keep_alive.stop()
-    await send(head())
-    await a_while()
-    await send(body(EVENT, more=False))
-    assert client.got == [head(), body(EVENT, more=False)]
-
-
-async def test_a_beat_that_is_held_up_is_sent_before_the_reply() -> None:
-    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
+async def test_a_beat_that_is_held_up_is_sent_once_and_before_the_reply() -> None:
+    client = Client()
+    keep_alive = KeepAlive(client.send, SOON, BEAT)
+    await keep_alive.send(head())
     client.flows.clear()
-    send = keep_alive.start(client.send)
-    await client.until(lambda: client.taking == 1)
-    sending = asyncio.ensure_future(send(head(500, [])))
+    await client.until(lambda: client.taking == 2)
+    await a_while()
+    assert client.taking == 2
+    sending = asyncio.ensure_future(keep_alive.send(body(EVENT, more=False)))
     client.flows.set()
     async with asyncio.timeout(BOUND):
         await sending
-        await send(body(b"", more=False))
-    assert len(client.heads()) == 1
-    assert client.heads() == client.got[:1]
-    assert b'"upstream_error"' in client.text
+    assert client.got == [head(), body(BEAT), body(EVENT, more=False)]
 
 
-@pytest.mark.parametrize("flowed", [b"", b"data: half"])
-async def test_a_stream_that_was_not_ended_is_ended_with_an_error_event(flowed: bytes) -> None:
-    client, keep_alive = Client(), KeepAlive(CHAT_ENDPOINT, SOON, lambda: BEAT)
-    send = keep_alive.start(client.send)
-    await client.until(lambda: client.beats() >= 1)
-    await send(head())
-    await send(body(flowed))
-    await keep_alive.close()
-    *_, last, rest = client.text.split(b"\n\n")
-    assert rest == b""
-    assert last.startswith(b'data: {"error":')
-    assert not client.got[-1]["more_body"]
+async def test_a_stopped_keep_alive_sends_no_beats() -> None:
+    client = Client()
+    keep_alive = KeepAlive(client.send, NEVER, BEAT)
+    await keep_alive.send(head())
+    await keep_alive.stop()
+    await a_while()
+    assert client.got == [head()]

@@ -31,7 +31,7 @@ def problems(**given: Any) -> list[str]:
         ("MARKS__TRIGGER", "1.5", "marks.trigger: must be less than or equal to 1, not '1.5'"),
         ("STORE__TTL", "0", "store.ttl: must be greater than 0, not '0'"),
         ("USAGE_PROBE", "perhaps", "usage_probe: must be a valid boolean, not 'perhaps'"),
-        ("KEEPALIVE", "pings", "keepalive: must be 'comment', 'chunk' or 'off', not 'pings'"),
+        ("REPORT_USAGE", "pings", "report_usage: must be 'forwarded' or 'original', not 'pings'"),
         ("UPSTREAM", "http://user:hunter2@h", "upstream: must be a table"),
         ("STORE", "somewhere", "store: must be a table ("),
         ("ADMIN", "hunter2secret", "admin: must be a table ("),
@@ -78,7 +78,14 @@ def test_a_secret_of_a_wrong_type_is_not_shown(key: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("value", ["redis://:hunter2@h:1", "user:hunter2@h", "sk-hunter2", "hunter2" * 20])
 def test_a_credential_that_stands_in_a_wrong_place_is_not_shown(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("PORT", "KEEPALIVE", "SESSIONS__HEADERS", "TENANT__TRUSTED_PROXIES", "MARKS__STEP", "STORE__URL"):
+    for variable in (
+        "PORT",
+        "REPORT_USAGE",
+        "SESSIONS__HEADERS",
+        "TENANT__TRUSTED_PROXIES",
+        "MARKS__STEP",
+        "STORE__URL",
+    ):
         monkeypatch.setenv(f"CONDENSER_{variable}", value.replace("/", ""))
     assert "hunter2" not in "\n".join(problems())
 
