@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 from proxy.endpoints.chat.replies import ANSWER
 from proxy.http.sse import EventReader, Events
@@ -146,9 +146,13 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
 }
 
 
-def texts(length: int) -> Iterator[str]:
-    """The texts: each piece repeated up to the length, behind each opening in turn; a long word; and many lines."""
-    for number, piece in enumerate(PIECES):
-        yield OPENINGS[number % len(OPENINGS)] + piece * (length // len(piece)) + ENDING
-    yield "a" * 10 * length
-    yield "Never do it.\n" * length
+def _form(opening: str, piece: str) -> Callable[[int], str]:
+    return lambda length: opening + piece * (length // len(piece)) + ENDING
+
+
+FORMS: tuple[Callable[[int], str], ...] = (
+    *(_form(OPENINGS[number % len(OPENINGS)], piece) for number, piece in enumerate(PIECES)),
+    lambda length: "a" * 10 * length,
+    lambda length: "Never do it.\n" * length,
+)
+"""Texts of a length: each piece repeated, behind each opening in turn; a long word; and many lines."""

@@ -1,59 +1,30 @@
-"""What clients and models write costs in proportion to its length, whatever it is: no text can hold up the others.
-
-A text that takes longer than `UNNOTICED` is compared with one of the same form and a quarter of its length. Work in
-proportion to the length takes 4 times as long for it and work for its square 16 times, at any length that takes much
-longer than the clock is exact, and on any machine: short texts tell them apart as well as long ones. The clock is that
-of the thread's own work; where it was disturbed, by a collection of garbage say, other lengths clear the text.
-"""
+"""What clients and models write costs in proportion to its length, whatever it is: no text can hold up the others."""
 
 from __future__ import annotations
 
 import re
-import time
-from collections.abc import Callable
 
 import pytest
 
 from strategies.core.ledger import MAX_CHARACTERS, NEWEST, OLDEST, worth_reading
 from strategies.core.rules import MAX_CHARACTERS as READ
 from strategies.core.rules import MAX_RULES, find_rules, merge_rules
-from tests.strategies.pathological import READERS, texts
-
-LENGTHS = (7_500, 7_450, 7_400)
-UNNOTICED = 0.02
-"""Seconds: work for the square of a length that takes no longer at 7,500 characters takes a third at 30,000."""
-MOST = 8
-"""How many times as long as a quarter of it a text may take."""
-
-
-def seconds(read: Callable[[str], object], text: str) -> float:
-    began = time.thread_time()
-    read(text)
-    return time.thread_time() - began
-
-
-def overlong(read: Callable[[str], object]) -> set[str]:
-    """How the texts begin that take out of proportion to their length, at each of the lengths."""
-    found: set[str] | None = None
-    for length in LENGTHS:
-        late = set()
-        for short, text in zip(texts(length // 4), texts(length), strict=True):
-            taken = seconds(read, text)
-            if taken > UNNOTICED and taken > MOST * seconds(read, short):
-                late.add(text[:30])
-        found = late if found is None else found & late
-        if not found:
-            break
-    return found or set()
+from tests.strategies.pathological import FORMS, READERS
+from tests.support.growth import grows_too_fast
 
 
 @pytest.mark.parametrize("area", READERS)
 def test_texts_of_any_form_are_read_in_time(area: str) -> None:
-    assert {name: late for name, read in READERS[area].items() if (late := overlong(read))} == {}
+    slow = {(name, made(8)) for name, read in READERS[area].items() for made in FORMS if grows_too_fast(read, made)}
+    assert not slow
 
 
 def test_work_for_the_square_of_a_length_would_be_seen() -> None:
-    assert "never [[[[" in {text[:10] for text in overlong(re.compile(r"\[[^]]*\]").findall)}
+    assert grows_too_fast(re.compile(r"\[[^]]*\]").findall, lambda length: "[" * length)
+
+
+def test_work_in_proportion_to_the_length_is_passed() -> None:
+    assert not grows_too_fast(re.compile(r"\[").findall, lambda length: "[" * 100 * length)
 
 
 def test_of_a_message_that_is_far_too_long_its_beginning_and_its_end_are_read_for_rules() -> None:
