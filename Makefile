@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 CLIENTS := tests/clients/node tests/clients/resend/node
+AGENTS := tests/clients/agents
 UPSTREAM ?=
 ARGS ?=
 
@@ -19,15 +20,16 @@ MAKEFLAGS += --no-print-directory
 # dev holds base, so where it is installed it does for both.
 INSTALLED = $(VENV)/.stamp-$(firstword $(foreach each,$(1),$(if $(wildcard $(VENV)/.stamp-$(each)),$(each))) $(lastword $(1)))
 
-# Where npm and a lock file are, the Node client is installed too; its tests say that they skip elsewhere.
-NODE_READY := $(if $(shell command -v npm),$(foreach each,$(CLIENTS),$(if $(wildcard $(each)/package-lock.json),$(each)/node_modules/.package-lock.json)))
+# Where npm is, the Node clients are installed too, and for `make test` the coding agents (800 MB); their tests say that
+# they skip elsewhere.
+locked_by_npm = $(if $(shell command -v npm),$(foreach each,$(1),$(if $(wildcard $(each)/package-lock.json),$(each)/node_modules/.package-lock.json)))
 
 .PHONY: help setup demo serve test check-lint format bench eval torture redis ranks lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(VENV)/.stamp-dev ranks $(NODE_READY) ## everything to develop and test with, in .venv
+setup: $(VENV)/.stamp-dev ranks $(call locked_by_npm,$(CLIENTS)) ## everything to develop and test with, in .venv
 
 demo: $(call INSTALLED,dev base) ranks ## show what the proxy does, without a key or a model (ARGS=...)
 	@$(BIN)/condenser demo $(ARGS)
@@ -35,7 +37,7 @@ demo: $(call INSTALLED,dev base) ranks ## show what the proxy does, without a ke
 serve: $(call INSTALLED,dev base) ranks ## run the proxy (UPSTREAM=... ARGS=...)
 	@$(BIN)/condenser serve $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
-test: setup redis chromium check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
+test: setup redis chromium $(call locked_by_npm,$(AGENTS)) check-lint ## the whole check: lint, types, tests (ARGS=... for pytest)
 	@$(BIN)/python -m pytest -n auto --dist loadfile $(ARGS)
 
 check-lint: setup ## ruff and mypy
@@ -59,8 +61,8 @@ torture: setup redis ## the slow and violent tests (ARGS=... for pytest)
 chromium: | $(VENV)/.stamp-dev
 	@sh deploy/ensure_chromium.sh
 
-redis:
-	@sh deploy/ensure_redis.sh
+redis: | $(VENV)/.stamp-venv
+	@sh deploy/ensure_redis.sh $(VENV)
 
 # Verifies the files that are there and fetches only what is missing.
 ranks: | $(VENV)/.stamp-venv
@@ -102,7 +104,8 @@ lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade tak
 	@$(LOCK) pyproject.toml --extra dev -c requirements/base.txt -o requirements/dev.txt
 	@$(LOCK) requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	@$(LOCK) requirements/lock.in -o requirements/lock.txt
+	@$(LOCK) --no-deps requirements/redis.in -o requirements/redis.txt
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) .venv-* $(addsuffix /node_modules,$(CLIENTS)) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* $(addsuffix /node_modules,$(CLIENTS) $(AGENTS)) dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

