@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,15 +16,13 @@ from typing import Any
 
 import pytest
 
+from tests.clients import agents
 from tests.http.test_messages import SUMMARY
 from tests.support.messages_upstream import MESSAGES, StrictMessages, text, thinking, tool_use
 from tests.support.proxy import Proxy, proxying
 
-CLAUDE = shutil.which("claude")
-pytestmark = pytest.mark.skipif(
-    CLAUDE is None,
-    reason="Claude Code is NOT TESTED: needs `claude` on the path (npm install -g @anthropic-ai/claude-code)",
-)
+CLAUDE = agents.command("claude", "@anthropic-ai/claude-code/cli-wrapper.cjs")
+pytestmark = pytest.mark.skipif(not CLAUDE, reason="Claude Code is NOT TESTED: needs npm and `make setup`")
 
 WINDOW, ROUNDS = 64_000, 40
 TASK = "Count in many steps. Keep rule ALPHA-77 in mind."
@@ -61,7 +58,7 @@ def run(proxy: Proxy, folder: Path) -> str:
     mine = {"HOME": str(home), "ANTHROPIC_BASE_URL": proxy.url, "ANTHROPIC_API_KEY": "k", "IS_SANDBOX": "1"}
     options = ["--model", "claude-opus-4-8", "--dangerously-skip-permissions", "--max-turns", str(2 * ROUNDS)]
     done = subprocess.run(
-        [str(CLAUDE), "-p", TASK, *options],
+        [*CLAUDE, "-p", TASK, *options],
         cwd=work,
         env={**os.environ, **mine, "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"},
         stdin=subprocess.DEVNULL,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,14 +14,13 @@ from typing import Any
 
 import pytest
 
+from tests.clients import agents
 from tests.http.test_responses import SUMMARY
 from tests.support.proxy import Proxy, proxying
 from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message, reasoning
 
-CODEX = shutil.which("codex")
-pytestmark = pytest.mark.skipif(
-    CODEX is None, reason="the Codex CLI is NOT TESTED: needs `codex` on the path (npm install -g @openai/codex)"
-)
+CODEX = agents.command("codex", "@openai/codex/bin/codex.js")
+pytestmark = pytest.mark.skipif(not CODEX, reason="the Codex CLI is NOT TESTED: needs npm and `make setup`")
 
 WINDOW, ROUNDS = 32_000, 40
 TASK = "Review all modules in src one after the other. Keep rule ALPHA-77 in mind."
@@ -72,7 +70,7 @@ def run(proxy: Proxy, folder: Path, **provider: object) -> str:
     # The folder is the test's own, and the commands are those of the script above.
     options = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox", "-C", str(work), "-o", str(last)]
     done = subprocess.run(
-        [str(CODEX), "exec", *options, TASK],
+        [*CODEX, "exec", *options, TASK],
         env={**os.environ, "CODEX_HOME": str(home), "OPENAI_API_KEY": "k"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
