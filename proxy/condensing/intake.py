@@ -15,7 +15,7 @@ from operator import attrgetter
 from time import perf_counter
 
 from proxy.condensing.account import Timing
-from proxy.condensing.context import RequestContext
+from proxy.condensing.context import RequestContext, fold_view
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Basis, Policies
 from proxy.condensing.restoring import Restorer
@@ -29,9 +29,10 @@ from proxy.sessions.recognition import Identity, Recogniser
 from proxy.store.access import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.condensation import standing_condensations
+from strategies.core.condensation import Condensation, standing_condensations
 from strategies.core.economics import advise, condensing_of, follow
 from strategies.core.messages import Role
+from strategies.core.protocol import Triggering
 from strategies.core.replay import JUDGED, prepared_in
 from strategies.core.view import item_for
 
@@ -230,12 +231,24 @@ def _needs_counts(context: RequestContext) -> bool:
     """Whether an estimate is not enough.
 
     An estimate cannot show how much smaller a judged record makes the view, which pinned messages fit into their share,
-    or what a condensation that a person wishes for must reach; and under `auto` the trigger may be below all marks.
+    or what a condensation must reach that a person wishes for, or that a stage's own trigger asks for; and under `auto`
+    the trigger may be below all marks.
     """
     stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
     if context.policy.economy == "auto" or context.wish is not None or (known and context.recognised.pins):
         return True
-    if stage is None or stage.inline:
-        return stage is not None
+    if stage is not None and stage.inline:
+        return True
     in_use = next(iter(standing_condensations(known, digests)), None)
-    return any(record.trigger == JUDGED for record in prepared_in(known, digests, in_use))
+    if _is_any_due(context, in_use):
+        return True
+    return stage is not None and any(record.trigger == JUDGED for record in prepared_in(known, digests, in_use))
+
+
+def _is_any_due(context: RequestContext, in_use: Condensation | None) -> bool:
+    """Whether a stage has a trigger of its own and the view with the condensation in use has reached it."""
+    budget, stages = context.policy.budget, [each for each in context.policy.stages if isinstance(each, Triggering)]
+    if budget is None or not stages:
+        return False
+    view = fold_view(context, in_use)
+    return any(each.is_due(view, budget) for each in stages)

@@ -198,6 +198,15 @@ def test_a_preparation_that_fails_is_not_tried_again_for_many_short_messages() -
         assert len(stage.summaries) == 1
 
 
+def test_many_short_messages_are_condensed_in_a_large_window() -> None:
+    with staged(window=128_000, strategy="semantic") as stage:
+        for rounds, action in ((49, "passed"), (50, "passed"), (51, "condensed"), (52, "replayed")):
+            answer = stage.ask(chat(rounds, words=12), asked(session="s"))
+            stage.proxy.quiet()
+            assert answer.header("x-condenser-action") == action
+            assert len(stage.summaries) == (rounds > 49)
+
+
 def test_with_background_off_nothing_is_prepared() -> None:
     with staged(strategy="half-window", background="off") as stage:
         talk(stage, PAST_PREPARE)
