@@ -21,6 +21,7 @@ class Reason(StrEnum):
     REVERTED = "reverted"
     NOT_PREPARED = "not-prepared"
     AWAITING_VERDICT = "awaiting-verdict"
+    NO_VERDICT = "no-verdict"
     AWAITING_PAYBACK = "awaiting-payback"
     NO_PROGRESS = "no-progress"
     NO_ROOM = "no-room"

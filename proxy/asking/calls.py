@@ -6,7 +6,8 @@ used from then on. `read_completion` reads the answer; it relies on no member be
 
 `poll` asks for votes until their outcome is decided; `strategies.core.effects` says which votes count and what decides.
 The votes of one round are asked for at the same time. As soon as the outcome is decided, calls that are still running
-are cancelled, which closes their connections. A failed call is a vote that does not count, and is not repeated.
+are cancelled, which closes their connections. A failed call is a vote that does not count, and is not repeated. If the
+first three answers are no votes, no more are asked for.
 """
 
 from __future__ import annotations
@@ -41,6 +42,10 @@ EMBEDDINGS = "embeddings"
 """The name under which the cost of embeddings is reported."""
 EMBEDDINGS_PATH = "/v1/embeddings"
 _MAX_NUMBER = 1e30  # of a number in a vector
+_MOST_UNREADABLE = 3
+"""This many first answers without a vote end a round."""
+_UNANSWERED = (LIMIT_REFUSED, PREEMPTED)
+"""Failures of calls that tell nothing of how a judge answers."""
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
 """If a call cannot begin for one of these reasons, the next one cannot either."""
 
@@ -228,19 +233,29 @@ async def poll(ballot: Ballot, roles: Roles, caller: Caller, asking: Asking) -> 
 
     polls = Polls(ballot.k, ballot.max_attempts)
     at_once = ballot.at_once and endpoint_for(roles[ballot.role], caller).gives_several_answers
-    while (wanted := polls.start_calls()) and not any(vote.error in _HOPELESS for vote in polls.votes):
+    # One call for all votes is one answer.
+    most = _MOST_UNREADABLE + (ballot.k - 1 if at_once else 0)
+    while not (any(vote.error in _HOPELESS for vote in polls.votes) or _is_unreadable(polls.votes, most)):
+        if not (wanted := polls.start_calls()):
+            break
         calls = [asyncio.ensure_future(cast(n)) for n in ([wanted] if at_once else [1] * wanted)]
         try:
             for ended in asyncio.as_completed(calls):
                 for vote in await ended:
                     polls.add_vote(vote)
-                if polls.is_decided:
+                if polls.is_decided or _is_unreadable(polls.votes, most):
                     break
         finally:
             for call in calls:
                 call.cancel()
             await asyncio.gather(*calls, return_exceptions=True)
     return Votes(tuple(polls.votes), account.calls, account.tokens)
+
+
+def _is_unreadable(votes: Sequence[Vote], most: int) -> bool:
+    """Whether the first `most` answers are no votes."""
+    answers = [vote for vote in votes if vote.error not in _UNANSWERED]
+    return len(answers) >= most and all(vote.yes is None for vote in answers)
 
 
 def _votes_in(reply: Completion | Failure, n: int) -> list[Vote]:

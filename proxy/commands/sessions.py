@@ -245,10 +245,8 @@ def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
         yield ""
         yield from _telemetry_lines("judging: ", session["judging"])
     for verdict in session["verdicts"]:
-        yield (
-            f"verdict {'YES' if verdict['yes'] else 'NO'} on {verdict['count']} messages"
-            f" of {verdict['tokens']:,} tokens, {_moment(verdict['at'])}"
-        )
+        judged = f"{verdict['count']} messages of {verdict['tokens']:,} tokens"
+        yield f"{_verdict_words(verdict)} on {judged}, {_moment(verdict['at'])}"
         yield from _vote_lines(verdict["metadata"])
     if failed := session["failed_try"]:
         wanted = " after a judge's YES" if failed["judged"] else ""
@@ -256,6 +254,12 @@ def _judging_lines(session: Mapping[str, Any]) -> Iterator[str]:
             f"no record{wanted} on branch {failed['branch']}: {failed['reason']}, with {failed['tokens']:,} tokens,"
             f" {_moment(failed['at'])}"
         )
+
+
+def _verdict_words(verdict: Mapping[str, Any]) -> str:
+    if verdict["yes"] is None:
+        return f"no verdict (0 of {len(verdict['metadata'].get(VOTES, ()))} votes readable)"
+    return f"verdict {'YES' if verdict['yes'] else 'NO'}"
 
 
 def _message_lines(messages: Sequence[Any], session: Mapping[str, Any], branch: str) -> Iterator[str]:

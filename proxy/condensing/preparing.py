@@ -174,7 +174,7 @@ class Preparer:
 
     async def vote(self, stage: Judging, base: Replayed, context: RequestContext, caller: Caller) -> VoteRound:
         """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
-        if context.allowance_after_votes(self.allowance) <= context.spent(ON_EMBEDDINGS):
+        if stage.is_bound and context.allowance_after_votes(self.allowance) <= context.spent(ON_EMBEDDINGS):
             return VoteRound(None, NO_ALLOWANCE)
         view, now = base.view, asyncio.get_running_loop().time()
         work = context.shared_work_id("vote", view.transcript.digests[-1], base.applied_id)
@@ -195,8 +195,10 @@ class Preparer:
             # A defect in a judge costs its verdict, nothing else.
             _log.exception("a judge failed")
             return VoteRound(None, "internal-error")
+        if verdict.failure:
+            _log.warning("judges gave no verdict: %s", verdict.failure)
         kept = verdict if self.keeps_text else replace(verdict, metadata=_without_reasoning(verdict.metadata))
-        return VoteRound(kept, tokens=tokens)
+        return VoteRound(kept, verdict.failure, tokens)
 
     async def _note_round(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
         """Stores in the session a verdict on a view, or why there is none; a missing verdict creates no session."""

@@ -78,8 +78,15 @@ def why_no_record(decision: Decision, context: RequestContext) -> str:
 
 def why_not_prepared(decision: Decision, context: RequestContext) -> str:
     """Why a view at the trigger is not condensed although a model could do it."""
-    reason = why_no_record(decision, context)
-    return reason or (Reason.AWAITING_VERDICT if context.policy.judging else Reason.NOT_PREPARED)
+    if reason := why_no_record(decision, context):
+        return reason
+    stage, session = context.policy.judging, context.session_facts(context.request.received_at)
+    if stage is None:
+        return Reason.NOT_PREPARED
+    known = (verdict for verdict in reversed(session.verdicts) if verdict.applies_to(context.history.digests))
+    last = next(known, None)
+    is_none_due = not (stage.inline or context.policy.prepares) or stage.has_judged_enough(decision.view, session)
+    return Reason.NO_VERDICT if is_none_due or (last is not None and last.failure) else Reason.AWAITING_VERDICT
 
 
 def still_required(decision: Decision, context: RequestContext) -> Requirement | None:

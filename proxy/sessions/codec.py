@@ -124,12 +124,14 @@ def encode_verdict(verdict: Verdict) -> dict[str, Any]:
         "at": verdict.voted_at,
         "metadata": verdict.metadata,
         "earlier": [digest.hex() for digest in verdict.earlier_digests],
+        "failure": verdict.failure,
     }
 
 
 def _verdict(row: Mapping[str, Any]) -> Verdict:
     digest, earlier = bytes.fromhex(row["digest"]), tuple(map(bytes.fromhex, row.get("earlier", ())))
-    return Verdict(row["yes"], digest, row["count"], row["tokens"], row["at"], row.get("metadata", {}), earlier)
+    told = row["yes"], digest, row["count"], row["tokens"], row["at"], row.get("metadata", {}), earlier
+    return Verdict(*told, row.get("failure", ""))
 
 
 def record_name(digest: bytes, depth: int) -> str:

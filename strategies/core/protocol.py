@@ -29,7 +29,8 @@ Steps = Generator[tuple[Effect, ...], tuple[Result, ...], Plan]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    yes: bool
+    yes: bool | None
+    """None if no vote could be read, so that there is no verdict."""
     digest: bytes
     """The chain digest at the end of the transcript that was judged."""
     message_count: int
@@ -39,6 +40,8 @@ class Verdict:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     earlier_digests: tuple[bytes, ...] = ()
     """The chain digests just before `digest`, newest first: one for each message that a client may rewrite later."""
+    failure: str = ""
+    """Why there is no verdict, as a kebab-case word; "" if there is one."""
 
     def applies_to(self, digests: Sequence[bytes]) -> bool:
         return 0 < self.message_count <= len(digests) and digests[self.message_count - 1] == self.digest
@@ -129,6 +132,15 @@ class Judging(ABC):
     @abstractmethod
     def inline(self) -> bool:
         """Whether votes are held before forwarding instead of after the reply."""
+
+    @property
+    @abstractmethod
+    def is_bound(self) -> bool:
+        """Whether the session's allowance bounds what votes may spend."""
+
+    @abstractmethod
+    def has_judged_enough(self, view: View, session: SessionFacts) -> bool:
+        """Whether no vote will be held on this history any more."""
 
     @abstractmethod
     def skip_reason(self, view: View, budget: Budget, session: SessionFacts) -> str:

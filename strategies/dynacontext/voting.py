@@ -7,14 +7,14 @@ vote is held before there is something new to judge, or if a YES could change no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from strategies.core.budget import Budget
 from strategies.core.condensation import standing_condensations
-from strategies.core.effects import Ballot, Tally, Vote, Votes, tally
+from strategies.core.effects import Ballot, Failure, Tally, Vote, Votes, tally
 from strategies.core.errors import StrategyError
 from strategies.core.history import WIDEST, as_text, break_fences, originals
-from strategies.core.messages import Role
 from strategies.core.protocol import Judging, Polling, SessionFacts, Verdict
 from strategies.core.replacement import previous_text
 from strategies.core.replay import JUDGED
@@ -45,15 +45,21 @@ class Voting(Judging):
     def inline(self) -> bool:
         return self.options.judge == "inline"
 
+    @property
+    def is_bound(self) -> bool:
+        return self.options.mode != "refer"
+
+    def has_judged_enough(self, view: View, session: SessionFacts) -> bool:
+        standing = standing_condensations(session.condensations, view.transcript.digests)
+        return sum(made.trigger == JUDGED for made in standing) >= self.options.max_branches
+
     def skip_reason(self, view: View, budget: Budget, session: SessionFacts) -> str:
         chain, digests = view.transcript.chain, view.transcript.digests
         if turns_since_reset(view) < self.options.early_turns + 1:
             return "early-turns"
-        rounds_since = sum(message.role is Role.ASSISTANT for message in chain[view.covered_count :])
-        if view.replacement is not None and rounds_since <= _ROUNDS_TO_COOL_DOWN:
+        if view.replacement is not None and sum(_rounds_since_head(view)) <= _ROUNDS_TO_COOL_DOWN:
             return "cool-down"
-        branches = sum(made.trigger == JUDGED for made in standing_condensations(session.condensations, digests))
-        if branches >= self.options.max_branches:
+        if self.has_judged_enough(view, session):
             return "max-branches"
         last = last_vote(view, session)
         if last and last.message_count == len(chain) and last.applies_to(digests):
@@ -66,7 +72,7 @@ class Voting(Judging):
         return "" if _can_shrink(view, budget, self.options) else "cannot-shrink"
 
     def judge(self, view: View, budget: Budget, session: SessionFacts) -> Polling:
-        """Asks for one ballot on as much of the view's compact history as fits. Judges out of reach count as NO."""
+        """Asks for one ballot on as much of the view's compact history as fits; without a vote there is no verdict."""
         system, counter, options = prompt("judge"), view.counter, self.options
         earlier = previous_text(view)
         before = f"<earlier_record>\n{break_fences(earlier)}\n</earlier_record>\n\n" if earlier else ""
@@ -85,7 +91,11 @@ class Voting(Judging):
         outcome, digests = tally(votes, options.voting_k), view.transcript.digests
         digest, *rewritten = reversed(digests[-1 - _REWRITTEN :] or [b""])
         metadata = _metadata(view, votes, outcome)
-        return Verdict(outcome.yes, digest, len(digests), view.tokens, session.now, metadata, tuple(rewritten))
+        verdict = Verdict(outcome.yes, digest, len(digests), view.tokens, session.now, metadata, tuple(rewritten))
+        if outcome.valid:
+            return verdict
+        errors = [vote.error for vote in votes] or [result.reason if isinstance(result, Failure) else "no-votes"]
+        return replace(verdict, yes=None, failure=f"judge-{errors[0]}")
 
     def state(self, view: View, session: SessionFacts, skipped: str) -> Mapping[str, Any]:
         """The `dynacontext_state` of the source documents."""
@@ -123,20 +133,28 @@ def _metadata(view: View, votes: Sequence[Vote], outcome: Tally) -> dict[str, An
 
 
 def turns_since_reset(view: View) -> int:
-    """User turns since the start, or since the request for which the newest replacement was made.
+    """Turns since the start, or since the request for which the newest replacement was made.
 
-    A replacement is followed by the round that was the newest at that request. A question right after that round was
-    already waiting then, so it does not count as a new turn. Without such a question, a turn was under way at that
-    request, and it counts as the first.
+    A turn is the agent's, because a task may have one user message only: each finished user turn counts one, and so
+    does each round of the user turn that goes on, with the reply that is about to come. A replacement is followed by
+    the round that was the newest at that request, which does not count. Neither does a question right after that round,
+    because it was already waiting then.
     """
-    chain = view.transcript.chain
+    first, *turns = _rounds_since_head(view)
     if view.replacement is None:
-        return sum(message.role is Role.USER for message in chain)
-    later = [message.role for message in chain[view.covered_count :]]
-    users = later.count(Role.USER)
-    first = later.index(Role.USER) if users else len(later)
-    was_waiting = users > 0 and later[:first].count(Role.ASSISTANT) <= 1
-    return users - 1 if was_waiting else users + 1
+        return len(turns) + sum(turns[-1:])
+    if not turns:
+        return max(first - 1, 0)
+    was_waiting = first <= 1
+    return len(turns) + turns[-1] + (-1 if was_waiting else 1)
+
+
+def _rounds_since_head(view: View) -> list[int]:
+    """How many rounds after the head each user turn has; first those before the first user message after the head."""
+    turns, start = view.structure.turns, view.head_size
+    later = [turn for turn in turns if turn.end > start]
+    rounds = [sum(span.start >= start for span in turn.rounds) for turn in later]
+    return rounds if later and (later[0].user is None or later[0].start < start) else [0, *rounds]
 
 
 def last_vote(view: View, session: SessionFacts) -> Verdict | None:

@@ -23,6 +23,7 @@ from tests.support.stage import (
     SUMMARY,
     Message,
     Stage,
+    agent,
     asked,
     body_of,
     chat,
@@ -154,6 +155,62 @@ def test_the_trigger_mark_condenses_nothing_under_a_judge_and_says_so() -> None:
         assert int(answer.header("x-condenser-tokens-before") or 0) > WINDOW * 7 // 8 * 0.85
         assert answer.header("x-condenser-action") == "passed"
         assert answer.header("x-condenser-reason") == "awaiting-verdict"
+
+
+PAST_TRIGGER = WINDOW * 7 // 8 * 9 // 10 // 320
+
+
+def garbage(exchange: Exchange) -> Reply:
+    return summary("I think so, yes.") if is_vote(exchange) else error(500)
+
+
+@pytest.mark.parametrize(
+    ("answers", "failure", "rounds", "reason"),
+    [
+        (garbage, "judge-no-decision", PAST_TRIGGER, "no-verdict"),
+        # Below `prepare`: after a 429 a preparation would wait for half a minute.
+        (lambda _exchange: error(429), "judge-rate-limited", TURNS, "below-marks"),
+    ],
+)
+def test_three_unreadable_answers_end_a_round_without_a_verdict(
+    answers: Any, failure: str, rounds: int, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with on_file(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=answers) as stage:
+        talk(stage, rounds)
+        stage.proxy.quiet()
+        assert 3 <= len(stage.votes) <= 5
+        session = shown(stage, tmp_path)
+        assert session["judging"]["last_skip_reason"] == failure
+        assert [(each["yes"], each["failure"]) for each in session["verdicts"]] == [(None, failure)]
+        assert any(line.startswith("no verdict (0 of 3 votes readable) on ") for line in lines_of(session))
+        assert not any("verdict NO" in line for line in lines_of(session))
+        assert f"judges gave no verdict: {failure}" in caplog.text
+        assert talk(stage, rounds).header("x-condenser-reason") == reason
+
+
+@pytest.mark.parametrize("settings", [{"dynacontext": {"max_branches": 0}}, {"background": "off"}])
+def test_no_verdict_is_awaited_where_none_can_come(settings: dict[str, Any]) -> None:
+    with judged(**settings) as stage:
+        answer = talk(stage, PAST_TRIGGER)
+        assert answer.header("x-condenser-reason") == "no-verdict"
+
+
+def test_an_agent_with_one_prompt_is_judged() -> None:
+    with judged() as stage:
+        for rounds in range(12):
+            stage.ask(agent(rounds, lines=40), asked(session="s"))
+            stage.proxy.quiet()
+        assert stage.votes
+        assert is_condensed(stage)
+
+
+def test_in_mode_refer_votes_are_held_at_every_turn() -> None:
+    no = vote("NO")
+    with judged(lambda exchange: no if is_vote(exchange) else error(500), background={"allowance": 0.0}) as stage:
+        for turn in range(3, 19):
+            talk(stage, turn, options("mode=refer"))
+            stage.proxy.quiet()
+        assert len({json.dumps(each.json()["messages"]) for each in stage.votes}) == 16
 
 
 def test_the_hard_limit_takes_what_was_prepared_for_it() -> None:

@@ -69,9 +69,18 @@ def grown(record: Condensation, bodies: list[Body]) -> View:
 @pytest.mark.parametrize(("early_turns", "first_voted"), [(0, 1), (1, 2), (2, 3), (5, 6)])
 def test_no_vote_is_held_before_one_turn_more_than_early_turns(early_turns: int, first_voted: int) -> None:
     for turns in range(1, 9):
-        bodies = [*chat(turns, size=100)[:-1], *step(1, 100), *step(2)]
-        reason = skips(view_of(bodies), early_turns=early_turns)
-        assert reason == ("early-turns" if turns < first_voted else "")
+        reason = skips(view_of(chat(turns - 1, size=400)), early_turns=early_turns)
+        assert (reason == "early-turns") == (turns < first_voted)
+        assert reason == "" or turns < max(first_voted, 3)
+
+
+def test_each_round_of_an_open_turn_counts_as_a_turn() -> None:
+    for rounds in range(8):
+        view = view_of(agent(rounds, size=200))
+        assert strategy().state(view, SessionFacts(), "")["turns_since_reset"] == rounds + 1
+        assert (skips(view, early_turns=3) == "early-turns") == (rounds < 3)
+    view = view_of([*agent(8), assistant("Done."), user("Now the lexer."), *step(9)])
+    assert strategy().state(view, SessionFacts(), "")["turns_since_reset"] == 3
 
 
 @pytest.mark.parametrize(("early_turns", "first_voted"), [(0, 2), (1, 2), (2, 3), (4, 5)])
@@ -88,14 +97,15 @@ def test_early_turns_count_again_from_a_replacement(early_turns: int, first_vote
             assert reason == ("cool-down" if early_turns == 0 else "early-turns")
 
 
-def test_a_turn_that_goes_on_after_a_replacement_counts_as_the_first() -> None:
+def test_rounds_after_a_replacement_count_as_turns() -> None:
     bodies = agent(8, size=100)
     record = condensed(bodies)
     bodies += [*step(8, 100)]
     assert skips(grown(record, bodies), early_turns=0) == "cool-down"
-    bodies += [*step(9, 100)]
-    assert skips(grown(record, bodies), early_turns=0) == ""
     assert skips(grown(record, bodies)) == "early-turns"
+    bodies += [*step(9, 100)]
+    assert skips(grown(record, bodies)) == ""
+    assert skips(grown(record, bodies), early_turns=2) == "early-turns"
     bodies += [assistant("Done."), user("Now the lexer.")]
     assert strategy().state(grown(record, bodies), SessionFacts(), "")["turns_since_reset"] == 2
     assert skips(grown(record, bodies)) == ""
@@ -301,10 +311,17 @@ def test_a_verdict_says_what_it_is_about_and_has_the_documents_fields() -> None:
     }
 
 
-@pytest.mark.parametrize("result", [Failure("unreachable"), Votes(()), Votes((Vote(None, error="empty"),) * 15)])
-def test_judges_that_cannot_be_reached_or_read_have_said_no(result: Result) -> None:
+@pytest.mark.parametrize(
+    ("result", "failure"),
+    [
+        (Failure("unreachable"), "judge-unreachable"),
+        (Votes(()), "judge-no-votes"),
+        (Votes((Vote(None, error="empty"),) * 3), "judge-empty"),
+    ],
+)
+def test_without_a_readable_vote_there_is_no_verdict(result: Result, failure: str) -> None:
     found = judged(view_of(chat(4)), result)
-    assert not found.yes
+    assert (found.yes, found.failure) == (None, failure)
     assert found.metadata["judge_metadata"]["valid_votes"] == 0
 
 
