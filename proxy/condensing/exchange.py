@@ -54,7 +54,7 @@ from proxy.overflow import Refusal, RefusedPart
 from proxy.overflow.wording import MIN_WINDOW
 from proxy.quoting import label
 from proxy.reasons import Reason
-from proxy.reply.opening import OpenedReply, is_unreadable_refusal, open_reply
+from proxy.reply.opening import OpenedReply, open_reply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.searching.joining import SendBody
@@ -114,7 +114,6 @@ class Exchange:
         """The attempt that is sent, or was sent last."""
         self._anchor: Anchor | None = None
         self._ending = ""
-        self._wants_unencoded = False
 
     # -- decide --------------------------------------------------------------------------------------
 
@@ -157,7 +156,7 @@ class Exchange:
     def reads_reply(self) -> bool:
         """Whether the reply is read or edited, so that it must have no content encoding."""
         attempt = self._attempt
-        return self.captures or bool(attempt.rounds or attempt.decision.probed or self._wants_unencoded)
+        return self.captures or bool(attempt.rounds or attempt.decision.probed)
 
     @property
     def captures(self) -> bool:
@@ -214,17 +213,10 @@ class Exchange:
         return answer.reply
 
     async def _send_once(self, send_body: SendBody) -> OpenedReply:
-        """Sends the attempt, and opens the reply if it may be a refusal; raises `UpstreamUnavailable`.
-
-        If an error cannot be read, the request is sent once more without accepting content encodings. That costs a
-        round trip; refusing encodings beforehand would cost normal replies theirs.
-        """
+        """Sends the attempt, and opens the reply if it may be a refusal; raises `UpstreamUnavailable`."""
         attempt, decision, started = self._attempt, self._attempt.decision, perf_counter()
         reply = await send_body(decision.body)
         is_error = reply.status >= HTTPStatus.BAD_REQUEST
-        if is_error and attempt.rewritable and is_unreadable_refusal(reply):
-            self._wants_unencoded = True
-            reply = await replace_refused(reply, send_body(decision.body)) or reply
         # No window is so small that a shorter prompt is refused for its length.
         is_long = decision.forwarded_tokens >= MIN_WINDOW
         is_ours = attempt.rounds is not None or decision.view.is_changed or decision.probed

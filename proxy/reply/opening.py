@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
-from proxy.http.headers import decoded, decoder_for, encoding_of, is_event_stream
+from proxy.http.encodings import decoded
+from proxy.http.headers import is_event_stream
 from proxy.overflow import Refusal, is_error_body, recognise
 from proxy.upstream import UpstreamReply
 from proxy.values import json_or_none
@@ -26,7 +27,6 @@ from proxy.values import json_or_none
 MAX_HELD = 256 * 1024  # bytes
 MAX_SECONDS = 10.0  # seconds
 GREETING_HELD = 0.25  # seconds
-_REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
 _EVENT = re.compile(rb"(?:(?:(?::|event:)[^\r\n]*)?(?>\r\n|\r|\n))*data:(?P<data>[^\r\n]*)(?>\r\n|\r|\n){2}")
 """The next event of a stream, if it is one line of data, with its name and the comments before it."""
 _ERROR = b'"error"'
@@ -140,11 +140,6 @@ async def open_reply(endpoint: Endpoint, reply: UpstreamReply) -> OpenedReply:
         return OpenedReply(buffered)
     is_error = reply.status >= HTTPStatus.BAD_REQUEST or is_error_body(body, answer=endpoint.answer)
     return OpenedReply(buffered, recognise(reply.status, body, answer=endpoint.answer), body if is_error else b"")
-
-
-def is_unreadable_refusal(reply: UpstreamReply) -> bool:
-    """Whether an error that may refuse a request has an encoding that cannot be decoded here, such as br or zstd."""
-    return reply.status in _REFUSING and decoder_for(encoding_of(reply.headers)) is None
 
 
 async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import Capture, Items, Usage, ending_in, usage_in, with_prompt_tokens
-from proxy.http.headers import Decoder, Headers, decoder_for, encoding_of, is_event_stream
+from proxy.http.encodings import Decoder, NotDecodable, decoder_for
+from proxy.http.headers import Headers, encoding_of, is_event_stream
 from proxy.http.sse import EventReader, LineSplitter
 from proxy.values import json_or_none
 
@@ -70,7 +70,7 @@ class WatchedReply:
     def _decoded(self, decoder: Decoder, chunk: bytes) -> bytes:
         try:
             return decoder.feed(chunk)
-        except zlib.error:
+        except NotDecodable:
             self._is_readable, self._decoder = False, None
             return b""
 

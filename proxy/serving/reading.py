@@ -23,14 +23,8 @@ from proxy import controls
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.http.admission import Place
-from proxy.http.headers import (
-    ENCODING,
-    Headers,
-    decode_body,
-    decoder_for,
-    encoding_of,
-    to_upstream,
-)
+from proxy.http.encodings import decode_body, decoder_for
+from proxy.http.headers import ENCODING, Headers, encoding_of, to_upstream
 from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner

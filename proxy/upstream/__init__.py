@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -21,7 +20,8 @@ from typing import NamedTuple
 import httpx
 
 from proxy.errors import BadRequest, UpstreamUnavailable
-from proxy.http.headers import Headers, decoder_for, to_upstream
+from proxy.http.encodings import ACCEPTED, NotDecodable, decoder_for
+from proxy.http.headers import Headers, to_upstream
 from proxy.quoting import redacted
 from proxy.settings.tables import UpstreamSettings
 from proxy.upstream.forwarding import Forwarder
@@ -54,7 +54,7 @@ class Upstream:
             verify=tls,
             timeout=httpx.Timeout(settings.read_timeout, connect=settings.connect_timeout),
             limits=httpx.Limits(max_connections=most, max_keepalive_connections=most, keepalive_expiry=30),
-            headers={"accept-encoding": "gzip, deflate"},  # what `Decoder` can bound
+            headers={"accept-encoding": ACCEPTED},
             trust_env=False,
             follow_redirects=False,
             # No cookies are kept: a cookie from one caller's reply must not be sent for another caller.
@@ -138,7 +138,7 @@ class Upstream:
                         body += decoder.feed(chunk) if decoder else b""
                         if len(body) > most_bytes:
                             break
-                except zlib.error:
+                except NotDecodable:
                     body.clear()
         return JsonReply(response.status_code, bytes(body), response.headers.get("retry-after"))
 

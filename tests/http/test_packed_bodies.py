@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.http.strict import assert_openai_error
 from tests.http.test_bad_requests import UNREADABLE
+from tests.support.packing import PACKS, zstd_with_window
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import completion
@@ -18,13 +18,6 @@ from tests.support.stage import WINDOW, Stage, asked, body_of, chat, staged
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
 
-PACKS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": gzip.compress,
-    "x-gzip": gzip.compress,
-    "GZip": gzip.compress,
-    "deflate": zlib.compress,
-    "Deflate": lambda data: zlib.compress(data)[2:-4],  # as many send it, without head and checksum
-}
 SHORT, LONG = body_of(chat(1)), body_of(chat(12))
 
 
@@ -71,9 +64,23 @@ def test_what_stands_in_a_packed_body_for_the_proxy_is_taken_out_of_it(stage: St
     assert forwarded(stage).json() == {**json.loads(SHORT), "model": "scripted-1"}
 
 
-def test_a_body_of_several_members_is_refused(stage: Stage) -> None:
-    packed = gzip.compress(SHORT[:50]) + gzip.compress(SHORT[50:])
-    assert_refused(stage.post(packed, [("Content-Encoding", "gzip")]), 400)
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_body_of_several_members_is_read(encoding: str, stage: Stage) -> None:
+    pack = PACKS[encoding]
+    packed = pack(LONG[:500]) + pack(b"") + pack(LONG[500:])
+    answer = stage.post(packed, [("Content-Encoding", encoding), *asked(session=f"members of {encoding}")])
+    assert answer.header("x-condenser-action") == "condensed"
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_body_of_very_many_members_is_refused(encoding: str, stage: Stage) -> None:
+    packed = PACKS[encoding](b" ") * 1_000 + PACKS[encoding](SHORT)
+    assert_refused(stage.post(packed, [("Content-Encoding", encoding)]), 400)
+
+
+def test_a_body_that_claims_much_memory_to_be_unpacked_is_refused(stage: Stage) -> None:
+    answer = stage.post(zstd_with_window(SHORT, 27), [("Content-Encoding", "zstd")])
+    assert_refused(answer, 400)
 
 
 @pytest.mark.parametrize("how", ["Identity", " identity ", ""])
@@ -84,14 +91,15 @@ def test_an_encoding_that_is_none_is_none(how: str, stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("cut", [slice(0, -5), slice(5, None), slice(0, 0)], ids=["an end", "a beginning", "all"])
-def test_a_packed_body_that_is_broken_is_refused(cut: slice, stage: Stage) -> None:
+@pytest.mark.parametrize("encoding", ["gzip", "br", "zstd"])
+def test_a_packed_body_that_is_broken_is_refused(encoding: str, cut: slice, stage: Stage) -> None:
     before = len(stage.upstream.journal)
-    answer = stage.post(gzip.compress(SHORT)[cut], [("Content-Encoding", "gzip")])
+    answer = stage.post(PACKS[encoding](SHORT)[cut], [("Content-Encoding", encoding)])
     assert_refused(answer, 400)
     assert len(stage.upstream.journal) == before
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
 def test_a_body_that_is_not_in_the_encoding_that_it_names_is_refused_as_such(encoding: str, stage: Stage) -> None:
     answer = stage.post(SHORT, [("Content-Encoding", encoding)])
     assert_refused(answer, 400)
@@ -103,24 +111,26 @@ def test_zeros_behind_a_packed_body_are_padding(stage: Stage) -> None:
     assert (answer.status, answer.header("x-condenser-action")) == (200, "passed")
 
 
-def test_a_small_body_that_stands_for_one_beyond_the_limit_is_refused() -> None:
-    bomb = gzip.compress(b'{"messages":[{"role":"user","content":"' + b"x" * 50_000_000)
+@pytest.mark.parametrize("encoding", ["gzip", "br", "zstd"])
+def test_a_small_body_that_stands_for_one_beyond_the_limit_is_refused(encoding: str) -> None:
+    bomb = PACKS[encoding](b'{"messages":[{"role":"user","content":"' + b"x" * 50_000_000)
     with staged(limits={"body": 1_000_000}) as stage:
-        answer = stage.post(bomb, [("Content-Encoding", "gzip")])
+        answer = stage.post(bomb, [("Content-Encoding", encoding)])
         assert_refused(answer, 413)
         assert answer.json()["error"]["code"] == "body_too_large"
         assert stage.forwarded == []
 
 
-def test_what_a_packed_body_costs_is_in_proportion_to_its_size(stage: Stage) -> None:
-    bomb = gzip.compress(b'{"messages":[{"role":"user","content":"' + b"x" * 5_000_000 + b'"}]}')
-    answer = stage.post(bomb, [("Content-Encoding", "gzip")])
+@pytest.mark.parametrize("encoding", ["gzip", "br", "zstd"])
+def test_what_a_packed_body_costs_is_in_proportion_to_its_size(encoding: str, stage: Stage) -> None:
+    bomb = PACKS[encoding](b'{"messages":[{"role":"user","content":"' + b"x" * 5_000_000 + b'"}]}')
+    answer = stage.post(bomb, [("Content-Encoding", encoding)])
     assert_refused(answer, 413)
     assert answer.json()["error"]["param"] == "Content-Encoding"
 
 
 def test_a_body_in_another_encoding_is_passed_on_unread(stage: Stage) -> None:
-    answer = stage.post(b"\x0b\x02\x80{}\x03", [("Content-Encoding", "br")])
+    answer = stage.post(b"\x0b\x02\x80{}\x03", [("Content-Encoding", "compress")])
     assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == ("bypassed", "encoded-body")
     assert forwarded(stage).body == b"\x0b\x02\x80{}\x03"
 
@@ -139,7 +149,7 @@ def test_what_needs_a_body_that_can_be_read_is_refused_with_another_one(
     headers: list[tuple[str, str]], param: str, stage: Stage
 ) -> None:
     before = len(stage.upstream.journal)
-    answer = stage.post(b"\x0b\x02\x80{}\x03", [("Content-Encoding", "br"), *headers])
+    answer = stage.post(b"\x0b\x02\x80{}\x03", [("Content-Encoding", "compress"), *headers])
     assert_refused(answer, 400)
     assert answer.json()["error"]["param"] == param
     assert len(stage.upstream.journal) == before

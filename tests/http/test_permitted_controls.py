@@ -63,7 +63,7 @@ def test_a_suffix_of_the_model_needs_the_strategy(closed: Stage) -> None:
 
 
 def test_a_body_that_is_not_read_sets_no_controls_either(closed: Stage) -> None:
-    packed = [("Content-Encoding", "br"), *asked(force="true")]
+    packed = [("Content-Encoding", "compress"), *asked(force="true")]
     assert_refused(post(closed, packed), "X-Condenser-Force", ": this proxy accepts no force from clients.", closed)
 
 

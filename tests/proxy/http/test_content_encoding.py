@@ -6,7 +6,8 @@ import gzip
 
 import pytest
 
-from proxy.http.headers import ALWAYS_DECODED, TooMuchData, decoder_for
+from proxy.http.encodings import ALWAYS_DECODED, TooMuchData, decoder_for
+from tests.support.packing import PACKS
 
 
 def test_bytes_after_an_encoded_body_are_not_kept() -> None:
@@ -15,12 +16,13 @@ def test_bytes_after_an_encoded_body_are_not_kept() -> None:
     assert decoder.feed(gzip.compress(b"{}")) == b"{}"
     for _ in range(1_000):
         assert decoder.feed(b"x" * 4_096) == b""
-    assert len(decoder._inflating.unused_data) <= 4_096
+    assert len(decoder._member.unused_data) <= 4_096
     assert decoder.is_complete
 
 
-def test_a_body_is_not_complete_before_its_end() -> None:
-    decoder, packed = decoder_for("gzip"), gzip.compress(b"{}")
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+def test_a_body_is_not_complete_before_its_end(encoding: str) -> None:
+    decoder, packed = decoder_for(encoding), PACKS[encoding](b"{}")
     assert decoder is not None
     assert not decoder.is_complete
     for byte in packed:
@@ -29,8 +31,9 @@ def test_a_body_is_not_complete_before_its_end() -> None:
     assert decoder.is_complete
 
 
-def test_a_chunk_that_stands_for_far_more_than_its_size_is_not_decoded() -> None:
-    decoder, bomb = decoder_for("gzip"), gzip.compress(b"x" * (ALWAYS_DECODED * 2))
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+def test_a_chunk_that_stands_for_far_more_than_its_size_is_not_decoded(encoding: str) -> None:
+    decoder, bomb = decoder_for(encoding), PACKS[encoding](b"x" * (ALWAYS_DECODED * 2))
     assert decoder is not None
     with pytest.raises(TooMuchData):
         decoder.feed(bomb)

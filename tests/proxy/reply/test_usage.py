@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import tracemalloc
-import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage, ending, usage_in
 from proxy.reply.watching import TAIL, WatchedReply
+from tests.support.packing import PACKS
 
 WHOLE = b'{"id":"1","choices":[{"message":{"content":"hi"}}],"usage":{"prompt_tokens":7,"completion_tokens":3}}'
 FILLER = json.dumps({"choices": [{"delta": {"content": "word " * 20}}], "usage": None}).encode()
@@ -89,22 +89,24 @@ def test_a_text_about_usages_is_not_taken_for_one() -> None:
     assert read(content) is None
 
 
-@pytest.mark.parametrize(("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
-def test_an_encoded_reply_is_decoded(encoding: str, pack: type[bytes]) -> None:
-    assert read(pack(WHOLE), size=5, encoding=encoding) == Usage(7, 3)
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+def test_an_encoded_reply_is_decoded(encoding: str) -> None:
+    assert read(PACKS[encoding](WHOLE), size=5, encoding=encoding) == Usage(7, 3)
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])
-def test_a_reply_of_several_gzip_members_has_no_usage(size: int) -> None:
-    packed = gzip.compress(WHOLE[:20]) + gzip.compress(b"") + gzip.compress(WHOLE[20:])
-    assert read(packed, size=size, encoding="gzip") is None
+@pytest.mark.parametrize("encoding", ["gzip", "zstd"])
+def test_a_reply_of_several_members_is_read(encoding: str, size: int) -> None:
+    pack = PACKS[encoding]
+    packed = pack(WHOLE[:20]) + pack(b"") + pack(WHOLE[20:])
+    assert read(packed, size=size, encoding=encoding) == Usage(7, 3)
 
 
 def test_bytes_after_a_gzip_body_are_ignored() -> None:
     assert read(gzip.compress(WHOLE) + b"\x00" * 20, size=7, encoding="gzip") == Usage(7, 3)
 
 
-@pytest.mark.parametrize("encoding", ["br", "gzip"])
+@pytest.mark.parametrize("encoding", ["compress", "br", "gzip", "zstd"])
 def test_a_reply_that_cannot_be_decoded_has_no_usage(encoding: str) -> None:
     assert read(WHOLE, encoding=encoding) is None
 
