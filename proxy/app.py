@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from http import HTTPStatus
@@ -27,6 +27,7 @@ from proxy.dashboard.routes import dashboard
 from proxy.endpoints.table import COUNT_PATHS, ENDPOINTS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
+from proxy.http.paths import Paths
 from proxy.http.server import Drain, ServerConfig, use_one_heap
 from proxy.log import LINE, configure_logging
 from proxy.quoting import printable
@@ -34,16 +35,21 @@ from proxy.routes.admin import admin
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.services import open_services
 from proxy.serving.condensed import CondensedEndpoint, Counting, PassThrough
-from proxy.serving.layer import Serving, error_response, new_request_id
+from proxy.serving.layer import ADMIN, Serving, error_response, new_request_id
 from proxy.settings import Settings
 from proxy.store.base import Store
 
 _JSON = "application/json"
-_ADMIN = "/_condenser/"
 _MAX_ADDRESS = 255
 _COLLECT_AFTER = 20_000
 """New objects until cycles are searched for: requests leave none, and each one makes more than Python's default 700."""
 _CONDENSED = {path: CondensedEndpoint(endpoint) for path, endpoint in PATHS.items()}
+_ENDINGS: dict[str, ASGIApp] = {
+    **{endpoint.path_ending: CondensedEndpoint(endpoint) for endpoint in ENDPOINTS.values()},
+    **{path.replace(each.path, each.path_ending): Counting(each) for path, each in COUNT_PATHS.items()},
+}
+"""How paths end that are served below a provider's prefix."""
+_SHORTCUTS = {path.encode(): condensed for path, condensed in _CONDENSED.items()}
 
 
 def create_app(
@@ -91,10 +97,10 @@ def create_app(
             *(Route(path, condensed, methods=["POST"]) for path, condensed in _CONDENSED.items()),
             *(Route(path, Counting(endpoint), methods=["POST"]) for path, endpoint in COUNT_PATHS.items()),
             Route("/v1/{path:path}", PassThrough()),
-            Route(_ADMIN, _AnyMethod(dashboard)),
-            Route(f"{_ADMIN}pages/{{path:path}}", _AnyMethod(dashboard)),
-            Route(f"{_ADMIN}{{path:path}}", _AnyMethod(admin)),
-            *_prefixed_routes(),
+            Route(ADMIN, _AnyMethod(dashboard)),
+            Route(f"{ADMIN}pages/{{path:path}}", _AnyMethod(dashboard)),
+            Route(f"{ADMIN}{{path:path}}", _AnyMethod(admin)),
+            *_prefixed_routes(settings.server.prefixes),
             Route("/", _AnyMethod(root)),
             Route("/livez", livez),
             Route("/readyz", readyz),
@@ -104,14 +110,14 @@ def create_app(
     return app
 
 
-def _prefixed_routes() -> Iterator[Route]:
-    """Routes of paths with a provider's prefix: `/api/coding/v1/messages`."""
-    for endpoint in ENDPOINTS.values():
-        path = f"/{{prefix:path}}{endpoint.path_ending}"
-        yield Route(path, CondensedEndpoint(endpoint), methods=["POST"])
-        if endpoint.count_path:
-            counting = path + endpoint.count_path.removeprefix(endpoint.path)
-            yield Route(counting, Counting(endpoint), methods=["POST"])
+def _prefixed_routes(listed: Iterable[str]) -> Iterator[Route]:
+    """Routes of paths with a provider's prefix: `/api/coding/v1/messages`, and all else below a `listed` one."""
+    for ending, served in _ENDINGS.items():
+        yield Route(f"/{{prefix:path}}{ending}", served, methods=["POST"])
+    for prefix in listed:
+        first, *parts = prefix.split("*")
+        pattern = first + "".join(f"{{part{n}}}{part}" for n, part in enumerate(parts))
+        yield Route(f"{pattern}/{{path:path}}", PassThrough())
 
 
 class _App(FastAPI):
@@ -128,8 +134,10 @@ class _App(FastAPI):
         if origins:
             every = ["*"]
             layers = CORSMiddleware(layers, origins, every, every, expose_headers=every, allow_private_network=True)
-        shortcuts = {} if origins or self.user_middleware else _CONDENSED
-        return Serving(layers, shortcuts, Guard(settings), self.state.drain, self.state.new_request_id)
+        shortcuts = {} if origins or self.user_middleware else _SHORTCUTS
+        is_keyed = settings.upstream.api_key is not None
+        paths = Paths(settings.server.prefixes, settings.server.paths, _ENDINGS, own_key=is_keyed)
+        return Serving(layers, shortcuts, Guard(settings), paths, self.state.drain, self.state.new_request_id)
 
 
 class _AnyMethod:
@@ -159,8 +167,8 @@ def _explanation(request: Request, error: HTTPException) -> str:
     """What is wrong with the method, path or token of a request; "" if the status' own phrase is enough."""
     method, path = printable(request.method), printable(request.scope["path"])
     match error.status_code:
-        case HTTPStatus.NOT_FOUND if request.scope["path"].startswith(_ADMIN):
-            return f"There is no such path or session under {_ADMIN}, or it is closed because there is no admin.token."
+        case HTTPStatus.NOT_FOUND if request.scope["path"].startswith(ADMIN):
+            return f"There is no such path or session under {ADMIN}, or it is closed because there is no admin.token."
         case HTTPStatus.NOT_FOUND:
             base_url = f"{printable(str(request.base_url), _MAX_ADDRESS)}v1"  # by the request's Host header
             return f"Nothing is served at {method} {path}; the API is under /v1: set base_url to {base_url}."

@@ -48,6 +48,13 @@ class BadRequest(ProxyError):
     code: str | None = None
 
 
+class PathNotAllowed(ProxyError):
+    """The settings do not allow the path, or its method, to be passed on."""
+
+    status, type, code = 403, _INVALID, "path_not_allowed"
+    param = "path"
+
+
 class ContextLengthExceeded(BadRequest):
     """The part of the request that cannot be condensed exceeds the window; the message says what takes the tokens."""
 

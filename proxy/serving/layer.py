@@ -22,12 +22,15 @@ from proxy.browsers import Guard
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import DEFECT, ProxyError, ShuttingDown
 from proxy.http.headers import Headers
+from proxy.http.paths import Paths, read_path
 from proxy.http.server import Drain
 from proxy.http.sse import between_events
 from proxy.log import LINE, RequestLine
 from proxy.serving.keepalive import allows_beats
 from proxy.serving.relay import body_message
 
+ADMIN = "/_condenser/"
+"""Where the pages and the administration are."""
 ENDING = 1.0
 """Seconds that a client may take to receive the last event of a reply that the server ends."""
 _GIVEN_ID, _ID = b"x-request-id", b"x-condenser-request-id"
@@ -47,14 +50,15 @@ def new_request_id() -> str:
 
 @dataclass(slots=True, eq=False)
 class Serving:
-    """Hands requests to `app`, and a POST to one of the paths in `shortcuts` directly to its app.
+    """Hands requests to `app`, and a POST to one of the plain paths in `shortcuts` directly to its app.
 
     `new_id` makes an id for a request that came without one.
     """
 
     _app: ASGIApp
-    _shortcuts: Mapping[str, ASGIApp]
+    _shortcuts: Mapping[bytes, ASGIApp]
     _guard: Guard
+    _paths: Paths
     _drain: Drain
     _new_id: Callable[[], str]
 
@@ -73,8 +77,10 @@ class Serving:
                 self._guard.check(headers, scope.get("scheme", "http"))
             # An app that is mounted below another one has a root path, which only the router can handle.
             is_short = scope["method"] == "POST" and not scope.get("root_path")
-            app = self._shortcuts.get(scope["path"], self._app) if is_short else self._app
-            await app(scope, receive, reply.send)
+            app = self._shortcuts.get(scope["raw_path"]) if is_short else None
+            if app is None:
+                self._read_path(scope)
+            await (app or self._app)(scope, receive, reply.send)
         except asyncio.CancelledError:
             if not self._drain.is_over:
                 raise
@@ -84,6 +90,16 @@ class Serving:
                 raise
         finally:
             line.write()
+
+    def _read_path(self, scope: Scope) -> None:
+        """Puts the path as it is matched and forwarded into the scope; raises `ProxyError` for one that is refused."""
+        root = scope.get("root_path", "")
+        raw = scope["raw_path"].removeprefix(root.encode())
+        if raw.startswith(ADMIN.encode()):
+            return  # nothing of it is forwarded, and its parts hold ids of any form
+        path, scope["raw_path"] = read_path(raw, scope["query_string"])
+        scope["path"] = root + path
+        self._paths.check(scope["method"], path)
 
 
 class _Reply:

@@ -278,7 +278,7 @@ def _client_request(
         body=body,
         model=model or "",
         has_suffix=suffix is not None,
-        path=scope["raw_path"].removeprefix(scope.get("root_path", "").encode()) if is_prefixed else b"",
+        path=scope["raw_path"] if is_prefixed else b"",
         query=scope["query_string"],
         controls=asked,
         received_at=services.clock(),

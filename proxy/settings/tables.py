@@ -21,6 +21,8 @@ from proxy.settings.values import (
     KnownStrategy,
     Networks,
     Origins,
+    PathPrefixes,
+    PathRules,
     Secret,
     StoreUrl,
     Table,
@@ -204,10 +206,12 @@ class SessionSettings(Table):
 
 
 class ServerSettings(Table):
-    """The hosts that the server answers to besides addresses and localhost, and the web pages that may use it."""
+    """The hosts, web pages and paths that the server serves; docs/security.md says what each is for."""
 
     hosts: HostNames = ()
     origins: Origins = ()
+    prefixes: PathPrefixes = ()
+    paths: PathRules | None = None
 
 
 class LogSettings(Table):

@@ -103,6 +103,10 @@ Networks = Annotated[tuple[Annotated[str, AfterValidator(network_address)], ...]
 HeaderNames = Annotated[tuple[Annotated[str, matching(_HEADER, "the name of a header")], ...], _LIST]
 HostNames = Annotated[tuple[Annotated[str, _LOWERED, _HOST], ...], _LIST]
 Origins = Annotated[tuple[Annotated[str, _LOWERED, _ORIGIN], ...], _LIST]
+_PREFIX = matching(r"(/([A-Za-z0-9._~-]+|\*))+", "a path such as /api/coding/v1, with * for any one segment")
+_PATH_RULE = matching(r"(\*|[A-Za-z]+) /?[A-Za-z0-9._~/*-]+", "a method and a path, such as GET models/*")
+PathPrefixes = Annotated[tuple[Annotated[str, _PREFIX], ...], _LIST]
+PathRules = Annotated[tuple[Annotated[str, _PATH_RULE], ...], _LIST]
 _MAPPED_PREFIX = 96
 """Bits before the IPv4 address in an IPv4-mapped IPv6 address."""
 Network = IPv4Network | IPv6Network

@@ -13,15 +13,16 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from functools import cache, lru_cache
+from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import NamedTuple
 
 import httpx
 
-from proxy.errors import BadRequest, UpstreamUnavailable
+from proxy.errors import UpstreamUnavailable
 from proxy.http.encodings import ACCEPTED, NotDecodable, decoder_for
 from proxy.http.headers import Headers, to_upstream
+from proxy.http.paths import V1
 from proxy.quoting import redacted
 from proxy.settings.tables import UpstreamSettings
 from proxy.upstream.forwarding import Forwarder
@@ -29,10 +30,8 @@ from proxy.upstream.messages import JsonReply, UpstreamReply, UpstreamRequest, t
 
 __all__ = ["JsonReply", "Upstream", "UpstreamReply", "UpstreamRequest"]
 
-PREFIX = "/v1"
 MAX_ANSWER = 8 * 1024 * 1024
 """Maximum bytes of an answer to one of the proxy's own calls, unpacked; a longer one is cut, and so unreadable."""
-_CACHED_PATHS = 64
 _WITH_BODY = ("POST", "PUT", "PATCH")  # even an empty one
 _PROBE_TIMEOUT = 5.0  # seconds
 
@@ -71,13 +70,12 @@ class Upstream:
         """Forwards a request and returns when the head of the reply has come; the caller must close the reply.
 
         If the whole body is known, its length is added to the headers.
-        Raises `UpstreamUnavailable`, and `BadRequest` for a path that leads out of the base URL.
+        Raises `UpstreamUnavailable`. The path and the query are in the form that `proxy/http/paths.py` leaves.
         """
         method, path, query, headers, body = request
-        # A path cannot change the host or lead out of the base URL.
-        url = _url(self._base, _checked(path))
+        url = _url(self._base, path.decode())
         if query:
-            url = f"{url}?{_text(query)}"
+            url = f"{url}?{query.decode()}"
         if isinstance(body, bytes) and (body or method in _WITH_BODY):
             headers = [*headers, (b"content-length", str(len(body)).encode())]
         try:
@@ -122,7 +120,7 @@ class Upstream:
         `path` is appended to the base URL, without its `/v1` if `beside_v1` is set. The body is cut off after about
         `most_bytes`; `timeout` is in seconds.
         """
-        base = self._base.path.removesuffix(PREFIX) if beside_v1 else self._base.path
+        base = self._base.path.removesuffix(V1) if beside_v1 else self._base.path
         return await self._call("GET", self._base.server + base + path, headers, timeout, most_bytes)
 
     async def _call(
@@ -198,30 +196,10 @@ def _address(base_url: str) -> _Address:
 
 
 def _url(base: _Address, path: str) -> str:
-    """Where a path leads: below the base URL if it begins with `/v1`, else to the same path of the server."""
-    below = path.removeprefix(PREFIX)
-    return base.server + (path if below == path else base.path + below)
-
-
-@lru_cache(_CACHED_PATHS)  # nearly all requests use one of a few paths
-def _checked(path: bytes) -> str:
-    """A path as text; raises `BadRequest` for one that climbs or is not UTF-8."""
-    if not is_plain(path):
-        raise BadRequest("The path has segments that climb.", code="bad_path")
-    return _text(path)
-
-
-def _text(part: bytes) -> str:
-    try:
-        return part.decode()
-    except UnicodeDecodeError:
-        raise BadRequest("The path is not UTF-8.", code="bad_path") from None
-
-
-def is_plain(path: bytes) -> bool:
-    """Whether a path has no dot segments, percent-encoded or not, and no backslash."""
-    lowered = path.lower().replace(b"%2e", b".").replace(b"%2f", b"/").replace(b"%5c", b"\\")
-    return b"\\" not in lowered and not any(part in (b".", b"..") for part in lowered.split(b"/"))
+    """Where a path leads: `/v1` is the base URL itself, and a provider's prefix takes the place of its final `/v1`."""
+    if f"{path}/".startswith(f"{V1}/"):
+        return base.server + base.path + path[len(V1) :]
+    return base.server + base.path.removesuffix(V1) + path
 
 
 def _as_text(headers: Headers) -> list[tuple[str, str]] | None:

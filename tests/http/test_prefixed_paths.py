@@ -1,7 +1,8 @@
-"""Paths with a provider's prefix: what a path ends in says which protocol it is, and it is forwarded as it is."""
+"""Paths with a provider's prefix: what a path ends in says which protocol it is, and it stays below the base URL."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -67,3 +68,49 @@ def test_a_path_without_a_prefix_or_of_no_protocol_is_not_found(path: str) -> No
     with ScriptedUpstream() as upstream, proxying(upstream.url) as proxy:
         answer = wire.post_json(proxy.url, path, {"model": "m", "messages": []})
         assert (answer.status, len(upstream.journal)) == (404, 0)
+
+
+KEYED: dict[str, Any] = {"api_key": "sk-operator"}
+HI = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v%31/acct-evil/anything", 400),
+        ("DELETE", "/%76%31/acct-evil/anything", 400),
+        ("POST", "//v1/acct-evil/chat/completions", 400),
+        ("POST", "/v1-evil/chat/completions", 400),
+        ("POST", "/v1@evil/chat/completions", 400),
+        ("GET", "/v1/..;/..;/x", 400),
+        ("GET", "/v1/..%252f..%252fx", 400),
+        ("POST", "/x/y/chat/completions", 403),
+        ("POST", "/v1beta/openai/chat/completions", 403),
+        ("GET", "/v1/files", 403),
+        ("DELETE", "/v1/models/m", 403),
+    ],
+)
+def test_the_operators_key_goes_only_where_it_should(method: str, path: str, status: int) -> None:
+    with ScriptedUpstream() as upstream, proxying(upstream.url, upstream=KEYED) as proxy:
+        answer = wire.request(proxy.url, method, path, json.dumps(HI).encode(), wire.JSON)
+        error = answer.json()["error"]
+        assert (answer.status, error["code"]) == (status, "bad_path" if status == 400 else "path_not_allowed")
+        assert len(upstream.journal) == 0
+
+
+def test_all_below_a_listed_prefix_is_served_with_the_operators_key() -> None:
+    server = {"prefixes": ["/openai/deployments/*", "/v1beta/openai"], "paths": ["POST chat/completions", "GET models"]}
+    with ScriptedUpstream() as upstream, proxying(upstream.url, upstream=KEYED, server=server) as proxy:
+        seen = ["/openai/deployments/a/chat/completions?api-version=1", "/v1beta/openai/models"]
+        assert wire.post_json(proxy.url, seen[0], HI).header("x-condenser-action") == "passed"
+        assert wire.request(proxy.url, "GET", seen[1]).status == 200
+        assert wire.request(proxy.url, "GET", "/v1beta/openai/files").status == 403
+        assert [exchange.target for exchange in upstream.journal] == seen
+        assert {exchange.header("authorization") for exchange in upstream.journal} == {"Bearer sk-operator"}
+
+
+def test_a_path_that_is_encoded_is_condensed_as_what_it_is() -> None:
+    with ScriptedUpstream() as upstream, proxying(upstream.url) as proxy:
+        answer = wire.post_json(proxy.url, "/v1/%63hat/completions", HI)
+        assert answer.header("x-condenser-action") == "passed"
+        assert [exchange.target for exchange in upstream.journal] == ["/v1/chat/completions"]

@@ -28,7 +28,6 @@ TARGETS = [
     "/v1/models/na%C3%AFve%20name",
     "/v1/models/a:b@c,d;e=f",
     "/v1/files/file-1/content",
-    "/v1/vector_stores//double//slash/",
     "/v1/anything/new?q=%7B%22a%22%3A1%7D&plus=a+b&pct=100%25",
     "/v1/threads/t/runs?order=desc&x=%2e%2e%2f",
     "/v1/..hidden/file..name/...",

@@ -1,0 +1,121 @@
+"""Which paths are served, and how a path is read: once, before anything else looks at it.
+
+No path may lead a request, and the key that it carries, out of `upstream.base_url`. Servers differ in how often they
+decode a path, and in whether `//` and `..;` climb. So a path that one of them could read otherwise than we do is
+refused (`read_path`). Any other is matched and forwarded in one form, in which letters, digits and `-._~` are not
+percent-encoded.
+
+A path below `/v1/` goes below `base_url`. Any other one has a provider's *prefix*, as `/api/coding/v1/messages` has; it
+takes the place of the final `/v1` of `base_url`. Where requests carry the operator's key, only listed prefixes are
+served.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from unicodedata import normalize
+from urllib.parse import unquote_to_bytes
+
+from proxy.errors import BadRequest, PathNotAllowed
+from proxy.quoting import quoted
+
+V1 = "/v1"
+OWN_PATHS = (
+    "GET models",
+    "GET models/*",
+    "POST chat/completions",
+    "POST responses",
+    "POST responses/input_tokens",
+    "POST responses/compact",
+    "POST messages",
+    "POST messages/count_tokens",
+    "POST completions",
+    "POST embeddings",
+    "POST moderations",
+    "POST rerank",
+    "POST audio/*",
+    "POST images/*",
+)
+"""What is passed on by default where the operator's key is used: what asks a model, but nothing that is stored."""
+_ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
+_UNRESERVED = re.compile(rb"[A-Za-z0-9._~-]")
+_HIDDEN_V1 = re.compile(rb"(?!v1)(v|%76)(1|%31)")
+_V1_AND_MORE = re.compile(r"v1[^/a-z0-9]")
+
+
+def read_path(raw: bytes, query: bytes = b"") -> tuple[str, bytes]:
+    """The path of a request, decoded and in the form to forward; raises `BadRequest` with the code `bad_path`."""
+    try:
+        path = unquote_to_bytes(raw).decode()
+        query.decode()
+    except UnicodeDecodeError:
+        raise _bad("or the query is not UTF-8") from None
+    segments, hides_v1 = path.split("/")[1:], any(_HIDDEN_V1.fullmatch(part) for part in raw.split(b"/"))
+    if not path.startswith("/") or b"%" in raw.split(b"/", 2)[1] or "@" in segments[0] or hides_v1:
+        raise _bad("must begin with a plain segment, such as /v1")
+    # A name such as `v1-x` would follow the address without a boundary wherever `/v1` is cut off.
+    if _V1_AND_MORE.match(segments[0]):
+        raise _bad("begins with /v1 and more in the same segment")
+    if "%" in path:
+        raise _bad("is percent-encoded twice")
+    if not path.isprintable() or "\\" in path:
+        raise _bad("holds a backslash or a control character")
+    if "" in segments[:-1]:
+        raise _bad("has an empty segment")
+    # Some servers cut off what follows a semicolon, some fold other forms of a full stop, before they climb.
+    if any(part.partition(";")[0] in (".", "..") for part in normalize("NFKC", path).split("/")):
+        raise _bad("has segments that climb")
+    return path, _ESCAPE.sub(_plain, raw)
+
+
+def _plain(escape: re.Match[bytes]) -> bytes:
+    char = unquote_to_bytes(escape[0])
+    return char if _UNRESERVED.fullmatch(char) else escape[0]
+
+
+def _bad(what: str) -> BadRequest:
+    return BadRequest(f"The path {what}.", param="path", code="bad_path")
+
+
+class Paths:
+    """The paths that are passed on: by method and path, and below which prefixes.
+
+    `allowed` has entries such as `POST audio/*`, relative to `/v1/`; None stands for the default. `endings` are those
+    of the endpoints' paths, which are served below any prefix unless requests carry the operator's key (`own_key`).
+    """
+
+    def __init__(
+        self, prefixes: Iterable[str], allowed: Sequence[str] | None, endings: Iterable[str], *, own_key: bool
+    ) -> None:
+        self._prefixes = re.compile("|".join(f"(?:{_glob(prefix, '[^/]+')})" for prefix in prefixes) or r"(?!)")
+        self._unlisted = tuple(endings) if own_key else ()
+        rules = allowed if allowed is not None else OWN_PATHS if own_key else ("* *",)
+        self._rules = [_rule(rule) for rule in rules]
+
+    def check(self, method: str, path: str) -> None:
+        """Raises `PathNotAllowed` for a path of the API that is not passed on."""
+        below = path[len(V1) :] if path.startswith(f"{V1}/") else self._below(path)
+        if below is None:
+            if path.endswith(self._unlisted):
+                message = f"The operator's key is used here, and server.prefixes lists no prefix of {quoted(path)}."
+                raise PathNotAllowed(message)
+            return  # one of ours, or one that the routes do not know
+        asked = "GET" if method == "HEAD" else method
+        if not any(verb in ("*", asked) and rule.fullmatch(below.strip("/")) for verb, rule in self._rules):
+            raise PathNotAllowed(f"server.paths does not allow {method} {quoted(path)}.")
+
+    def _below(self, path: str) -> str | None:
+        """The part of a path below a listed prefix, which may end in `/v1` or not; None if none is listed."""
+        match = self._prefixes.match(path)
+        rest = path[match.end() :] if match else ""
+        return rest.removeprefix(V1) if rest.startswith("/") else None
+
+
+def _rule(text: str) -> tuple[str, re.Pattern[str]]:
+    verb, _, path = text.partition(" ")
+    return verb.upper(), re.compile(_glob(path.strip("/").removeprefix("v1/"), ".*"))
+
+
+def _glob(text: str, star: str) -> str:
+    return star.join(map(re.escape, text.rstrip("/").split("*")))
