@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -53,6 +54,9 @@ from proxy.tokens.counter import CountingPool, Tokenizers
 from proxy.tokens.windows import bundled_table
 from proxy.upstream import Upstream
 from strategies.core.messages import Reader
+
+POOL_WAIT = (0.2, 1.0)
+"""The least and the longest wait in seconds before a request is repeated that found the server's cache full."""
 
 
 class Services:
@@ -123,8 +127,8 @@ class Services:
 
     def _knowledge(self) -> Knowledge:
         settings, facts, tasks, clock = self.settings, self.stored.facts, self.background, self.clock
-        base_url, report = settings.upstream.base_url, partial(self.telemetry.count, "truncations_total")
-        learned = LearnedWindows(base_url, facts, tasks, settings.upstream.learned_ttl, clock, self.discovered.window)
+        base_url, stated = settings.upstream.base_url, self.discovered.window
+        learned = LearnedWindows(base_url, facts, tasks, settings.upstream.learned_ttl, clock)
         calibrator = Calibrator(
             base_url,
             facts,
@@ -132,9 +136,8 @@ class Services:
             ttl=settings.store.ttl,
             clock=clock,
             report=self.telemetry.record_calibration,
-            truncated_at=learned.truncated_at,
         )
-        return Knowledge(learned, calibrator, Profiles(partial(settings.own, "profile")), tasks, report)
+        return Knowledge(learned, calibrator, Profiles(partial(settings.own, "profile")), tasks, clock, stated)
 
     def _exchanges(self, knowledge: Knowledge, resolver: Resolver) -> Exchanges:
         settings, stored, tasks, clock = self.settings, self.stored, self.background, self.clock
@@ -169,7 +172,8 @@ class Services:
         injector = Injector(recall, memory, tasks)
         decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout, settings.cost.cache_lifetime)
         report = self.telemetry.record_overflow
-        return Exchanges(intake, decider, knowledge, self.policies, searcher, settings.usage_probe, report)
+        pause = lambda: asyncio.sleep(random.uniform(*POOL_WAIT))  # noqa: E731, S311
+        return Exchanges(intake, decider, knowledge, self.policies, searcher, settings.usage_probe, report, pause)
 
 
 @asynccontextmanager

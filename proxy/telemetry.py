@@ -29,7 +29,6 @@ METRICS: Mapping[str, tuple[Callable[..., Any], str, tuple[str, ...]]] = {
     "calls_total": (Counter, "Model calls of our own by how they ended.", ("role", "outcome")),
     "condensations_total": (Counter, "New condensations by trigger.", ("trigger",)),
     "overflows_total": (Counter, "Prompts that an upstream refused, by what followed.", ("outcome",)),
-    "truncations_total": (Counter, "Prompts that were not read whole.", ()),
     "refusals_total": (Counter, "Requests that were refused, by what ran out.", ("reason",)),
     "store_failed_writes_total": (Counter, "Writes that the store failed.", ("reason",)),
     "store_writable": (Gauge, "Whether the last write to the store worked.", ()),

@@ -15,7 +15,7 @@ from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.condensing.policy import REQUEST, Policy, Window
 from proxy.errors import ContextLengthExceeded
-from proxy.knowledge.learned_windows import Origin
+from proxy.knowledge.learned_windows import SOURCE
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
 from proxy.sessions.session import MAX_SHOWN, with_depth
@@ -182,13 +182,6 @@ def short(tokens: int) -> str:
     return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)
 
 
-_LEARNED = {
-    Origin.OVERFLOW: "as the upstream said when it refused a longer prompt",
-    Origin.GUESS: "guessed when the upstream refused a longer prompt",
-    Origin.TRUNCATION: "learned when the upstream read only a part of a longer prompt",
-}
-
-
 def where_tokens_are(decision: Decision) -> str:
     """The message for a request that is too large: each part that cannot be condensed, with its tokens."""
     policy, view, newest = decision.policy, decision.view, decision.view.structure.newest_round
@@ -218,8 +211,8 @@ def where_tokens_are(decision: Decision) -> str:
 
 def _origin(window: Window) -> str:
     """Where the window is known from, in words for the client's user."""
-    if window.learned_by is not None:
-        return _LEARNED[window.learned_by]
+    if window.source == SOURCE:
+        return "as the upstream said when it refused a longer prompt"
     if window.source == REQUEST:
         return "from this request's X-Condenser-Window header or condenser.window member"
     return window.source if window.source.startswith("stated") else f"from the {window.source}"
@@ -232,8 +225,8 @@ EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
 def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
     """Raises `ContextLengthExceeded` if the view exceeds the window by more than the count may be wrong."""
     budget = decision.policy.budget
-    if budget is None:
-        return
+    if budget is None or decision.policy.size_refused is not None:
+        return  # a size refused is no window: the upstream judges
     most = EXACT_ERROR if decision.exact else ESTIMATE_ERROR
     error = most if decision.calibrated.error is None else min(decision.calibrated.error, most)
     if decision.view.tokens > budget.window * (1 + error):
@@ -243,6 +236,7 @@ def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
 def refuse_over_budget(decision: Decision, context: RequestContext) -> None:
     """Under `strict`, raises `ContextLengthExceeded` for a view that leaves less than the reserve for the reply."""
     policy, tokens = decision.policy, decision.view.tokens
-    if policy.strict and policy.rewrites and policy.budget is not None and tokens > policy.budget.usable:
+    is_strict = policy.strict and policy.rewrites and policy.size_refused is None
+    if is_strict and policy.budget is not None and tokens > policy.budget.usable:
         message = f"{where_tokens_are(decision)} As strict is set, at most {policy.budget.usable:,} tokens are sent."
         raise ContextLengthExceeded(message, param=context.request.body.endpoint.list_member)

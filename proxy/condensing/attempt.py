@@ -1,20 +1,20 @@
 """An attempt: the body that is sent for a request, and what its success stores. An attempt never changes.
 
-If the upstream refuses one, another may follow (`exchange.py` lists them). A refusal for length teaches a window. The
-view is then condensed for that window, smaller than the refused one (`retry_budget`), in what is left of the time that
-a request waits for models.
+If the upstream refuses one, another may follow (`exchange.py` lists them). After a refusal for length the view is
+condensed for the window that it states, and smaller than the refused one (`retry_budget`), in what is left of the time
+that a request waits for models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from proxy.condensing.context import RequestContext, undecided
 from proxy.condensing.decision import Decision
 from proxy.errors import HistoryUnavailable, UpstreamUnavailable
-from proxy.knowledge.profiles import LessonScope
+from proxy.knowledge.learned_windows import SizeRefused
 from proxy.overflow import Refusal
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.request.wire import Body
@@ -30,8 +30,8 @@ MAX_RATIO = 4.0
 """Largest believable ratio of upstream tokens to our own; a larger one describes another prompt."""
 SMALLER = 0.9
 """The next view is at most this share of the refused one."""
-UNKNOWN_SHARE = 0.25
-"""The same share if the refusal names no number and nothing has passed before."""
+UNKNOWN_SHARE = 0.70
+"""The same share if the refusal states no window."""
 GOAL_SHARE = 0.8
 """The target is at most this share of the maximum that may be sent."""
 
@@ -52,8 +52,8 @@ class Attempt(NamedTuple):
     """Whether the session is stored only if a patch results, because the conversation is too small otherwise."""
     is_last: bool = False
     """Whether a refusal of this attempt is final, unless it teaches another form."""
-    untried: RequestContext | None = None
-    """For a trial, the request that is decided on if the trial is refused."""
+    is_repeated: bool = False
+    """Whether it is sent a second time as it is."""
 
     @property
     def rewritable(self) -> RequestContext | None:
@@ -88,12 +88,16 @@ def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, roun
 
 def original_of(refused: Decision, context: RequestContext, keeper: Keeper) -> Attempt | None:
     """The attempt to send a request as it came; None if just that was refused, or if it does not fit."""
+    if not context.fits_whole:
+        return None
     context = context.for_original()
     decision = undecided(context)._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
     decision = written(decision, context, probe=False)
-    budget, reply = decision.policy.budget, context.request.body.envelope.reply_limit or 0
-    fits = budget is None or decision.expected_tokens + reply <= budget.nominal_window
-    return attempt_of(decision, context, keeper, None) if fits and decision.body != refused.body else None
+    if decision.body == refused.body:
+        return None
+    attempt = attempt_of(decision, context, keeper, None)
+    update = attempt.update and attempt.update._replace(refuses_rewriting=True)
+    return attempt._replace(update=update)
 
 
 def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
@@ -111,10 +115,16 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
         memory_patch=decision.memory_patch,
         has_tools=context.has_tools,
         covered=decision.view.covered_count,
-        rewriting_refused=decision.reason == Reason.REWRITE_REFUSED,
+        size_refused=size_after_passing(decision, context),
         economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else {},
         shown=context.shown_under(decision.applied),
     )
+
+
+def size_after_passing(decision: Decision, context: RequestContext) -> SizeRefused | None:
+    """The size refused that bounds the session once a view has been accepted; a longer view ends it."""
+    size = context.size_refused
+    return None if size is None or decision.expected_tokens > size.tokens else size
 
 
 def _last_applied(decision: Decision, context: RequestContext) -> str:
@@ -186,38 +196,17 @@ def written(decision: Decision, context: RequestContext, *, probe: bool) -> Deci
     """The decision with the bytes to forward.
 
     With `probe` the body of a stream asks for its usage even if the client did not, provided that the body is changed
-    anyway or is a trial.
+    anyway.
     """
-    body, is_trial = context.request.body, decision.reason == Reason.WINDOW_TRIAL
+    body = context.request.body
     probed = (
         probe
         and body.values.get("stream") is True
-        and (decision.view.is_changed or context.is_rewritten or is_trial)
+        and (decision.view.is_changed or context.is_rewritten)
         and context.policy.profile.stream_options
         and bool(body.endpoint.usage_probe(body.values))
     )
     return decision._replace(probed=probed, body=spliced(decision.view, context, probe=probed))
-
-
-def trial_of(
-    context: RequestContext, takes_trial: Callable[[LessonScope], bool]
-) -> tuple[Decision, RequestContext] | None:
-    """The decision to send a request as it came, and the context for that; None if no trial is due.
-
-    A trial is longer than the learned window, and fits the window that was known before.
-    """
-    policy, window = context.policy, context.policy.window
-    if window.learned_by is None or window.tokens is None or not context.may_store:
-        return None
-    if not policy.rewrites or policy.strict:
-        return None
-    whole = context.for_original()
-    trial = undecided(whole)
-    with_reply = trial.expected_tokens + (context.request.body.envelope.reply_limit or 0)
-    fits = window.before is None or with_reply <= window.before
-    if trial.expected_tokens <= window.tokens or not fits or not takes_trial(context.request.lesson_scope):
-        return None
-    return trial._replace(reason=Reason.WINDOW_TRIAL), whole
 
 
 # -- what follows a refusal ---------------------------------------------------------------------------
@@ -234,18 +223,18 @@ class RefusedRequest(NamedTuple):
     """Tokens that it asked for as a reply; 0 if neither the request nor the refusal states them."""
 
 
-def retry_budget(budget: Budget, refusal: Refusal, refused: RefusedRequest, passed: int | None) -> Budget:
+def retry_budget(budget: Budget, refusal: Refusal, refused: RefusedRequest) -> Budget:
     """The budget by which a refused view is condensed, in tokens of our own count; `budget` is in the upstream's.
 
-    If the refusal names no number, `passed` is the longest prompt that has passed before, in tokens that the upstream
-    was expected to count, or 0 if there is none; else it is None.
+    If the refusal states no window, the view is brought to a share of the refused one, whatever the window is.
     """
-    ratio = _ratio(refusal, refused)
     usable = max(budget.usable, 1)
+    if refusal.window is None:
+        share = UNKNOWN_SHARE * refused.tokens / usable
+        return replace(budget, marks=Marks(share, share, share, budget.marks.step))
+    ratio = _ratio(refusal, refused)
     room = budget.window - refused.reply_tokens if refused.reply_tokens < budget.window else usable
     most = min(budget.trigger / ratio, min(usable, room) / ratio, SMALLER * refused.tokens)
-    if passed is not None:
-        most = min(most, passed * refused.tokens / max(refused.expected_tokens, 1) or UNKNOWN_SHARE * refused.tokens)
     goal = min(budget.target / ratio, GOAL_SHARE * most)
     return replace(budget, marks=Marks(most / usable, most / usable, goal / usable, budget.marks.step))
 

@@ -9,8 +9,10 @@ from typing import NamedTuple
 from proxy.asking.dispatch import Caller
 from proxy.condensing.decision import Decision, clamped_values
 from proxy.condensing.policy import Policy
+from proxy.controls import MEMORY
 from proxy.knowledge.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
-from proxy.knowledge.profiles import Profile
+from proxy.knowledge.learned_windows import SizeRefused
+from proxy.knowledge.profiles import LessonScope, Profile
 from proxy.reasons import Action, Reason
 from proxy.request.measure import LENGTH_ESTIMATE, Measured
 from proxy.request.wire import ClientRequest
@@ -69,6 +71,10 @@ class RequestContext(NamedTuple):
     """Where condensing is cheapest for this session; None if that is not known or not wanted."""
     offer: Offer = NO_OFFER
     """The memory tool as it is offered to the model."""
+    size_refused: SizeRefused | None = None
+    """The size that the session's upstream has refused, as long as it bounds the session."""
+    is_spared: bool = False
+    """Whether the request is sent as it came, because the upstream has refused rewritten ones for no known reason."""
 
     @property
     def budget(self) -> Budget:
@@ -232,6 +238,22 @@ class RequestContext(NamedTuple):
             offer=NO_OFFER,
         )
 
+    @property
+    def fits_whole(self) -> bool:
+        """Whether the request fits as the client sent it, with the reply that it asks for, as far as is known."""
+        budget, reply = self.policy.budget, self.request.body.envelope.reply_limit or 0
+        return budget is None or self.calibrated.scale.upstream(self.as_sent.tokens) + reply <= budget.nominal_window
+
+    def spared(self) -> RequestContext:
+        """The context for sending the request as it came, from which a refusal for length may still condense it."""
+        policy = self.policy._replace(memory=MEMORY["off"])
+        return self.for_original()._replace(policy=policy, is_spared=True)
+
+    @property
+    def size_key(self) -> tuple[LessonScope, str]:
+        """The key of the size refused of a session that is not stored."""
+        return self.request.lesson_scope, self.recognised.shown_id
+
     def with_fresh_patience(self) -> RequestContext:
         """The context for background work, whose waits for the store do not count against the request's patience."""
         return self._replace(recognised=self.recognised.with_fresh_patience())
@@ -344,9 +366,7 @@ def undecided(context: RequestContext) -> Decision:
 
 def idle_decision(context: RequestContext) -> Decision | None:
     """The decision if the length alone shows that nothing is due; None if the request must be decided on."""
-    session = context.recognised.session
-    is_refused = session is not None and session.rewriting_refused
-    if is_refused or context.policy.pipeline.is_off or not context.has_nothing_due:
+    if context.is_spared or context.policy.pipeline.is_off or not context.has_nothing_due:
         return None
     decision = undecided(context)
     return decision._replace(reason=decision.reason or context.recognition_reason or Reason.BELOW_MARKS)
@@ -354,7 +374,7 @@ def idle_decision(context: RequestContext) -> Decision | None:
 
 def _warnings(context: RequestContext) -> tuple[str, ...]:
     controls = context.request.controls
-    asks = controls.window is not None or controls.options
+    asks = controls.options
     return (*controls.warnings, *clamped_values(controls, context.policy)) if asks else controls.warnings
 
 

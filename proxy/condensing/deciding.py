@@ -32,7 +32,6 @@ from proxy.condensing.requiring import (
     with_floor,
 )
 from proxy.errors import ProxyError
-from proxy.knowledge.learned_windows import Origin
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
@@ -70,8 +69,8 @@ class Decider:
         return undecided(context)._replace(action=Action.DEGRADED, reason=Reason.INTERNAL_ERROR)
 
     async def _decide_by_mode(self, context: RequestContext) -> Decision:
-        decision, pipeline, session = undecided(context), context.policy.pipeline, context.recognised.session
-        if session is not None and session.rewriting_refused:
+        decision, pipeline = undecided(context), context.policy.pipeline
+        if context.is_spared:
             return decision._replace(reason=Reason.REWRITE_REFUSED)
         if pipeline.is_off:
             return decision._replace(reason=decision.reason or Reason.STRATEGY_OFF)
@@ -81,8 +80,6 @@ class Decider:
             return _walked(decision, context)
         condensed = await self._condensed(_replayed(decision, context), context)
         decision = with_floor(await self.injector.inject(condensed, context))
-        if is_first_of_a_truncated_window(decision, context):
-            return decision._replace(reason=Reason.SILENT_TRUNCATION)
         says_little = decision.action is Action.CONDENSED and decision.reason in NO_MORE_CONDENSED
         if says_little and decision.view.drops_reasoning:
             return decision._replace(reason=Reason.REASONING_DROPPED)
@@ -264,12 +261,3 @@ def _view_without_store(context: RequestContext, budget: Budget) -> View:
     if context.loses_reasoning:
         transcript = transcript.having(bound_until=len(transcript.chain))
     return walk(transcript, policy.stages, policy.ladder, budget, measured.overhead, context.counter)
-
-
-def is_first_of_a_truncated_window(decision: Decision, context: RequestContext) -> bool:
-    """Whether this is the session's first view condensed for a window that a silent truncation has taught."""
-    window, applied = context.policy.window, decision.applied
-    if window.learned_by is not Origin.TRUNCATION or decision.action is not Action.CONDENSED or applied is None:
-        return False
-    others = (record for record in context.recognised.condensations if record.id != applied.id)
-    return applied.window == window.tokens and all(other.window > applied.window for other in others)

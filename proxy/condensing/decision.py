@@ -112,8 +112,8 @@ class Decision(NamedTuple):
     @property
     def headroom(self) -> int | None:
         """The headroom of the view in tokens of the upstream; None if the window is unknown."""
-        budget = self.policy.budget
-        return None if budget is None else budget.unscaled.headroom(self.expected_tokens)
+        budget, window = self.policy.budget, self.policy.window.tokens
+        return None if budget is None or window is None else budget.unscaled.headroom(self.expected_tokens)
 
     @property
     def all_own_tokens(self) -> int:
@@ -181,10 +181,7 @@ OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
 
 
 def clamped_values(controls: Controls, policy: Policy) -> Iterator[str]:
-    """Yields a sentence for each value in the request that a learned window or the budget clamps."""
-    used, asked = policy.window.tokens, controls.window
-    if used is not None and asked is not None and used < asked:
-        yield f"the window of {asked:,} tokens is clamped to {used:,}: {policy.window.source}"
+    """Yields a sentence for each option in the request that the budget clamps."""
     budget = policy.budget and policy.budget.unscaled
     for stage in policy.stages if budget else ():
         for name, (bound, most) in OPTION_BOUNDS.items():

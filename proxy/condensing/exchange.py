@@ -8,10 +8,10 @@
 What is sent is an `Attempt`, which never changes. If the upstream refuses an attempt, another may follow:
 
     another form     the same view in another form, each time that a refusal teaches one
-    a smaller view   condensed for the window that a refusal for length teaches; once
-    as it came       if nothing explains the refusal, because our rewriting may be the cause; once, and the session is
-                     not rewritten again
-    decided anew     if the attempt was a trial, sent whole to find out whether a learned window still holds
+    the same         if the server's cache is full of other requests; once, after a short random wait
+    a smaller view   condensed for the window that a refusal for length states, or to a share of what was refused; once
+    as it came       if nothing explains the refusal, because our rewriting may be the cause; if that helps twice within
+                     an hour, the session is spared rewriting for an hour
 
 Nothing has reached the client by then. If the upstream cannot be reached for the next attempt, the client gets the
 error that refused the one before. An internal error costs headroom, never the request: if our own analysis crashes,
@@ -35,7 +35,7 @@ from proxy.condensing.attempt import (
     original_of,
     replace_refused,
     retry_budget,
-    trial_of,
+    size_after_passing,
     written,
 )
 from proxy.condensing.context import RequestContext, idle_decision
@@ -49,7 +49,6 @@ from proxy.condensing.searching import Searcher, is_about_tools
 from proxy.endpoints.replies import Items, Usage
 from proxy.errors import HistoryUnavailable, ProxyError
 from proxy.knowledge.anchor import Anchor
-from proxy.knowledge.learned_windows import Origin
 from proxy.overflow import Refusal, RefusedPart
 from proxy.overflow.wording import MIN_WINDOW
 from proxy.quoting import label
@@ -76,7 +75,7 @@ class Exchanges:
     """Opens an exchange for each request, with the parts that all exchanges share; one per app.
 
     `report` is called with a decision that was refused for its length, and with what followed: `passed` (on to the
-    client), `retried` or `refused-again`.
+    client), `retried` or `refused-again`. `pause` is the wait before a request is sent a second time as it is.
     """
 
     intake: Intake
@@ -87,6 +86,7 @@ class Exchanges:
     usage_probe: bool
     """Whether streams are asked for a usage that the client did not ask for."""
     report: Callable[[Decision, str], None]
+    pause: Callable[[], Awaitable[object]]
 
     def attempt(self, decision: Decision, context: RequestContext) -> Attempt:
         """The attempt to send a decision, whose body is written here."""
@@ -127,12 +127,7 @@ class Exchange:
             context = await parts.intake.build_context(self.request, self.timing)
             if context.branch is not None and context.branch.block.node and context.policy.memory.inject:
                 context = with_standing_block(context)
-            is_learned = context.policy.window.learned_by is not None
-            trial = trial_of(context, parts.knowledge.learned.takes_trial) if is_learned else None
-            if trial is None:
-                self._attempt = await self._decided(context)
-            else:
-                self._attempt = parts.attempt(*trial)._replace(untried=context)
+            self._attempt = await self._decided(context)
         except Exception as error:
             if isinstance(error, ProxyError) or self.request.controls.dry_run:
                 raise
@@ -210,7 +205,21 @@ class Exchange:
             self._parts.report(self.decision, "retried" if is_accepted else "refused-again")
         elif answer.refusal is not None and answer.refusal.kind is not RefusedPart.OUTPUT:
             self._parts.report(self.decision, "passed")
+        if answer.refusal is not None:
+            await self._keep_size()
         return answer.reply
+
+    async def _keep_size(self) -> None:
+        """Keeps the size that was refused, although the request failed."""
+        context = self._attempt.context
+        size = context.size_refused if context is not None else None
+        if context is None or size is None:
+            return
+        if context.recognised.session is None:
+            self._parts.knowledge.keep_size(context, size)
+        elif context.may_store:
+            keeper = self._parts.decider.keeper
+            await keeper.amend(context.recognised, lambda session: session._replace(size_refused=size), creates=False)
 
     async def _send_once(self, send_body: SendBody) -> OpenedReply:
         """Sends the attempt, and opens the reply if it may be a refusal; raises `UpstreamUnavailable`."""
@@ -234,7 +243,10 @@ class Exchange:
                 return attempt or self._original(refused)
             if refused.refusal.kind is RefusedPart.OUTPUT:
                 return None
-            return await self._smaller(refused, refused.refusal)
+            is_full = self._parts.knowledge.is_full_pool(refused.refusal, self._attempt.decision, self.request)
+            if is_full is not False:
+                return await self._repeated() if is_full else None
+            return await self._smaller(refused.refusal)
         except ProxyError:
             return None  # nothing fits
         except Exception:  # noqa: BLE001
@@ -270,29 +282,37 @@ class Exchange:
     def _log_original(self, rewritten: int, original: int) -> None:
         """Logs the statuses with which the upstream answered a rewritten request, and then the original."""
         text = "the upstream refused a rewritten request for %s with %s and no known reason; %s"
-        model, session = label(self.request.model), self.decision.session
+        outcome = f"it refused the original with {original}"
         if original < HTTPStatus.BAD_REQUEST:
-            _log.warning(text, model, rewritten, f"session {session} is not rewritten any more")
-        else:
-            _log.info(text, model, rewritten, f"it refused the original with {original}")
+            outcome = f"it accepted the original; a second time within an hour spares session {self.decision.session}"
+        _log.warning(text, label(self.request.model), rewritten, outcome)
 
-    async def _smaller(self, refused: OpenedReply, refusal: Refusal) -> Attempt | None:
-        """Learns from a refusal for length, and makes a smaller view once; for a trial, decides anew instead."""
-        parts, attempt, decision, scope = self._parts, self._attempt, self._attempt.decision, self.request.lesson_scope
-        learned = parts.knowledge.window_from(refused, refusal, decision, self.request)
-        if attempt.untried is not None:
-            return (await self._decided(attempt.untried))._replace(is_last=True)
-        context, started, reply_limit = attempt.rewritable, perf_counter(), self.request.body.envelope.reply_limit
-        policy = parts.policies.lowered(decision.policy, learned, scope, reply_limit)
-        if attempt.is_last or context is None or policy.budget is None:
+    async def _repeated(self) -> Attempt | None:
+        """The same attempt, after a wait; None if it was repeated already."""
+        if self._attempt.is_repeated:
             return None
-        passed = parts.knowledge.learned.longest_passed(scope) if learned.origin is Origin.GUESS else None
+        await self._parts.pause()
+        return self._attempt._replace(is_repeated=True)
+
+    async def _smaller(self, refusal: Refusal) -> Attempt | None:
+        """Learns from a refusal for length, and makes a smaller view once."""
+        parts, attempt, decision = self._parts, self._attempt, self._attempt.decision
+        window = parts.knowledge.window_after(refusal, decision, self.request)
+        context, started, reply_limit = attempt.rewritable, perf_counter(), self.request.body.envelope.reply_limit
+        if context is None:
+            return None
+        size = parts.knowledge.size_after(refusal, decision, context, parts.policies.usable)
+        context = context._replace(size_refused=size)
+        self._attempt = attempt._replace(context=context)
+        scope, most = self.request.lesson_scope, size and size.tokens
+        policy = parts.policies.refused(decision.policy, window, most, scope, reply_limit)
+        if attempt.is_last or policy.budget is None:
+            return None
         reply_tokens = refusal.reply_tokens or reply_limit or 0
         sent = RefusedRequest(decision.tokens_after, decision.expected_tokens, reply_tokens)
-        context = context._replace(policy=policy.scaled(context.calibrated.scale))
+        context = context._replace(policy=policy.scaled(context.calibrated.scale), is_spared=False)
         left = max(parts.decider.timeout - self.timing.condense / 1000, 0.0)
-        aim = retry_budget(policy.budget, refusal, sent, passed)
-        smaller = await parts.decider.smaller(decision, context, aim, left)
+        smaller = await parts.decider.smaller(decision, context, retry_budget(policy.budget, refusal, sent), left)
         self.timing.condense += (perf_counter() - started) * 1000
         return None if smaller is None else parts.attempt(smaller, context)._replace(is_last=True)
 
@@ -316,6 +336,8 @@ class Exchange:
             self._ending = watched.ending()
         # The view did not have the results of searches: only the usage of the first round is that of the view.
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
+        if context is not None and context.size_refused is not None and self._attempt.update is None:
+            self._parts.knowledge.keep_size(context, size_after_passing(decision, context))
         if usage is not None and context is not None:
             self.usage = usage
             self._anchor = self._parts.knowledge.learn_from_usage(decision, context, usage)

@@ -17,7 +17,7 @@ from time import perf_counter
 from proxy.condensing.account import Timing
 from proxy.condensing.context import RequestContext, fold_view
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.policy import Basis, Policies
+from proxy.condensing.policy import Basis, Policies, Policy
 from proxy.condensing.restoring import Restorer
 from proxy.controls import MEMORY
 from proxy.errors import HistoryUnavailable
@@ -25,7 +25,7 @@ from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.measure import LENGTH_ESTIMATE, Measured, Measurer, fits_by_length
 from proxy.request.wire import ClientRequest
 from proxy.sessions.histories import Append, append_to, check_append
-from proxy.sessions.recognition import Identity, Recogniser
+from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.store.access import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
@@ -89,19 +89,17 @@ class Intake:
         if request.controls.dry_run and (recognised.session or recognised.condensations or request.continuation):
             await request.trust.prove(request.headers)
         # 8. Choose.
-        settings = recognised.session.settings if recognised.session else {}
-        policy = self.policies.policy(request.controls, settings, scope, request.body.envelope.reply_limit, basis)
+        size = self.knowledge.size_refused(request, recognised)
+        policy = self._policy(request, recognised, basis._replace(size_refused=size and size.tokens))
         if policy.scope:
             recognised = await self.recogniser.with_card_scope(recognised, policy.scope, read=any(policy.memory))
-        if recognised.session is not None and recognised.session.rewriting_refused:
-            policy = policy.off()
         if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
             policy = policy._replace(memory=MEMORY["off"])
         # 9. Complete the context.
         has_tools = request.body.endpoint.offers_tools(request.body.values, measured.transcript)
         context = RequestContext(
             request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch
-        )
+        )._replace(size_refused=size)
         context = await self._restore_dropped(await self._count(context) if _needs_counts(context) else context)
         context = context.for_profile(policy.profile).with_session_facts()
         uses_memory = policy.memory.tool or context.may_inject
@@ -109,7 +107,18 @@ class Intake:
         if not context.is_estimated:
             context = with_economy(context)
         timing.session = (perf_counter() - started) * 1000 + spent_on_history
-        return context
+        return self._spared(context)
+
+    def _policy(self, request: ClientRequest, recognised: Recognised, basis: Basis) -> Policy:
+        settings = recognised.session.settings if recognised.session else {}
+        limit = request.body.envelope.reply_limit
+        return self.policies.policy(request.controls, settings, request.lesson_scope, limit, basis)
+
+    def _spared(self, context: RequestContext) -> RequestContext:
+        """The context for sending the request as it came, if its session is spared rewriting and it fits."""
+        session = context.recognised.session
+        is_spared = session is not None and session.rewriting.spares(self.knowledge.clock())
+        return context.spared() if is_spared and context.policy.rewrites and context.fits_whole else context
 
     async def with_counts(self, context: RequestContext) -> RequestContext:
         """The context with its tokens counted, if they were only estimated by length; votes need counts."""
@@ -231,11 +240,12 @@ def _needs_counts(context: RequestContext) -> bool:
     """Whether an estimate is not enough.
 
     An estimate cannot show how much smaller a judged record makes the view, which pinned messages fit into their share,
-    or what a condensation must reach that a person wishes for, or that a stage's own trigger asks for; and under `auto`
-    the trigger may be below all marks.
+    or what a condensation must reach that a person wishes for, or that a stage's own trigger asks for. Under `auto`, or
+    with a size refused, the trigger may be below all marks.
     """
     stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
-    if context.policy.economy == "auto" or context.wish is not None or (known and context.recognised.pins):
+    is_bounded = context.size_refused is not None or context.policy.economy == "auto"
+    if is_bounded or context.wish is not None or (known and context.recognised.pins):
         return True
     if stage is not None and stage.inline:
         return True

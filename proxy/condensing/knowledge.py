@@ -2,8 +2,8 @@
 
 Before a request, `refresh` reads the lessons of other processes, now and then and in the background. Only the first
 request for a model waits for them, and not for long: all are read at once, within the request's patience with the
-store. A request that is `off` does not wait at all. After a reply, its usage teaches how the upstream counts, and may
-prove that it truncates prompts; a refusal teaches a window or a form.
+store. A request that is `off` does not wait at all. After a reply, its usage teaches how the upstream counts; a refusal
+teaches a window, a size or a form.
 """
 
 from __future__ import annotations
@@ -11,42 +11,40 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
+from proxy.condensing.policy import Window
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.calibrator import Calibrator
-from proxy.knowledge.learned_windows import CountedReply, LearnedWindow, LearnedWindows
-from proxy.knowledge.profiles import MAX_MODELS, CallersText, LessonScope, Profile, Profiles, sends_options
-from proxy.overflow import Refusal, recognise
-from proxy.quoting import label
+from proxy.knowledge.learned_windows import REFUSED_FOR, LearnedWindows, SizeRefused
+from proxy.knowledge.profiles import LessonScope, Profile, Profiles, sends_options
+from proxy.overflow import Refusal
 from proxy.reply.opening import OpenedReply
 from proxy.request.wire import ClientRequest
-from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
+from proxy.sessions.recognition import Recognised
 from proxy.store.access import Patience
+from proxy.tokens.windows import WindowLookup
 
 FIRST_LOOK = 0.25  # seconds
-SERVER_SETTINGS = (
-    "num_ctx or OLLAMA_CONTEXT_LENGTH (Ollama), --ctx-size divided by --parallel (llama.cpp), the loaded context length"
-    " (LM Studio), --max-model-len (vLLM), --context-length (SGLang)"
-)
-"""What sets the window of a server."""
+Usable = Callable[[int, str, int | None], int]
+"""Gives how much of a window a prompt may use, for a model and a reply limit."""
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
 class Knowledge:
-    """What is known of one upstream; one per app. `report` is called for each truncation."""
+    """What is known of one upstream; one per app. `stated` gives the window that its server states."""
 
     learned: LearnedWindows
     calibrator: Calibrator
     profiles: Profiles
     tasks: OwnedTasks
-    report: Callable[[], None]
-    _logged: Lru[str, int] = field(default_factory=lambda: Lru(MAX_MODELS))
+    clock: Callable[[], float]
+    stated: WindowLookup
 
     async def refresh(self, scope: LessonScope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
         """Reads what other processes have learned of a model, if it is time to."""
@@ -60,50 +58,79 @@ class Knowledge:
 
     def learn_from_usage(self, decision: Decision, context: RequestContext, usage: Usage) -> Anchor | None:
         """Learns from the usage of a complete reply; returns the anchor for the next request of its branch."""
-        self._look_for_truncation(decision, context.request, usage)
-        if context.request.controls.no_store:
+        shares = not context.request.controls.no_store
+        self.learned.accepted(context.request.lesson_scope, usage.prompt, shares=shares)
+        if not shares:
             return None
         applied = decision.applied.id if decision.applied else ""
         return self.calibrator.learn(context.prompt, context.calibrated, decision.view, applied, usage.prompt)
 
-    def _look_for_truncation(self, decision: Decision, request: ClientRequest, usage: Usage) -> None:
-        """If the usage proves that the upstream truncates prompts, learns, counts and logs that."""
-        # Our count of a picture is only a bound, so it does not tell which of two prompts is longer.
-        if not request.body.is_text:
-            return
-        reply, model = CountedReply(decision.view.tokens, usage.prompt, decision.exact), request.model
-        shares = not request.controls.no_store
-        kept = self.learned.learn_from_usage(request.lesson_scope, decision.expected_tokens, reply, shares=shares)
-        if kept is None:
-            return
-        self.report()
-        if self._logged.get(model) != kept:
-            self._logged.put(model, kept)
-            _log.warning(
-                "%s silently reads only the newest %s tokens of a longer prompt. They are taken for its window, unless"
-                " the settings give one. A longer one is set by %s.",
-                *(label(model), kept, SERVER_SETTINGS),
-            )
+    # -- refusals for length -----------------------------------------------------------------------------
 
-    def window_from(
-        self, refused: OpenedReply, refusal: Refusal, decision: Decision, request: ClientRequest
-    ) -> LearnedWindow:
-        """The window that a refusal for length teaches."""
-        clean = CallersText(decision.body).removed_from
-        status, answer = refused.reply.status, request.body.endpoint.answer
-        stands = recognise(status, refused.error, clean, answer=answer) if refusal.window is not None else None
-        return self.learned.learn_from_refusal(
-            request.lesson_scope,
-            refusal,
-            decision.expected_tokens,
-            shares=not request.controls.no_store,
-            proven=stands is not None and stands.window == refusal.window,
-        )
+    def window_after(self, refusal: Refusal, decision: Decision, request: ClientRequest) -> Window:
+        """The window that holds after a refusal for length.
+
+        One that is set stands. Else the window that the refusal states is learned.
+        """
+        window = decision.policy.window
+        if refusal.window is None or window.is_set:
+            return window
+        self.learned.learn(request.lesson_scope, refusal.window, shares=not request.controls.no_store)
+        return window.lowered(refusal.window)
+
+    def size_after(
+        self, refusal: Refusal, decision: Decision, context: RequestContext, usable: Usable
+    ) -> SizeRefused | None:
+        """The size that bounds a session after a refusal for length; None if none does.
+
+        A refusal without a number teaches it, and one with a smaller window than the one that is set. `usable` gives
+        how much of a window a prompt may use.
+        """
+        known, window, request = context.size_refused, decision.policy.window, context.request
+        if not decision.policy.rewrites or (refusal.window is not None and not window.is_set):
+            return known
+        size = decision.expected_tokens
+        if refusal.window is not None:
+            if window.tokens is not None and window.tokens <= refusal.window:
+                return known
+            size = usable(refusal.window, request.model, request.body.envelope.reply_limit)
+        size = min(size, known.tokens) if known is not None else size
+        text = "a prompt of %d tokens was refused for %s; session %s is kept to at most %d for an hour"
+        _log.warning(text, decision.expected_tokens, request.lesson_scope.named, decision.session, size)
+        return SizeRefused(request.model, size, self.clock() + REFUSED_FOR)
+
+    def size_refused(self, request: ClientRequest, recognised: Recognised) -> SizeRefused | None:
+        """The size refused that bounds a session now."""
+        session = recognised.session
+        size = session.size_refused if session else self.learned.sizes.get((request.lesson_scope, recognised.shown_id))
+        return size if size is not None and size.model == request.model and size.until > self.clock() else None
+
+    def keep_size(self, context: RequestContext, size: SizeRefused | None) -> None:
+        """Keeps the size refused of a session that is not stored, in this process."""
+        if size is None:
+            self.learned.sizes.forget(context.size_key)
+        elif not context.request.controls.no_store:
+            self.learned.sizes.put(context.size_key, size)
+
+    def is_full_pool(self, refusal: Refusal, decision: Decision, request: ClientRequest) -> bool | None:
+        """Whether an error of the server says that its cache is full of other requests, not that this one is too long.
+
+        It does if it names no number and the request fits the window that the server states. None if the server states
+        none, so nobody knows.
+        """
+        if refusal.window is not None or not refusal.is_server_error:
+            return False
+        stated = self.stated(request.model)
+        if stated is None:
+            return None
+        return decision.expected_tokens + (request.body.envelope.reply_limit or 0) <= stated.window
+
+    # -- refusals of a form ------------------------------------------------------------------------------
 
     def form_from(self, refused: OpenedReply, decision: Decision, request: ClientRequest) -> Profile | None:
         """The profile that a refusal of the request's form teaches; None if it teaches nothing new."""
         options = sends_options(request.body.values, probed=decision.probed)
         sent = decision.policy.profile
         return self.profiles.learn_from_refusal(
-            request.lesson_scope, refused.reply.status, refused.error, sent, options=options, request=decision.body
+            request.lesson_scope, refused.reply.status, refused.error, sent, options=options
         )

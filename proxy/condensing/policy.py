@@ -5,8 +5,8 @@ else from the tables there (`Settings.own`). `_ModelFacts` has the values of the
 session replace them in `_policy`.
 
 The window comes from the request, the settings, what the upstream's server states, or the bundled table, in this order.
-A smaller window that was learned from the upstream's replies replaces it. Without any of these the window is unknown,
-and nothing is condensed.
+A refusal that stated a smaller window replaces the last two. Without any of these the window is unknown, and nothing is
+condensed. A size that the session's upstream has refused bounds the budget, whatever the window.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from proxy.controls import MEMORY, Controls, Memory
 from proxy.errors import BadRequest
-from proxy.knowledge.learned_windows import LearnedWindow, Origin
+from proxy.knowledge.learned_windows import SOURCE, LearnedWindow
 from proxy.knowledge.profiles import ANY, LessonScope, Profile
 from proxy.pipeline_names import pipeline_named
 from proxy.runtime.lru import Lru
@@ -54,21 +54,17 @@ class Window(NamedTuple):
     """Where it comes from, in words."""
     max_input: int | None = None
     """The limit in tokens for the prompt alone, if there is one."""
-    learned_by: Origin | None = None
-    """How a refusal or a truncation has taught the window, if one has."""
-    before: int | None = None
-    """The window that a learned one has replaced, if that was known."""
 
     @property
     def is_set(self) -> bool:
         """Whether the request or the settings give the window, so the server need not be asked."""
         return self.source == REQUEST or self.source.startswith(SETTINGS)
 
-    def lowered(self, learned: LearnedWindow | None) -> Window:
-        """This window, or the learned one if that is smaller."""
-        if learned is None or (self.tokens is not None and self.tokens <= learned.tokens):
+    def lowered(self, stated: int) -> Window:
+        """This window, or the one that a refusal states if that is smaller."""
+        if self.tokens is not None and self.tokens <= stated:
             return self
-        return Window(learned.tokens, learned.source, self.max_input, learned.origin, self.tokens)
+        return Window(stated, SOURCE, self.max_input)
 
     def __str__(self) -> str:
         return UNKNOWN if self.tokens is None else str(self.tokens)
@@ -85,7 +81,9 @@ class Policy(NamedTuple):
     """The strategies that HARD, FORCED and OVERFLOW run after the pipeline; they ask no model."""
     window: Window = Window(None, UNKNOWN)
     budget: Budget | None = None
-    """None if the window is unknown."""
+    """None if neither the window nor a size refused is known."""
+    size_refused: int | None = None
+    """The size that the session's upstream has refused, in its tokens, if it bounds the budget."""
     summarizer: SummarizerRole = SummarizerRole()
     judge: JudgeRole = JudgeRole()
     session_settings: Mapping[str, Any] = MappingProxyType({})
@@ -172,13 +170,14 @@ class _ModelFacts(NamedTuple):
     """The window in the bundled table, for a model whose window is neither set nor stated."""
     max_input: int | None
 
-    def budget(self, window: Window, reply_length: int | None) -> Budget | None:
-        """The budget for a window; None if that is unknown."""
+    def budget(self, window: Window, reply_length: int | None, size: int | None = None) -> Budget | None:
+        """The budget for a window, of which a `size` refused bounds the usable part; None if both are unknown."""
         if window.tokens is None:
-            return None
-        return Budget.of(
+            return None if size is None else Budget.of(size, reserve=0, marks=self.marks)
+        budget = Budget.of(
             window.tokens, reply_length=reply_length, reserve=self.reserve, marks=self.marks, max_input=window.max_input
         )
+        return budget if size is None else budget.bounded(size)
 
 
 class Basis(NamedTuple):
@@ -187,12 +186,14 @@ class Basis(NamedTuple):
     window: Window
     prompt_window: int | None
     profile: Profile
+    size_refused: int | None = None
+    """The size that the session's upstream has refused."""
 
 
 class Policies:
     """Makes policies; one per app.
 
-    `discovered` gives the window that the server states for a model, `learned` the window that replies have taught,
+    `discovered` gives the window that the server states for a model, `learned` the one that a refusal has stated,
     `profile` the form of requests that the model's server accepts.
     """
 
@@ -258,6 +259,7 @@ class Policies:
             ladder=() if pipeline.is_off else stages(LADDER, LADDER_OPTIONS, self._settings.options),
             window=basis.window,
             budget=self._budget_for(strategies, ledger, basis, model, reply_limit),
+            size_refused=basis.size_refused,
             ledger=ledger,
             session_settings=controls.kept(session, pipeline),
             memory=self._memory(asked, pipeline, injection),
@@ -298,32 +300,36 @@ class Policies:
         except OptionError as error:
             raise BadRequest(f"{param}: {error.detail}.", param=param) from None
 
-    def lowered(self, policy: Policy, learned: LearnedWindow, scope: LessonScope, reply_limit: int | None) -> Policy:
-        """The policy with a window that has just been learned from a refusal of its request."""
-        basis = Basis(policy.window.lowered(learned), self._prompt_window(policy.summarizer, scope), policy.profile)
+    def refused(
+        self, policy: Policy, window: Window, size: int | None, scope: LessonScope, reply_limit: int | None
+    ) -> Policy:
+        """The policy after a refusal of its request, with the window and the size refused that hold now."""
+        basis = Basis(window, self._prompt_window(policy.summarizer, scope), policy.profile, size)
         budget = self._budget_for(policy.stages, policy.ledger, basis, scope.model, reply_limit)
-        return policy._replace(window=basis.window, budget=budget)
+        return policy._replace(window=window, budget=budget, size_refused=size)
+
+    def usable(self, window: int, model: str, reply_limit: int | None) -> int:
+        """How much of a window a prompt may use."""
+        budget = self._facts(model).budget(Window(window, SOURCE), reply_limit)
+        return budget.usable if budget else 0
 
     def _budget_for(
         self, pipeline: Sequence[Strategy], ledger: LedgerCaps, basis: Basis, model: str, reply_limit: int | None
     ) -> Budget | None:
         """The budget for a window with these stages' own marks, and with the window of their summarizer."""
-        budget = self._facts(model).budget(basis.window, reply_limit)
+        budget = self._facts(model).budget(basis.window, reply_limit, basis.size_refused)
         return budget and replace(with_stage_marks(budget, pipeline), prompt_window=basis.prompt_window, ledger=ledger)
 
     def window(self, requested: int | None, scope: LessonScope) -> Window:
-        """A model's window: the known one, or the learned one if that is smaller.
-
-        Nothing learned lowers a window of the settings.
-        """
+        """A model's window: the one that is set, else the known one or the one that a refusal stated, if smaller."""
         facts = self._facts(scope.model)
-        known = Window(requested, REQUEST) if requested is not None else facts.window
-        if known is None:
-            stated = self._discovered(scope.model)
-            limit = facts.max_input or (stated.max_input if stated else None)
-            known = Window(stated.window, stated.source, limit) if stated else facts.listed
-        learned = self._learned(scope)
-        return known if learned is None or known.source.startswith(SETTINGS) else known.lowered(learned)
+        is_set = Window(requested, REQUEST) if requested is not None else facts.window
+        if is_set is not None:
+            return is_set
+        stated, learned = self._discovered(scope.model), self._learned(scope)
+        limit = facts.max_input or (stated.max_input if stated else None)
+        known = Window(stated.window, stated.source, limit) if stated else facts.listed
+        return known if learned is None else known.lowered(learned.tokens)
 
     def _read_facts(self, model: str) -> _ModelFacts:
         own, entry = partial(self._settings.own, model=model), self._settings.for_model(model)

@@ -9,6 +9,7 @@ kept in the session for the client's next request.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,18 +18,16 @@ from proxy.condensing.attempt import spliced
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable
-from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import encoding_of, is_event_stream, is_success
 from proxy.knowledge.learned_windows import LearnedWindows
-from proxy.knowledge.profiles import MAX_READ, CallersText, LessonScope
+from proxy.knowledge.profiles import LessonScope
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.searching.joining import Following, SendBody, StreamedReply, join_replies, read_whole
 from proxy.searching.rounds import HiddenRounds, offer
 from proxy.settings.tables import MemorySettings
 from proxy.upstream import UpstreamReply
-from proxy.values import json_or_none
 from strategies.core.pieces import Overlay, is_memory
 from strategies.core.transcript import Transcript
 
@@ -36,6 +35,7 @@ MAX_SCOPES = 4_000
 _TOOLS_REFUSED = (400, 404, 422, 500, 501)
 """Statuses with which servers say that a model takes no tools."""
 _ABOUT_TOOLS = re.compile(rb"tool|function", re.IGNORECASE)
+_log = logging.getLogger(__name__)
 
 
 class SearchedReply(NamedTuple):
@@ -74,10 +74,14 @@ class Searcher:
             body.values,
             context.counter,
             has_system=bool(context.measured.transcript.systems),
-            refused=max(self._refused.get(known) or 0.0 for known in (scope, scope.everyone)) > self._clock(),
+            refused=self.refuses_tools(scope),
             top_k=self._settings.top_k,
         )
         return _with_patches(context._replace(offer=made), blocks_only=not made.is_made)
+
+    def refuses_tools(self, scope: LessonScope) -> bool:
+        """Whether a model has refused tools, as far as this tenant knows."""
+        return (self._refused.get(scope) or 0.0) > self._clock()
 
     def rounds(self, decision: Decision, context: RequestContext) -> HiddenRounds:
         """The hidden rounds that may follow the view of a decision whose model is offered the tool."""
@@ -97,13 +101,13 @@ class Searcher:
     ) -> SearchedReply:
         """The reply for the client after all searches; raises `UpstreamUnavailable`. `send` sends a body upstream."""
         if not is_success(reply.status):
-            return await self._without_tool(decision, rounds, scope, reply, send)
+            return await self._without_tool(rounds, scope, reply, send)
         if encoding_of(reply.headers):
             return SearchedReply(reply)
-        scale = decision.calibrated.scale
 
-        def learn(refusal: Refusal, tokens: int) -> None:
-            self._learned.learn_from_refusal(scope, refusal, scale.upstream(tokens))
+        def learn(refusal: Refusal) -> None:
+            if refusal.window is not None and not decision.policy.window.is_set:
+                self._learned.learn(scope, refusal.window)
 
         following = Following(rounds, send, learn)
         if is_event_stream(reply.headers):
@@ -111,7 +115,7 @@ class Searcher:
         return SearchedReply(await join_replies(reply, rounds, following))
 
     async def _without_tool(
-        self, decision: Decision, rounds: HiddenRounds, scope: LessonScope, reply: UpstreamReply, send: SendBody
+        self, rounds: HiddenRounds, scope: LessonScope, reply: UpstreamReply, send: SendBody
     ) -> SearchedReply:
         """The reply to the same request without the tool if the upstream refuses tools; else its error."""
         if reply.status not in _TOOLS_REFUSED:
@@ -127,18 +131,9 @@ class Searcher:
         if not is_success(again.status):
             await again.close()
             return SearchedReply(error)
-        is_proof = _is_proof(rounds.endpoint, error.data, decision, plain)
-        self._refused.put(scope.everyone if is_proof else scope, self._clock() + self._ttl)
+        self._refused.put(scope, self._clock() + self._ttl)
+        _log.warning("%s takes no tools, so the memory tool is not offered to it", scope.named)
         return SearchedReply(again, refuses_tool=True)
-
-
-def _is_proof(endpoint: Endpoint, error: bytes, decision: Decision, plain: bytes) -> bool:
-    """Whether a refusal proves that the model takes no tools: neither tools nor words came from the client."""
-    values = json_or_none(plain)
-    use = endpoint.tool_use(values) if isinstance(values, dict) else None
-    has_tools = use is None or use.has_tools or not use.takes_another
-    said = CallersText(decision.body).removed_from(error[:MAX_READ].decode("utf-8", "replace"))
-    return not has_tools and is_about_tools(said.encode())
 
 
 def is_about_tools(error: bytes) -> bool:

@@ -85,7 +85,7 @@ class Calibrator:
     """The calibration for one upstream; one per app.
 
     `ttl` is in seconds, `clock` gives seconds since the epoch. `report` is called with a model and its progress when
-    that changes. `truncated_at` gives the count of each prompt that the upstream is proven to truncate.
+    that changes.
     """
 
     upstream: str
@@ -95,7 +95,6 @@ class Calibrator:
     ttl: int
     clock: Callable[[], float]
     report: Callable[[str, Progress], None]
-    truncated_at: Callable[[LessonScope], int | None] = lambda _: None
     _anchors: Lru[tuple[LessonScope, bytes], Anchor] = field(default_factory=lambda: Lru(MAX_ANCHORS))
     """The latest anchors of all conversations, by the chain digest of their node."""
     _models: Callable[[str], defaultdict[str, _Known]] = field(
@@ -125,13 +124,6 @@ class Calibrator:
         scope, counter = prompt.scope, prompt.counter
         known = self._models(scope.model)[counter]
         anchor = longest_anchor(self._anchors, scope, prompt.transcript.digests, stored)
-        truncated_at = self.truncated_at(scope)
-        if truncated_at is not None:
-            samples = known.samples.without(truncated_at)
-            if samples is not known.samples:
-                known.samples = samples
-                self._fit(scope.model, counter)
-            anchor = None if anchor is None or anchor.counted == truncated_at else anchor
         # The estimate for a view that condensing has changed is no worse than that for a first request.
         mean = mean_error(known.samples.firsts)
         error = None if mean is None else max(_MARGIN * mean, _MIN_ERROR)
@@ -149,8 +141,7 @@ class Calibrator:
         since = calibration.growth_since(applied, own)
         least = _MIN_LEFT * min(since.anchor.counted, calibration.scale.upstream(own)) if since else 0
         whole = prompt.whole if view.is_verbatim else prompt.fixed.plus(of_messages(view.item_messages))
-        is_truncated = counted == self.truncated_at(scope)
-        if not digests or is_truncated or not whole.may_be(counted) or counted < least:
+        if not digests or not whole.may_be(counted) or counted < least:
             return None
         features, new = (whole, counted) if since is None else (since.features, counted - since.anchor.counted)
         lesson = Observation(features, new, prompt.conversation, int(self.clock()))

@@ -1,8 +1,7 @@
 """Profiles: the forms of a request that an upstream refuses, known from the settings or from its errors.
 
-A lesson from an error holds at once for the tenant that met it (`LessonScope`). It holds for everyone only if the error
-still teaches it without all that it may have quoted from the request (`CallersText`): values, runs of two words or
-more, and numbers.
+A lesson from an error holds for the tenant that met it (`LessonScope`), because an error may quote the request, and one
+tenant must not teach another.
 
 What a server says about the form of one request holds for later requests to that model as long as this process runs. A
 refusal teaches only what was not known, so a request is sent again at most as often as there is something to learn.
@@ -12,42 +11,25 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
-from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
-from proxy.quoting import label
+from proxy.quoting import label, printable
 from proxy.runtime.lru import Lru
-from proxy.values import json_or_none
 from strategies.core.messages import Form
 
 MAX_MODELS, MAX_SCOPES = 1_000, 4_000
+SHOWN = 12
+"""Characters of a tenant that logs and reports show."""
 MAX_READ = 4_096  # bytes of an error; after them some servers repeat the whole request
 STREAM_OPTIONS = "stream_options"
 REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR)
 """The statuses with which servers refuse the form of a request; some chat templates fail with 500."""
-MAX_COMPARED = 256 * 1024
-"""Bytes of a request that are compared with an error; an error to a longer request proves nothing."""
-MAX_WORDS = 400
-"""Words of an error that are compared with the request; a longer error proves nothing."""
-_DEEPEST = 32
-_PROTOCOL = frozenset(
-    """
-    messages role content name type text id model user assistant system developer tool tools function functions
-    tool_calls tool_call_id arguments parameters description properties required object string stream stream_options
-    include_usage max_tokens max_completion_tokens temperature
-    """.split()  # noqa: SIM905 - a table of words
-)
-"""Words of the protocol: an error may contain them without quoting the request."""
-_SHORT = 64  # characters of a value that an error may quote as one word
-_MARKS = re.compile(r"[`'\"*\\“”‘’]+|(?<=\d),(?=\d{3})")
-_WORD = re.compile(r"[^\W_]+")
-
 _log = logging.getLogger(__name__)
 
 
@@ -55,61 +37,15 @@ _log = logging.getLogger(__name__)
 
 
 class LessonScope(NamedTuple):
-    """A model, and the tenant for whom a lesson about it holds; None for everyone."""
+    """A model, and the tenant for whom a lesson about it holds."""
 
     model: str
-    tenant: str | None = None
+    tenant: str = ""
 
     @property
-    def everyone(self) -> LessonScope:
-        return LessonScope(self.model)
-
-
-class CallersText:
-    """The text of one request that its caller controls, to be removed from errors."""
-
-    def __init__(self, body: bytes) -> None:
-        self._is_known = len(body) <= MAX_COMPARED
-        values = list(_values(json_or_none(body), _DEEPEST)) if self._is_known else []
-        self._values = {_plain(value) for value in values if len(value) <= _SHORT}
-        self._text = f" {_plain(' '.join(values))} "
-
-    def removed_from(self, text: str) -> str:
-        """The text with a semicolon for each word that may come from the request; "" if it is too long to tell."""
-        text = _unmarked(text)
-        words = [word.lower() for word in _WORD.findall(text)]
-        if not self._is_known or len(words) > MAX_WORDS:
-            return ""
-        quoted = [word in self._values or (word.isdigit() and f" {word} " in self._text) for word in words]
-        for at, pair in enumerate(pairwise(words)):
-            if " {} {} ".format(*pair) in self._text:
-                quoted[at] = quoted[at + 1] = True
-        left = iter(quoted)
-        return _WORD.sub(lambda word: ";" if next(left) else word.group(), text)
-
-
-def _plain(text: str) -> str:
-    return " ".join(_WORD.findall(_unmarked(text).lower()))
-
-
-def _unmarked(text: str) -> str:
-    """The text without quotation marks, and without the commas in numbers."""
-    return _MARKS.sub("", text)
-
-
-def _values(value: Any, depth: int) -> Iterator[str]:
-    """All keys, strings and numbers of a body, except the model's name: lessons are kept by that."""
-    match value:
-        case dict() if depth:
-            for key, inner in value.items():
-                if depth < _DEEPEST or key != "model":
-                    yield from _values(key, depth)
-                    yield from _values(inner, depth - 1)
-        case list() if depth:
-            for inner in value:
-                yield from _values(inner, depth - 1)
-        case str() | int() | float() if value not in _PROTOCOL:
-            yield str(value)
+    def named(self) -> str:
+        """For a line of the log: the model, and the tenant, whose digest is shortened."""
+        return f"{label(self.model)} (tenant {printable(self.tenant, SHOWN) or 'none'})"
 
 
 # -- profiles ------------------------------------------------------------------------------------------
@@ -193,32 +129,25 @@ class Profiles:
 
     def for_model(self, scope: LessonScope) -> Profile:
         """The profile of a model's server, as far as it is known in a scope."""
-        learned = self._learned.get(scope) or self._learned.get(scope.everyone)
-        return learned or self._set.use(scope.model) or self._set.put(scope.model, self._set_for(scope.model))
+        model = scope.model
+        return self._learned.get(scope) or self._set.use(model) or self._set.put(model, self._set_for(model))
 
     def learn_from_refusal(
-        self, scope: LessonScope, status: int, body: bytes, sent: Profile, *, options: bool, request: bytes
+        self, scope: LessonScope, status: int, body: bytes, sent: Profile, *, options: bool
     ) -> Profile | None:
         """Learns from an error to a request that was written for the profile `sent`.
 
         Returns the profile to write it for now; None if the error teaches nothing that `sent` did not say. Another
-        request may have taught it meanwhile. `options` is the value of `sends_options` for the request, and `request`
-        are the bytes that were sent.
+        request may have taught it meanwhile. `options` is the value of `sends_options` for the request.
         """
         if profile_after(status, body, sent, options=options) == sent:
             return None
-        said = CallersText(request).removed_from(body[:MAX_READ].decode("utf-8", "replace")).encode()
-        taught = profile_after(status, body, self.for_model(scope), options=options)
-        self._learn(scope.everyone, profile_after(status, said, self.for_model(scope.everyone), options=options))
-        self._learn(scope, taught)
-        return taught
-
-    def _learn(self, scope: LessonScope, taught: Profile) -> None:
-        if taught != self.for_model(scope):
+        known = self.for_model(scope)
+        taught = profile_after(status, body, known, options=options)
+        if taught != known:
             self._learned.put(scope, taught)
-            holds_for = "one tenant" if scope.tenant else "everyone"
-            refuses = "the upstream refuses the form of a request for %s; from now on, for %s: %r"
-            _log.info(refuses, label(scope.model), holds_for, taught)
+            _log.info("the upstream refuses the form of a request for %s; from now on: %r", scope.named, taught)
+        return taught
 
 
 def sends_options(values: Mapping[str, Any], *, probed: bool) -> bool:

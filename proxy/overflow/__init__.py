@@ -17,8 +17,8 @@ In doubt the result is None: the client then gets the upstream's own error, as i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ __all__ = ["Refusal", "RefusedPart", "is_error_body", "recognise"]
 # These statuses are about the credential, the rate or the model, never about the length of the prompt.
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})
 
+_SERVER_ERROR = re.compile("5[0-9]{2}")
 _ERROR = re.compile(rb'error(?!"\s*:\s*null)')  # normal replies of the Responses API say "error": null
 
 
@@ -43,15 +44,15 @@ class Refusal(NamedTuple):
     """The length of the prompt."""
     reply_tokens: int | None = None
     """The length of the reply that was asked for."""
+    is_server_error: bool = False
+    """Whether the server gives itself the blame, by a status or a code of 500 or more."""
 
 
-def recognise(
-    status: int, body: bytes, clean: Callable[[str], str] | None = None, *, answer: re.Pattern[bytes]
-) -> Refusal | None:
+def recognise(status: int, body: bytes, *, answer: re.Pattern[bytes]) -> Refusal | None:
     """The refusal in a reply with this status and body; None if the reply does not refuse the request for its size.
 
     A reply with a status below 400 is a refusal only if its body, or its event, is an error; `answer` is that of the
-    endpoint (`Endpoint.answer`). `clean` removes from a text what must not be read.
+    endpoint (`Endpoint.answer`).
     """
     if status in _NEVER:
         return None
@@ -60,7 +61,6 @@ def recognise(
     if status < HTTPStatus.BAD_REQUEST and not is_error_body(body, answer=answer):
         return None
     content = read_body(body)
-    content = content.cleaned(clean) if clean else content
     part = refused_part(content.codes, content.texts)
     if part is None:
         return None
@@ -68,7 +68,9 @@ def recognise(
     # If prompt and reply together are refused and the prompt is a small part, the reply is to blame.
     if part is RefusedPart.OUTPUT or _is_mostly_reply(window, prompt, reply):
         return Refusal(RefusedPart.OUTPUT, reply_tokens=reply)
-    return Refusal(RefusedPart.INPUT, window, prompt, reply)
+    # An event of a stream has its status in the error.
+    blamed = {str(status)} if status >= HTTPStatus.BAD_REQUEST else content.codes
+    return Refusal(RefusedPart.INPUT, window, prompt, reply, any(map(_SERVER_ERROR.fullmatch, blamed)))
 
 
 def _is_mostly_reply(window: int | None, prompt: int | None, reply: int | None) -> bool:
@@ -103,12 +105,6 @@ class BodyContent:
     numbers: Mapping[str, int]
     document: Any
     event: str = ""
-
-    def cleaned(self, clean: Callable[[str], str]) -> BodyContent:
-        """The content without what `clean` removes from its texts, codes and numbers."""
-        codes = frozenset(code for code in self.codes if clean(code) == code)
-        numbers = {key: value for key, value in self.numbers.items() if clean(str(value)) == str(value)}
-        return replace(self, texts=tuple(map(clean, self.texts)), codes=codes, numbers=numbers)
 
 
 def read_body(body: bytes) -> BodyContent:

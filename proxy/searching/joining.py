@@ -34,7 +34,7 @@ SAFE = 0.95
 
 SendBody = Callable[[bytes], Awaitable[UpstreamReply]]
 
-Learn = Callable[[Refusal, int], object]
+Learn = Callable[[Refusal], object]
 
 _log = logging.getLogger(__name__)
 
@@ -135,8 +135,7 @@ class StreamedReply:
 class Following:
     """Gets the replies that follow the hidden rounds of one request.
 
-    `send` sends a body to the upstream. `learn` gets each refusal for length, and the proxy's own count of the refused
-    prompt's tokens.
+    `send` sends a body to the upstream. `learn` gets each refusal for length.
     """
 
     rounds: HiddenRounds
@@ -183,7 +182,7 @@ class Following:
             return None
         refusal = recognise(reply.status, reply.data, answer=self.rounds.endpoint.answer)
         if refusal is not None and refusal.kind is RefusedPart.INPUT:
-            self.learn(refusal, self.rounds.tokens)
+            self.learn(refusal)
         return refusal
 
     def _is_good(self, reply: UpstreamReply) -> bool:

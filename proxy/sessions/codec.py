@@ -18,8 +18,21 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.knowledge import anchor as anchors
+from proxy.knowledge.learned_windows import SizeRefused
 from proxy.runtime.lru import Lru
-from proxy.sessions.session import CHAT, CONDENSE, PIN, Branch, FailedTry, MemoryBlock, Opening, Session, Tip, wishes_in
+from proxy.sessions.session import (
+    CHAT,
+    CONDENSE,
+    PIN,
+    Branch,
+    FailedTry,
+    MemoryBlock,
+    Opening,
+    RefusedRewriting,
+    Session,
+    Tip,
+    wishes_in,
+)
 from proxy.store.access import decompress
 from proxy.store.base import Snapshot, StoreError
 from strategies.core.cards import from_json, to_json
@@ -51,7 +64,6 @@ _RENAMED = {
     "opened": "branches_opened",
     "saved": "saved_tokens",
     "forked": "forked_after",
-    "refused": "rewriting_refused",
 }
 _PLAIN = {name: name for name in _SAME} | _RENAMED
 """Members of a session's document that hold the value of a field, with the field's name."""
@@ -70,6 +82,8 @@ def encode_session(session: Session) -> bytes:
             "branches": session.branches,
             "verdicts": list(map(encode_verdict, session.verdicts)),
             "failed": session.failed_try,
+            "rewriting": session.rewriting,
+            "size": session.size_refused,
             "patches": [[patch.anchor, patch.at, list(_encode_pieces(patch.pieces))] for patch in session.patches],
             "added": to_json(session.added_cards) if session.added_cards else [],
             "forgotten": session.forgotten_ids,
@@ -90,6 +104,8 @@ def decode_document(meta: bytes) -> Session | None:
         tip=Tip(*document["line"]),
         verdicts=tuple(_verdict(row) for row in document.get("verdicts", ())),
         failed_try=FailedTry(*document["failed"]) if document.get("failed") else None,
+        rewriting=RefusedRewriting(*document.get("rewriting", ())),
+        size_refused=SizeRefused(*document["size"]) if document.get("size") else None,
         patches=tuple(
             Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)))
             for anchor, at, pieces in document.get("patches", ())

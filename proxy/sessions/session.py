@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from proxy.endpoints.replies import ending
 from proxy.knowledge.anchor import Anchor
+from proxy.knowledge.learned_windows import SizeRefused
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
 from strategies.core.digest import ROOT, link
@@ -43,6 +44,9 @@ DERIVED = "derived"
 CHAT = "chat"
 """The dialect of what names none, such as the sessions of earlier versions."""
 MAX_VERDICTS = 16
+PROOFS = 2
+SPARED_FOR = 3_600.0
+"""Seconds for which a session is spared rewriting after the last proof that its upstream refuses it."""
 MAX_PATCHES = 64
 MAX_PATCH_CHARS = 512 * 1024
 NOTHING: Mapping[str, Any] = {}
@@ -192,6 +196,21 @@ class FailedTry(NamedTuple):
     """Seconds since the epoch."""
 
 
+class RefusedRewriting(NamedTuple):
+    """How often the upstream accepted a request only as the client wrote it, for no reason that it gave."""
+
+    proofs: int = 0
+    until: float = 0.0
+    """Until when they count, in seconds since the epoch."""
+
+    def after_one_more(self, now: float) -> RefusedRewriting:
+        return RefusedRewriting((self.proofs if self.until > now else 0) + 1, now + SPARED_FOR)
+
+    def spares(self, now: float) -> bool:
+        """Whether the session's requests are sent as they come, as long as they fit. One error proves nothing."""
+        return self.proofs >= PROOFS and self.until > now
+
+
 class Wish(NamedTuple):
     """A person's wish that a message be pinned, or that the next request of a branch be condensed."""
 
@@ -260,8 +279,8 @@ class Session(NamedTuple):
     """How many first messages are stored in the parent's blocks only; 0 once the fork has stored them itself."""
     forked_after: int = 0
     """How many first messages the session shares with its parent."""
-    rewriting_refused: bool = False
-    """Whether the upstream accepted a request only as the client wrote it; then nothing is rewritten any more."""
+    rewriting: RefusedRewriting = RefusedRewriting()
+    size_refused: SizeRefused | None = None
     dialect: str = CHAT
     """The name of the protocol that its messages are in; it is never replayed in another one."""
     revision: int = 0

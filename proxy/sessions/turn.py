@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
+from proxy.knowledge.learned_windows import SizeRefused
 from proxy.sessions.session import NOTHING, Branch, MemoryBlock, Opening, Session, Tip, branch_name
 from strategies.core.digest import ROOT
 from strategies.core.messages import Role
@@ -58,8 +59,10 @@ class SessionUpdate(NamedTuple):
     memory_patch: Overlay | None = None
     """A memory block that stays at its place in later views."""
     memory_tokens: int = 0
-    rewriting_refused: bool = False
+    refuses_rewriting: bool = False
     """Whether the upstream accepted the request only as the client wrote it."""
+    size_refused: SizeRefused | None = None
+    """The size refused that bounds the session from now on."""
     shown: str = ""
     """What the view's head shows beyond its record, in a dialect that binds reasoning."""
     economy: Mapping[str, Any] = NOTHING
@@ -149,7 +152,8 @@ def session_after(session: Session, branch: Branch | None, update: SessionUpdate
         economy=update.economy or session.economy,
         # A fork that continues is a conversation of its own: from now on it stores all of its blocks.
         inherited=session.inherited if branch is None else 0,
-        rewriting_refused=session.rewriting_refused or update.rewriting_refused,
+        rewriting=session.rewriting.after_one_more(now) if update.refuses_rewriting else session.rewriting,
+        size_refused=update.size_refused,
     )
 
 

@@ -168,6 +168,14 @@ class Budget:
         other = replace(self, marks=marks.clamped(), nominal=self.nominal and self.nominal.with_marks(marks))
         return replace(other, goal=other.target)
 
+    def bounded(self, size: int) -> Budget:
+        """This budget with a usable part of at most `size`, and all else in proportion to that."""
+        if self.usable <= size:
+            return self
+        reserve = min(self.reserve, size)
+        other = replace(self, window=size + reserve, reserve=reserve)
+        return other.with_goal(other.target)
+
     def with_goal(self, goal: int) -> Budget:
         return replace(self, goal=goal)
 

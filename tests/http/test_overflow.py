@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from tests.http.strict import assert_view
+from tests.proxy.store.conftest import Clock
 from tests.support import replies, wire
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT, Exchange
@@ -99,7 +100,7 @@ def test_the_first_request_of_all_is_healed_and_says_so() -> None:
         assert count(stage.forwarded[1].json()) < WINDOW
 
 
-def test_the_window_is_known_from_then_on_to_all_conversations_with_the_model() -> None:
+def test_a_stated_window_is_known_from_then_on_to_all_conversations_of_the_tenant() -> None:
     with narrow() as stage:
         stage.ask(chat(60), asked(session="s"))
         before = len(stage.forwarded)
@@ -121,11 +122,54 @@ def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
         assert answer.header("x-condenser-trigger") == "context_limit"
 
 
-def test_a_window_that_was_set_too_large_is_lowered_and_one_that_was_set_smaller_stays() -> None:
-    with narrow(window=100_000) as stage:
-        assert stage.ask(chat(60), asked(session="s")).header("x-condenser-window") == str(WINDOW)
-        answer = stage.ask(chat(5), asked(session="t", window=2_048))
-        assert answer.header("x-condenser-window") == "2048"
+@pytest.mark.parametrize("refuse", [numberless, explicit])
+def test_a_size_refused_bounds_its_session_for_an_hour_whatever_window_is_said(refuse: Refuse) -> None:
+    clock = Clock()
+    with narrow(refuse, limit=9_000, window=100_000, strategy="recent", clock=clock) as stage:
+        answer = stage.ask(chat(40), asked(session="s"))
+        assert (answer.header("x-condenser-trigger"), answer.header("x-condenser-window")) == ("overflow", "100000")
+        refused, sent = [count(each.json()) for each in stage.forwarded]
+        assert sent <= 0.7 * refused
+
+        stage.ask(chat(41), asked(session="s"))
+        assert len(stage.forwarded) == 3
+        assert count(stage.forwarded[2].json()) <= 0.85 * refused
+        stage.ask(chat(41), asked(session="another"))
+        assert len(stage.forwarded) == 5
+
+        clock.now += 3_601
+        stage.ask(chat(42), asked(session="s"))
+        assert len(stage.forwarded) == 7
+
+
+def test_a_size_refused_bounds_a_session_of_an_unknown_window_and_a_longer_view_ends_it() -> None:
+    with narrow(numberless, limit=5_000, strategy="recent") as stage:
+        answer = stage.ask(chat(20), asked(session="s"))
+        assert (answer.header("x-condenser-window"), answer.header("x-condenser-headroom")) == ("unknown", None)
+        refused = count(stage.forwarded[0].json())
+        stage.ask(chat(22), asked(session="s"))
+        assert [count(each.json()) > refused for each in stage.forwarded[1:]] == [False, False]
+
+        stage.upstream.answer(lambda _: None)
+        stage.ask([*chat(1), {"role": "user", "content": "bed " * refused}], asked(session="s"))
+        assert stage.ask(chat(34), asked(session="s")).header("x-condenser-action") == "replayed"
+        assert count(stage.forwarded[-1].json()) > refused
+
+
+def test_a_request_refused_twice_is_served_when_it_comes_again() -> None:
+    with narrow(numberless, limit=2_000, window=100_000, strategy="recent") as stage:
+        body = body_of(chat(16))
+        statuses = [stage.post(body, asked(session="s")).status for _ in range(3)]
+        assert (statuses[0], statuses[-1]) == (400, 200)
+
+
+def test_another_replica_is_bound_by_the_size_refused(tmp_path: Path) -> None:
+    store = {"url": f"sqlite:///{tmp_path}/sessions.db"}
+    with narrow(numberless, limit=5_000, store=store, strategy="recent") as stage:
+        stage.ask(chat(20), asked(session="s"))
+        with proxying(stage.upstream.url, store=store, strategy="recent") as other:
+            Stage(other, stage.upstream).ask(chat(21), asked(session="s"))
+        assert len(stage.forwarded) == 3
 
 
 def test_a_refusal_that_stays_one_reaches_the_client_byte_for_byte() -> None:
@@ -164,7 +208,7 @@ def test_an_ordinary_error_is_passed_on_and_teaches_nothing(name: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["off", "observe:half-window"])
-def test_where_nothing_may_be_changed_the_refusal_is_passed_on_but_learned(strategy: str) -> None:
+def test_where_nothing_may_be_changed_a_stated_window_is_passed_on_but_learned(strategy: str) -> None:
     with narrow() as stage:
         answer = stage.post(body_of(chat(60)), asked(strategy=strategy))
 

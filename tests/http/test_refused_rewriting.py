@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.proxy.store.conftest import Clock
 from tests.support import replies
 from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.proxy import proxying
@@ -18,6 +19,7 @@ from tests.support.replies import Reply
 from tests.support.stage import SUMMARY, WINDOW, Stage, asked, body_of, chat, count, is_own, staged, summary
 
 OPAQUE = b'{"error": {"message": "The request could not be processed.", "type": "invalid_request_error"}}'
+SPARED = "passed", "rewrite-refused"
 FITS, IS_TOO_LONG = 11, 40  # rounds: within the window, but too long to leave room; and beyond the window
 Refuses = Callable[[Mapping[str, Any]], bool]
 
@@ -60,27 +62,49 @@ def test_the_rounds_of_these_tests_are_long_enough() -> None:
 @pytest.mark.parametrize("members", [{}, {"stream": True}], ids=["whole", "streamed"])
 @pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
 @pytest.mark.parametrize("status", [400, 422])
-def test_the_original_is_sent_once_and_the_session_is_not_rewritten_again(
+def test_a_second_proof_within_an_hour_spares_the_session_as_long_as_its_list_fits(
     status: int, session: str | None, members: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with refusing(status=status) as stage, caplog.at_level("WARNING", "proxy.condensing.exchange"):
-        first = stage.ask(chat(FITS), asked(session=session), **members)
-        assert refusals(stage) == [True, False]
-        assert stage.forwarded[-1].body == stage.sent[-1]
-        assert b"echo" in first.body
-        assert (first.header("x-condenser-action"), first.header("x-condenser-reason")) == ("passed", "rewrite-refused")
-        assert first.header("x-condenser-condensation") is None
-
-        for rounds in (FITS + 1, IS_TOO_LONG):
-            later = stage.ask(chat(rounds), asked(session=session), **members)
+    clock = Clock()
+    with refusing(status=status, clock=clock) as stage, caplog.at_level("WARNING", "proxy.condensing.exchange"):
+        for proofs in (1, 2):
+            answer = stage.ask(chat(FITS), asked(session=session), **members)
+            assert refusals(stage) == [True, False] * proofs
             assert stage.forwarded[-1].body == stage.sent[-1]
-            assert later.header("x-condenser-reason") == "rewrite-refused"
-            assert later.header("x-condenser-session") == first.header("x-condenser-session")
-        assert refusals(stage) == [True, False, False, False]
+            assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == SPARED
+        spared = stage.ask(chat(FITS), asked(session=session), **members)
+        assert (spared.header("x-condenser-action"), spared.header("x-condenser-reason")) == SPARED
+        assert refusals(stage) == [True, False, True, False, False]
+        assert stage.forwarded[-1].body == stage.sent[-1]
 
-    (line,) = [each.getMessage() for each in caplog.records if each.name == "proxy.condensing.exchange"]
-    assert str(status) in line
-    assert str(first.header("x-condenser-session")) in line
+        stage.upstream.answer(answering(lambda _: False))
+        longer = stage.ask(chat(IS_TOO_LONG), asked(session=session), **members)
+        assert longer.header("x-condenser-action") == "condensed"
+        assert longer.header("x-condenser-session") == spared.header("x-condenser-session")
+        clock.now += 3_601
+        later = stage.ask(chat(FITS), asked(session=session), **members)
+        assert later.header("x-condenser-action") in ("condensed", "replayed")
+
+    lines = [each.getMessage() for each in caplog.records if each.name == "proxy.condensing.exchange"]
+    assert [str(status) in line for line in lines] == [True, True]
+    assert str(spared.header("x-condenser-session")) in lines[-1]
+
+
+def test_one_unexplained_error_ends_nothing() -> None:
+    with refusing() as stage:
+        stage.ask(chat(FITS), asked(session="s"))
+        stage.upstream.answer(answering(lambda _: False))
+        assert stage.ask(chat(FITS), asked(session="s")).header("x-condenser-action") in ("condensed", "replayed")
+
+
+def test_a_spared_list_that_is_refused_for_its_length_is_condensed() -> None:
+    with refusing() as stage:
+        for _ in range(2):
+            stage.ask(chat(FITS), asked(session="s"))
+        too_long = replies.overflow(2_000, 3_900)
+        stage.upstream.answer(lambda exchange: None if is_rewritten(exchange.json()) else too_long)
+        answer = stage.ask(chat(FITS), asked(session="s"))
+        assert answer.header("x-condenser-trigger") == "overflow"
 
 
 def test_other_sessions_are_rewritten_all_the_same() -> None:
@@ -96,12 +120,13 @@ def test_another_replica_respects_it(tmp_path: Path) -> None:
         stage.ask(chat(FITS), asked(session="s"))
         with proxying(stage.upstream.url, window=WINDOW, store=store, admin={"token": TOKEN}) as other:
             there = Stage(other, stage.upstream)
-            answer = there.ask(chat(FITS + 1), asked(session="s"))
-            assert answer.header("x-condenser-reason") == "rewrite-refused"
+            for _ in range(2):
+                answer = there.ask(chat(FITS), asked(session="s"))
+                assert answer.header("x-condenser-reason") == "rewrite-refused"
             (listed,) = admin(there).json()["data"]
             shown = admin(there, f"{SESSIONS}/{listed['tenant']}/{listed['session']}").json()
-            assert shown["rewriting_refused"] is True
-        assert refusals(stage) == [True, False, False]
+            assert shown["rewriting"]["proofs"] == 2
+        assert refusals(stage) == [True, False, True, False, False]
 
 
 def test_an_original_that_does_not_fit_is_not_sent_and_the_error_passes_unchanged() -> None:
@@ -148,9 +173,7 @@ def test_the_appended_history_is_sent_whole() -> None:
         answer = stage.ask([{"role": "user", "content": "bed " * 600}], appending)
         assert answer.header("x-condenser-reason") == "rewrite-refused"
         assert stage.last_view[:-2] == chat(FITS - 2)
-        later = stage.ask([{"role": "user", "content": "Thanks."}], appending)
-        assert stage.last_view[:-4] == chat(FITS - 2)
-        assert (later.header("x-condenser-head") or "").startswith(f"{len(chat(FITS - 2)) + 3}-")
+        assert (answer.header("x-condenser-head") or "").startswith(f"{len(chat(FITS - 2)) + 1}-")
 
 
 def test_what_the_client_has_dropped_is_left_out_of_the_original() -> None:
@@ -162,5 +185,5 @@ def test_what_the_client_has_dropped_is_left_out_of_the_original() -> None:
         assert len(stage.forwarded) == 3
         assert stage.forwarded[-1].body == stage.sent[-1]
         stage.ask(chat(8)[-9:], asked(session="s"))
-        assert len(stage.forwarded) == 4
+        assert len(stage.forwarded) == 5
         assert stage.forwarded[-1].body == stage.sent[-1]

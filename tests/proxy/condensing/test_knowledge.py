@@ -12,9 +12,6 @@ from tests.support.driver import driver, request, talk
 
 pytestmark = pytest.mark.anyio
 
-READ = 1_100
-"""Tokens that the upstream reads of any prompt."""
-
 
 async def learn(services: Services, turns: int, counted: int, **control: str) -> None:
     """A complete reply to a conversation of so many turns, whose prompt the upstream has counted."""
@@ -23,22 +20,6 @@ async def learn(services: Services, turns: int, counted: int, **control: str) ->
         await parts.intake.build_context(request(talk(turns), **control), Timing())
     )
     parts.knowledge.learn_from_usage(undecided(context), context, Usage(counted))
-
-
-async def test_one_count_for_prompts_of_three_lengths_teaches_the_window() -> None:
-    async with driver(window=None) as services:
-        for turns in (10, 16, 24):
-            await learn(services, turns, READ)
-        window = services.exchanges.knowledge.learned.window(request(talk(2)).lesson_scope)
-    assert window is not None
-    assert window.tokens == READ
-
-
-async def test_a_count_that_grows_with_its_prompt_is_another_tokenizer_and_no_window() -> None:
-    async with driver(window=None) as services:
-        for turns in (10, 16, 24):
-            await learn(services, turns, turns * 140)
-        assert services.exchanges.knowledge.learned.window(request(talk(2)).lesson_scope) is None
 
 
 async def test_a_count_is_expected_of_the_next_request_of_its_conversation() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.condensing.account import where_tokens_are
 from proxy.condensing.policy import Window
-from proxy.knowledge.learned_windows import Origin
+from proxy.knowledge.learned_windows import SOURCE
 from tests.proxy.condensing.test_account import decision
 
 
@@ -18,17 +18,10 @@ from tests.proxy.condensing.test_account import decision
         ("settings for 'qwen3*'", "(from the settings for 'qwen3*')"),
         ("bundled table", "(from the bundled table)"),
         ("stated by Ollama", "(stated by Ollama)"),
+        (SOURCE, "(as the upstream said when it refused a longer prompt)"),
     ],
 )
 def test_an_account_says_where_the_window_comes_from(source: str, says: str) -> None:
     made = decision()
     made = made._replace(policy=made.policy._replace(window=Window(8_000, source)))
     assert f"context length is 8,000 tokens {says}. " in where_tokens_are(made)
-
-
-@pytest.mark.parametrize("origin", Origin)
-def test_a_window_that_the_upstream_has_taught_is_named_as_such(origin: Origin) -> None:
-    made = decision()
-    window = Window(8_000, f"learned: {origin}", learned_by=origin)
-    made = made._replace(policy=made.policy._replace(window=window))
-    assert "8,000 tokens (as the upstream" in where_tokens_are(made) or "when the upstream" in where_tokens_are(made)

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from proxy.knowledge.learned_windows import CountedReply, LearnedWindows, Origin
+from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import LessonScope
-from proxy.overflow import Refusal, RefusedPart
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
@@ -39,49 +38,35 @@ async def learning(
         await kept.close()
 
 
-def told(learned: LearnedWindows, own: int, counted: int) -> int | None:
-    """Learns from one usage; returns what the upstream is proven to keep."""
-    return learned.learn_from_usage(MODEL, own, CountedReply(own, counted))
-
-
-def refusal(window: int | None) -> Refusal:
-    return Refusal(RefusedPart.INPUT, window)
+def known(learned: LearnedWindows, scope: LessonScope = MODEL) -> int | None:
+    window = learned.window(scope)
+    return window.tokens if window is not None else None
 
 
 async def test_a_number_is_taken_as_it_is_and_only_lower_ones_take_its_place() -> None:
     async with learning() as learned:
-        for said, known in ((8_192, 8_192), (16_384, 8_192), (4_096, 4_096)):
-            learned.learn_from_refusal(MODEL, refusal(said), 60_000)
-            window = learned.window(MODEL)
-            assert window is not None
-            assert (window.tokens, window.origin) == (known, Origin.OVERFLOW)
-        assert learned.window(LessonScope("another")) is None
-
-
-async def test_without_a_number_a_little_less_than_what_was_refused_is_guessed_but_no_less_than_what_passed() -> None:
-    async with learning() as learned:
-        assert learned.learn_from_refusal(MODEL, refusal(None), 10_000).tokens == 9_000
-    async with learning() as learned:
-        told(learned, 9_500, 9_600)
-        assert learned.learn_from_refusal(MODEL, refusal(None), 10_000).tokens == 9_500
+        for said, holds in ((8_192, 8_192), (16_384, 8_192), (4_096, 4_096)):
+            learned.learn(MODEL, said)
+            assert known(learned) == holds
+        assert known(learned, LessonScope("another", MODEL.tenant)) is None
 
 
 async def test_what_was_learned_is_forgotten_in_time() -> None:
     clock = Clock()
     async with learning(clock=clock) as learned:
-        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
+        learned.learn(MODEL, 4_096)
         clock.now += TTL - 1
         assert learned.window(MODEL) is not None
         clock.now += 2
         assert learned.window(MODEL) is None
-        assert learned.learn_from_refusal(MODEL, refusal(8_192), 9_000).tokens == 8_192
+        learned.learn(MODEL, 8_192)
+        assert known(learned) == 8_192
 
 
 async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
     store = await open_store("memory://")
     async with learning(store=store) as learned:
-        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
-        told(learned, 2_000, 2_000)
+        learned.learn(MODEL, 4_096)
         await learned.tasks.idle()
 
         async with learning(store=store) as other, learning(store=store, upstream="http://b/v1") as elsewhere:
@@ -93,7 +78,7 @@ async def test_processes_with_one_store_and_one_upstream_share_it() -> None:
 async def test_what_others_learned_meanwhile_is_read_now_and_then() -> None:
     store, clock = await open_store("memory://"), Clock()
     async with learning(store=store, clock=clock) as learned, learning(store=store, clock=clock) as other:
-        other.learn_from_refusal(MODEL, refusal(4_096), 9_000)
+        other.learn(MODEL, 4_096)
         await other.tasks.idle()
         learned.refresh(MODEL)
         assert learned.window(MODEL) is None
@@ -104,32 +89,12 @@ async def test_what_others_learned_meanwhile_is_read_now_and_then() -> None:
     await store.close()
 
 
-async def test_three_prompts_counted_the_same_teach_a_window_and_two_do_not() -> None:
+async def test_a_longer_prompt_that_is_accepted_disproves_what_was_learned() -> None:
     async with learning() as learned:
-        assert told(learned, 5_000, 4_096) is None
-        assert told(learned, 6_000, 4_096) is None
-        assert (learned.window(MODEL), learned.truncated_at(MODEL)) == (None, None)
-        assert told(learned, 7_000, 4_096) == 4_096
-        window = learned.window(MODEL)
-        assert window is not None
-        assert (window.tokens, window.origin) == (4_096, Origin.TRUNCATION)
-        assert learned.truncated_at(MODEL) == 4_096
-
-
-async def test_a_server_restarted_with_a_larger_window_is_not_taken_to_truncate_any_more() -> None:
-    async with learning() as learned:
-        for own in (5_000, 6_000, 7_000):
-            told(learned, own, 4_096)
-        told(learned, 7_500, 7_400)
-        assert (learned.window(MODEL), learned.truncated_at(MODEL)) == (None, None)
-
-
-async def test_a_longer_prompt_that_is_read_whole_disproves_what_was_learned() -> None:
-    async with learning() as learned:
-        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
-        told(learned, 4_000, 4_090)
+        learned.learn(MODEL, 4_096)
+        learned.accepted(MODEL, 4_090)
         assert learned.window(MODEL) is not None
-        told(learned, 6_000, 6_100)
+        learned.accepted(MODEL, 6_100)
         assert learned.window(MODEL) is None
 
 
@@ -141,20 +106,8 @@ async def test_a_fact_that_cannot_be_read_is_none(fact: bytes) -> None:
     store = await open_store("memory://")
     async with learning(store=store) as learned:
         await store.put_fact(learned._name(MODEL), fact, 60)
-        await learned._read(MODEL)
+        await learned.read(MODEL)
         assert learned.window(MODEL) is None
-    await store.close()
-
-
-async def test_a_fact_of_an_older_version_is_read() -> None:
-    store = await open_store("memory://")
-    async with learning(store=store) as learned:
-        fact = b'{"v":1,"window":[4096,"overflow",9e9],"suspect":[9000,4000,8000,true]}'
-        await store.put_fact(learned._name(MODEL), fact, 60)
-        await learned._read(MODEL)
-        window = learned.window(MODEL)
-        assert window is not None
-        assert window.tokens == 4_096
     await store.close()
 
 
@@ -162,8 +115,8 @@ async def test_where_the_store_is_out_this_process_knows_all_the_same() -> None:
     store = await open_store("memory://")
     await store.close()
     async with learning(store=store) as learned:
-        assert learned.learn_from_refusal(MODEL, refusal(4_096), 9_000).tokens == 4_096
-        assert learned.window(MODEL) is not None
+        learned.learn(MODEL, 4_096)
+        assert known(learned) == 4_096
 
 
 class Held(SqliteStore):
@@ -185,9 +138,9 @@ async def test_what_is_learned_while_the_store_is_told_is_told_to_it_too_and_bef
     store = await Held.open(None)
     assert isinstance(store, Held)
     async with learning(store=store) as learned:
-        learned.learn_from_refusal(MODEL, refusal(8_192), 9_000)
+        learned.learn(MODEL, 8_192)
         await store.told.wait()
-        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
+        learned.learn(MODEL, 4_096)
         store.gate.set()
 
     async with learning(store=store) as another:
@@ -197,30 +150,23 @@ async def test_what_is_learned_while_the_store_is_told_is_told_to_it_too_and_bef
     await store.close()
 
 
-ANOTHER = MODEL._replace(tenant="another")
-
-
-async def test_a_window_holds_for_its_tenant_and_a_proven_one_for_all() -> None:
+async def test_a_window_holds_for_its_tenant_alone() -> None:
     async with learning() as learned:
-        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000)
-        assert learned.window(MODEL) is not None
-        assert learned.window(ANOTHER) is None
-        learned.learn_from_refusal(MODEL, refusal(8_192), 9_000, proven=True)
-        known = learned.window(MODEL), learned.window(ANOTHER)
-        assert [each and each.tokens for each in known] == [4_096, 8_192]
+        learned.learn(MODEL, 4_096)
+        another = MODEL._replace(tenant="another")
+        learned.accepted(another, 9_000)
+        assert (known(learned), known(learned, another)) == (4_096, None)
+        assert [each for each, _ in learned.known()] == [MODEL]
 
 
-async def test_a_guess_and_a_truncation_hold_for_their_tenant_alone() -> None:
-    async with learning() as learned:
-        learned.learn_from_refusal(MODEL, refusal(None), 10_000, proven=True)
-        for own in (5_000, 6_000, 7_000):
-            told(learned, own, 4_096)
-        assert learned.truncated_at(MODEL) == 4_096
-        assert learned.window(ANOTHER) is None
-
-
-async def test_a_longer_prompt_of_anyone_disproves_what_holds_for_all() -> None:
-    async with learning() as learned:
-        learned.learn_from_refusal(MODEL, refusal(4_096), 9_000, proven=True)
-        learned.learn_from_usage(ANOTHER, 5_000, CountedReply(5_000, 5_000))
-        assert learned.window(MODEL) is None
+async def test_each_change_of_a_window_has_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING", "proxy.knowledge"):
+        async with learning() as learned:
+            for said in (8_192, 8_192, 9_000):
+                learned.learn(MODEL, said)
+            learned.accepted(MODEL, 8_000)
+            learned.accepted(MODEL, 8_200)
+    assert [each.getMessage() for each in caplog.records] == [
+        "window of m (tenant tenant): 8192 tokens, as the upstream said when it refused a prompt",
+        "window of m (tenant tenant): not 8192 tokens any more, 8200 were accepted",
+    ]

@@ -175,53 +175,29 @@ def test_a_conversation_that_an_error_repeats_is_not_read() -> None:
 
 def test_the_same_refusal_teaches_once() -> None:
     profiles = Profiles()
-    assert (
-        profiles.learn_from_refusal(LessonScope("m", "t"), 400, error(SAID[0][0]), ANY, options=True, request=b"{}")
-        == ALTERNATING
-    )
-    assert (
-        profiles.learn_from_refusal(
-            LessonScope("m", "t"), 400, error(SAID[0][0]), ALTERNATING, options=True, request=b"{}"
-        )
-        is None
-    )
+    assert profiles.learn_from_refusal(LessonScope("m", "t"), 400, error(SAID[0][0]), ANY, options=True) == ALTERNATING
+    assert profiles.learn_from_refusal(LessonScope("m", "t"), 400, error(SAID[0][0]), ALTERNATING, options=True) is None
     assert profiles.for_model(LessonScope("m", "t")) == ALTERNATING
     assert profiles.for_model(LessonScope("another", "t")) == ANY
 
 
 def test_who_was_under_way_when_it_was_learned_is_told_all_that_is_known() -> None:
     profiles = Profiles(lambda _: NAMELESS)
-    both = profiles.learn_from_refusal(
-        LessonScope("m", "t"), 400, error(SAID[0][0]), NAMELESS, options=True, request=b"{}"
-    )
-    assert (
-        profiles.learn_from_refusal(
-            LessonScope("m", "t"), 400, error(SAID[0][0]), NAMELESS, options=True, request=b"{}"
-        )
-        == both
-    )
-    assert (
-        profiles.learn_from_refusal(
-            LessonScope("m", "t"), 400, error("no such model"), ANY, options=True, request=b"{}"
-        )
-        is None
-    )
+    both = profiles.learn_from_refusal(LessonScope("m", "t"), 400, error(SAID[0][0]), NAMELESS, options=True)
+    assert profiles.learn_from_refusal(LessonScope("m", "t"), 400, error(SAID[0][0]), NAMELESS, options=True) == both
+    assert profiles.learn_from_refusal(LessonScope("m", "t"), 400, error("no such model"), ANY, options=True) is None
 
 
 def test_what_is_learned_adds_to_what_is_set() -> None:
     profiles = Profiles(lambda _: NAMELESS)
-    taught = profiles.learn_from_refusal(
-        LessonScope("m", "t"), 400, error(SAID[0][0]), NAMELESS, options=True, request=b"{}"
-    )
+    taught = profiles.learn_from_refusal(LessonScope("m", "t"), 400, error(SAID[0][0]), NAMELESS, options=True)
     assert taught == Profile(alternate_roles=True, assistant_name=False)
 
 
 def test_only_so_many_scopes_are_remembered() -> None:
     profiles = Profiles()
     for number in range(MAX_SCOPES + 1):
-        profiles.learn_from_refusal(
-            LessonScope(f"m{number}", "t"), 400, error(SAID[0][0]), ANY, options=True, request=b"{}"
-        )
+        profiles.learn_from_refusal(LessonScope(f"m{number}", "t"), 400, error(SAID[0][0]), ANY, options=True)
     assert profiles.for_model(LessonScope("m0", "t")) == ANY
     assert profiles.for_model(LessonScope("m1", "t")) == ALTERNATING
 
@@ -229,6 +205,6 @@ def test_only_so_many_scopes_are_remembered() -> None:
 def test_a_model_name_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     Profiles().learn_from_refusal(
-        LessonScope("evil\nWARNING: \x1b[31mforged", "t"), 400, error(SAID[0][0]), ANY, options=True, request=b"{}"
+        LessonScope("evil\nWARNING: \x1b[31mforged", "t"), 400, error(SAID[0][0]), ANY, options=True
     )
-    assert "for 'evil?WARNING: ?[31mforged'; from now on, for everyone:" in caplog.text
+    assert "for 'evil?WARNING: ?[31mforged' (tenant t); from now on:" in caplog.text

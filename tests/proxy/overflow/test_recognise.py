@@ -49,7 +49,9 @@ def test_a_refusal_is_recognised_with_its_kind(case: Case) -> None:
 @pytest.mark.parametrize("case", INPUT, ids=named)
 def test_the_numbers_of_a_refusal_are_read(case: Case) -> None:
     expected = Refusal(RefusedPart.INPUT, case["window"], case["counted"], case["asked"])
-    assert recognise(case["status"], body_of(case)) == expected
+    found = recognise(case["status"], body_of(case))
+    assert found is not None
+    assert found._replace(is_server_error=False) == expected
 
 
 @pytest.mark.parametrize("case", ORDINARY, ids=named)
@@ -91,7 +93,8 @@ def test_a_refusal_is_recognised_through_two_gateways(case: Case) -> None:
     wrapped = {"error": {"message": "Provider returned error", "code": 400, "metadata": {"raw": inner}}}
     twice = {"detail": {"error": json.dumps(wrapped)}}
     refusal = recognise(400, json.dumps(twice).encode())
-    assert refusal == Refusal(RefusedPart.INPUT, case["window"], case["counted"], case["asked"])
+    assert refusal is not None
+    assert refusal[:4] == (RefusedPart.INPUT, case["window"], case["counted"], case["asked"])
 
 
 def test_what_an_error_quotes_of_the_conversation_says_nothing() -> None:
