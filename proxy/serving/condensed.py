@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Awaitable
+from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -39,12 +39,14 @@ from proxy.serving.keepalive import KeepAlive
 from proxy.serving.layer import error_response
 from proxy.serving.reading import (
     CLIENT_CLOSED_REQUEST,
+    READ_WHOLE,
     Arrival,
     ClientGone,
     Incoming,
     Placed,
     Unread,
     read_request,
+    receive_body,
     shows_original_usage,
 )
 from proxy.serving.relay import Relay
@@ -297,7 +299,7 @@ def _note_bypass(arrival: Arrival, reason: Reason) -> list[tuple[str, str]]:
 async def _forward(
     arrival: Arrival, own_headers: list[tuple[str, str]], body: bytes | None = None, *, is_unpacked: bool = False
 ) -> ASGIApp:
-    """The app that relays the reply. An unread body is streamed, with its content length if the client sent one."""
+    """The app that relays the reply. A long unread body is streamed, with its content length if the client sent one."""
     scope, incoming, received, started = arrival.scope, arrival.incoming, arrival.scope["headers"], perf_counter()
     endpoint = endpoint_at(scope["path"])
     headers = to_upstream(received, arrival.services.own_key, endpoint.key_header)
@@ -305,9 +307,13 @@ async def _forward(
         headers = [pair for pair in headers if pair[0] != ENCODING]
     length = first(received, b"content-length")
     has_body = length not in (None, "0") or first(received, b"transfer-encoding") is not None
-    if has_body and length is not None and body is None:
-        headers.append((b"content-length", length.encode()))
-    content = body if body is not None else incoming.body() if has_body else b""
+    content: bytes | AsyncIterator[bytes] = body or b""
+    if has_body and body is None:
+        if length is not None and length.isdigit() and int(length[:20]) <= READ_WHOLE:
+            content = await receive_body(incoming, READ_WHOLE, arrival.place)
+        else:
+            content = incoming.body()
+            headers += [(b"content-length", length.encode())] if length is not None else []
 
     async def send() -> UpstreamReply:
         if isinstance(content, bytes):

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them
 
 _MAX_DIGITS = 20  # of a content length that are read
+READ_WHOLE = 1024 * 1024
+"""A body that is only passed on is read whole up to this length, so that it can be sent again; else in parts."""
 WATCH_AFTER = 0.05
 """Seconds until a task starts to watch for the client's disconnect; a reply that comes sooner saves that task."""
 CLIENT_CLOSED_REQUEST = 499  # only for the access log, as the client has left
@@ -204,7 +206,7 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
     length = named.get(b"content-length", b"")
     if length.isdigit() and int(length[:_MAX_DIGITS]) > limit:
         raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.", param="Content-Length")
-    data = await _receive_body(arrival.incoming, limit, place)
+    data = await receive_body(arrival.incoming, limit, place)
     try:
         plain = data
         if decoder is not None:
@@ -242,7 +244,7 @@ def _held_by_server(request: ClientRequest, state: Reason, data: bytes, *, is_un
     return Unread(state, data) if sent == request.body.data else Unread(state, sent, is_unpacked=is_unpacked)
 
 
-async def _receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
+async def receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
     """Receives the request's body; raises `BodyTooLarge` as soon as it gets larger than `limit` bytes."""
     parts: list[bytes] = []
     size = 0

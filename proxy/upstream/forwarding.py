@@ -1,17 +1,23 @@
 """Forwards clients' requests to the upstream over aiohttp. No other module imports that library.
 
 Nothing is added to a request and nothing in a reply is decoded: no cookies, no redirects, no proxies from the
-environment, no headers of the library's own, and no request is sent twice. For why aiohttp is used, see
-docs/decisions/0011-aiohttp-for-the-relay.md.
+environment, no headers of the library's own. For why aiohttp is used, see docs/decisions/0011-aiohttp-for-the-relay.md.
+
+Kept connections. A server may close a connection that it kept open at the moment when a request goes out on it, and
+some close after each streamed reply without saying so. So a request whose connection ends before the first byte of a
+reply is sent once more on a new one, if the connection had been used before. A body that comes in parts cannot be
+repeated and takes a new connection from the beginning. On a connection that was not used before, the end is the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp import hdrs
@@ -20,7 +26,7 @@ from aiohttp.payload import Payload
 from yarl import URL
 
 from proxy.errors import UpstreamUnavailable
-from proxy.http.headers import Headers
+from proxy.http.headers import Headers, is_event_stream
 from proxy.settings.tables import UpstreamSettings
 from proxy.upstream.messages import timed_out, unreachable
 
@@ -28,40 +34,32 @@ IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 s after which common servers close theirs."""
 _BUFFER = 65_536
 _SEPARATE_WRITE = 65_536
+_ENDED = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError)
 """A body of this many bytes or more is not copied in order to be sent in one write with the head."""
 
-_SENT_ONCE = frozenset((hdrs.METH_POST, hdrs.METH_PATCH))
-"""Methods whose requests the library never repeats, because they might act twice."""
-
 Pairs = list[tuple[str, str]]
+_log = logging.getLogger(__name__)
 
 
 class BrokenOff(aiohttp.ClientConnectionError):
     """A connection ended without a reply; after this error the library does not repeat the request."""
 
 
-async def _never_again(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """Sends a request once: the library would repeat a GET, HEAD, PUT or DELETE whenever its connection breaks."""
-    try:
-        return await send(request)
-    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
-        raise BrokenOff from error
-
-
 class Forwarder:
     """One pool of connections over aiohttp; must be made in a running event loop."""
 
     def __init__(self, settings: UpstreamSettings, tls: ssl.SSLContext) -> None:
+        self._connector = _Connector(
+            limit=settings.max_connections,
+            keepalive_timeout=IDLE,
+            ssl=tls,
+            resolver=_Resolver(settings.connect_timeout),
+        )
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=settings.max_connections,
-                keepalive_timeout=IDLE,
-                ssl=tls,
-                resolver=_Resolver(settings.connect_timeout),
-            ),
+            connector=self._connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             request_class=_Request,
-            middlewares=(_never_again,),
+            middlewares=(self._send_on_a_live_connection,),
             skip_auto_headers=(hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.CONTENT_TYPE, hdrs.USER_AGENT),
             auto_decompress=False,
             read_bufsize=_BUFFER,
@@ -83,7 +81,6 @@ class Forwarder:
                 headers=headers,
                 data=content or None,
                 allow_redirects=False,
-                middlewares=() if method in _SENT_ONCE else None,
             )
         except TimeoutError as error:
             raise timed_out() from error
@@ -93,8 +90,60 @@ class Forwarder:
             raise unreachable(error) from error
         return ForwardedReply(response)
 
+    async def _send_on_a_live_connection(
+        self, request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType
+    ) -> aiohttp.ClientResponse:
+        """Sends a request; a second time only if a kept connection ended. The library itself would repeat more."""
+        assert isinstance(request, _Request)
+        try:
+            try:
+                response = await send(request)
+            except _ENDED as error:
+                has_begun = getattr(error, "message", None) not in (None, "Server disconnected")
+                if not request.is_on_used_connection or request.needs_new_connection or has_begun:
+                    raise
+                self._connector.note_end(request)
+                request.needs_new_connection = True
+                response = await send(request)
+        except _ENDED as error:
+            raise BrokenOff from error
+        self._connector.note_reply(request, in_events=is_event_stream(response.raw_headers))
+        return response
+
     async def close(self) -> None:
         await self._session.close()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Gives a request a connection, and knows of each whether it was used, and whether for a stream."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._last_was_stream: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+        self._ends_after_streams = False
+
+    async def connect(
+        self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.connector.Connection:
+        assert isinstance(req, _Request)
+        while True:
+            req.is_on_used_connection = False
+            connection = await super().connect(req, traces, timeout)
+            streamed = self._last_was_stream.get(connection.protocol)
+            if streamed is None or not (req.needs_new_connection or (streamed and self._ends_after_streams)):
+                req.is_on_used_connection, req.protocol = streamed is not None, connection.protocol
+                self._last_was_stream.setdefault(connection.protocol, False)
+                return connection
+            connection.close()
+
+    def note_reply(self, request: _Request, *, in_events: bool) -> None:
+        self._last_was_stream[request.protocol] = in_events
+
+    def note_end(self, request: _Request) -> None:
+        """A used connection ended before a reply."""
+        if self._last_was_stream.get(request.protocol) and not self._ends_after_streams:
+            self._ends_after_streams = True
+            _log.info("the upstream %s ends connections after streams; none is used again", request.url.origin())
 
 
 class ForwardedReply:
@@ -145,9 +194,15 @@ class _Chunks(AsyncIterator[bytes]):
 class _Request(aiohttp.ClientRequest):
     """A request without the library's `content-length: 0` for every method but GET."""
 
+    needs_new_connection = False
+    is_on_used_connection = False
+    protocol: Any = None
+    """The library's end of the connection that the request was given last."""
+
     def update_body_from_data(self, body: Any, *args: Any) -> None:
         if body is not None:
             super().update_body_from_data(body, *args)
+            self.needs_new_connection = isinstance(body, _Upload)
 
 
 class _Bytes(Payload):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
@@ -137,7 +138,7 @@ async def test_a_body_of_many_megabytes_arrives_whole() -> None:
 
 
 async def test_an_upload_goes_out_in_the_form_in_which_its_length_was_given() -> None:
-    async with serving([OK, OK]) as (server, upstream):
+    async with serving([OK], [OK]) as (server, upstream):
         await read(await upstream.send(post(parts(b"one", b"two"), [(b"content-length", b"6")])))
         await read(await upstream.send(post(parts(b"one", b"two"))))
         assert server.requests[0].endswith(b"content-length: 6\r\n\r\nonetwo")
@@ -190,27 +191,69 @@ async def test_a_connection_is_used_again() -> None:
 LOOPS = [("asyncio", {"use_uvloop": False}), ("asyncio", {"use_uvloop": True})]
 
 
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 2\r\n\r\nok"
+
+
 @pytest.mark.parametrize("anyio_backend", LOOPS, ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_request_that_a_closing_server_did_not_read_is_not_sent_again(method: str) -> None:
-    async with serving([OK], [OK]) as (server, upstream):
+@pytest.mark.parametrize("first", [OK, STREAM], ids=["whole", "stream"])
+@pytest.mark.parametrize(("method", "body"), [("GET", b""), ("POST", b"{}"), ("POST", bytes(3_000_000))])
+async def test_a_request_on_a_kept_connection_that_ends_is_sent_once_more(
+    method: str, body: bytes, first: bytes
+) -> None:
+    async with serving([first], [OK]) as (server, upstream):
         await read(await upstream.send(post()))
         server.close_idle()
-        with pytest.raises(UpstreamUnavailable) as raised:
-            await upstream.send(UpstreamRequest(method, b"/v1/x", b"", [], b""))
-        assert raised.value.code == "upstream_unreachable"
-        assert len(server.requests) == 1
-        assert await read(await upstream.send(post())) == b"ok"
+        reply = await upstream.send(UpstreamRequest(method, b"/v1/x", b"", [], body))
+        assert (reply.status, await read(reply)) == (200, b"ok")
+        assert (server.connections, len(server.requests)) == (2, 2)
+        assert server.requests[1].endswith(b"\r\n\r\n" + body)
+
+
+async def test_a_request_is_sent_at_most_twice() -> None:
+    async with serving([OK, HANG_UP], [HANG_UP]) as (server, upstream):
+        await read(await upstream.send(post()))
+        with pytest.raises(UpstreamUnavailable):
+            await upstream.send(post())
+        assert len(server.requests) == 3
+
+
+async def test_a_server_that_ends_connections_after_streams_gets_a_new_one_after_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with serving([STREAM], [STREAM], [OK, OK]) as (server, upstream):
+        await read(await upstream.send(post()))
+        server.close_idle()
+        await read(await upstream.send(post()))  # its connection stays open, and is not taken again
+        assert [await read(await upstream.send(post())) for _ in range(2)] == [b"ok", b"ok"]
+        assert (server.connections, len(server.requests)) == (3, 4)
+    assert [each.getMessage() for each in caplog.records] == [
+        f"the upstream {server.url.removesuffix('/v1')} ends connections after streams; none is used again"
+    ]
+
+
+async def test_a_server_that_keeps_connections_after_streams_is_asked_over_them() -> None:
+    async with serving([STREAM, STREAM, OK]) as (server, upstream):
+        for _ in range(3):
+            await read(await upstream.send(post()))
+        assert server.connections == 1
+
+
+async def test_an_upload_cannot_be_repeated_and_takes_a_new_connection() -> None:
+    async with serving([OK], [OK]) as (server, upstream):
+        await read(await upstream.send(post()))
+        await read(await upstream.send(post(parts(b"one", b"two"))))
+        assert server.connections == 2
 
 
 @pytest.mark.parametrize(
     "scripts",
-    [[[HANG_UP]], [[OK, HANG_UP]], [[OK, b"HTTP/1.1 20"]], [[OK, b"HTTP/1.1 200 OK\r\nA: b\r\n"]]],
-    ids=["on a new connection", "when it was read", "within the status line", "within the head"],
+    [[[HANG_UP]], [[OK, b"HTTP/1.1 20"]], [[OK, b"HTTP/1.1 200 OK\r\nA: b\r\n"]]],
+    ids=["on a new connection", "within the status line", "within the head"],
 )
 @pytest.mark.parametrize("anyio_backend", LOOPS, ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_a_request_without_a_reply_is_not_sent_again(method: str, scripts: list[Script]) -> None:
+async def test_a_request_that_may_have_acted_is_not_sent_again(method: str, scripts: list[Script]) -> None:
     request = UpstreamRequest(method, b"/v1/x", b"", [], b"")
     async with serving(*scripts) as (server, upstream):
         for _ in scripts[0][:-1]:
