@@ -18,8 +18,12 @@ from proxy.errors import ContextLengthExceeded
 from proxy.knowledge.learned_windows import SOURCE
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
+from proxy.request.measure import Precision
 from proxy.sessions.session import MAX_SHOWN, with_depth
+from proxy.tokens.counter import Counter, Opaque
+from proxy.tokens.names import is_openais, plain_name
 from strategies.core.pieces import Literal, PieceKind
+from strategies.core.view import View
 
 
 @dataclass(slots=True)
@@ -53,7 +57,7 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
         ("X-Condenser-Branch", with_depth(decision.branch, decision.depth)),
         ("X-Condenser-Tokens-Before", str(decision.tokens_before)),
         ("X-Condenser-Tokens-After", str(decision.tokens_after)),
-        ("X-Condenser-Count", "exact" if decision.exact else "estimate"),
+        ("X-Condenser-Count", decision.precision),
         ("X-Condenser-Window", str(decision.policy.window)),
         ("Server-Timing", timing.header()),
     ]
@@ -157,7 +161,7 @@ def fields(decision: Decision, timing: Timing) -> dict[str, Any]:
         "condensation": applied.id if applied else None,
         "prepared": decision.was_prepared,
         "tokens_of_tools": decision.overhead,
-        "tokens_exact": decision.exact,
+        "tokens_exact": decision.precision is Precision.EXACT,
         "own_tokens": decision.all_own_tokens,
         "economy": decision.policy.economy,
         "economy_trigger": economy.trigger if economy else None,
@@ -218,19 +222,35 @@ def _origin(window: Window) -> str:
     return window.source if window.source.startswith("stated") else f"from the {window.source}"
 
 
-EXACT_ERROR, ESTIMATE_ERROR = 0.10, 0.25
-"""The share by which an exact and an estimated count may be wrong, if calibration has not measured it."""
+OWN_ERROR, FOREIGN_ERROR = 0.10, 0.60
+"""The share by which our count of text may be too high, if calibration has not measured it: with the vendor's tokenizer
+and with another one. Of what was measured, Claude's newest is the furthest from what we assume, in Chinese."""
 
 
 def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
-    """Raises `ContextLengthExceeded` if the view exceeds the window by more than the count may be wrong."""
-    budget = decision.policy.budget
-    if budget is None or decision.policy.size_refused is not None:
-        return  # a size refused is no window: the upstream judges
-    most = EXACT_ERROR if decision.exact else ESTIMATE_ERROR
+    """Raises `ContextLengthExceeded` if text alone exceeds a known window by more than its count may be wrong.
+
+    Otherwise the upstream judges: pictures, files and reasoning may cost less than their price.
+    """
+    budget, counter, request = decision.policy.budget, context.counter, context.request
+    # A size refused is no window either.
+    if budget is None or decision.precision is Precision.ESTIMATE or decision.policy.size_refused is not None:
+        return
+    if not decision.policy.window.is_known:
+        return
+    most = OWN_ERROR if is_openais(plain_name(request.model)) else FOREIGN_ERROR
     error = most if decision.calibrated.error is None else min(decision.calibrated.error, most)
-    if decision.view.tokens > budget.window * (1 + error):
-        raise ContextLengthExceeded(where_tokens_are(decision), param=context.request.body.endpoint.list_member)
+    limit = budget.window * (1 + error)
+    if decision.view.tokens > limit and decision.view.tokens - _opaque_tokens(decision.view, counter) > limit:
+        raise ContextLengthExceeded(where_tokens_are(decision), param=request.body.endpoint.list_member)
+
+
+def _opaque_tokens(view: View, counter: Counter) -> int:
+    """The tokens in a view that are not those of text that every server reads."""
+    opaque = Opaque()
+    for message in (*view.item_messages, *[system for _, system in view.transcript.systems]):
+        counter.count(message.body, opaque)
+    return opaque.tokens
 
 
 def refuse_over_budget(decision: Decision, context: RequestContext) -> None:

@@ -353,7 +353,7 @@ def undecided(context: RequestContext) -> Decision:
         view=fold_view(context, None),
         tokens_before=tokens,
         tokens_after=tokens,
-        exact=measured.exact,
+        precision=measured.precision,
         overhead=measured.overhead,
         calibrated=context.calibrated,
         action=Action.DEGRADED if found.failure else Action.PASSED,

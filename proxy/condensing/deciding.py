@@ -33,6 +33,7 @@ from proxy.condensing.requiring import (
 )
 from proxy.errors import ProxyError
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
+from proxy.request.measure import Precision
 from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
@@ -183,7 +184,7 @@ class Decider:
                 trigger=TRIGGERS[requirement],
                 reason=result.reason,
                 tokens_after=fold_view(context, result.condensation).tokens,
-                exact=decision.exact and not result.used_model,
+                precision=Precision.ESTIMATE if result.used_model else decision.precision,
                 metadata=result.condensation.metadata,
             )
         waits = requirement is Requirement.SOFT and context.policy.asks_models

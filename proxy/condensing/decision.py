@@ -15,6 +15,7 @@ from proxy.controls import Controls
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import UNCALIBRATED, Calibration
 from proxy.reasons import Action, Reason, Trigger
+from proxy.request.measure import Precision
 from proxy.request.wire import ClientRequest
 from proxy.sessions.session import MAIN, OWN_HEADER, MemoryBlock, printable_id
 from strategies.core.budget import Budget
@@ -48,8 +49,8 @@ class Decision(NamedTuple):
     """Tokens of the transcript, by the tokenizer's own count."""
     tokens_after: int
     """Tokens of the view, by the same count."""
-    exact: bool
-    """Whether these are counts, not estimates."""
+    precision: Precision
+    """How these are known."""
     overhead: int
     """Tokens of tools and framing, part of both counts."""
     body: bytes = b""
@@ -163,7 +164,7 @@ def last_resort(request: ClientRequest) -> Decision:
         view=fold(Transcript(()), (), 0, _Uncounted(request.body.endpoint.dialect)),
         tokens_before=0,
         tokens_after=0,
-        exact=False,
+        precision=Precision.ESTIMATE,
         overhead=0,
         body=request.body.spliced(model=request.model if request.has_suffix else None),
         action=Action.DEGRADED,

@@ -60,6 +60,11 @@ class Window(NamedTuple):
         """Whether the request or the settings give the window, so the server need not be asked."""
         return self.source == REQUEST or self.source.startswith(SETTINGS)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it was set, or stated by the server itself or told in a refusal: enough to refuse a request."""
+        return self.is_set or self.source.startswith("stated")
+
     def lowered(self, stated: int) -> Window:
         """This window, or the one that a refusal states if that is smaller."""
         if self.tokens is not None and self.tokens <= stated:

@@ -58,8 +58,9 @@ class Restorer:
         new = [message for message in missing.messages if message not in parsed]
         bodies = [loads(message.raw or "") for message in new]
         counts = await self._pool.messages(counter, bodies)
-        for message, body, tokens in zip(new, bodies, counts, strict=True):
-            parsed[message] = self._reader.read(message.raw or "", body, tokens, counter.dialect, message.digest).lean()
+        for message, body, (tokens, unpriced) in zip(new, bodies, counts, strict=True):
+            known = message.raw or "", body, tokens, counter.dialect, message.digest
+            parsed[message] = self._reader.read(*known, unpriced=unpriced).lean()
         return [parsed[message] for message in missing.messages]
 
     def _joined(self, sent: Transcript, messages: Sequence[Message], kept_first: bool) -> Transcript:

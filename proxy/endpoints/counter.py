@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from proxy.tokens import images
-from proxy.tokens.counter import INLINE_CHARS, Counter
+from proxy.tokens.counter import INLINE_CHARS, Counter, Opaque
 from proxy.tokens.tools import namespace
 from proxy.values import object_at
 
@@ -14,8 +13,6 @@ PER_MESSAGE = 3
 REPLY_PRIMING = 3
 TOOLS_FRAME = 9
 SCHEMA_FRAME = 10
-CHARS_PER_SEALED_TOKEN = 6
-"""Characters of a signature, or of encrypted reasoning, for each token: a guess."""
 FRAME_CHARS = 40
 MEDIA_CHARS = 4_096
 """The cost of reading a picture's size, in characters of text."""
@@ -30,12 +27,12 @@ class PartsCounter(Counter):
     def chars(self, body: Mapping[str, object]) -> int:
         return FRAME_CHARS + sum(_chars_of(body[member]) for member in self.seen if member in body)
 
-    def _content(self, content: object) -> int:
+    def _content(self, content: object, opaque: Opaque) -> int:
         if isinstance(content, list):
-            return sum(self._part(part) for part in content)
-        return self.string(content)
+            return sum(self._part(part, opaque) for part in content)
+        return self._part(content, opaque) if isinstance(content, Mapping) else self.string(content)
 
-    def _part(self, part: object) -> int:
+    def _part(self, part: object, opaque: Opaque) -> int:
         if not isinstance(part, Mapping):
             return self.string(part)
         match part.get("type"):
@@ -43,29 +40,55 @@ class PartsCounter(Counter):
                 return self.string(part.get("text"))
             case "refusal":
                 return self.string(part.get("refusal"))
-            case "image_url" | "input_image" | "image":
+            case "thinking":
+                return self._thought(part.get("thinking"), opaque)
+            case "image_url" | "input_image" | "image" | "computer_screenshot":
                 place = part.get("image_url", part.get("source"))
-                fields = place if isinstance(place, Mapping) else {"url": place}
-                return self.image(_image_size(fields), fields.get("detail", part.get("detail")))
+                fields = place if isinstance(place, Mapping) else {"url": place or part.get("data")}
+                detail = fields.get("detail", part.get("detail"))
+                return self.image(fields.get("url", fields.get("data")), opaque, detail)
             case "input_audio":
                 audio = object_at(part, "input_audio")
-                return self.audio(audio.get("data"), audio.get("format"))
+                return self.audio(audio.get("data"), audio.get("format"), opaque)
             case "file" | "input_file":
                 file = object_at(part, "file") or part
-                return self.file(file.get("file_data"), file.get("filename"))
+                return self.string(file.get("filename")) + self.file(file.get("file_data"), opaque)
             case _:
-                return self.loose(part)
+                return opaque.priced(None)
 
-    def _tools(self, tools: Sequence[object]) -> int:
+    def _thought(self, thought: object, opaque: Opaque) -> int:
+        """Tokens of reasoning; if it has no text, only the vendor can read it."""
+        parts = thought if isinstance(thought, list) else [thought]
+        texts = (part.get("text") if isinstance(part, Mapping) else part for part in parts)
+        return opaque.priced(sum(map(self.string, texts)) or None)
+
+    def _tools(self, tools: Sequence[object], opaque: Opaque) -> int:
         """Counts functions as OpenAI's models see them, and other tools by their texts."""
         functions = [function for function in map(_function, tools) if function is not None]
-        total = sum(self.loose(tool) for tool in tools if _function(tool) is None)
+        others = [tool for tool in tools if _function(tool) is None]
+        # What a server of the Model Context Protocol offers is not in the request.
+        opaque.unpriced |= any(isinstance(tool, Mapping) and tool.get("type") in _REMOTE for tool in others)
+        total = sum(self.loose(tool, opaque) for tool in others)
         return total + (TOOLS_FRAME + self.text(namespace(functions)) if functions else 0)
 
 
-def sealed(thought: object) -> int:
-    """The tokens of hidden reasoning, by the length of its signature or of its encrypted text."""
-    return len(thought) // CHARS_PER_SEALED_TOKEN if isinstance(thought, str) else 0
+_REMOTE = ("mcp", "mcp_toolset")
+
+
+def loaded_tools(tools: Sequence[object], loaded: Collection[str]) -> Iterator[object]:
+    """Yields the tools that the model sees: not those whose loading is deferred, unless they are `loaded` by now."""
+    for tool in tools:
+        if not isinstance(tool, Mapping):
+            yield tool
+        elif isinstance(inner := tool.get("tools"), list):
+            yield {**tool, "tools": [each for each in inner if not _is_deferred(each)]}
+        elif not _is_deferred(tool) or tool.get("name") in loaded:
+            yield tool
+
+
+def _is_deferred(tool: object) -> bool:
+    places = object_at({"": tool}, ""), object_at(tool, "function"), object_at(tool, "default_config")
+    return any(place.get("defer_loading") is True for place in places)
 
 
 def _function(tool: object) -> Mapping[str, object] | None:
@@ -74,13 +97,6 @@ def _function(tool: object) -> Mapping[str, object] | None:
         return None
     inner = tool.get("function", tool)
     return inner if isinstance(inner, Mapping) and isinstance(inner.get("name"), str) else None
-
-
-def _image_size(fields: Mapping[str, object]) -> images.Size | None:
-    if isinstance(url := fields.get("url"), str):
-        return images.size_of(url)
-    data = fields.get("data")
-    return images.size_of_base64(data) if isinstance(data, str) else None
 
 
 def _chars_of(content: object) -> int:
@@ -101,7 +117,7 @@ def _chars_of_part(part: Any) -> int:
             return len(name) + len(text)
         case {"type": "tool_result"}:
             return FRAME_CHARS + _chars_of(part.get("content"))
-        case {"type": "image_url" | "input_image" | "image" | "input_audio" | "input_file" | "document"}:
+        case {"type": "image_url" | "input_image" | "image" | "input_audio"}:
             return MEDIA_CHARS
         case _:
             return INLINE_CHARS

@@ -15,7 +15,9 @@ for each token counter, and it grows with every request.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -23,7 +25,7 @@ from proxy.knowledge.prices import Features, of_messages
 from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
-from proxy.tokens.counter import Counter, CountingPool
+from proxy.tokens.counter import Counted, Counter, CountingPool
 from strategies.core.messages import Message, Reader
 from strategies.core.transcript import Transcript
 
@@ -39,6 +41,8 @@ MIN_MESSAGES = 16
 MAX_NEW_MESSAGES = 64
 """How far back from the end of a request to look for a prefix, in messages. One turn adds fewer."""
 _KEY_BYTES = 16
+_DEFERRED, _REFERENCE = "defer_loading", b"tool_reference"
+_REFERRED = re.compile(rb'"tool_name"\s*:\s*"([^"\\]+)"')
 
 
 class CountedTranscript(NamedTuple):
@@ -63,6 +67,15 @@ class CachedPrefix(NamedTuple):
     size: int
 
 
+class Precision(StrEnum):
+    """How the tokens of a request are known."""
+
+    EXACT = "exact"
+    ESTIMATE = "estimate"
+    INEXACT = "inexact"
+    """Counted, without what has no published price."""
+
+
 class Measured(NamedTuple):
     transcript: Transcript
     overhead: int
@@ -76,6 +89,14 @@ class Measured(NamedTuple):
     """A digest, in hex, of the members besides `messages` that were counted; "" if there are none."""
     features: Features | None = None
     """The features of the transcript's chain, for calibration; None if they were not computed."""
+    unpriced_outside: bool = False
+    """Whether something besides the messages has no published price."""
+
+    @property
+    def precision(self) -> Precision:
+        if not self.exact:
+            return Precision.ESTIMATE
+        return Precision.INEXACT if self.unpriced_outside or self.transcript.unpriced else Precision.EXACT
 
     @property
     def tokens(self) -> int:
@@ -135,9 +156,9 @@ class Measurer:
         self._pool = pool
         self._cache = MessageCache() if cache is None else cache
         self.prefixes = Prefixes()
-        self._counts: Lru[bytes, tuple[bytes, int]] = Lru(most_counts)
-        """Digest and tokens of each message, even if its bytes are no longer in the message cache."""
-        self._overheads: Lru[bytes, int] = Lru(_MAX_OVERHEADS)
+        self._counts: Lru[bytes, tuple[bytes, Counted]] = Lru(most_counts)
+        """Digest and count of each message, even if its bytes are no longer in the message cache."""
+        self._overheads: Lru[bytes, Counted] = Lru(_MAX_OVERHEADS)
 
     async def measure(self, body: Body, counter: Counter) -> Measured:
         name = counter.cache_key
@@ -146,8 +167,8 @@ class Measurer:
         read = dict(zip(map(id, new), await self._read_messages(new, counter), strict=True))
         transcript, features = self._build(body, split, name, read)
         digest = body.envelope.outside_digest
-        overhead = await self._overhead(digest, body, transcript, counter)
-        return Measured(transcript, overhead, counter.exact, 0, name, digest.hex(), features)
+        overhead, unpriced = await self._overhead(digest, body, transcript, counter)
+        return Measured(transcript, overhead, counter.exact, 0, name, digest.hex(), features, unpriced)
 
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
@@ -190,29 +211,31 @@ class Measurer:
         cached = {key: count for key in keys if (count := self._counts.get(key)) is not None}
         uncounted = {key: element for key, element in zip(keys, elements, strict=True) if key not in cached}
         counts = await self._pool.messages(counter, [element.value for element in uncounted.values()])
-        tokens = dict(zip(uncounted, counts, strict=True))
+        fresh = dict(zip(uncounted, counts, strict=True))
         messages: list[Message] = []
         for start in range(0, len(elements), _BATCH):
             if start:
                 await asyncio.sleep(0)  # lets other requests run while a long history is read
             for element, key in zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True):
-                digest, number = cached[key] if key in cached else (None, tokens[key])
-                message = self._reader.read(element.data, element.value, number, element.endpoint.dialect, digest)
-                self._counts.put(key, (message.digest, message.tokens))
+                digest, (tokens, unpriced) = cached[key] if key in cached else (None, fresh[key])
+                known = element.data, element.value, tokens, element.endpoint.dialect, digest
+                message = self._reader.read(*known, unpriced=unpriced)
+                self._counts.put(key, (message.digest, Counted(tokens, unpriced)))
                 element.set_message(counter.cache_key, message)
                 messages.append(message)
         return messages
 
-    async def _overhead(self, outside_digest: bytes, body: Body, transcript: Transcript, counter: Counter) -> int:
-        """Tokens of the request besides its messages, counted once for the same tools."""
-        key = _hash(outside_digest, f"{bool(transcript.systems)} {counter.cache_key}", counter.owner)
-        tokens = self._overheads.get(key)
-        if tokens is None:
+    async def _overhead(self, outside_digest: bytes, body: Body, transcript: Transcript, counter: Counter) -> Counted:
+        """The count of the request besides its messages, made once for the same tools."""
+        loaded = _loaded_tools(body)
+        key = _hash(outside_digest, f"{bool(transcript.systems)} {sorted(loaded)} {counter.cache_key}", counter.owner)
+        count = self._overheads.get(key)
+        if count is None:
             counted = {name: body.values[name] for name in body.endpoint.counted_members if name in body.values}
             chars, has_system = body.envelope.counted_length, bool(transcript.systems)
-            tokens = await self._pool.overhead(counter, counted, chars, has_system=has_system)
-        self._overheads.put(key, tokens)
-        return tokens
+            count = await self._pool.overhead(counter, counted, chars, has_system=has_system, loaded=loaded)
+        self._overheads.put(key, count)
+        return count
 
 
 def end_of_systems(elements: Sequence[Element]) -> int:
@@ -222,8 +245,17 @@ def end_of_systems(elements: Sequence[Element]) -> int:
     return len(elements)
 
 
+def _loaded_tools(body: Body) -> Collection[str]:
+    """The names of tools that were not loaded at first, and that references in the transcript have loaded."""
+    if _DEFERRED not in body.envelope.raw_value("tools"):
+        return ()
+    pieces = (element.data for element in body.elements if _REFERENCE in element.data)
+    return {name.decode("utf-8", "replace") for piece in pieces for name in _REFERRED.findall(piece)}
+
+
 def _hash(data: bytes, name: str, owner: str) -> bytes:
-    return blake2b(data, digest_size=_KEY_BYTES, key=f"{owner} {name}".encode()[:64]).digest()
+    owned = blake2b(f"{owner} {name}".encode(), digest_size=_KEY_BYTES).digest()
+    return blake2b(data, digest_size=_KEY_BYTES, key=owned).digest()
 
 
 def fits_by_length(body: Body, tokens: int) -> bool:

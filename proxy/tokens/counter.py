@@ -18,19 +18,21 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from itertools import accumulate
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from proxy.tokens import images, ranks
+from proxy.tokens import files, images, ranks
 from proxy.tokens.estimate import estimate
+from proxy.tokens.names import plain_name
 from proxy.tokens.ranks import count_in_chunks
 from strategies.core.messages import Dialect
 
@@ -40,13 +42,8 @@ INLINE_CHARS = 16_384
 LONG_CHARS = 524_288
 """Counting more takes a tenth of a second, and hostile text takes longer."""
 WORKERS = 2
-AUDIO_BYTES_PER_TOKEN = {"wav": 4_800, "pcm16": 4_800}
-"""Ten tokens a second, of 24 kHz 16-bit sound; anything else is taken as 64 kbit/s."""
-COMPRESSED_AUDIO_BYTES_PER_TOKEN = 800
-FILE_BYTES_PER_TOKEN = 32
-"""A PDF page of 50 kB costs about 1,500 tokens as text and picture."""
-UNSEEN_FILE_TOKENS = 1_500
-MAX_MEDIA_TOKENS = 100_000
+SEALED = ("encrypted_content", "encrypted_stdout", "signature")
+"""Members whose text only the vendor can read."""
 REMEMBERED_CHARS = 256
 REMEMBERED_TEXTS = 4_096
 MAX_COUNTERS = 256
@@ -60,6 +57,28 @@ CountFor = Callable[[str], Callable[[str], int]]
 _log = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
+class Opaque:
+    """What a count has met besides the text that every server reads."""
+
+    tokens: int = 0
+    """The tokens of pictures, sounds and files by their published prices, and of reasoning, which servers may drop."""
+    unpriced: bool = False
+    """Whether there was a part without a published price; it counts 0."""
+
+    def priced(self, tokens: int | None) -> int:
+        """The tokens to count for a part, by its price; None if it has none."""
+        self.tokens += tokens or 0
+        self.unpriced |= tokens is None
+        return tokens or 0
+
+
+class Counted(NamedTuple):
+    tokens: int
+    unpriced: bool = False
+    """Whether something was left out that has no published price."""
+
+
 class Counter(ABC):
     """Tokens of texts, messages and requests of one tenant, under one protocol. Thread-safe; never raises."""
 
@@ -71,31 +90,45 @@ class Counter(ABC):
     exact: bool
     """Whether texts are tokenized rather than estimated."""
     cache_key: str
-    """Counters with the same key count every message alike: protocol, encoding and price list of pictures."""
+    """Counters with the same key count every message alike: protocol, encoding and price list of media."""
     owner: str
 
     def __init__(
-        self, name: str, text: Callable[[str], int], family: images.Family, owner: str = "", factor: float = 1.0
+        self, name: str, text: Callable[[str], int], prices: images.MediaPrices, owner: str = "", factor: float = 1.0
     ) -> None:
         self.text = text if factor == 1 else lambda value: round(text(value) * factor)
-        self.images = family
+        self.prices = prices
         self.name = name
         self.owner = owner
         self.exact = name != ESTIMATE
-        self.cache_key = f"{self.protocol}{name}/{family.key}" + (f"/{factor:g}" if factor != 1 else "")
+        self.cache_key = f"{self.protocol}{name}/{prices.picture.key}" + (f"/{factor:g}" if factor != 1 else "")
 
     @classmethod
     def factor_of(cls, plain: str) -> float:  # noqa: ARG003
         """Tokens of a model, by its plain name, for each token of its encoding: a first guess, before calibration."""
         return 1.0
 
-    @abstractmethod
     def message(self, body: Mapping[str, object]) -> int:
         """Tokens of one message, its framing included."""
+        return self.count(body, Opaque())
+
+    def counted(self, body: Mapping[str, object]) -> Counted:
+        opaque = Opaque()
+        return Counted(self.count(body, opaque), opaque.unpriced)
 
     @abstractmethod
+    def count(self, body: Mapping[str, object], opaque: Opaque) -> int:
+        """Tokens of one message; adds to `opaque` what it has besides text."""
+
     def overhead(self, values: Mapping[str, object], *, has_system: bool = False) -> int:
         """Tokens of a request besides its messages, by its other members: tools and the like, and the priming."""
+        return self.count_outside(values, Opaque(), has_system=has_system)
+
+    @abstractmethod
+    def count_outside(
+        self, values: Mapping[str, object], opaque: Opaque, *, has_system: bool = False, loaded: Collection[str] = ()
+    ) -> int:
+        """As `overhead`; a tool whose loading is deferred costs nothing unless its name is one of those `loaded`."""
 
     @abstractmethod
     def chars(self, body: Mapping[str, object]) -> int:
@@ -104,31 +137,42 @@ class Counter(ABC):
     def string(self, value: object) -> int:
         if isinstance(value, str):
             return self.text(value) if value else 0
-        return 0 if value is None else self.loose(value)
+        return 0 if value is None else self.json(value)
 
     def json(self, value: object) -> int:
         try:
             return self.text(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
         except (RecursionError, ValueError):
-            return self.loose(value)
+            return self.loose(value, Opaque())
 
-    def loose(self, value: object) -> int:
-        """About the tokens of `value` written as JSON; media in it are priced like a picture."""
+    def loose(self, value: object, opaque: Opaque) -> int:
+        """About the tokens of `value` written as JSON. What is data in it is taken for pictures."""
         total = 0
-        for leaf in map(str, _leaves(value)):
-            is_picture = leaf.startswith("data:")
-            total += self.images.tokens(images.size_of(leaf), "auto") if is_picture else 1 + self.text(leaf)
+        for key, leaf in _leaves(value):
+            if isinstance(leaf, str) and (key in SEALED or files.is_base64(leaf)):
+                total += self.image(leaf, opaque)
+            elif leaf is not None:
+                total += 1 + self.text(str(leaf))
         return total
 
-    def image(self, size: images.Size | None, detail: object) -> int:
-        return self.images.tokens(size, detail if isinstance(detail, str) else "auto")
+    def image(self, data: object, opaque: Opaque, detail: object = None) -> int:
+        """Tokens of a picture, given in base64, also in a `data:` URI; of one elsewhere the size is unknown."""
+        size = images.size_of(data) if isinstance(data, str) else None
+        return opaque.priced(self.prices.picture.tokens(size, detail if isinstance(detail, str) else "auto"))
 
-    def audio(self, data: object, form: object) -> int:
-        return _bounded(data, AUDIO_BYTES_PER_TOKEN.get(str(form), COMPRESSED_AUDIO_BYTES_PER_TOKEN))
+    def audio(self, data: object, form: object, opaque: Opaque) -> int:
+        seconds = files.seconds_of(files.bytes_of(data), str(form)) if isinstance(data, str) else None
+        return opaque.priced(None if seconds is None else math.ceil(seconds * self.prices.second))
 
-    def file(self, data: object, name: object) -> int:
-        """Tokens of a file in base64, or of one that only the server has."""
-        return self.string(name) + _bounded(data, FILE_BYTES_PER_TOKEN)
+    def file(self, data: object, opaque: Opaque) -> int:
+        """Tokens of a PDF or a picture, given as `image` takes it; of any other file they are unknown."""
+        if not isinstance(data, str):
+            return opaque.priced(None)
+        content = files.bytes_of(data)
+        if b"%PDF-" not in content[:1_024]:
+            return self.image(data, opaque)
+        pages = files.pages_of(content)
+        return opaque.priced(pages and pages * self.prices.page)
 
 
 @dataclass(slots=True, eq=False)
@@ -152,8 +196,8 @@ class Tokenizers:
                 self._counters.clear()
             plain = plain_name(model)
             name, count_for = self._encoder(encoding_name(plain))
-            family, factor = images.family_of(plain), kind.factor_of(plain)
-            counter = self._counters[key] = kind(name, count_for(owner), family, owner, factor)
+            prices, factor = images.media_prices(plain), kind.factor_of(plain)
+            counter = self._counters[key] = kind(name, count_for(owner), prices, owner, factor)
         return counter
 
     def warm(self) -> None:
@@ -191,26 +235,37 @@ class CountingPool:
         self._workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="tokens")
         self._long_worker = ThreadPoolExecutor(1, thread_name_prefix="tokens-long")
 
-    async def messages(self, counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int]:
-        """The tokens of each message, in order. Raises RuntimeError after close() for long input."""
+    async def messages(self, counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[Counted]:
+        """The count of each message, in order. Raises RuntimeError after close() for long input."""
         if is_short(counter, bodies, INLINE_CHARS):
-            return [counter.message(body) for body in bodies]
+            return [counter.counted(body) for body in bodies]
 
-        def count(part: Sequence[Mapping[str, object]]) -> list[int]:
-            return [counter.message(body) for body in part]
+        def count(part: Sequence[Mapping[str, object]]) -> list[Counted]:
+            return [counter.counted(body) for body in part]
 
         loop = asyncio.get_running_loop()
         if not is_short(counter, bodies, LONG_CHARS):
             return await loop.run_in_executor(self._long_worker, count, bodies)
         halves = (bodies[: len(bodies) // 2], bodies[len(bodies) // 2 :])
         counting = (loop.run_in_executor(self._workers, count, half) for half in halves)
-        return [tokens for half in await asyncio.gather(*counting) for tokens in half]
+        return [counted for half in await asyncio.gather(*counting) for counted in half]
 
     async def overhead(
-        self, counter: Counter, values: Mapping[str, object], chars: int, *, has_system: bool = False
-    ) -> int:
-        """As `Counter.overhead` of members with `chars` characters."""
-        counting = partial(counter.overhead, values, has_system=has_system)
+        self,
+        counter: Counter,
+        values: Mapping[str, object],
+        chars: int,
+        *,
+        has_system: bool = False,
+        loaded: Collection[str] = (),
+    ) -> Counted:
+        """As `Counter.count_outside` of members with `chars` characters."""
+
+        def counting() -> Counted:
+            opaque = Opaque()
+            tokens = counter.count_outside(values, opaque, has_system=has_system, loaded=loaded)
+            return Counted(tokens, opaque.unpriced)
+
         if chars <= INLINE_CHARS:
             return counting()
         worker = self._workers if chars <= LONG_CHARS else self._long_worker
@@ -246,11 +301,6 @@ def cached_count(count: Callable[[str], int]) -> CountFor:
     return lambda owner: partial(counted, owner=owner.encode())
 
 
-def plain_name(model: str) -> str:
-    """The model's name in lower case without vendor prefixes (`openrouter/openai/gpt-4o`)."""
-    return model.strip().lower().rsplit("/", 1)[-1]
-
-
 def encoding_name(plain: str) -> str:
     """The encoding of a model by its plain name: cl100k_base for gpt-4 and gpt-3.5, else o200k_base."""
     is_old = plain in ("gpt-4", "ft:gpt-4") or plain.startswith(_CL100K_PREFIXES)
@@ -262,22 +312,15 @@ def is_short(counter: Counter, bodies: Iterable[Mapping[str, object]], chars: in
     return all(total <= chars for total in accumulate(map(counter.chars, bodies)))
 
 
-def _leaves(value: object) -> Iterator[object]:
-    """Keys and scalars of nested JSON. Not recursive: depth is the client's choice."""
-    pending = [value]
+def _leaves(value: object) -> Iterator[tuple[object, object]]:
+    """Keys and scalars of nested JSON, each with the key that it belongs to. Not recursive: depth is the client's."""
+    pending: list[tuple[object, object]] = [(None, value)]
     while pending:
-        current = pending.pop()
+        key, current = pending.pop()
         if isinstance(current, Mapping):
-            pending.extend(current.keys())
-            pending.extend(current.values())
+            pending.extend((None, name) for name in current)
+            pending.extend(current.items())
         elif isinstance(current, list | tuple):
-            pending.extend(current)
+            pending.extend((key, item) for item in current)
         else:
-            yield current
-
-
-def _bounded(data: object, bytes_per_token: int) -> int:
-    """Tokens of base64 data by its length; a fixed number if there is none."""
-    if not isinstance(data, str):
-        return UNSEEN_FILE_TOKENS
-    return min(MAX_MEDIA_TOKENS, 1 + len(data) * 3 // 4 // bytes_per_token)
+            yield key, current

@@ -1,18 +1,22 @@
-"""The tokens of a picture in a message, from its size and the model's family; nothing is fetched or decoded.
+"""The published prices of pictures, PDF pages and sounds, by the model's vendor; nothing is fetched or decoded.
 
-The size is read from the first bytes of a `data:` URI. A picture elsewhere, or one whose header is not understood,
-costs the family's upper bound, because a count that is too low would overflow the window. The prices are the published
-ones (and those of litellm 1.109): tiles of 512 px after fitting into 2048 and a short side of 768, or patches of 32 px
-up to a cap.
+The size of a picture is read from the first bytes of a `data:` URI. A picture elsewhere, or one whose header is not
+understood, has no price. The prices are those of the vendors'
+documentation (OpenAI's also in litellm 1.109): tiles, or patches up to a cap, after the picture was fitted into a
+square. A model of another vendor is charged the lowest price that anyone has published: a guess must not cut history.
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import re
 import struct
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
+
+from proxy.tokens.names import claude_version, is_openais
 
 HEADER_CHARS = 65_536
 """Base64 characters of a picture that are read; a JPEG may have a long preview before its size."""
@@ -31,10 +35,10 @@ class Tiles:
     def key(self) -> str:
         return f"tiles-{self.base}-{self.tile}"
 
-    def tokens(self, size: Size | None, detail: str) -> int:
+    def tokens(self, size: Size | None, detail: str) -> int | None:
         if detail == "low":
             return self.base
-        return self.base + self.tile * (MAX_TILES if size is None else _tiles(size))
+        return size and self.base + self.tile * _tiles(size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,23 +52,83 @@ class Patches:
     def key(self) -> str:
         return f"patches-{self.per_thousand}-{self.cap}"
 
-    def tokens(self, size: Size | None, detail: str) -> int:
-        if detail == "low":
-            size = _fit(size, 512) if size else (512, 512)
-        patches = self.cap if size is None else min(self.cap, math.ceil(size[0] / 32) * math.ceil(size[1] / 32))
+    def tokens(self, size: Size | None, detail: str) -> int | None:
+        if size is None:
+            return None
+        size = _fit(size, 512) if detail == "low" else size
+        patches = min(self.cap, math.ceil(size[0] / 32) * math.ceil(size[1] / 32))
         return math.ceil(patches * self.per_thousand / 1000)
 
 
-Family = Tiles | Patches
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """`each` tokens for a square of `side` px, after fitting into `longest` px; at most `cap` tokens."""
+
+    side: int
+    longest: int
+    cap: int
+    each: int = 1
+    more: int = 0
+    """Squares that are charged besides."""
+
+    @property
+    def key(self) -> str:
+        return f"grid-{self.side}-{self.longest}-{self.cap}"
+
+    def tokens(self, size: Size | None, _detail: str) -> int | None:
+        if size is None:
+            return None
+        width, height = _fit(size, self.longest)
+        squares = math.ceil(width / self.side) * math.ceil(height / self.side) + self.more
+        return min(self.cap, self.each * squares)
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """The same price for every picture."""
+
+    price: int
+
+    @property
+    def key(self) -> str:
+        return f"flat-{self.price}"
+
+    def tokens(self, size: Size | None, _detail: str) -> int | None:
+        return size and self.price
+
+
+Family = Tiles | Patches | Grid | Flat
 """How a family of models prices pictures: `key` names the prices, for caches of message counts.
 
-`tokens` takes a size in pixels (None: unknown) and a `detail`: low, high or auto.
+`tokens` takes a size in pixels (None: unknown) and a `detail`: low, high or auto. None means that there is no price.
 """
-MAX_TILES = 8
-"""2048 x 768 after fitting."""
 DEFAULT = Tiles(85, 170)
 
-# Longest prefix wins. gpt-4o, gpt-4.1, gpt-4-turbo and whatever is unknown take DEFAULT.
+
+class MediaPrices(NamedTuple):
+    """What the models of one vendor charge for what is no text, in tokens."""
+
+    picture: Family
+    page: int
+    """For a page of a PDF; where the vendor states a range, its lower end."""
+    second: float
+    """For a second of sound."""
+
+
+LEAST = MediaPrices(Flat(85), 258, 6.25)
+"""The lowest prices: of OpenAI for any picture at low detail, of Gemini for a page, of Gemma 3n for a second."""
+_SQUARE = Grid(28, 1_568, 1_568)
+_FINE_SQUARE = Grid(28, 2_576, 4_784)
+_FINE = (4, 7)
+"""The first version of Claude that sees large pictures in full."""
+_OTHERS = (
+    (re.compile(r"gemini-[12]"), MediaPrices(Grid(768, 3_072, 16 * 258, 258), 258, 32)),
+    (re.compile("gemini"), MediaPrices(Flat(1_120), 560, 32)),
+    (re.compile("gemma"), MediaPrices(Flat(256), 258, 6.25)),
+    (re.compile("grok"), MediaPrices(Grid(448, 1_344, 1_792, 256, 1), 258, 6.25)),
+)
+
+# Longest prefix wins. gpt-4o, gpt-4.1, gpt-4-turbo and what is not listed take DEFAULT.
 _FAMILIES: dict[str, Family] = {
     "gpt-4o-mini": Tiles(2833, 5667),
     "gpt-4.1-mini": Patches(1620, 1536),
@@ -81,20 +145,26 @@ _FAMILIES: dict[str, Family] = {
 
 
 @lru_cache(maxsize=256)
-def family_of(model: str) -> Family:
-    """The price list of a model, named without vendor prefix in lower case."""
-    prefixes = (prefix for prefix in _FAMILIES if model.startswith(prefix))
-    best = max(prefixes, key=len, default=None)
-    return DEFAULT if best is None else _FAMILIES[best]
+def media_prices(model: str) -> MediaPrices:
+    """The prices of a model, named in lower case."""
+    if (version := claude_version(model)) is not None:
+        return MediaPrices(_FINE_SQUARE if version >= _FINE else _SQUARE, 1_500, 6.25)
+    if is_openais(model):
+        plain = model.removeprefix("ft:")
+        best = max((prefix for prefix in _FAMILIES if plain.startswith(prefix)), key=len, default=None)
+        family = DEFAULT if best is None else _FAMILIES[best]
+        # A page is shown as a picture, with its text besides.
+        return MediaPrices(family, family.tokens((768, 1_024), "auto") or 0, 10)
+    return next((prices for pattern, prices in _OTHERS if pattern.search(model)), LEAST)
 
 
 def size_of(uri: str) -> Size | None:
-    """Width and height in pixels from the header of a base64 `data:` URI, or None."""
-    head, comma, _ = uri[:256].partition(",")
-    if not comma or not head.startswith("data:") or not head.endswith("base64"):
-        return None
+    """Width and height in pixels of a picture in base64 or in a `data:` URI with base64; None if that is unknown."""
+    if not uri.startswith("data:"):
+        return size_of_base64(uri)
+    head, _, _ = uri[:256].partition(",")
     start = len(head) + 1
-    return size_of_base64(uri[start : start + HEADER_CHARS])
+    return size_of_base64(uri[start : start + HEADER_CHARS]) if head.endswith("base64") else None
 
 
 def size_of_base64(text: str) -> Size | None:

@@ -192,6 +192,8 @@ class Message:
     answers: tuple[str, ...] = ()
     is_result: bool = False
     """False even for a tool's output if the client sent it as a user message."""
+    unpriced: bool = False
+    """Whether it has a part whose tokens nobody can know, such as a file that only the server has; it counts 0."""
     parsed: Value | None = field(default=None, compare=False, repr=False)
     """The parsed JSON, or None: messages cached for later requests go without it (`lean`), and `body` parses again."""
 
@@ -224,7 +226,7 @@ class Message:
     def lean(self) -> Message:
         """The same message without its parsed JSON. Every new message is made twice, so `replace` would be too slow."""
         known = self.data, self.dialect, self.role, self.written_role, self.digest, self.tokens
-        return Message(*known, self.calls, self.answers, self.is_result)
+        return Message(*known, self.calls, self.answers, self.is_result, self.unpriced)
 
 
 class Reader:
@@ -235,7 +237,14 @@ class Reader:
         self._tool_output = re.compile("|".join(f"(?:{pattern.pattern})" for pattern in tool_output) or r"(?!)")
 
     def read(
-        self, raw: str | bytes, value: Value, tokens: int, dialect: Dialect, digest: bytes | None = None
+        self,
+        raw: str | bytes,
+        value: Value,
+        tokens: int,
+        dialect: Dialect,
+        digest: bytes | None = None,
+        *,
+        unpriced: bool = False,
     ) -> Message:
         """A message from its JSON text, the parsed JSON, its tokens, and its digest, if that is already computed."""
         data = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
@@ -243,7 +252,7 @@ class Reader:
         if role is Role.USER and self._is_tool_output(value, dialect):
             role = Role.TOOL
         known = digest or message_digest(value, dialect)
-        return Message(data, dialect, role, written_role, known, tokens, calls, answers, is_result, value)
+        return Message(data, dialect, role, written_role, known, tokens, calls, answers, is_result, unpriced, value)
 
     def role(self, value: Value, dialect: Dialect) -> Role:
         """The part that a message plays, whatever comes before it."""

@@ -83,6 +83,7 @@ class Transcript:
             unknown=[*self.unknown, *(len(self.chain) + i for i in rest.unknown)],
             system_tokens=self.system_tokens + rest.system_tokens,
             tokens=self.tokens + rest.tokens,
+            unpriced=self.unpriced or rest.unpriced,
         )
         return longer
 
@@ -93,7 +94,8 @@ class Transcript:
         led = replace(self, systems=(*((0, system) for system in systems), *self.systems))
         more = sum([system.tokens for system in systems])
         known = {"system_tokens": self.system_tokens + more, "tokens": self.tokens + more}
-        vars(led).update(known, digests=self.digests, unknown=self.unknown)
+        unpriced = self.unpriced or any(system.unpriced for system in systems)
+        vars(led).update(known, digests=self.digests, unknown=self.unknown, unpriced=unpriced)
         return led
 
     def having(self, **fields: Unpack[TranscriptFields]) -> Transcript:
@@ -157,6 +159,11 @@ class Transcript:
     def tokens(self) -> int:
         """Tokens of all messages, without the tools and framing of the request."""
         return self.system_tokens + sum([message.tokens for message in self.chain])
+
+    @cached_property
+    def unpriced(self) -> bool:
+        """Whether a message has a part whose tokens nobody can know, so that `tokens` leaves something out."""
+        return any(message.unpriced for message in (*self.chain, *[system for _, system in self.systems]))
 
 
 def _sort(messages: Iterable[Message], chained: list[Message], systems: list[tuple[int, Message]]) -> None:

@@ -6,15 +6,16 @@ counted as the text that OpenAI's models see (`proxy/tokens/tools.py`), plus 9, 
 Of 27 published counts, 19 are met exactly and the rest within 3 tokens.
 
 Other vendors frame messages in other ways, and servers whose template prints tools as JSON need about twice as much;
-calibration corrects that. Members that the digest of a message ignores (`reasoning_content`, ids) are ignored here too,
-so that counts can be cached by digest.
+calibration corrects that. Reasoning that comes back as text counts, though the digest of a message ignores it, because
+counts are cached by the bytes of a message. It stands in one of several members, or in two, once with its signature.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING, SCHEMA_FRAME, PartsCounter
+from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING, SCHEMA_FRAME, PartsCounter, loaded_tools
+from proxy.tokens.counter import Opaque
 from proxy.values import list_at, object_at
 from strategies.dialects.chat import CHAT
 
@@ -22,16 +23,19 @@ TOOLS_AFTER_SYSTEM = -4
 FUNCTION_CALL_FRAME = 3
 FUNCTION_RESULT_FRAME = -2
 NAMED_CHOICE_FRAME = 7
+REASONING = frozenset(("reasoning_content", "reasoning", "thinking_blocks", "reasoning_details"))
 
 
 class ChatCounter(PartsCounter):
     """Counts chat messages."""
 
     dialect = CHAT
-    seen = ("role", "name", "content", "tool_calls", "function_call")
+    seen = ("role", "name", "content", "tool_calls", "function_call", *REASONING)
 
-    def message(self, body: Mapping[str, object]) -> int:
-        total = PER_MESSAGE + self.string(body.get("role")) + self._content(body.get("content"))
+    def count(self, body: Mapping[str, object], opaque: Opaque) -> int:
+        total = PER_MESSAGE + self.string(body.get("role")) + self._content(body.get("content"), opaque)
+        if not REASONING.isdisjoint(body):
+            total += self._reasoning(body, opaque)
         if name := self.string(body.get("name")):
             total += name + 1
         if body.get("role") == "function":
@@ -39,18 +43,30 @@ class ChatCounter(PartsCounter):
         total += sum(self._call(_inner(call)) for call in list_at(body, "tool_calls"))
         if isinstance(legacy := body.get("function_call"), Mapping):
             total += FUNCTION_CALL_FRAME + self._call(legacy)
-        return total
+        # A reply in sound, which only the server has, and pictures that a model has made.
+        if body.get("audio"):
+            opaque.priced(None)
+        return total + self._content(list_at(body, "images"), opaque)
 
-    def overhead(self, values: Mapping[str, object], *, has_system: bool = False) -> int:
+    def _reasoning(self, body: Mapping[str, object], opaque: Opaque) -> int:
+        blocks = [*list_at(body, "thinking_blocks"), *list_at(body, "reasoning_details")]
+        texts = [self.string(body.get(name)) for name in ("reasoning_content", "reasoning")]
+        texts.append(sum(self.string(_text_of(block)) for block in blocks))
+        opaque.unpriced |= any(_text_of(block) is None for block in blocks)
+        return opaque.priced(max(texts))
+
+    def count_outside(
+        self, values: Mapping[str, object], opaque: Opaque, *, has_system: bool = False, loaded: Collection[str] = ()
+    ) -> int:
         """Tools, functions, choice, response format, priming."""
         total = REPLY_PRIMING
         if isinstance(schema := object_at(values, "response_format").get("json_schema"), Mapping):
             # The model sees it as JSON. No count was published, so this errs on the high side.
             total += SCHEMA_FRAME + self.json(schema)
-        offered = [*list_at(values, "tools"), *list_at(values, "functions")]
+        offered = [*loaded_tools(list_at(values, "tools"), loaded), *list_at(values, "functions")]
         if offered:
             choice = values.get("tool_choice", values.get("function_call"))
-            total += self._tools(offered) + self._choice(choice)
+            total += self._tools(offered, opaque) + self._choice(choice)
             total += TOOLS_AFTER_SYSTEM if has_system else 0
         return total
 
@@ -67,6 +83,12 @@ class ChatCounter(PartsCounter):
         if not isinstance(named, Mapping) or "name" not in named:
             return 0
         return NAMED_CHOICE_FRAME + self.string(named["name"])
+
+
+def _text_of(block: object) -> object:
+    """The text of a block of reasoning, in LiteLLM's form or OpenRouter's; None if only the vendor can read it."""
+    fields = block if isinstance(block, Mapping) else {}
+    return next((fields[key] for key in ("thinking", "text", "summary") if fields.get(key)), None)
 
 
 def _inner(tagged: object) -> object:

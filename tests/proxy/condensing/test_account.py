@@ -26,6 +26,7 @@ from proxy.knowledge.anchor import Calibration
 from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory
 from proxy.reasons import Action, Trigger
+from proxy.request.measure import Precision
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.windows import ModelTable
@@ -58,7 +59,7 @@ def decision(window: int | None = 8_000, **given: Any) -> Decision:
         "view": view({"role": "user", "content": "hello"}),
         "tokens_before": 27_912,
         "tokens_after": 412,
-        "exact": True,
+        "precision": Precision.EXACT,
         "overhead": 3_120,
     }
     return Decision(**{**known, **given})

@@ -23,7 +23,7 @@ async def test_a_short_request_leaves_at_once() -> None:
     context: RequestContext = await taken_in(talk(2))
     decision = idle_decision(context)
     assert decision is not None
-    assert (decision.action, decision.reason, decision.exact) == (Action.PASSED, Reason.BELOW_MARKS, False)
+    assert (decision.action, decision.reason, decision.precision) == (Action.PASSED, Reason.BELOW_MARKS, "estimate")
 
 
 @pytest.mark.parametrize(

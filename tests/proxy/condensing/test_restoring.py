@@ -16,7 +16,7 @@ from proxy.endpoints.chat.counter import ChatCounter
 from proxy.request.measure import Measured
 from proxy.sessions.codec import new_block
 from proxy.sessions.histories import MissingMessages, StoredHistory
-from proxy.tokens.counter import Counter, CountingPool, Tokenizers
+from proxy.tokens.counter import Counted, Counter, CountingPool, Tokenizers
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader, Role
 from strategies.core.pieces import Keep, Literal, Piece, PieceKind
@@ -37,7 +37,7 @@ class Counting(CountingPool):
         super().__init__()
         self.counted = 0
 
-    async def messages(self, counter: Counter, bodies: Sequence[Any]) -> list[int]:
+    async def messages(self, counter: Counter, bodies: Sequence[Any]) -> list[Counted]:
         self.counted += len(bodies)
         return await super().messages(counter, bodies)
 

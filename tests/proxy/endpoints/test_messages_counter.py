@@ -13,14 +13,13 @@ from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING
 from proxy.endpoints.messages.counter import (
     PER_CALL,
     TOOLS_PROMPT,
-    UNKNOWN_PICTURE,
     MessagesCounter,
 )
 from proxy.tokens import images
-from proxy.tokens.counter import UNSEEN_FILE_TOKENS
+from proxy.tokens.counter import Counted
 from tests.support.messages_drafts import messages_conversations
 
-BY_WORD = MessagesCounter("any", lambda text: len(text.split()), images.DEFAULT)
+BY_WORD = MessagesCounter("any", lambda text: len(text.split()), images.media_prices("claude-sonnet-4-5"))
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 
 
@@ -44,25 +43,49 @@ def test_calls_and_results_cost_their_texts_and_a_frame() -> None:
     assert tokens(result) == PER_CALL + 2
 
 
-def test_thinking_costs_its_text_or_what_its_signature_tells() -> None:
-    assert tokens({"type": "thinking", "thinking": "one two", "signature": "x" * 600}) == 2
-    assert tokens({"type": "thinking", "thinking": "", "signature": "x" * 600}) == 100
-    assert tokens({"type": "redacted_thinking", "data": "x" * 600}) == 100
+def counted(*content: Any) -> Counted:
+    count = BY_WORD.counted({"role": "user", "content": list(content)})
+    return count._replace(tokens=count.tokens - PER_MESSAGE)
 
 
-@pytest.mark.parametrize(("size", "cost"), [((750, 100), 100), ((4_000, 400), 328), ((3_000, 3_000), UNKNOWN_PICTURE)])
+def test_thinking_costs_its_text_and_is_unknown_without_one() -> None:
+    assert counted({"type": "thinking", "thinking": "one two", "signature": "x" * 600}) == (2, False)
+    assert counted({"type": "thinking", "thinking": "", "signature": "x" * 600}) == (0, True)
+    assert counted({"type": "redacted_thinking", "data": "x" * 600}) == (0, True)
+
+
+@pytest.mark.parametrize(("size", "cost"), [((750, 100), 108), ((4_000, 400), 336), ((3_000, 3_000), 1_568)])
 def test_pictures_are_priced_by_their_size(size: tuple[int, int], cost: int) -> None:
-    assert tokens(picture(*size)) == cost
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [picture(*size)]}
+    assert (tokens(picture(*size)), tokens(result)) == (cost, PER_CALL + cost)
 
 
 def test_media_are_priced_and_never_tokenized() -> None:
     far = {"type": "image", "source": {"type": "url", "url": "https://moss.example"}}
-    assert tokens(far) == UNKNOWN_PICTURE
-    page = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "A" * 64_000}}
-    assert tokens(page) == 1_501
-    assert tokens({"type": "document", "source": {"type": "file", "file_id": "f"}}) == UNSEEN_FILE_TOKENS
+    scan = base64.b64encode(b"%PDF-1.4 1 0 obj <</Type /Page>> endobj" + b"x" * 9_000).decode()
+    page = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": scan}}
+    assert counted(page) == (1_500, False)
+    fetched = {"type": "web_fetch_result", "url": "https://moss.example", "content": page}
+    assert counted({"type": "web_fetch_tool_result", "tool_use_id": "a", "content": fetched}) == (
+        PER_CALL + 1_500,
+        False,
+    )
+    for unknown in (far, {"type": "document", "source": {"type": "file", "file_id": "f"}}, {"type": "novel", "x": "y"}):
+        assert counted(unknown) == (0, True)
     plain = {"type": "document", "title": "a title", "source": {"type": "text", "data": "one two"}}
-    assert tokens(plain) == 4
+    assert counted(plain) == (4, False)
+
+
+def test_what_the_vendors_tools_have_found_counts_as_text() -> None:
+    found = {"type": "web_search_result", "title": "one two", "encrypted_content": "x" * 9_000}
+    count = counted({"type": "web_search_tool_result", "tool_use_id": "a", "content": [found]})
+    assert PER_CALL + 2 <= count.tokens < PER_CALL + 20
+    assert count.unpriced
+    names = {
+        "type": "tool_search_tool_search_result",
+        "tool_references": [{"type": "tool_reference", "tool_name": "a"}],
+    }
+    assert not counted({"type": "tool_search_tool_result", "tool_use_id": "a", "content": names}).unpriced
 
 
 def test_the_system_prompt_and_tools_cost_what_stands_outside_of_the_list() -> None:
@@ -93,7 +116,7 @@ def test_nothing_that_a_client_sends_raises(content: Any) -> None:
 
 @given(messages_conversations(at_most=8))
 def test_a_message_of_a_conversation_costs_about_its_text(messages: list[dict[str, Any]]) -> None:
-    by_letter = MessagesCounter("any", len, images.DEFAULT)
+    by_letter = MessagesCounter("any", len, images.media_prices("gpt-4o"))
     for message in messages:
         assert by_letter.chars(message) > 0
         assert by_letter.message(message) > PER_MESSAGE

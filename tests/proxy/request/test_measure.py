@@ -14,7 +14,7 @@ from proxy.endpoints.chat.counter import ChatCounter
 from proxy.request.measure import Measured, Measurer, fits_by_length
 from proxy.request.message_cache import MessageCache
 from proxy.request.wire import Body
-from proxy.tokens.counter import Counter, CountingPool, Tokenizers
+from proxy.tokens.counter import Counted, Counter, CountingPool, Tokenizers
 from strategies.core.messages import Reader
 from tests.support.chat_bodies import read
 
@@ -29,7 +29,7 @@ class Tallying(CountingPool):
         super().__init__()
         self.asked: list[int] = []
 
-    async def messages(self, counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[int]:
+    async def messages(self, counter: Counter, bodies: Sequence[Mapping[str, object]]) -> list[Counted]:
         self.asked.append(len(bodies))
         return await super().messages(counter, bodies)
 

@@ -27,9 +27,9 @@ from proxy.tokens.counter import (
     Tokenizers,
     cached_count,
     encoding_name,
-    plain_name,
 )
-from proxy.tokens.images import DEFAULT
+from proxy.tokens.images import LEAST
+from proxy.tokens.names import plain_name
 
 Encodings = Callable[[str], tiktoken.Encoding]
 HELLO = {"role": "user", "content": "Hello, how are you?"}
@@ -161,7 +161,7 @@ class Threads:
 
     def __init__(self) -> None:
         self.seen: set[str] = set()
-        self.counter = ChatCounter("o200k_base", self.count, DEFAULT)
+        self.counter = ChatCounter("o200k_base", self.count, LEAST)
 
     def count(self, text: str) -> int:
         self.seen.add(threading.current_thread().name)
@@ -172,15 +172,19 @@ def bodies(count: int, words: int) -> list[Mapping[str, object]]:
     return [{"role": "user", "content": "word " * (words + n)} for n in range(count)]
 
 
+async def counts(pool: CountingPool, counter: ChatCounter, messages: list[Mapping[str, object]]) -> list[int]:
+    return [count.tokens for count in await pool.messages(counter, messages)]
+
+
 async def test_short_messages_are_counted_where_they_are(pool: CountingPool) -> None:
     threads = Threads()
-    assert await pool.messages(threads.counter, bodies(3, 5)) == [9, 10, 11]
+    assert await counts(pool, threads.counter, bodies(3, 5)) == [9, 10, 11]
     assert threads.seen == {threading.current_thread().name}
 
 
 async def test_long_messages_are_counted_in_order_off_the_loop(pool: CountingPool) -> None:
     threads = Threads()
-    assert await pool.messages(threads.counter, bodies(5, 2_000)) == [2_004 + n for n in range(5)]
+    assert await counts(pool, threads.counter, bodies(5, 2_000)) == [2_004 + n for n in range(5)]
     assert threads.seen
     assert all(name.startswith("tokens") for name in threads.seen)
 
@@ -193,9 +197,9 @@ async def test_the_loop_runs_on_while_a_long_message_is_counted(pool: CountingPo
         assert release.wait(30)
         return 1
 
-    counter = ChatCounter("o200k_base", waits_for_the_loop, DEFAULT)
+    counter = ChatCounter("o200k_base", waits_for_the_loop, LEAST)
     loop.call_soon(release.set)
-    assert await pool.messages(counter, bodies(1, 20_000)) == [5]
+    assert await counts(pool, counter, bodies(1, 20_000)) == [5]
 
 
 async def test_a_very_long_text_keeps_nobody_else_waiting(pool: CountingPool) -> None:
@@ -205,11 +209,11 @@ async def test_a_very_long_text_keeps_nobody_else_waiting(pool: CountingPool) ->
         assert release.wait(30)
         return 1
 
-    slow, quick = ChatCounter("o200k_base", hostile, DEFAULT), Threads().counter
-    stuck = [asyncio.ensure_future(pool.messages(slow, bodies(2, LONG_CHARS))) for _ in range(3)]
-    assert await pool.messages(quick, bodies(4, 4_000)) == [4_004 + n for n in range(4)]
-    assert await pool.overhead(quick, TOOLS, 20_000) > 3
-    assert await pool.messages(quick, bodies(1, 5)) == [9]
+    slow, quick = ChatCounter("o200k_base", hostile, LEAST), Threads().counter
+    stuck = [asyncio.ensure_future(counts(pool, slow, bodies(2, LONG_CHARS))) for _ in range(3)]
+    assert await counts(pool, quick, bodies(4, 4_000)) == [4_004 + n for n in range(4)]
+    assert (await pool.overhead(quick, TOOLS, 20_000)).tokens > 3
+    assert await counts(pool, quick, bodies(1, 5)) == [9]
     release.set()
     assert await asyncio.gather(*stuck) == [[5, 5]] * 3
 
@@ -222,7 +226,7 @@ TOOLS: dict[str, object] = {"tools": [{"type": "function", "function": {"name": 
 )
 async def test_tools_are_counted_where_their_length_does_no_harm(pool: CountingPool, chars: int, thread: str) -> None:
     threads = Threads()
-    assert await pool.overhead(threads.counter, TOOLS, chars) == threads.counter.overhead(TOOLS)
+    assert (await pool.overhead(threads.counter, TOOLS, chars)).tokens == threads.counter.overhead(TOOLS)
     threads.seen.discard(threading.current_thread().name if chars > INLINE_CHARS else "")
     assert threads.seen
     assert all(name.startswith(thread) for name in threads.seen)
@@ -235,7 +239,7 @@ async def test_no_messages_are_no_counts(pool: CountingPool) -> None:
 async def test_a_closed_pool_still_counts_short_messages_and_refuses_long_ones() -> None:
     pool = CountingPool()
     pool.close()
-    assert await pool.messages(Threads().counter, bodies(1, 1)) == [5]
+    assert await counts(pool, Threads().counter, bodies(1, 1)) == [5]
     with pytest.raises(RuntimeError):
         await pool.messages(Threads().counter, bodies(1, 20_000))
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.endpoints.chat.counter import ChatCounter
+from proxy.endpoints.messages.counter import MessagesCounter
+from proxy.endpoints.responses.counter import ResponsesCounter
 from proxy.tokens import images
-from proxy.tokens.counter import MAX_MEDIA_TOKENS, Counter
+from proxy.tokens.counter import Counted, Counter, Opaque
 from proxy.tokens.tools import namespace
 
 # Requests and their prompt_tokens as reported by OpenAI (gpt-3.5 and gpt-4), published as test data by the
@@ -30,13 +34,13 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-BY_WORD = ChatCounter("any", words, images.DEFAULT)
+BY_WORD = ChatCounter("any", words, images.media_prices("gpt-4o"))
 
 
 @pytest.fixture(scope="module")
 def gpt4(encodings: Callable[[str], tiktoken.Encoding]) -> Counter:
     encode = encodings("cl100k_base").encode_ordinary
-    return ChatCounter("any", lambda text: len(encode(text)), images.DEFAULT)
+    return ChatCounter("any", lambda text: len(encode(text)), images.media_prices("gpt-4o"))
 
 
 def total(prompt: Counter, request: Mapping[str, Any]) -> int:
@@ -83,14 +87,25 @@ def test_tool_calls_cost_their_names_and_arguments_but_not_their_ids() -> None:
 
 
 def test_members_that_the_digest_ignores_do_not_count() -> None:
-    extra: dict[str, object] = {
-        "reasoning_content": "a long thought",
-        "refusal": None,
-        "annotations": [1],
-        "cache_control": {},
-    }
+    extra: dict[str, object] = {"refusal": None, "annotations": [1], "cache_control": {}}
     message = {"role": "assistant", "content": "yes"}
     assert BY_WORD.message({**message, **extra}) == BY_WORD.message(message)
+
+
+@pytest.mark.parametrize(
+    ("members", "known"),
+    [
+        ({"reasoning_content": "one two three"}, True),
+        ({"reasoning": "one two three"}, True),
+        ({"reasoning_content": "one two three", "thinking_blocks": [{"thinking": "one two three"}]}, True),
+        ({"reasoning_details": [{"type": "reasoning.text", "text": "one two three"}]}, True),
+        ({"reasoning": "one two three", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}, False),
+        ({"content": ["yes", {"type": "thinking", "thinking": [{"type": "text", "text": "one two three"}]}]}, True),
+    ],
+)
+def test_reasoning_that_comes_back_as_text_counts_once(members: dict[str, object], known: bool) -> None:
+    message = {"role": "assistant", "content": "yes"}
+    assert BY_WORD.counted({**message, **members}) == Counted(BY_WORD.message(message) + 3, unpriced=not known)
 
 
 def test_a_picture_is_priced_and_its_base64_never_counted() -> None:
@@ -99,16 +114,16 @@ def test_a_picture_is_priced_and_its_base64_never_counted() -> None:
         assert len(text) < 1_000
         return 1
 
-    url = "data:image/png;base64," + base64.b64encode(b"\x89PNG" + b"x" * 100_000).decode()
-    prompt = ChatCounter("any", refuses_base64, images.DEFAULT)
+    url = "data:image/png;base64," + base64.b64encode(b"\x89XNG" + b"x" * 100_000).decode()
+    prompt = ChatCounter("any", refuses_base64, images.media_prices("gpt-4o"))
     for part in (
         {"type": "image_url", "image_url": {"url": url}},
         {"type": "image_url", "image_url": url},
         {"type": "input_image", "image_url": url},
         {"type": "image", "source": {"type": "base64", "data": url.partition(",")[2]}},
     ):
-        assert prompt.message({"role": "user", "content": [part]}) == 3 + 1 + 85 + 8 * 170
-    assert prompt.message({"role": "user", "content": [{"type": "novel", "novel": {"it": url}}]}) < 2_000
+        assert prompt.counted({"role": "user", "content": [part]}) == (4, True)
+    assert prompt.counted({"role": "user", "content": [{"type": "novel", "novel": {"it": url}}]}) == (4, True)
 
 
 def test_low_detail_costs_the_base_price() -> None:
@@ -116,23 +131,77 @@ def test_low_detail_costs_the_base_price() -> None:
     assert BY_WORD.message({"role": "user", "content": [part]}) == 4 + 85
 
 
+def pdf(pages: int, filler: bytes = b"") -> str:
+    kids = b" ".join(b"%d 0 R" % (number + 3) for number in range(pages))
+    tree = b"2 0 obj\n<< /Type /Pages /Kids [%s] /Count %d >>\nendobj\n" % (kids, pages)
+    leaves = [b"%d 0 obj\n<< /Type /Page /Parent 2 0 R >>\nendobj\n" % (number + 3) for number in range(pages)]
+    return base64.b64encode(b"".join([b"%PDF-1.7\n", tree, *leaves, filler])).decode()
+
+
+def packed(pages: int) -> str:
+    objects = zlib.compress(b"<< /Type /Pages /Count 2 >>" + b"<</Type/Page/Parent 2 0 R>>" * pages)
+    stream = b"9 0 obj\n<< /Type /ObjStm /N 3 /Filter /FlateDecode /Length 99 >>\nstream\r\n%s\nendstream\nendobj\n"
+    return base64.b64encode(b"%PDF-1.7\n" + stream % objects).decode()
+
+
+@pytest.mark.parametrize(
+    ("file", "pages"),
+    [(pdf(3), 3), (pdf(12, b"\0" * 300_000), 12), (packed(7), 7), ("data:application/pdf;base64," + pdf(2), 2)],
+)
+def test_a_pdf_costs_its_pages_whatever_its_bytes(file: str, pages: int) -> None:
+    part = {"type": "file", "file": {"filename": "a.pdf", "file_data": file}}
+    assert BY_WORD.counted({"role": "user", "content": [part]}) == (4 + 1 + pages * 765, False)
+
+
 @pytest.mark.parametrize(
     "part",
     [
-        {"type": "input_audio", "input_audio": {"data": "A" * 50_000_000, "format": "mp3"}},
-        {"type": "file", "file": {"file_data": "A" * 50_000_000}},
+        {"type": "input_audio", "input_audio": {"data": "A" * 5_000_000, "format": "mp3"}},
+        {"type": "file", "file": {"file_data": "A" * 5_000_000}},
+        {"type": "file", "file": {"file_data": base64.b64encode(b"%PDF-1.7 encrypted").decode()}},
         {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "image_url", "image_url": {"url": "https://example.test/a.png"}},
+        {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}},
     ],
-    ids=["audio", "file", "file by id"],
 )
-def test_sound_and_files_have_a_bounded_price(part: dict[str, object]) -> None:
-    assert 100 < BY_WORD.message({"role": "user", "content": [part]}) <= 4 + MAX_MEDIA_TOKENS
+def test_what_has_no_price_counts_nothing_and_is_told(part: dict[str, object]) -> None:
+    assert BY_WORD.counted({"role": "user", "content": [part]}) == (4, True)
 
 
-def test_a_minute_of_speech_is_six_hundred_tokens() -> None:
-    sound = "A" * (60 * 48_000 * 4 // 3)
-    part = {"type": "input_audio", "input_audio": {"data": sound, "format": "wav"}}
+def wav(seconds: int) -> bytes:
+    return b"RIFF0000WAVEfmt " + struct.pack("<IHHIIHH", 16, 1, 1, 24_000, 48_000, 2, 16) + b"\0" * 48_000 * seconds
+
+
+@pytest.mark.parametrize(
+    ("sound", "form"),
+    [
+        (wav(60), "wav"),
+        (b"\0" * 60 * 48_000, "pcm16"),
+        (b"\xff\xfb\x90\x00" + b"\0" * 60 * 16_000, "mp3"),
+        (b"ID3\x04\0\0\0\0\0\x04tags\xff\xfb\x90\x00" + b"\0" * 60 * 16_000, "mp3"),
+    ],
+)
+def test_a_minute_of_speech_is_six_hundred_tokens(sound: bytes, form: str) -> None:
+    part = {"type": "input_audio", "input_audio": {"data": base64.b64encode(sound).decode(), "format": form}}
     assert BY_WORD.message({"role": "user", "content": [part]}) == pytest.approx(604, abs=3)
+
+
+def test_a_tool_whose_loading_is_deferred_costs_nothing_until_then() -> None:
+    late = {"type": "function", "name": "late", "description": "one two", "defer_loading": True}
+    group = {"type": "namespace", "name": "crm", "tools": [late]}
+    for kind in (ChatCounter, ResponsesCounter, MessagesCounter):
+        counter = kind("any", words, images.media_prices("gpt-4o"))
+        bare = counter.overhead({"tools": [{"name": "find", "type": "function"}]})
+        both = {"tools": [{"name": "find", "type": "function"}, late]}
+        assert counter.overhead(both) == bare
+        assert counter.count_outside(both, Opaque(), loaded=["late"]) > bare
+        assert counter.overhead({"tools": [group]}) == counter.overhead({"tools": [{**group, "tools": []}]})
+
+
+def test_tools_of_a_remote_server_are_not_known() -> None:
+    opaque = Opaque()
+    ResponsesCounter("any", words, images.LEAST).count_outside({"tools": [{"type": "mcp", "server_url": "x"}]}, opaque)
+    assert opaque.unpriced
 
 
 def test_a_request_without_extras_costs_the_priming() -> None:

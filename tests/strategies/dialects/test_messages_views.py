@@ -32,7 +32,7 @@ from tests.support.transcripts import READER, WORDS
 
 Body = dict[str, Any]
 
-COUNTER = MessagesCounter("words", WORDS.text, images.DEFAULT)
+COUNTER = MessagesCounter("words", WORDS.text, images.media_prices("gpt-4o"))
 Request = tuple[Requirement, int, int]
 
 

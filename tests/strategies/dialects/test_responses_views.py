@@ -32,7 +32,7 @@ from tests.support.transcripts import READER, WORDS
 Body = dict[str, Any]
 Request = tuple[Requirement, int, int]
 
-COUNTER = ResponsesCounter("words", WORDS.text, images.DEFAULT)
+COUNTER = ResponsesCounter("words", WORDS.text, images.media_prices("gpt-4o"))
 
 
 def view_of(items: Sequence[Body], fixed: int) -> View:
