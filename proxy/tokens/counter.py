@@ -97,6 +97,7 @@ class Counter(ABC):
         self, name: str, text: Callable[[str], int], prices: images.MediaPrices, owner: str = "", factor: float = 1.0
     ) -> None:
         self.text = text if factor == 1 else lambda value: round(text(value) * factor)
+        self.factor = factor
         self.prices = prices
         self.name = name
         self.owner = owner
