@@ -1,7 +1,8 @@
 """`half-window`: the older half of the rounds becomes one summary.
 
 The split moves to the start of its turn, or to the end of that turn if nothing would be left to summarize. If the view
-is then still above its goal, the split moves on to later legal cuts, turn boundaries first, until the goal is met.
+is then still above its goal, the split moves on to later legal cuts, turn boundaries first, until the goal is met or
+`min_overlap` + 1 rounds are left. With `exact` the split is the document's, whatever the goal.
 docs/strategies.md lists where this departs from the source document of the algorithm.
 
 Fallback levels: 0 half window; 1 too few rounds, so all but the last are summarized; 2 too few rounds after an
@@ -37,6 +38,7 @@ class HalfWindowOptions(Options):
     min_rounds: int = option(4, 2)
     min_overlap: int = option(1, 0)
     summary_max_tokens: int = option(2_000, 100)
+    exact: bool = option(False)
     memory_cards: bool = option(True)
 
 
@@ -86,7 +88,7 @@ class HalfWindow(Strategy):
         cap = record_cap(view, budget, self.options.summary_max_tokens)
         cursors = collect_rounds(view)
         split = Split(view, frame_tokens(view.counter) + cap.text, budget.task_cap)
-        decision = _reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal)
+        decision = _reach_goal(split, cursors, decide(view, cursors, self.options), budget.goal, self.options)
         span = span_before(decision.cut, view, split, cap)
         form = PLAIN.with_cards() if self.options.memory_cards else PLAIN
         record = yield from summarize(span, cap, budget, session, form)
@@ -151,13 +153,19 @@ def _labelled(cursors: list[RoundCursor], decision: SplitDecision) -> SplitDecis
     )
 
 
-def _reach_goal(split: Split, cursors: list[RoundCursor], first: SplitDecision, goal: int) -> SplitDecision:
-    """`first` if it is legal and meets the goal; else the nearest later cut that does; else the last cut."""
-    if split.is_legal(first.cut) and split.tokens_after(first.cut) <= goal:
+def _reach_goal(
+    split: Split, cursors: list[RoundCursor], first: SplitDecision, goal: int, options: HalfWindowOptions
+) -> SplitDecision:
+    """`first` if it is legal and meets the goal; else the nearest later cut that does; else the last cut.
+
+    The overlap is kept. With `exact`, any goal is met.
+    """
+    if split.is_legal(first.cut) and (options.exact or split.tokens_after(first.cut) <= goal):
         return first
-    cut = split.first_at_turn(goal, first.cut)
+    last = max(len(cursors) - options.min_overlap - 1, first.first_kept)
+    cut = split.first_at_turn(split.tokens_after(first.cut) if options.exact else goal, first.cut, cursors[last].cut)
     if cut is None:
-        raise NothingToSummarize("no legal cut before the newest round")
+        raise NothingToSummarize("no legal cut before the rounds that must stay")
     index = min(bisect_left(cursors, cut, key=lambda cursor: cursor.span.start), len(cursors) - 1)
     delta = first.delta + index - first.first_kept
     return _labelled(cursors, first._replace(first_kept=index, cut=cut, delta=delta))

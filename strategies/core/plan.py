@@ -269,16 +269,14 @@ class Split:
         least = 1 if self._view.replacement is None else self._view.replacement + 2
         return [place for place in sorted(starts) if least <= place and self.is_legal(place)]
 
-    def first_at_turn(self, goal: int, start: int = 0) -> int | None:
-        """The first cut from `start` on that meets the goal, preferably at a turn; else the last cut, if any."""
-        cut = next(self._within(self.turn_cuts(), goal, start), None)
-        return self.first_at_round(goal, start) if cut is None else cut
+    def first_at_turn(self, goal: int, start: int = 0, end: int | None = None) -> int | None:
+        """The first cut of [start, end] that meets the goal, preferably at a turn; else the last cut there, if any."""
+        at_turns = (place for place in self.turn_cuts() if start <= place and (end is None or place <= end))
+        cut = next((place for place in at_turns if self.tokens_after(place) <= goal), None)
+        return self.first_at_round(goal, start, end) if cut is None else cut
 
-    def first_at_round(self, goal: int, start: int = 0) -> int | None:
-        """The first cut from `start` on that meets the goal; else the last cut, if any."""
-        places = self.round_cuts()
-        last = places[-1] if places and places[-1] >= start else None
-        return next(self._within(places, goal, start), last)
-
-    def _within(self, places: Sequence[int], goal: int, start: int) -> Iterator[int]:
-        return (place for place in places if place >= start and self.tokens_after(place) <= goal)
+    def first_at_round(self, goal: int, start: int = 0, end: int | None = None) -> int | None:
+        """The first cut of [start, end] that meets the goal; else the last cut there, if any."""
+        places = [place for place in self.round_cuts() if start <= place and (end is None or place <= end)]
+        last = places[-1] if places else None
+        return next((place for place in places if self.tokens_after(place) <= goal), last)

@@ -191,7 +191,7 @@ def test_a_finished_turn_is_split_where_only_that_meets_the_goal() -> None:
 
 
 def test_a_split_that_moves_on_to_a_boundary_is_no_longer_inside_a_turn() -> None:
-    telemetry = said(shaped((5, 1)), ROOMY.with_goal(0))
+    telemetry = said(shaped((5, 1)), ROOMY.with_goal(0), min_overlap=0)
     assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (5, 1)
     assert (telemetry["splitStrategy"], telemetry["boundaryAdjustmentType"]) == (
         "turn-boundary",
@@ -200,7 +200,7 @@ def test_a_split_that_moves_on_to_a_boundary_is_no_longer_inside_a_turn() -> Non
 
 
 def test_a_split_that_moves_on_into_the_turn_that_goes_on_says_so() -> None:
-    telemetry = said([*turn(1, 3), *turn(2, 3)], ROOMY.with_goal(0))
+    telemetry = said([*turn(1, 3), *turn(2, 3)], ROOMY.with_goal(0), min_overlap=0)
     assert (telemetry["keptRoundCount"], telemetry["splitStrategy"]) == (1, "active-only")
 
 
@@ -341,9 +341,17 @@ def test_a_half_that_would_part_a_call_from_its_result_moves_on() -> None:
     assert (telemetry["summarizedRoundCount"], telemetry["boundaryAdjustmentDelta"]) == (6, 1)
 
 
-def test_a_goal_that_cannot_be_met_leaves_the_newest_round() -> None:
-    telemetry = said(agent(10), ROOMY.with_goal(0))
-    assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (9, 1)
+@pytest.mark.parametrize("overlap", range(5))
+@pytest.mark.parametrize("bodies", [agent(12), chat(12)], ids=["agent", "chat"])
+def test_a_goal_that_cannot_be_met_leaves_the_overlap(bodies: list[Body], overlap: int) -> None:
+    telemetry = said(bodies, ROOMY.with_goal(0), min_overlap=overlap)
+    assert telemetry["keptRoundCount"] == overlap + 1
+    assert telemetry["summarizedRoundCount"] == 11 - overlap
+
+
+def test_an_exact_half_stays_whatever_the_goal() -> None:
+    telemetry = said(agent(12, size=100), ROOMY.with_goal(0), exact=True)
+    assert (telemetry["summarizedRoundCount"], telemetry["boundaryAdjustmentDelta"]) == (6, 0)
 
 
 def test_moving_on_takes_turns_before_rounds() -> None:
