@@ -1,8 +1,8 @@
 """Calls to models, for text and for embeddings, through the dispatcher (`dispatch`); failures are results.
 
 `question_for` makes the question; it has no sampling parameters unless the settings name them. `Asking` puts each
-question to its server. If a server refuses the name of the member that bounds the answer's length, the older name is
-used from then on. `read_completion` reads the answer; it relies on no member being present or having the right type.
+question to its server, in the form that the server takes (`forms`). `read_completion` reads the answer; it relies on no
+member being present or having the right type.
 
 `poll` asks for votes until their outcome is decided; `strategies.core.effects` says which votes count and what decides.
 The votes of one round are asked for at the same time. As soon as the outcome is decided, calls that are still running
@@ -14,27 +14,31 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, NamedTuple, Protocol
 
-from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, endpoint_for, is_down
+from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, endpoint_for, headers_for, is_down
+from proxy.asking.forms import AskedForm, first_form, is_cut_by_reasoning
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.question import Question
 from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success
+from proxy.quoting import label
 from proxy.runtime.lru import Lru
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply
 from proxy.values import count_at, json_or_none
 from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Polls, Result, Vote, Votes, read_vote
 
-LIMIT_REFUSED = "limit-refused"
+FORM_REFUSED = "form-refused"
 BYTES_PER_TOKEN = 4  # roughly, for calls whose server does not report a usage
-MAX_LIMITS = 256  # remembered names of limits; bounded because clients choose the names of models
+MAX_FORMS = 1_000  # remembered forms; bounded because clients choose the names of models
+_MAX_TRIES = 6  # calls for one question, in as many forms
 
 _COUNTED_FAILURES = ("timeout", "unreadable")
 """Failures of calls whose prompt the server has probably read."""
@@ -44,12 +48,14 @@ EMBEDDINGS_PATH = "/v1/embeddings"
 _MAX_NUMBER = 1e30  # of a number in a vector
 _MOST_UNREADABLE = 3
 """This many first answers without a vote end a round."""
-_UNANSWERED = (LIMIT_REFUSED, PREEMPTED)
+_UNANSWERED = (PREEMPTED,)
 """Failures of calls that tell nothing of how a judge answers."""
 _HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
 """If a call cannot begin for one of these reasons, the next one cannot either."""
 
 Roles = Mapping[str, ModelRole]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,8 @@ class ModelCall:
     """Which model is asked, and where."""
     endpoint: Endpoint
     question: Question
+    wanted: int
+    """The maximum tokens of an answer that the strategy wants."""
 
 
 def question_for(effect: Ask | Ballot, roles: Roles, caller: Caller, n: int = 1) -> ModelCall:
@@ -70,12 +78,12 @@ def question_for(effect: Ask | Ballot, roles: Roles, caller: Caller, n: int = 1)
     if view is not None:
         # Only the request's own model and account have the view in the upstream's cache.
         role = role.model_copy(update={"base_url": None, "api_key": None, "model": None})
-    most = min(effect.max_tokens, role.max_tokens or effect.max_tokens)
+    most = role.max_tokens or effect.max_tokens
     model, temperature = role.model or caller.model, role.temperature
     question = Question(model, effect.system, effect.user, most, temperature=temperature, n=n)
     if view is not None:
         question = replace(question, view=view, members=caller.members, alternates=caller.profile.alternate_roles)
-    return ModelCall(effect.role, role, endpoint_for(role, caller), question)
+    return ModelCall(effect.role, role, endpoint_for(role, caller), question, effect.max_tokens)
 
 
 @dataclass(slots=True)
@@ -117,8 +125,8 @@ class Asking(Dispatcher):
 
     lane: Lane = field(init=False)
     """The lane of the upstream itself, which is also told about clients' requests."""
-    _limits: Lru[tuple[str, str], str] = field(default_factory=lambda: Lru(MAX_LIMITS), init=False)
-    """The name of the limit on the answer's length that a server accepts for a model."""
+    _forms: Lru[Hashable, AskedForm] = field(default_factory=lambda: Lru(MAX_FORMS), init=False)
+    """The forms that servers have taught, each for a model and a credential."""
 
     def __post_init__(self) -> None:
         self.lane = self.lane_of(None)
@@ -143,7 +151,8 @@ class Asking(Dispatcher):
         async def call(lane: Lane) -> Embedded | Failure:
             # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
             data = json.dumps({"model": role.model or caller.model, "input": list(texts)}).encode()
-            reply = await self.send(role, caller, EMBEDDINGS_PATH, data, lane)
+            query = caller.query if role.base_url is None else ""
+            reply = await self.send(role, caller, EMBEDDINGS_PATH, data, lane, query)
             return reply if isinstance(reply, Failure) else await asyncio.to_thread(read_embeddings, reply, len(texts))
 
         return await self.dispatch(EMBEDDINGS, role, caller, call)
@@ -154,44 +163,65 @@ class Asking(Dispatcher):
         question, account = question_for(effect, roles, caller), Account()
         deadline = self.deadline(question.model, caller)
         while True:
-            result = await self.ask_once(question, caller, account, deadline)
+            result = await self.ask(question, caller, account, deadline)
             if not isinstance(result, Failure):
                 return result.answers[0]
-            # Ask again if the server knows only the old name of the limit, or the call was broken off for a client.
-            if result.reason not in (LIMIT_REFUSED, PREEMPTED):
+            # Ask again if the call was broken off for a client.
+            if result.reason != PREEMPTED:
                 return result
 
-    async def ask_once(
+    async def ask(
         self, question: ModelCall, caller: Caller, account: Account, deadline: float | None = None
     ) -> Completion | Failure:
-        """The result of at most one call, which is charged to the account before it is made."""
+        """The result of a question; asked again as long as the server teaches another form for it."""
+        spent = 0
+        for _ in range(_MAX_TRIES):
+            result, taught = await self._ask_once(question, caller, account, deadline)
+            if not taught:
+                break
+            spent += result.tokens if isinstance(result, Completion) else 0
+        return result.costing(spent) if isinstance(result, Completion) else result
+
+    async def _ask_once(
+        self, question: ModelCall, caller: Caller, account: Account, deadline: float | None
+    ) -> tuple[Completion | Failure, bool]:
+        """The result of at most one call, which is charged to the account before it is made.
+
+        Also returns whether the server has taught another form, in which the question can be asked again.
+        """
+        key, is_own = self._form_key(question, caller), question.model.base_url is None
+        taught: AskedForm | None = None
 
         async def call(lane: Lane) -> Completion | Failure:
-            known = caller.profile.token_limit if question.model.base_url is None else None
-            limit = self._limits.get(self._limit_key(question)) or known or question.endpoint.reply_limits[0]
-            data = question.endpoint.question(question.question, limit)
+            nonlocal taught
+            form = self._forms.get(key) or first_form(caller.headers, (is_own and caller.profile.token_limit) or "")
+            asked = form.applied(question.question, question.endpoint, caller.members, wanted=question.wanted)
+            data = question.endpoint.question(asked, form.limit or question.endpoint.reply_limits[0])
             expected = len(data) // BYTES_PER_TOKEN
             account.begin(expected)
-            # The request's own path; chat's at an address of the settings.
-            path = caller.path if question.model.base_url is None else CHAT_ENDPOINT.path
-            reply = await self.send(question.model, caller, path, data, lane)
-            result = reply if isinstance(reply, Failure) else self._read(reply, question, limit)
+            # The request's own path and query; chat's path at an address of the settings.
+            path, query = (caller.path, caller.query) if is_own else (CHAT_ENDPOINT.path, "")
+            reply = await self.send(question.model, caller, path, data, lane, query)
+            result = reply if isinstance(reply, Failure) else read_completion(reply, question.endpoint)
             account.end(expected, result)
+            if isinstance(result, Completion):
+                answers = [each for each in result.answers if isinstance(each, Answer)]
+                taught = form.after_cut() if all(map(is_cut_by_reasoning, answers)) else None
+            elif isinstance(reply, JsonReply):
+                wanted, endpoint = question.wanted, question.endpoint
+                taught = form.after_refusal(reply.status, reply.body, asked, endpoint, wanted=wanted)
+                result = result if taught is None else Failure(FORM_REFUSED)
+            if taught is not None and self._forms.get(key) != taught:
+                _log.info("how %s is asked, by what it answered: %r", label(question.question.model), taught)
+                self._forms.put(key, taught)
             return result
 
-        return await self.dispatch(question.role, question.model, caller, call, deadline)
+        return await self.dispatch(question.role, question.model, caller, call, deadline), taught is not None
 
-    def _read(self, reply: JsonReply, question: ModelCall, limit: str) -> Completion | Failure:
-        """The result in a reply; remembers a server that knows only the older name of the limit."""
-        newest, *older = question.endpoint.reply_limits
-        if reply.status == 400 and older and limit == newest and newest.encode() in reply.body:
-            self._limits.put(self._limit_key(question), older[0])
-            return Failure(LIMIT_REFUSED)
-        return read_completion(reply, question.endpoint)
-
-    def _limit_key(self, question: ModelCall) -> tuple[str, str]:
-        """The key under which a limit is remembered: the server and the model."""
-        return self.upstream.server(question.model.base_url), question.question.model
+    def _form_key(self, question: ModelCall, caller: Caller) -> Hashable:
+        """The key under which a form is remembered: the server, the model, the endpoint and the credential."""
+        credential = hash(tuple(headers_for(question.model, caller)))  # which is itself not kept
+        return self.upstream.server(question.model.base_url), question.question.model, question.endpoint, credential
 
 
 class Completion(NamedTuple):
@@ -202,6 +232,11 @@ class Completion(NamedTuple):
 
     answers: tuple[Answer | Failure, ...]
     tokens: int
+
+    def costing(self, more: int) -> Completion:
+        """The same with the tokens of the calls before it."""
+        cost = self.tokens + more
+        return Completion(tuple(replace(a, tokens=cost) if isinstance(a, Answer) else a for a in self.answers), cost)
 
 
 def _refusal(status: int) -> Failure | None:
@@ -229,7 +264,7 @@ async def poll(ballot: Ballot, roles: Roles, caller: Caller, asking: Asking) -> 
     account = Account()
 
     async def cast(n: int) -> list[Vote]:
-        return _votes_in(await asking.ask_once(question_for(ballot, roles, caller, n), caller, account), n)
+        return _votes_in(await asking.ask(question_for(ballot, roles, caller, n), caller, account), n)
 
     polls = Polls(ballot.k, ballot.max_attempts)
     at_once = ballot.at_once and endpoint_for(roles[ballot.role], caller).gives_several_answers

@@ -64,6 +64,8 @@ class Caller:
     """The endpoint of the request."""
     path: str = CHAT_ENDPOINT.path
     """The path of the request."""
+    query: str = ""
+    """Its query, which may have a credential."""
 
 
 def endpoint_for(role: ModelRole, caller: Caller) -> Endpoint:
@@ -166,7 +168,8 @@ class Dispatcher:
         """Whether a call carries the caller's credential."""
         if self.own_key or model.api_key is not None:
             return False
-        return any(name in CREDENTIALS for name, _ in headers_for(model, caller))
+        has_query = bool(caller.query) and model.base_url is None
+        return has_query or any(name in CREDENTIALS for name, _ in headers_for(model, caller))
 
     def _check_credential(self, model: ModelRole, caller: Caller) -> None:
         """Raises `CallBlocked` if the caller's credential, or a key of the settings, may not be used for the call."""
@@ -175,11 +178,14 @@ class Dispatcher:
         if caller.background and self._is_lent(model, caller) and self.clock() > caller.asked_at + CREDENTIAL_LIFE:
             raise CallBlocked(EXPIRED)
 
-    async def send(self, model: ModelRole, caller: Caller, path: str, data: bytes, lane: Lane) -> JsonReply | Failure:
+    async def send(
+        self, model: ModelRole, caller: Caller, path: str, data: bytes, lane: Lane, query: str = ""
+    ) -> JsonReply | Failure:
         """The server's reply to a request, within the model's timeout; the lane learns from its status."""
         try:
             async with asyncio.timeout(model.timeout):
-                reply = await self.upstream.ask(model.base_url, path, headers_for(model, caller), data, model.timeout)
+                headers, target = headers_for(model, caller), f"{path}?{query}" if query else path
+                reply = await self.upstream.ask(model.base_url, target, headers, data, model.timeout)
         except TimeoutError:
             return Failure("timeout")
         except UpstreamUnavailable as error:

@@ -275,6 +275,7 @@ class RequestContext(NamedTuple):
             tasks.waiters(self.branch_work_key) if tasks else NOBODY,
             body.endpoint,
             request.target.decode("utf-8", "replace"),
+            request.query.decode("utf-8", "replace"),
         )
 
     @property

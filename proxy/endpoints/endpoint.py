@@ -254,6 +254,8 @@ class Endpoint(ABC):
     """The member for a system prompt; "" if that is a message."""
     own_members: Mapping[str, str] = {}
     """Other members of the body of every question, as JSON text."""
+    low_effort: Mapping[str, str]
+    """The members that ask a model to reason little or not at all, as JSON text."""
     no_tools = '"none"'
     """The value of `tool_choice`, as JSON text, that forbids calls."""
     bridged: tuple[str, ...] = ()

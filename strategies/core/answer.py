@@ -21,6 +21,7 @@ from strategies.core.cards import MemoryCard, read_cards
 from strategies.core.effects import Answer, Ask, Failure, Result
 from strategies.core.errors import AnswerRefused
 from strategies.core.messages import TokenCounter
+from strategies.core.parsing import without_thoughts
 
 _TAGS = re.compile(r"</?summary>", re.IGNORECASE)
 _WORK = (
@@ -144,7 +145,7 @@ def accept(result: Result, question: AskedRecord) -> ParsedAnswer:
     """The record and cards of an answer; raises `AnswerRefused` if it may not stand for history."""
     if not isinstance(result, Answer):
         raise AnswerRefused(f"summary-{result.reason if isinstance(result, Failure) else 'unreadable'}")
-    parsed = question.read(result.text)
+    parsed = question.read(without_thoughts(result.text))
     parsed = parsed._replace(record=_TAGS.sub("", parsed.record).strip())
     reason = _refusal_reason(result, parsed, question)
     if reason:

@@ -13,12 +13,11 @@ while fewer than k votes are valid and attempts are left.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from strategies.core.parsing import tag_contents, without_tags
+from strategies.core.parsing import tag_contents, without_tags, without_thoughts
 
 SUMMARIZER = "summarizer"
 JUDGE = "judge"
@@ -67,6 +66,8 @@ class Answer:
     finish_reason: str = "stop"
     tokens: int = 0
     called_tools: bool = False
+    reasoned: bool = False
+    """Whether the model has reasoned beside the text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,6 @@ Result = Answer | Failure | Votes
 
 # -- votes -------------------------------------------------------------------------------------------------------
 
-_THOUGHTS = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _REASONING, _DECISION = "reasoning", "decision"
 _WORDS = {"YES": True, "NO": False}
 
@@ -110,7 +110,7 @@ def read_vote(text: str) -> Vote:
     Errors: `empty`, `no-decision`, `two-decisions`, `bad-decision`, `no-reasoning`. A decision inside the reasoning
     does not count.
     """
-    answer = _THOUGHTS.sub("", text).strip()
+    answer = without_thoughts(text).strip()
     if not answer:
         return Vote(None, error="empty")
     reasoning = next(tag_contents(answer, _REASONING), "").strip()

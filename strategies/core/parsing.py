@@ -55,6 +55,23 @@ def objects_in(value: object) -> list[Mapping[str, object]]:
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
+_THOUGHTS = re.compile(
+    r"""  <(?:think(?:ing)?|thought|seed:think)>.*?</(?:think(?:ing)?|thought|seed:think)>
+        | \[THINK\].*?\[/THINK\]
+        | (?:(?!<think).)*?</think(?:ing)?>                  # a chat template has written the opening tag
+        | <(?:think(?:ing)?|thought|seed:think)>.*           # cut short in the middle of the thoughts
+    """,
+    re.DOTALL | re.VERBOSE | re.IGNORECASE,
+)
+
+
+def without_thoughts(text: str) -> str:
+    """A model's text without the reasoning at its beginning."""
+    while thoughts := _THOUGHTS.match(text.lstrip()):
+        text = text.lstrip()[thoughts.end() :].lstrip()
+    return text
+
+
 def tag_contents(text: str, name: str) -> Iterator[str]:
     """Yields the text inside each pair of tags, in order; an opening tag inside a pair is text."""
     for start, end in _pairs(text, name):

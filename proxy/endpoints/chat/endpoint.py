@@ -44,6 +44,7 @@ class ChatEndpoint(Endpoint):
     text_places = TEXT_PLACES
     stream_capture = ChatCapture
     prompt_members = ("tools",)
+    low_effort: Mapping[str, str] = {"reasoning_effort": '"low"'}
     bridged = ("user", *RESULT_ROLES)
     gives_several_answers = True
     splicer = ChatSplicer
@@ -141,6 +142,10 @@ def _gives_only_role(choice: object) -> bool:
     return isinstance(delta, Mapping) and [key for key, value in delta.items() if value] == ["role"]
 
 
+_REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
+"""The members of a message that have reasoning, at different servers."""
+
+
 def _answer(choice: Any, tokens: int) -> Answer | Failure:
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(message, Mapping):
@@ -151,6 +156,7 @@ def _answer(choice: Any, tokens: int) -> Answer | Failure:
         finish_reason=str(choice.get("finish_reason")),
         tokens=tokens,
         called_tools=bool(message.get("tool_calls") or message.get("function_call")),
+        reasoned=any(map(message.get, _REASONING)),
     )
 
 

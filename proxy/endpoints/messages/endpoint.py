@@ -34,7 +34,7 @@ from proxy.reasons import Reason
 from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import dump
-from strategies.dialects.messages import MESSAGES
+from strategies.dialects.messages import MESSAGES, THINKING
 
 _SESSION, _AGENT = b"x-claude-code-session-id", b"x-claude-code-agent-id"
 _FINISHES = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "tool_use": "tool_calls"}
@@ -68,6 +68,7 @@ class MessagesEndpoint(Endpoint):
     count_path = "/v1/messages/count_tokens"
     prompt_members = ("system", "tools")
     system_member = "system"
+    low_effort: Mapping[str, str] = {"thinking": '{"type":"disabled"}'}
     no_tools = '{"type":"none"}'
     bridged = ("user",)
     lent_headers = (b"anthropic-",)
@@ -150,7 +151,8 @@ class MessagesEndpoint(Endpoint):
             return None
         reason = str(document.get("stop_reason"))
         called = any(block.get("type") == "tool_use" for block in objects_at(document, "content"))
-        return [Answer(text_of(document), _FINISHES.get(reason, reason), tokens, called)]
+        reasoned = any(block.get("type") in THINKING for block in objects_at(document, "content"))
+        return [Answer(text_of(document), _FINISHES.get(reason, reason), tokens, called, reasoned)]
 
     # -- the memory tool
 

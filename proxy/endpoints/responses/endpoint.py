@@ -64,6 +64,7 @@ class ResponsesEndpoint(Endpoint):
     prompt_members = ("instructions", "tools", "text")
     system_member = "instructions"
     own_members: Mapping[str, str] = {"store": "false"}
+    low_effort: Mapping[str, str] = {"reasoning": '{"effort":"low"}'}
     splicer = ResponsesSplicer
 
     def from_text(self, text: str) -> Mapping[str, object]:
@@ -117,7 +118,8 @@ class ResponsesEndpoint(Endpoint):
         items = objects_at(document, "output")
         reason = word_at(document.get("incomplete_details"), "reason") or word_at(document, "status")
         called = any(word_at(item, "type").endswith("_call") for item in items)
-        return [Answer(text_of(items), _FINISHES.get(reason, reason), tokens, called)]
+        reasoned = any(word_at(item, "type") == "reasoning" for item in items)
+        return [Answer(text_of(items), _FINISHES.get(reason, reason), tokens, called, reasoned)]
 
     # -- the memory tool
 

@@ -241,9 +241,7 @@ async def test_a_judge_of_its_own_is_asked_with_its_own_key_and_no_credential_of
     assert len(upstream.journal) == 0
 
 
-async def test_a_judge_that_knows_the_old_limit_only_makes_no_call_more_than_allowed(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_a_vote_whose_form_was_refused_is_asked_for_again(upstream: ScriptedUpstream) -> None:
     def old(exchange: Exchange) -> Reply:
         return error(400, "no max_completion_tokens") if "max_completion_tokens" in exchange.json() else YES
 
@@ -255,7 +253,7 @@ async def test_a_judge_that_knows_the_old_limit_only_makes_no_call_more_than_all
     assert isinstance(first, Votes)
     assert isinstance(second, Votes)
     assert decision(first)
-    assert (first.calls, errors(first)) == (K + 3, ["limit-refused"] * K)
+    assert (first.calls, errors(first)) == (2 * K, [])
     assert (errors(second), second.calls) == ([], K)
 
 

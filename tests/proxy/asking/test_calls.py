@@ -10,7 +10,7 @@ import pytest
 from pydantic import SecretStr
 
 from proxy.asking import Asking, FinishedCall
-from proxy.asking.calls import MAX_LIMITS
+from proxy.asking.calls import MAX_FORMS
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.http.headers import Headers
 from proxy.settings.tables import BackgroundSettings, ModelRole, SummarizerRole, UpstreamSettings
@@ -87,10 +87,10 @@ class OldFashioned(Upstream):
         return JsonReply(400 if NEW_LIMIT in json.loads(data) else 500, NEW_LIMIT.encode(), None)
 
 
-async def test_only_so_many_models_are_remembered_for_their_limit() -> None:
+async def test_only_so_many_models_are_remembered_for_their_form() -> None:
     server = OldFashioned()
     asked = Asking(server, BackgroundSettings())
-    for number in (*range(MAX_LIMITS + 1), MAX_LIMITS, 0):
+    for number in (*range(MAX_FORMS + 1), MAX_FORMS, 0):
         await asked.resolve([ASK], {SUMMARIZER: SummarizerRole()}, replace(CALLER, model=f"m{number}"))
     await server.close()
     assert server.limits[:2] == [NEW_LIMIT, OLD_LIMIT]
@@ -148,7 +148,7 @@ async def test_a_call_that_was_asked_twice_is_told_twice(upstream: ScriptedUpstr
     upstream.reply(error(400, "max_completion_tokens"), completion("record"))
     async with asking(upstream.base_url) as own:
         await own.ask()
-        assert own.failures == ["limit-refused", ""]
+        assert own.failures == ["form-refused", ""]
 
 
 # -- the caller's credential -------------------------------------------------------------------------------

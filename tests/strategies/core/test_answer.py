@@ -33,6 +33,20 @@ def test_a_record_is_accepted_without_its_tags() -> None:
 
 
 @pytest.mark.parametrize(
+    "thoughts",
+    ["<think>\nBe brief.\n</think>\n\n", "I must\nbe brief.\n</think>", "<Thinking>a</Thinking> <think></think>\n"],
+)
+@pytest.mark.parametrize("tagged", ["{}", "<summary>{}</summary>"])
+def test_a_record_is_accepted_without_the_reasoning_before_it(thoughts: str, tagged: str) -> None:
+    assert record(thoughts + tagged.format(GOOD)) == GOOD
+
+
+def test_a_record_may_speak_of_reasoning() -> None:
+    text = "Goal: strip `<think>` and `</think>` from answers. Done: the parser finds both."
+    assert record(text) == text
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "抱歉"
@@ -55,6 +69,7 @@ def test_a_record_that_only_looks_like_a_refusal_or_an_echo_is_accepted(text: st
         (Votes(()), "summary-unreadable"),
         (Answer(""), "summary-empty"),
         (Answer(" \n "), "summary-empty"),
+        (Answer("<think>They want a record, so"), "summary-empty"),
         (Answer("<summary></summary>"), "summary-empty"),
         (Answer(f"<memory>[{CARD}]</memory>"), "summary-empty"),
         (Answer(GOOD, finish_reason="length"), "summary-cut-short"),

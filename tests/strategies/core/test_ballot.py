@@ -25,7 +25,11 @@ def vote(decision: str, reasoning: str = "The bug is fixed.") -> str:
 
 @pytest.mark.parametrize("decision", ["YES", "NO"])
 @pytest.mark.parametrize(
-    "shape", ["{}", "  {}\n", "<think>\nYES or <decision>NO</decision>?\n</think>\n{}", "Well:\n{}"]
+    "shape",
+    [
+        *("{}", "  {}\n", "<think>\nYES or <decision>NO</decision>?\n</think>\n{}", "Well:\n{}"),
+        *("YES or <decision>NO</decision>?\n</think>\n{}", "[THINK]<decision>NO</decision>[/THINK]{}"),
+    ],
 )
 def test_a_vote_is_a_reasoning_and_one_decision_in_capitals(decision: str, shape: str) -> None:
     assert read_vote(shape.format(vote(decision))) == Vote(decision == "YES", "The bug is fixed.")

@@ -1,0 +1,279 @@
+"""The forms in which servers are asked: what refusals and cut answers teach, and what an answer of a reasoner is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from proxy.asking.dispatch import Caller
+from proxy.asking.forms import ROOM_TO_THINK
+from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
+from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
+from proxy.settings.tables import JudgeRole, SummarizerRole
+from strategies.core.effects import Answer, Ask, Ballot, Failure, Votes
+from tests.proxy.asking.support import ASK, CALLER, asking
+from tests.support import replies
+from tests.support.recording import Exchange
+from tests.support.replies import Reply, completion, error, json_reply
+from tests.support.stage import summary, vote
+from tests.support.upstream import ScriptedUpstream
+
+pytestmark = pytest.mark.anyio
+
+Rule = Callable[[dict[str, Any]], Reply | None]
+BELOW = {"role": "user", "content": "Write it down.\n\n<history>"}
+"""The question of `ASK` at a server that takes no system prompt of the proxy's."""
+OAUTH = replace(
+    CALLER,
+    headers=[(b"authorization", b"Bearer sk-ant-oat01-x"), (b"anthropic-beta", b"oauth-2025-04-20")],
+    members={"system": '[{"type":"text","text":"You are Claude Code."}]', "tools": '[{"name":"read"}]'},
+    endpoint=MESSAGES_ENDPOINT,
+    path=MESSAGES_ENDPOINT.path,
+    query="beta=true",
+)
+
+
+def text(said: str) -> Reply:
+    return json_reply({"type": "message", "content": [{"type": "text", "text": said}], "stop_reason": "end_turn"})
+
+
+def roles(exchange: Exchange) -> list[str]:
+    return [each["role"] for each in exchange.json()["messages"]]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "System role not supported",
+        "Unsupported value: 'messages[0].role' does not support 'system' with this model.",
+        "Developer instruction is not enabled for models/gemma-3-27b-it",
+        "Conversation roles must alternate user/assistant/user/assistant/...",
+        "messages.0.role: Input should be 'user' or 'assistant'",
+    ],
+)
+async def test_a_server_without_system_prompts_gets_the_instructions_in_the_user_message(
+    said: str, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer(lambda exchange: error(400, said) if "system" in roles(exchange) else completion("record"))
+    async with asking(upstream.base_url) as own:
+        for _ in range(2):
+            (answer,) = await own.ask()
+            assert isinstance(answer, Answer)
+    assert list(map(roles, upstream.journal)) == [["system", "user"], ["user"], ["user"]]
+    assert list(upstream.journal)[-1].json()["messages"] == [BELOW]
+
+
+async def test_a_server_that_refuses_a_user_message_after_a_result_gets_one_between(upstream: ScriptedUpstream) -> None:
+    view = [{"role": "user", "content": "x"}, {"role": "tool", "tool_call_id": "1", "content": "y"}]
+
+    def strict(exchange: Exchange) -> Reply:
+        spoken = roles(exchange)
+        is_after = any(pair == ("tool", "user") for pair in pairwise(spoken))
+        return error(400, "Unexpected role 'user' after role 'tool'") if is_after else completion("record")
+
+    upstream.answer(strict)
+    async with asking(upstream.base_url) as own:
+        (answer,) = await own.ask(Ask("", "Record it.", 500, view=json.dumps(view)))
+    assert isinstance(answer, Answer)
+    assert roles(list(upstream.journal)[-1]) == ["user", "tool", "assistant", "user"]
+
+
+async def test_a_lesson_holds_for_its_credential_and_model_alone(upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda exchange: error(400, "no system") if "system" in roles(exchange) else completion("record"))
+    other = replace(CALLER, headers=[(b"authorization", b"Bearer sk-2")])
+    async with asking(upstream.base_url) as own:
+        for caller in (CALLER, CALLER, other, replace(CALLER, model="m2")):
+            await own.ask(caller=caller)
+    assert [len(roles(each)) for each in upstream.journal] == [2, 1, 1, 2, 1, 2, 1]
+
+
+# -- where the request goes --------------------------------------------------------------------------------
+
+
+async def test_a_call_has_the_query_of_its_request_at_the_upstream_only(upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda _: completion("record"))
+    azure = replace(CALLER, path="/openai/deployments/m/chat/completions", query="api-version=2024-10-21")
+    with ScriptedUpstream() as other:
+        other.answer(lambda _: completion("record"))
+        async with asking(upstream.base_url) as own:
+            await own.ask(caller=azure)
+            await own.ask(caller=azure, role=SummarizerRole(base_url=other.base_url))
+        assert other.journal.only().target == "/v1/chat/completions"
+    assert [each.target for each in upstream.journal] == [
+        "/openai/deployments/m/chat/completions?api-version=2024-10-21"
+    ]
+
+
+async def test_a_subscription_is_used_with_the_system_prompt_of_its_request(upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda _: text("record"))
+    async with asking(upstream.base_url) as own:
+        (answer,) = await own.ask(caller=OAUTH)
+    assert isinstance(answer, Answer)
+    [asked] = upstream.journal
+    body = asked.json()
+    assert body["system"] == [{"type": "text", "text": "You are Claude Code."}]
+    assert "tools" not in body
+    assert body["messages"] == [{"role": "user", "content": [{"type": "text", "text": BELOW["content"]}]}]
+    assert asked.header("anthropic-beta") == "oauth-2025-04-20"
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "member", "said"),
+    [
+        (MESSAGES_ENDPOINT, "system", "This credential is only authorized for use with Claude Code and nothing else."),
+        (RESPONSES_ENDPOINT, "instructions", "Instructions are not valid"),
+    ],
+)
+async def test_a_refusal_teaches_that_a_credential_wants_the_clients_system_prompt(
+    endpoint: Endpoint, member: str, said: str, upstream: ScriptedUpstream
+) -> None:
+    upstream.answer(lambda exchange: error(400, said) if exchange.json().get(member) != "Theirs." else text("record"))
+    caller = Caller("m", [(b"authorization", b"Bearer x")], {member: '"Theirs."'}, endpoint=endpoint, path="/v1/x")
+    async with asking(upstream.base_url) as own:
+        await own.ask(caller=caller)
+        await own.ask(caller=caller)
+    assert [each.json().get(member) == "Theirs." for each in upstream.journal] == [False, True, True]
+
+
+# -- reasoning ---------------------------------------------------------------------------------------------
+
+THOUGHT: dict[str, Any] = {"reasoning_content": "They want a record, so I must list"}
+
+
+def thinker(most: int, *, low: bool | None = None, refuses_room: bool = False) -> Rule:
+    """A model whose thoughts need `most` tokens; `low`: whether it can think little, None: does not know how."""
+
+    def answers(body: dict[str, Any]) -> Reply | None:
+        limit = body["max_completion_tokens"]
+        if "reasoning_effort" in body and low is None:
+            return error(400, "Unrecognized request argument supplied: reasoning_effort")
+        if refuses_room and limit > 4_096:
+            return error(400, "max_tokens is too large: this model supports at most 4096 completion tokens")
+        if limit > most or (low and "reasoning_effort" in body):
+            return summary("Goal: it is told. Next: mend the roof.")
+        return summary("", finish="length", **THOUGHT)
+
+    return answers
+
+
+@pytest.mark.parametrize(
+    ("rule", "limits", "efforts"),
+    [
+        (thinker(2_500), [500, 500 + ROOM_TO_THINK] * 1, [None, None]),
+        (thinker(10**6, low=True), [500, 500 + ROOM_TO_THINK, 500 + ROOM_TO_THINK], [None, None, "low"]),
+        (thinker(10**6, low=True, refuses_room=True), [500, 500 + ROOM_TO_THINK, 500, 500], [None, None, None, "low"]),
+    ],
+    ids=["more room is enough", "and less effort", "no more room"],
+)
+async def test_an_answer_that_reasoning_cut_short_is_asked_for_again(
+    rule: Rule, limits: list[int], efforts: list[str | None], upstream: ScriptedUpstream
+) -> None:
+    upstream.answer(lambda exchange: rule(exchange.json()))
+    async with asking(upstream.base_url) as own:
+        (first,) = await own.ask()
+        (second,) = await own.ask()
+    assert isinstance(first, Answer)
+    assert isinstance(second, Answer)
+    assert (first.finish_reason, second.finish_reason) == ("stop", "stop")
+    bodies = [each.json() for each in upstream.journal]
+    assert [body["max_completion_tokens"] for body in bodies] == [*limits, limits[-1]]
+    assert [body.get("reasoning_effort") for body in bodies] == [*efforts, efforts[-1]]
+    assert first.tokens == 940 * len([0 for each in list(upstream.journal)[:-1] if each.status == 200])
+
+
+async def test_a_server_that_knows_no_effort_is_left_alone_with_it(upstream: ScriptedUpstream) -> None:
+    rule = thinker(10**6)
+    upstream.answer(lambda exchange: rule(exchange.json()))
+    async with asking(upstream.base_url) as own:
+        for _ in range(2):
+            (answer,) = await own.ask()
+            assert isinstance(answer, Answer)
+            assert answer.finish_reason == "length"
+    assert ["reasoning_effort" in each.json() for each in upstream.journal] == [False, False, True, False, False]
+
+
+async def test_the_limit_of_the_settings_is_taken_back_where_it_is_refused(upstream: ScriptedUpstream) -> None:
+    rule = thinker(100, refuses_room=True)
+    upstream.answer(lambda exchange: rule(exchange.json()))
+    async with asking(upstream.base_url) as own:
+        (answer,) = await own.ask(role=SummarizerRole(max_tokens=8_000))
+    assert isinstance(answer, Answer)
+    assert [each.json()["max_completion_tokens"] for each in upstream.journal] == [8_000, 500]
+
+
+@pytest.mark.parametrize(("said", "calls"), [("Goal: it is", 1), ("<think>They want", 2), ("", 2)])
+async def test_only_reasoning_raises_a_limit(said: str, calls: int, upstream: ScriptedUpstream) -> None:
+    upstream.answer(
+        lambda exchange: (
+            summary(said, finish="length") if exchange.json()["max_completion_tokens"] == 500 else summary("Goal.")
+        )
+    )
+    async with asking(upstream.base_url) as own:
+        await own.ask(ASK)
+    assert len(upstream.journal) == calls
+
+
+async def test_votes_of_a_thinking_judge_are_asked_for_with_more_room(upstream: ScriptedUpstream) -> None:
+    upstream.answer(
+        lambda exchange: (
+            vote("YES") if exchange.json()["max_completion_tokens"] > 2_000 else summary("", finish="length", **THOUGHT)
+        )
+    )
+    async with asking(upstream.base_url) as own:
+        (votes,) = await own.ask(Ballot("Judge.", "it", 1, 3, 300), judge=JudgeRole())
+    assert isinstance(votes, Votes)
+    assert [each.yes for each in votes.votes] == [True]
+
+
+@pytest.mark.parametrize(
+    ("caller", "reply", "low"),
+    [
+        (
+            OAUTH,
+            json_reply(
+                {
+                    "type": "message",
+                    "content": [{"type": "thinking", "thinking": "Hm.", "signature": "s"}],
+                    "stop_reason": "max_tokens",
+                }
+            ),
+            {"thinking": {"type": "disabled"}},
+        ),
+        (
+            Caller("m", CALLER.headers, endpoint=RESPONSES_ENDPOINT, path=RESPONSES_ENDPOINT.path),
+            json_reply(
+                {
+                    "object": "response",
+                    "status": "incomplete",
+                    "incomplete_details": {"reason": "max_output_tokens"},
+                    "output": [{"type": "reasoning", "id": "r", "summary": []}],
+                }
+            ),
+            {"reasoning": {"effort": "low"}},
+        ),
+    ],
+    ids=["messages", "responses"],
+)
+async def test_in_the_other_protocols_too(
+    caller: Caller, reply: Reply, low: dict[str, Any], upstream: ScriptedUpstream
+) -> None:
+    upstream.answer(lambda _: reply)
+    async with asking(upstream.base_url) as own:
+        await own.ask(caller=caller)
+    asked = [each.json() for each in upstream.journal]
+    limits = [body.get("max_tokens") or body["max_output_tokens"] for body in asked]
+    assert limits == [500, 500 + ROOM_TO_THINK, 500 + ROOM_TO_THINK]
+    assert [low.items() <= body.items() for body in asked] == [False, False, True]
+
+
+async def test_a_refusal_that_teaches_nothing_is_the_result(upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda _: replies.error(401, "no key"))
+    async with asking(upstream.base_url) as own:
+        assert await own.ask() == (Failure("http-error"),)
+    assert len(upstream.journal) == 1
