@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from proxy.endpoints.replies import Items, Json, usage_in
-from proxy.http.sse import Events, data_of
+from proxy.http.sse import EventEditor, Events, data_of
 from proxy.overflow import is_error_body
 from proxy.values import count_at, json_or_none
 from strategies.core.messages import dump
@@ -115,7 +115,7 @@ def with_usage(body: Mapping[str, Any], earlier: Iterable[Said]) -> Json:
 S = TypeVar("S", bound=Said)
 
 
-class Splicer(ABC, Generic[S]):
+class Splicer(EventEditor, Generic[S]):
     """Joins several event streams of an upstream into one stream for the client: bytes in, bytes out.
 
     It is fed the bytes of one reply after another. If a reply `is_over` and `is_continued`, `begin` must be called and
@@ -145,6 +145,7 @@ class Splicer(ABC, Generic[S]):
     def _reset(self) -> None:
         """Forgets the last reply."""
         self._events = Events()
+        self._passes = False
         self._has_sent = self.is_over = self._failed = False
         self._finish, self.failed_event = None, b""
 
@@ -187,7 +188,18 @@ class Splicer(ABC, Generic[S]):
 
     def feed(self, chunk: bytes) -> bytes:
         """The bytes for the client when a chunk of a reply comes."""
+        passed = super().feed(chunk)
+        return b"" if self._passes and self.is_continued else passed
+
+    def _edit(self, chunk: bytes) -> bytes:
         return b"".join([self._pass_event(lines) for lines in self._events.feed(chunk)])
+
+    def _held_bytes(self) -> int:
+        return self._events.size
+
+    def _release(self) -> bytes:
+        self._has_sent = True
+        return self._events.rest()
 
     def rest(self) -> bytes:
         """The bytes for the client when a reply has ended: an unfinished last event, unchanged."""

@@ -21,7 +21,7 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.replies import Capture, Items, Usage, ending_in, usage_in, with_prompt_tokens
 from proxy.http.encodings import Decoder, NotDecodable, decoder_for
 from proxy.http.headers import Headers, encoding_of, is_event_stream
-from proxy.http.sse import EventReader, LineSplitter
+from proxy.http.sse import EventEditor, EventReader, LineSplitter
 from proxy.values import json_or_none
 
 MAX_HELD = 16 * 1024 * 1024
@@ -132,7 +132,7 @@ class WholeEditor:
         return add_prompt_tokens(body, self._extra_tokens)
 
 
-class StreamEditor:
+class StreamEditor(EventEditor):
     """Adds `extra_tokens` to the prompt tokens of a stream's usage, or removes the usage event.
 
     Complete lines are passed on at once, except those of an event with a usage: they wait for the end of the event.
@@ -144,24 +144,32 @@ class StreamEditor:
         self._removes_usage = removes_usage
         self._lines = LineSplitter()
         self._usage_event: list[bytes] = []
+        self._usage_size = 0
 
-    def feed(self, chunk: bytes) -> bytes:
-        """Returns the lines completed by this chunk, without those of a usage event that is not complete yet."""
+    def _held_bytes(self) -> int:
+        return self._usage_size + self._lines.size
+
+    def _edit(self, chunk: bytes) -> bytes:
         return b"".join([self._edit_line(line) for line in self._lines.feed(chunk)])
 
     def _edit_line(self, line: bytes) -> bytes:
         if not (self._usage_event or (line.startswith(b"data:") and _KEY in line)):
             return line
         self._usage_event.append(line)
+        self._usage_size += len(line)
         if line.strip():
             return b""
-        event, self._usage_event = b"".join(self._usage_event), []
+        event, self._usage_event, self._usage_size = b"".join(self._usage_event), [], 0
         is_alone = any(self._endpoint.is_usage_alone(json_or_none(data)) for data in EventReader().feed(event))
         return b"" if self._removes_usage and is_alone else add_prompt_tokens(event, self._extra_tokens)
 
-    def end(self) -> bytes:
+    def _release(self) -> bytes:
         rest, self._usage_event = b"".join([*self._usage_event, self._lines.take_rest()]), []
+        self._usage_size = 0
         return rest
+
+    def end(self) -> bytes:
+        return self._release()
 
 
 Editor = WholeEditor | StreamEditor

@@ -35,6 +35,9 @@ Settle = Callable[[], Awaitable[None] | None]
 """Called when a reply is complete. Returns an awaitable that stores what is still to be stored, or None."""
 
 _LENGTH = b"content-length"
+_HELD = 1024 * 1024
+"""The bytes of a stream's last event that are held until it is complete."""
+_END = 4  # bytes at the end of an event that show it
 _log = logging.getLogger(__name__)
 
 
@@ -150,6 +153,8 @@ class Relay:
             return
         before, last = (chunk[:at], self._last_event + chunk[at:]) if at >= 0 else (b"", chunk)
         is_whole = is_last or not self.endpoint.last_event_has_data or not between_events(last)
+        if not is_whole and len(last) > _HELD:
+            before, last = before + last[:-_END], last[-_END:]
         self._last_event = b"" if is_whole else last
         if before:
             try:

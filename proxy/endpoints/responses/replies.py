@@ -221,6 +221,9 @@ class ResponsesSplicer(Splicer[SaidItems]):
         rest = super().rest()
         return b"" if self.is_continued else self._released() + rest
 
+    def _release(self) -> bytes:
+        return self._released() + super()._release()
+
     def _passed(self, lines: list[bytes], body: Json) -> bytes:
         if word_at(body, "type") in GREETINGS:
             return b"" if self._earlier else self._numbered((lines, body), without_tool)

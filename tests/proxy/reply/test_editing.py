@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.http.sse import MAX_EVENT
 from proxy.reply.watching import StreamEditor, WholeEditor, add_prompt_tokens
 from tests.support import replies
+from tests.support.giants import giant, most_held
 
 CHUNKS = [replies.sse(each) for each in replies.text_chunks('He said: "usage":{"prompt_tokens":1}')]
 USAGE = replies.sse(replies.usage_chunk(40, 3))
@@ -67,3 +69,10 @@ def test_a_text_without_a_usage_is_unchanged(text: bytes) -> None:
 def test_any_bytes_are_accepted(data: bytes, more: int) -> None:
     add_prompt_tokens(b'{"usage":' + data, more)
     assert fed(StreamEditor(CHAT_ENDPOINT, 0, removes_usage=False), data, [7]) == data
+
+
+@pytest.mark.parametrize("line", [b"x" * 65_536, b"x" * 65_535 + b"\n"], ids=["one line", "many lines"])
+def test_an_event_that_is_too_long_passes_in_pieces_and_the_next_is_edited(line: bytes) -> None:
+    editor = StreamEditor(CHAT_ENDPOINT, 0, removes_usage=True)
+    assert most_held(editor.feed, giant(line=line), lambda: b"") <= MAX_EVENT + len(line)
+    assert fed(editor, STREAM, [100]) == STREAM.replace(USAGE, b"")

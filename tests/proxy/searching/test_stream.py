@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 
 from proxy.endpoints.chat.replies import ChatSplicer
 from proxy.endpoints.hidden_calls import NO_ANSWER
+from proxy.endpoints.messages.replies import MessagesSplicer
+from proxy.endpoints.responses.replies import ResponsesSplicer
+from proxy.http.sse import MAX_EVENT
 from tests.strategies.test_invariants import STABLE
 from tests.support import replies
+from tests.support.giants import giant, most_held
 from tests.support.replies import Chunk, ToolCall
 from tests.support.searching import CALLED, SEARCH, assembled, called, renamed, said, search
 
@@ -263,3 +267,19 @@ def test_what_else_a_model_says_goes_back_to_it() -> None:
     message = splicer.said.message
     assert message["reasoning_content"] == "I should look."
     assert message["tool_calls"][0]["extra_content"] == thought
+
+
+@pytest.mark.parametrize("kind", [ChatSplicer, MessagesSplicer, ResponsesSplicer])
+@pytest.mark.parametrize("line", [b"x" * 65_536, b"x" * 65_535 + b"\n"], ids=["one line", "many lines"])
+def test_an_event_that_is_too_long_passes_in_pieces(kind: type[ChatSplicer], line: bytes) -> None:
+    splicer = kind(runs_calls=True)
+    assert most_held(splicer.feed, giant(line=line), splicer.rest) <= MAX_EVENT + len(line)
+    assert not splicer.is_continued
+
+
+def test_hidden_calls_are_found_after_an_event_that_was_too_long() -> None:
+    splicer = ChatSplicer(runs_calls=True)
+    for chunk in giant():
+        splicer.feed(chunk)
+    splicer.feed(FIRST)
+    assert splicer.is_continued

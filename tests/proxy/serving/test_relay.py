@@ -15,6 +15,7 @@ from proxy.http.headers import Headers
 from proxy.reply.watching import StreamEditor, WatchedReply
 from proxy.serving.reading import Incoming
 from proxy.serving.relay import Relay
+from tests.support.giants import SIZE, giant
 from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio
@@ -148,6 +149,24 @@ async def test_an_event_that_ends_a_stream_and_says_something_is_read_whole_befo
         store.stored.set()
         await running
     assert b"".join(parts) == b"data: 1\n\n" + LAST
+
+
+async def test_a_last_event_that_is_too_long_is_sent_in_pieces_and_its_end_is_held() -> None:
+    store, parts = Store(), list[bytes]()
+
+    async def send(message: Message) -> None:
+        parts.append(message.get("body", b""))
+
+    chunks = list(giant(b"event: over\ndata: "))
+    relay = Relay(SpeaksLast(), Incoming(stays), Reply(STREAM, *chunks), [], settle=store.settle)
+    running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
+    async with asyncio.timeout(BOUND):
+        await store.asked.wait()
+        assert SIZE - 2_000_000 < sum(map(len, parts)) < sum(map(len, chunks))
+        assert max(map(len, parts)) < 2_000_000
+        store.stored.set()
+        await running
+    assert b"".join(parts) == b"".join(chunks)
 
 
 class Leaving:
