@@ -98,7 +98,7 @@ def _revert(arguments: argparse.Namespace) -> None:
     name = arguments.condensation
     if name is None:
         records = request_session(arguments)["condensations"]
-        standing = [record["id"] for record in records if record["standing"] and not record.get("restores")]
+        standing = [record["id"] for record in records if record["standing"]]
         if not standing:
             print("no condensation to revert")
             return
@@ -212,8 +212,6 @@ def _condensation_lines(record: Mapping[str, Any], *, is_latest: bool) -> Iterat
 def _state(record: Mapping[str, Any]) -> str:
     if record.get("reverted"):
         return "reverted"
-    if record.get("restores"):
-        return f"standing, takes {record['restores']} back"
     return "standing" if record["standing"] else "prepared"
 
 

@@ -54,6 +54,8 @@ class Attempt(NamedTuple):
     """Whether a refusal of this attempt is final, unless it teaches another form."""
     is_repeated: bool = False
     """Whether it is sent a second time as it is."""
+    has_other_reasoning: bool = False
+    """Whether a refusal has already had the reasoning put in or taken out."""
 
     @property
     def rewritable(self) -> RequestContext | None:
@@ -117,7 +119,7 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
         covered=decision.view.covered_count,
         size_refused=size_after_passing(decision, context),
         economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else {},
-        shown=context.shown_under(decision.applied),
+        bound=context.bound_under(decision.applied),
     )
 
 
@@ -147,7 +149,7 @@ def _is_too_small(decision: Decision, context: RequestContext) -> bool:
     """Whether a conversation is new, derived, and too small to be stored yet."""
     found = context.recognised
     is_new = found.is_derived and found.session is None and decision.applied is None and not decision.memory_block.raw
-    if not is_new or context.keeps_reply or decision.reason == Reason.REWRITE_REFUSED:
+    if not is_new or context.keeps_reply or context.refuses_reasoning or decision.reason == Reason.REWRITE_REFUSED:
         return False
     return keeping.is_small(decision.tokens_before, context.policy.window.tokens)
 

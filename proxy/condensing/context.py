@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -25,13 +26,14 @@ from proxy.sessions.session import MAIN, Branch, MemoryBlock, Wish, has_node
 from proxy.tokens.counter import Counter
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, standing_condensations
 from strategies.core.economics import Advice
 from strategies.core.messages import Role
-from strategies.core.pieces import Keep
+from strategies.core.pieces import Overlay
 from strategies.core.protocol import SessionFacts, Verdict
+from strategies.core.reasoning import BOUND, OWN, UNKNOWN, Bound
 from strategies.core.replay import is_held_back
-from strategies.core.transcript import Transcript, pinned_in
+from strategies.core.transcript import Transcript, pinned_in, standing_patches
 from strategies.core.view import View, fold
 
 ON_VOTES, ON_EMBEDDINGS = "judge_tokens", "embedding_tokens"
@@ -75,6 +77,8 @@ class RequestContext(NamedTuple):
     """The size that the session's upstream has refused, as long as it bounds the session."""
     is_spared: bool = False
     """Whether the request is sent as it came, because the upstream has refused rewritten ones for no known reason."""
+    refuses_reasoning: bool = False
+    """Whether the upstream has refused the request's reasoning, because it is bound to another head."""
 
     @property
     def budget(self) -> Budget:
@@ -99,40 +103,51 @@ class RequestContext(NamedTuple):
         return self.full_transcript or self.measured.transcript
 
     @property
-    def loses_reasoning(self) -> bool:
-        """Whether reasoning must leave a view if the messages before it have changed, because it is bound to them."""
-        body = self.request.body
-        return self.counter.dialect.binds_reasoning and not body.endpoint.keeps_reasoning(body.values)
+    def binds_reasoning(self) -> bool:
+        """Whether reasoning is bound to the messages before it, and leaves a view in which these have changed."""
+        if (rule := self.policy.profile.reasoning) is not None:
+            return rule == BOUND
+        body, is_signed = self.request.body, self.measured.transcript.is_signed
+        return (is_signed or self.counter.dialect.binds_reasoning) and not body.endpoint.keeps_reasoning(body.values)
 
     @property
     def keeps_blocks(self) -> bool:
         """Whether memory blocks stay at their places, because the reasoning after them is bound to them."""
-        return self.loses_reasoning or self.counter.dialect.drops_reasoning
+        return self.binds_reasoning or self.counter.dialect.drops_reasoning
 
     def transcript_under(self, condensation: Condensation | None) -> Transcript:
-        """The transcript for a view with a condensation.
-
-        If reasoning is bound, the messages from before the condensation was first applied lose theirs.
-        """
-        transcript, branch = self.measured.transcript, self.branch
-        if condensation is None or not self.loses_reasoning:
+        """The transcript for a view with a condensation, or with none."""
+        transcript = self.measured.transcript
+        if not transcript.is_signed:
             return transcript
-        head = condensation.id, self.shown_under(condensation)
-        known = branch.applied_at if branch is not None and (branch.applied, branch.shown) == head else 0
-        return transcript.having(bound_until=known or len(transcript.chain))
+        until = self.bound_under(condensation).until if self.binds_reasoning else None
+        return transcript if until == transcript.bound_until else transcript.having(bound_until=until)
 
-    def shown_under(self, condensation: Condensation | None) -> str:
-        """A digest of the pinned messages that a condensation's head shows although it was made before the pins.
+    def bound_under(self, condensation: Condensation | None) -> Bound:
+        """What reasoning is bound to after a view with a condensation, or with none."""
+        transcript, branch, records = self.measured.transcript, self.branch, self.recognised.condensations
+        length, head = len(transcript.chain), self._head_with(condensation)
+        if self.refuses_reasoning:
+            return Bound(head, length)
+        if branch is not None:
+            return branch.bound.behind(head, length)
+        # A new branch shares its messages with another one, which may have been answered behind such a record.
+        stood = (replace(made, standing=made.standing or made.reverted) for made in records)
+        is_new = not (self._hidden_patches or standing_condensations(stood, transcript.digests))
+        return Bound(OWN if is_new else UNKNOWN).behind(head, length)
 
-        "" if there are none. Only for a dialect that binds reasoning: with these messages the head is another one.
-        """
-        transcript, branch = self.measured.transcript, self.branch
-        if condensation is None or not self.loses_reasoning:
-            return branch.shown if branch is not None else ""
-        added = {index for index in transcript.pinned if index < condensation.covered}
-        added -= {piece.index for piece in condensation.pieces if isinstance(piece, Keep)}
-        nodes = b"".join(transcript.digests[index] for index in sorted(added))
-        return blake2b(nodes, digest_size=8).hexdigest() if nodes else ""
+    def _head_with(self, condensation: Condensation | None) -> str:
+        """The name of the head of a view, also by what it should show and does not."""
+        covered = condensation.covered if condensation else 0
+        head = condensation.head_in(self.measured.transcript) if condensation else OWN
+        return head + "-" * any(patch.at > covered for patch in self._hidden_patches)
+
+    @property
+    def _hidden_patches(self) -> list[Overlay]:
+        """The memory blocks and hidden rounds that earlier views of this transcript had, and that this one has not."""
+        shown = {patch.at for patch in self.measured.transcript.patches}
+        standing = standing_patches(self.recognised.patches, self.measured.transcript)
+        return [patch for patch in standing if patch.at not in shown]
 
     @property
     def is_aligned(self) -> bool:
@@ -344,16 +359,15 @@ class RequestContext(NamedTuple):
 
 def undecided(context: RequestContext) -> Decision:
     """The decision to forward the transcript unchanged; after a store failure, with its reason."""
-    found, measured = context.recognised, context.measured
-    tokens = measured.tokens
+    found, measured, view = context.recognised, context.measured, fold_view(context, None)
     return Decision(
         session=found.shown_id,
         session_source=found.identity.source,
         branch=MAIN,
         policy=context.policy,
-        view=fold_view(context, None),
-        tokens_before=tokens,
-        tokens_after=tokens,
+        view=view,
+        tokens_before=measured.tokens,
+        tokens_after=view.tokens if view.drops_reasoning else measured.tokens,
         precision=measured.precision,
         overhead=measured.overhead,
         calibrated=context.calibrated,
@@ -380,6 +394,5 @@ def _warnings(context: RequestContext) -> tuple[str, ...]:
 
 
 def fold_view(context: RequestContext, condensation: Condensation | None) -> View:
-    if condensation is None:
-        return fold(context.measured.transcript, (), context.overhead, context.counter)
-    return fold(context.transcript_under(condensation), (condensation.overlay,), context.overhead, context.counter)
+    overlays = (condensation.overlay,) if condensation else ()
+    return fold(context.transcript_under(condensation), overlays, context.overhead, context.counter)

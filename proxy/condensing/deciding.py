@@ -32,7 +32,7 @@ from proxy.condensing.requiring import (
     with_floor,
 )
 from proxy.errors import ProxyError
-from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
+from proxy.reasons import Action, Reason, Trigger
 from proxy.request.measure import Precision
 from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
@@ -74,17 +74,14 @@ class Decider:
         if context.is_spared:
             return decision._replace(reason=Reason.REWRITE_REFUSED)
         if pipeline.is_off:
-            return decision._replace(reason=decision.reason or Reason.STRATEGY_OFF)
+            return decision._replace(reason=decision.reason or Reason.STRATEGY_OFF).with_loss_told()
         if pipeline.observe:
             return await self._observed(decision, context)
         if context.recognised.failure:
             return _walked(decision, context)
         condensed = await self._condensed(_replayed(decision, context), context)
         decision = with_floor(await self.injector.inject(condensed, context))
-        says_little = decision.action is Action.CONDENSED and decision.reason in NO_MORE_CONDENSED
-        if says_little and decision.view.drops_reasoning:
-            return decision._replace(reason=Reason.REASONING_DROPPED)
-        return decision
+        return decision.with_loss_told()
 
     async def _condensed(self, decision: Decision, context: RequestContext) -> Decision:
         deadline = asyncio.get_running_loop().time() + self.timeout
@@ -236,10 +233,10 @@ def _replayed(decision: Decision, context: RequestContext) -> Decision:
         context.policy.budget,
         context.recognised.last_applied(context.branch),
     )
+    if context.transcript_under(applied) is not context.measured.transcript:
+        view = fold_view(context, applied)
     if applied is None:
         return decision.with_view(view)
-    if context.loses_reasoning:
-        view = fold_view(context, applied)
     return decision.with_view(view)._replace(applied=applied, action=Action.REPLAYED, metadata=applied.metadata)
 
 
@@ -259,6 +256,7 @@ def _walked(decision: Decision, context: RequestContext) -> Decision:
 def _view_without_store(context: RequestContext, budget: Budget) -> View:
     """The view made without a store; no record holds what it condenses."""
     policy, measured, transcript = context.policy, context.measured, context.measured.transcript
-    if context.loses_reasoning:
-        transcript = transcript.having(bound_until=len(transcript.chain))
-    return walk(transcript, policy.stages, policy.ladder, budget, measured.overhead, context.counter)
+    view = walk(transcript, policy.stages, policy.ladder, budget, measured.overhead, context.counter)
+    if not transcript.is_signed or not (view.is_changed or context.refuses_reasoning):
+        return view
+    return view.bound_to(len(transcript.chain) if context.binds_reasoning else None)

@@ -14,7 +14,7 @@ from proxy.condensing.policy import UNKNOWN, Policy
 from proxy.controls import Controls
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import UNCALIBRATED, Calibration
-from proxy.reasons import Action, Reason, Trigger
+from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.request.measure import Precision
 from proxy.request.wire import ClientRequest
 from proxy.sessions.session import MAIN, OWN_HEADER, MemoryBlock, printable_id
@@ -87,6 +87,14 @@ class Decision(NamedTuple):
 
     def with_view(self, view: View) -> Decision:
         return self._replace(view=view, tokens_after=view.tokens)
+
+    def with_loss_told(self) -> Decision:
+        """The decision with the reason that reasoning is left out, if this request began that or is not replayed."""
+        is_news = self.action in (Action.CONDENSED, Action.PASSED) and self.reason in (
+            *NO_MORE_CONDENSED,
+            Reason.STRATEGY_OFF,
+        )
+        return self._replace(reason=Reason.REASONING_DROPPED) if is_news and self.view.drops_reasoning else self
 
     @property
     def forwarded_tokens(self) -> int:

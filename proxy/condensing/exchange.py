@@ -8,6 +8,7 @@
 What is sent is an `Attempt`, which never changes. If the upstream refuses an attempt, another may follow:
 
     another form     the same view in another form, each time that a refusal teaches one
+    other reasoning  the same view with all its reasoning, or without any, as a refusal demands; once, in every mode
     the same         if the server's cache is full of other requests; once, after a short random wait
     a smaller view   condensed for the window that a refusal for length states, or to a share of what was refused; once
     as it came       if nothing explains the refusal, because our rewriting may be the cause; if that helps twice within
@@ -44,6 +45,7 @@ from proxy.condensing.decision import Decision, last_resort
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Policies
+from proxy.condensing.reasoning import rule_of, with_other_reasoning
 from proxy.condensing.recall import with_standing_block
 from proxy.condensing.searching import Searcher, is_about_tools
 from proxy.endpoints.replies import Items, Usage
@@ -228,7 +230,8 @@ class Exchange:
         is_error = reply.status >= HTTPStatus.BAD_REQUEST
         # No window is so small that a shorter prompt is refused for its length.
         is_long = decision.forwarded_tokens >= MIN_WINDOW
-        is_ours = attempt.rounds is not None or decision.view.is_changed or decision.probed
+        view = decision.view
+        is_ours = attempt.rounds is not None or view.is_changed or view.transcript.is_signed or decision.probed
         answer = OpenedReply(reply)
         if is_long or (is_ours and is_error):
             answer = await open_reply(self.request.body.endpoint, reply)
@@ -238,6 +241,8 @@ class Exchange:
     async def _attempt_after(self, refused: OpenedReply) -> Attempt | None:
         """The attempt that follows an answer; None if the client gets the answer, as after an internal error."""
         try:
+            if refused.refusal is None and (rule := rule_of(refused, self._attempt)):
+                return with_other_reasoning(self._attempt, rule, self._parts.attempt, self._parts.knowledge.profiles)
             attempt = self._in_another_form(refused) if refused.error else None
             if attempt is not None or refused.refusal is None:
                 return attempt or self._original(refused)
@@ -267,7 +272,8 @@ class Exchange:
         following = self._parts.attempt(decision.with_view(view)._replace(policy=context.policy), context)
         if following.decision.body == decision.body:
             return None
-        return following._replace(is_last=self._attempt.is_last)
+        tried = self._attempt.has_other_reasoning
+        return following._replace(is_last=self._attempt.is_last, has_other_reasoning=tried)
 
     def _original(self, refused: OpenedReply) -> Attempt | None:
         """The request as it came, if nothing explains the refusal and it would fit; else None."""

@@ -200,7 +200,7 @@ def with_economy(context: RequestContext) -> RequestContext:
     if transcript.task is not None:
         head += min(transcript.chain[transcript.task].tokens, budget.task_cap)
     growth = sum([message.tokens for message in newest]) / requests
-    made = (record for record in context.recognised.condensations if not (record.reverted or record.restores))
+    made = (record for record in context.recognised.condensations if not record.reverted)
     seen = sorted(made, key=attrgetter("created_at"))[-MAX_SEEN:]
     condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first, seen=seen)
     advice = advise(budget, policy.costs, condensing, growth)

@@ -28,8 +28,8 @@ from proxy.searching.joining import Following, SendBody, StreamedReply, join_rep
 from proxy.searching.rounds import HiddenRounds, offer
 from proxy.settings.tables import MemorySettings
 from proxy.upstream import UpstreamReply
-from strategies.core.pieces import Overlay, is_memory
-from strategies.core.transcript import Transcript
+from strategies.core.pieces import is_memory
+from strategies.core.transcript import standing_patches
 
 MAX_SCOPES = 4_000
 _TOOLS_REFUSED = (400, 404, 422, 500, 501)
@@ -152,18 +152,3 @@ def _with_patches(context: RequestContext, *, blocks_only: bool) -> RequestConte
     patched = transcript.having(patches=patches)
     whole = patched if context.is_aligned else context.full_transcript
     return context._replace(measured=context.measured._replace(transcript=patched), full_transcript=whole)
-
-
-def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tuple[Overlay, ...]:
-    """The patches whose anchor is in the transcript with a message after it, in order, one at each place.
-
-    The message after the anchor must not be the result of a call, because a round is never split. If no message
-    follows, the client asks for another reply in place of the one that the patch led to, and the model searches again.
-    """
-    chain, digests = transcript.chain, transcript.digests
-    at = {
-        patch.at: patch
-        for patch in patches
-        if 0 < patch.at < len(chain) and digests[patch.at - 1] == patch.anchor and not chain[patch.at].is_result
-    }
-    return tuple(at[place] for place in sorted(at))

@@ -73,7 +73,7 @@ def plot(branch: Branch, limits: Mapping[str, float]) -> str:
 
 def _requests(branch: Branch) -> Iterator[tuple[int, int, bool]]:
     """For each request, the tokens of its history and of its view, and whether it was condensed."""
-    waiting = [made for made in branch.condensations if made.standing and not made.restores]
+    waiting = [made for made in branch.condensations if made.standing]
     history = left_out = 0
     for i, message in enumerate(branch.messages):
         is_reply = message.role is Role.ASSISTANT and (i == 0 or branch.messages[i - 1].role is not Role.ASSISTANT)

@@ -133,8 +133,11 @@ class Endpoint(ABC):
         return bool(values.get("tools"))
 
     def keeps_reasoning(self, values: Values) -> bool:
-        """Whether every view must keep the reasoning, in a dialect that binds it (`Dialect.unbound`)."""
-        return False
+        """Whether thinking is in the manual mode, in which an unfinished turn must begin with its thinking.
+
+        Only models of Anthropic that do not check what comes before the thinking have this mode.
+        """
+        return object_at(values, "thinking").get("type") == "enabled"
 
     def has_one_choice(self, values: Values) -> bool:
         """Whether a request asks for one reply, not for several to choose from."""

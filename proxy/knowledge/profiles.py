@@ -64,6 +64,8 @@ class Profile(BaseModel):
     """An assistant message may have no content."""
     middle_system: bool = True
     """A system message may follow other messages."""
+    reasoning: Literal["bound", "required"] | None = None
+    """When reasoning may be sent back (`strategies.core.reasoning`). None: what is signed is bound."""
     stream_options: bool = True
     """`stream_options` is accepted, which `usage_probe` adds."""
     token_limit: Literal["max_completion_tokens", "max_tokens"] | None = None
@@ -74,7 +76,7 @@ class Profile(BaseModel):
         form = Form(self.alternate_roles, self.assistant_name, self.empty_assistant, self.middle_system)
         return None if form == Form() else form
 
-    def learned(self, key: str, *, value: bool) -> Profile:
+    def learned(self, key: str, *, value: bool | str) -> Profile:
         """The profile with one more lesson; a pydantic copy would keep the cached `form`."""
         return Profile(**{**self.model_dump(), key: value})
 
@@ -142,12 +144,18 @@ class Profiles:
         """
         if profile_after(status, body, sent, options=options) == sent:
             return None
-        known = self.for_model(scope)
-        taught = profile_after(status, body, known, options=options)
-        if taught != known:
+        taught = profile_after(status, body, self.for_model(scope), options=options)
+        self._learn(scope, taught)
+        return taught
+
+    def learn_reasoning(self, scope: LessonScope, rule: str) -> None:
+        """Learns from a refusal that names the server's rule for reasoning."""
+        self._learn(scope, self.for_model(scope).learned("reasoning", value=rule))
+
+    def _learn(self, scope: LessonScope, taught: Profile) -> None:
+        if taught != self.for_model(scope):
             self._learned.put(scope, taught)
             _log.info("the upstream refuses the form of a request for %s; from now on: %r", scope.named, taught)
-        return taught
 
 
 def sends_options(values: Mapping[str, Any], *, probed: bool) -> bool:

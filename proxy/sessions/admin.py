@@ -6,7 +6,6 @@ them, and they are never logged.
 
 from __future__ import annotations
 
-import time
 from collections import Counter as Tally
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from hmac import compare_digest
@@ -15,22 +14,20 @@ from typing import Any, NamedTuple
 from proxy.errors import BadRequest
 from proxy.sessions.cards import SHOWN, scope_key
 from proxy.sessions.cards import SOURCE as SCOPE
-from proxy.sessions.codec import condensation_document, encode_condensation, encode_verdict, record_name, reverted
+from proxy.sessions.codec import condensation_document, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, history_at, messages_on, read_in_thread
 from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, session_key, wish_for
 from proxy.sessions.stored import StoredSessions
-from proxy.store.access import compress
 from proxy.store.base import StoreError, StoreKey
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.cards import to_json
-from strategies.core.condensation import Condensation, restoration
+from strategies.core.condensation import Condensation
 from strategies.core.messages import Message, Reader, Role
 from strategies.core.parsing import loads
 from strategies.core.transcript import Transcript, pinned_in
 from strategies.dialects import DIALECTS
 
 Document = dict[str, Any]
-_MIN_LIFE = 1  # seconds; a session that lives longer is not shortened
 
 
 class ShownSession(NamedTuple):
@@ -113,11 +110,6 @@ class Admin:
         found = next((record for record in records if record.id == condensation), None)
         if session is None or found is None:
             return None
-        if not found.reverted and DIALECTS[session.dialect].binds_reasoning:
-            record = restoration(found, session.condensations, time.time())
-            name, data = record_name(record.digest, record.depth), compress(encode_condensation(record))
-            await self._stored.in_time(self._stored.store.put_record(key, name, data, _MIN_LIFE))
-            await self._mark(key, name)
         await self._mark(key, reverted(record_name(found.digest, found.depth)))
         return {"object": "reverted", "condensation": condensation}
 
@@ -254,7 +246,7 @@ def _pins(session: Session, branches: Mapping[str, list[Message]], counter: Coun
 
 
 def _summary(key: StoreKey, session: Session) -> Document:
-    standing = [record for record in session.condensations if record.standing and not record.restores]
+    standing = [record for record in session.condensations if record.standing]
     latest = max(standing, key=lambda record: record.created_at, default=None)
     names = ("id", "strategy", "trigger", "tokens_before", "tokens_after", "own_tokens", "created_at")
     return {
@@ -338,7 +330,6 @@ def _condensation(condensation: Condensation, session: Session) -> Document:
         **condensation_document(condensation),
         "standing": condensation.standing,
         "reverted": condensation.reverted,
-        "restores": condensation.restores,
         "saved_tokens": session.saved_tokens.get(condensation.id, 0),
     }
     del document["v"]

@@ -41,6 +41,7 @@ from strategies.core.digest import ROOT, link
 from strategies.core.parsing import loads
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.protocol import Verdict
+from strategies.core.reasoning import Bound
 from strategies.core.transcript import Transcript
 from strategies.dialects import DIALECTS
 
@@ -126,6 +127,7 @@ def _branch(row: Sequence[Any]) -> Branch:
         "block": MemoryBlock(*known.get("block", ())),
         "anchor": anchors.from_row(known["anchor"]) if known.get("anchor") else None,
         "last": bytes.fromhex(known.get("last", "")),
+        "bound": Bound(*known.get("bound", ())),
         "openings": tuple(Opening(at, bytes.fromhex(node)) for at, node in known.get("openings", ())),
     }
     return Branch(**known)

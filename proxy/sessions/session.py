@@ -33,6 +33,7 @@ from strategies.core.digest import ROOT, link
 from strategies.core.messages import Role
 from strategies.core.pieces import Literal, Overlay
 from strategies.core.protocol import Verdict
+from strategies.core.reasoning import Bound
 from strategies.core.transcript import Transcript
 from strategies.memory.merging import settled_cards
 
@@ -99,10 +100,8 @@ class Branch(NamedTuple):
     """Where its newest turn begins; the possible places, newest last, if that is not known."""
     may_be_side: bool = False
     """Whether it may be a side call, such as for a title: a request without tools that no other has continued."""
-    applied_at: int = 0
-    """The chain length when its last view's head was first sent, in a dialect that binds reasoning; 0 if unknown."""
-    shown: str = ""
-    """What the head of its last view showed beyond that condensation, in a dialect that binds reasoning."""
+    bound: Bound = Bound()
+    """What reasoning is bound to, by its last view."""
 
     @property
     def turn(self) -> int | None:

@@ -18,6 +18,7 @@ from proxy.sessions.session import NOTHING, Branch, MemoryBlock, Opening, Sessio
 from strategies.core.digest import ROOT
 from strategies.core.messages import Role
 from strategies.core.pieces import Overlay
+from strategies.core.reasoning import Bound
 from strategies.core.transcript import Transcript
 
 MAX_OPENINGS = 4
@@ -63,8 +64,8 @@ class SessionUpdate(NamedTuple):
     """Whether the upstream accepted the request only as the client wrote it."""
     size_refused: SizeRefused | None = None
     """The size refused that bounds the session from now on."""
-    shown: str = ""
-    """What the view's head shows beyond its record, in a dialect that binds reasoning."""
+    bound: Bound = Bound()
+    """What reasoning is bound to after this view."""
     economy: Mapping[str, Any] = NOTHING
     """What the economy advises, for people to read."""
 
@@ -161,10 +162,6 @@ def _moved(session: Session, old: Branch | None, update: SessionUpdate, now: flo
     """The branch at the end of the request's transcript; `old` is the one that it continues."""
     transcript = update.transcript
     digests = transcript.digests
-    applied_at = 0
-    if update.applied and transcript.chain[-1].dialect.binds_reasoning:
-        is_same = old is not None and (old.applied, old.shown) == (update.applied, update.shown)
-        applied_at = (old.applied_at if old is not None and is_same else 0) or len(digests)
     return Branch(
         session.name_for(old, has_tools=update.has_tools),
         head=digests[-1],
@@ -179,8 +176,7 @@ def _moved(session: Session, old: Branch | None, update: SessionUpdate, now: flo
         last=transcript.chain[-1].digest,
         openings=openings(transcript),
         may_be_side=not update.has_tools and (old is None or (old.may_be_side and old.head == digests[-1])),
-        applied_at=applied_at,
-        shown=update.shown,
+        bound=update.bound,
     )
 
 

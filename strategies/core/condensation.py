@@ -13,11 +13,15 @@ is the same message.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
 
 from strategies.core.cards import MemoryCard
 from strategies.core.pieces import Keep, Overlay, Piece
+
+if TYPE_CHECKING:
+    from strategies.core.transcript import Transcript
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,41 +55,16 @@ class Condensation:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """Telemetry of the strategies as JSON. Never holds content of the conversation, except for what a judge said."""
 
-    @property
-    def restores(self) -> str:
-        """If this is a `restoration`, the id of the condensation that it takes back; else ""."""
-        return str(self.metadata.get(_RESTORES, ""))
+    def head_in(self, transcript: Transcript) -> str:
+        """The name of its head as a transcript shows it: by its id, and by what was pinned since it was made."""
+        added = {index for index in transcript.pinned if index < self.covered}
+        added -= {piece.index for piece in self.pieces if isinstance(piece, Keep)}
+        pins = b"".join(transcript.digests[index] for index in sorted(added))
+        return self.id + (blake2b(pins, digest_size=8).hexdigest() if pins else "")
 
     @property
     def overlay(self) -> Overlay:
         return Overlay(self.digest, self.covered, self.covered, self.pieces)
-
-
-_RESTORES = "restores"
-
-
-def restoration(reverted: Condensation, known: Iterable[Condensation], now: float) -> Condensation:
-    """The record that brings back the view before a condensation, for dialects that bind reasoning to what precedes it.
-
-    Its head shows the covered messages, or what an earlier condensation had put in their place. Without a head, the
-    view would keep reasoning that is bound to the head that was taken back.
-    """
-    known = list(known)
-    parent = next((made for made in known if made.id == reverted.parent and not made.reverted), None)
-    before, reached = (parent.pieces, parent.covered) if parent else ((), 0)
-    return replace(
-        reverted,
-        id=f"r{reverted.id}",
-        depth=max(made.depth for made in (reverted, *known) if made.digest == reverted.digest) + 1,
-        pieces=(*before, *map(Keep, range(reached, reverted.covered))),
-        tokens_after=reverted.tokens_before,
-        created_at=now,
-        own_tokens=0,
-        parent=parent.id if parent else None,
-        standing=True,
-        cards=(),
-        metadata={_RESTORES: reverted.id},
-    )
 
 
 def standing_condensations(condensations: Iterable[Condensation], digests: Sequence[bytes]) -> list[Condensation]:

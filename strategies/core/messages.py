@@ -55,6 +55,8 @@ class Reading(NamedTuple):
     """The ids of the calls that the message answers."""
     is_result: bool = False
     """Whether the client sent the message as a tool's result."""
+    is_signed: bool = False
+    """Whether it has reasoning that a server may bind to the messages before it (`strategies.core.reasoning`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Dialect(ABC):
     systems_follow_users = False
     """Whether a system message may only follow a user's message, or results."""
     binds_reasoning = False
-    """Whether a server refuses reasoning if something before it has changed (`unbound`)."""
+    """Whether reasoning is signed in every conversation, as far as nothing else is known of the server."""
     drops_reasoning = False
     """Whether a server silently drops reasoning if something before it has changed."""
 
@@ -141,7 +143,7 @@ class Dialect(ABC):
         """
 
     def unbound(self, value: Value) -> Value:
-        """The value without reasoning that is bound to the messages before it. The same object if it has none."""
+        """The value without its signed reasoning. The same object if it has none."""
         return value
 
     # -- forms
@@ -192,6 +194,7 @@ class Message:
     answers: tuple[str, ...] = ()
     is_result: bool = False
     """False even for a tool's output if the client sent it as a user message."""
+    is_signed: bool = False
     unpriced: bool = False
     """Whether it has a part whose tokens nobody can know, such as a file that only the server has; it counts 0."""
     parsed: Value | None = field(default=None, compare=False, repr=False)
@@ -226,7 +229,7 @@ class Message:
     def lean(self) -> Message:
         """The same message without its parsed JSON. Every new message is made twice, so `replace` would be too slow."""
         known = self.data, self.dialect, self.role, self.written_role, self.digest, self.tokens
-        return Message(*known, self.calls, self.answers, self.is_result, self.unpriced)
+        return Message(*known, self.calls, self.answers, self.is_result, self.is_signed, self.unpriced)
 
 
 class Reader:
@@ -248,11 +251,12 @@ class Reader:
     ) -> Message:
         """A message from its JSON text, the parsed JSON, its tokens, and its digest, if that is already computed."""
         data = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
-        role, written_role, calls, answers, is_result = dialect.read(value)
+        role, written_role, calls, answers, is_result, is_signed = dialect.read(value)
         if role is Role.USER and self._is_tool_output(value, dialect):
             role = Role.TOOL
         known = digest or message_digest(value, dialect)
-        return Message(data, dialect, role, written_role, known, tokens, calls, answers, is_result, unpriced, value)
+        read = calls, answers, is_result, is_signed
+        return Message(data, dialect, role, written_role, known, tokens, *read, unpriced, value)
 
     def role(self, value: Value, dialect: Dialect) -> Role:
         """The part that a message plays, whatever comes before it."""
@@ -278,10 +282,20 @@ def literal(value: Value, counter: TokenCounter, role: Role | None = None, raw: 
     `role` is needed if the value alone does not tell which part the message plays; `raw` is its JSON text, if that
     already exists.
     """
-    read, written_role, calls, answers, is_result = counter.dialect.read(value)
+    read, written_role, calls, answers, is_result, is_signed = counter.dialect.read(value)
     data, tokens = (dump(value) if raw is None else raw).encode("utf-8", "surrogatepass"), counter.message(value)
     return Message(
-        data, counter.dialect, role or read, written_role, b"", tokens, calls, answers, is_result, parsed=value
+        data,
+        counter.dialect,
+        role or read,
+        written_role,
+        b"",
+        tokens,
+        calls,
+        answers,
+        is_result,
+        is_signed,
+        parsed=value,
     )
 
 

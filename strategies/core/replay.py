@@ -95,8 +95,6 @@ def is_held_back(condensations: Iterable[Condensation], digests: Sequence[bytes]
 
     If so, nothing is condensed again before it must be, because the view would lose at once what was just brought back.
     """
-    if applied is not None and applied.restores:
-        return True
     reverted = [replace(made, standing=True) for made in condensations if made.reverted]
     return bool(reverted and _beyond(reverted, digests, applied))
 

@@ -38,7 +38,7 @@ class TranscriptFields(TypedDict, total=False):
 
     patches: tuple[Overlay, ...]
     form: Form | None
-    bound_until: int
+    bound_until: int | None
     newest_turn: int
     pinned: frozenset[int]
 
@@ -52,10 +52,10 @@ class Transcript:
     """Hidden memory rounds, in order. A view shows those that no head covers."""
     form: Form | None = None
     """The form in which the upstream accepts views; None if it accepts any."""
-    bound_until: int = 0
-    """How many chain messages there were when the view's head was first sent.
+    bound_until: int | None = 0
+    """A view has no signed reasoning in messages before this chain index, nor in rewritten ones (`core.reasoning`).
 
-    The model's reasoning in these messages is bound to messages that the view no longer has.
+    None if the server wants all reasoning back.
     """
     newest_turn: int = 0
     """How many of the last chain messages are the newest turn; 0 if the messages of the last request are unknown."""
@@ -152,6 +152,11 @@ class Transcript:
         return tuple(sorted({*self.question, *self.pinned}))
 
     @cached_property
+    def is_signed(self) -> bool:
+        """Whether any message has signed reasoning."""
+        return any(message.is_signed for message in self.chain)
+
+    @cached_property
     def system_tokens(self) -> int:
         return sum([message.tokens for _, message in self.systems])
 
@@ -241,3 +246,21 @@ def pinned_in(
             pinned |= more
             spent += size
     return frozenset(pinned)
+
+
+# -- patches ---------------------------------------------------------------------------------------------------
+
+
+def standing_patches(patches: tuple[Overlay, ...], transcript: Transcript) -> tuple[Overlay, ...]:
+    """The patches whose anchor is in the transcript with a message after it, in order, one at each place.
+
+    The message after the anchor must not be the result of a call, because a round is never split. If no message
+    follows, the client asks for another reply in place of the one that the patch led to, and the model searches again.
+    """
+    chain, digests = transcript.chain, transcript.digests
+    at = {
+        patch.at: patch
+        for patch in patches
+        if 0 < patch.at < len(chain) and digests[patch.at - 1] == patch.anchor and not chain[patch.at].is_result
+    }
+    return tuple(at[place] for place in sorted(at))

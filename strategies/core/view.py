@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from strategies.core.messages import Form, Message, Role, TokenCounter, ToolCall, literal, message_digest
@@ -204,6 +204,12 @@ class View:
         known = len(self.transcript.chain) - len(self.transcript.unknown)
         return self.size != known or not all(self._is_as_sent(item) for item in self.front)
 
+    def bound_to(self, until: int | None) -> View:
+        """The same view with another `Transcript.bound_until`: that of its whole chain, or None."""
+        transcript, end = self.transcript.having(bound_until=until), len(self.transcript.chain)
+        front = _resolve([item.piece for item in self.items], transcript, self.counter, until)
+        return replace(self, transcript=transcript, front=tuple(front), own_from=end)
+
     def _is_as_sent(self, item: Item) -> bool:
         """Whether an item is one of the client's messages, complete with any reasoning."""
         return isinstance(item.piece, Keep) and item.message is self.transcript.chain[item.piece.index]
@@ -281,15 +287,13 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     A patch belongs to the message before it. A head that covers that message was made with the patch in place, so the
     patch is not inserted again.
 
-    Messages from before the head was first sent lose the reasoning that was bound to what the head replaces
-    (`Transcript.bound_until`). So does a reply that came after hidden rounds, because the client has joined it with
-    what was said before them.
+    Messages from before the head was first sent lose their signed reasoning (`Transcript.bound_until`). So does a reply
+    that came after hidden rounds, because the client has joined it with what was said before them.
     """
-    if not (overlays or transcript.patches or transcript.unknown):
+    until = transcript.bound_until
+    if not (overlays or transcript.patches or transcript.unknown or (until and transcript.is_signed)):
         return View(transcript, (), 0, 0, fixed + transcript.system_tokens, counter, 0)
     head = max((overlay for overlay in overlays if overlay.covered), key=lambda overlay: overlay.covered, default=None)
-    if head is None and transcript.bound_until:
-        transcript = transcript.having(bound_until=0)
     covered = head.covered if head else 0
     inserted: dict[int, list[Piece]] = defaultdict(list)
     for patch in transcript.patches:
@@ -299,43 +303,42 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
         if overlay.covered == 0 and overlay.at >= covered:
             inserted[overlay.at].extend(overlay.pieces)
     pinned = {index for index in transcript.pinned if index < covered}
-    front = list(_resolve(with_kept(head.pieces, pinned) if head else (), transcript, counter))
+    front = list(_resolve(with_kept(head.pieces, pinned) if head else (), transcript, counter, until))
     length = len(front)
-    bound_until = min(transcript.bound_until, len(transcript.chain))
-    rest = max([covered, bound_until, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
+    bound = min(until, len(transcript.chain)) if until and transcript.is_signed else 0
+    rest = max([covered, bound, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
     for i in range(covered, rest):
-        front.extend(_resolve(inserted.get(i, ()), transcript, counter))
-        is_joined = any(isinstance(piece, Literal) and piece.kind is PieceKind.PATCH for piece in inserted.get(i, ()))
-        front.extend(_resolve((Keep(i),), transcript, counter, i + 1 if is_joined else transcript.bound_until))
+        pieces = inserted.get(i, ())
+        front.extend(_resolve(pieces, transcript, counter, until if i < bound else None))
+        is_joined = any(isinstance(piece, Literal) and piece.kind is PieceKind.PATCH for piece in pieces)
+        front.extend(_resolve((Keep(i),), transcript, counter, i + 1 if is_joined and until is not None else until))
     return View(transcript, tuple(front), length, covered, fixed + transcript.system_tokens, counter, rest)
 
 
 def _resolve(
-    pieces: Iterable[Piece], transcript: Transcript, counter: TokenCounter, bound_until: int | None = None
+    pieces: Iterable[Piece], transcript: Transcript, counter: TokenCounter, bound_until: int | None
 ) -> Iterator[Item]:
     """The items of pieces. A kept message of which only the digest is stored is left out.
 
-    Messages before `bound_until`, by default the transcript's own, are kept without bound reasoning.
+    Messages before `bound_until`, and all that the proxy wrote, lose their signed reasoning; with None all keep it.
     """
-    bound_until = transcript.bound_until if bound_until is None else bound_until
     for piece in pieces:
         if isinstance(piece, Literal) and not _is_here(piece, transcript):
             role = None if piece.origin is None else transcript.chain[piece.origin].role
-            yield Item(literal(loads(piece.raw), counter, role, piece.raw), piece)
+            written = literal(loads(piece.raw), counter, role, piece.raw)
+            yield Item(written if bound_until is None else _unbound(written, counter), piece)
             continue
         index = source(piece)
-        if index is not None and transcript.chain[index].has_text:
-            yield Item(_kept(index, transcript, counter, bound_until), Keep(index))
+        if index is not None and (message := transcript.chain[index]).has_text:
+            is_bound = bound_until is not None and index < bound_until
+            yield Item(_unbound(message, counter) if is_bound else message, Keep(index))
 
 
-def _kept(index: int, transcript: Transcript, counter: TokenCounter, bound_until: int) -> Message:
-    """A message of the transcript, without reasoning that is bound to messages that this view lacks."""
-    message = transcript.chain[index]
-    if index >= bound_until:
+def _unbound(message: Message, counter: TokenCounter) -> Message:
+    """A message without signed reasoning."""
+    if not message.is_signed:
         return message
-    body = message.body
-    value = message.dialect.unbound(body)
-    return message if value is body else literal(value, counter, message.role)
+    return literal(message.dialect.unbound(message.body), counter, message.role)
 
 
 def _is_here(piece: Literal, transcript: Transcript) -> bool:
@@ -353,4 +356,5 @@ def _is_here(piece: Literal, transcript: Transcript) -> bool:
 
 def item_for(piece: Piece, transcript: Transcript, counter: TokenCounter) -> Item:
     """The item of one piece in a view of this transcript."""
-    return next(_resolve((piece,), transcript, counter))
+    until = None if source(piece) is None else transcript.bound_until
+    return next(_resolve((piece,), transcript, counter, until))

@@ -4,6 +4,9 @@ The digest of a message covers its role, name, content and calls, and the id of 
 name is left out: agent SDKs add it only when they send a reply back in a later turn. `null`, `""` and `[]` are the same
 content; a list of one text part equals that text. `function_call` is a call without an id, and the role `function` is a
 result without one.
+
+Gateways carry another protocol's reasoning in members of their own. What is signed in them is kept or left out
+(`unbound`); what is not signed is always kept.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
 from strategies.core.digest import canonical_arguments, canonical_json
-from strategies.core.messages import Dialect, Form, Reading, Role, ToolCall, Value
+from strategies.core.messages import ACKNOWLEDGED, Dialect, Form, Reading, Role, ToolCall, Value
 from strategies.core.parsing import objects_in
 
 SYSTEM_ROLES = Dialect.system_roles
@@ -22,6 +25,8 @@ RESULT_ROLES = ("tool", "function")
 CALLING = "(tool call)"
 """The content of a message that the proxy wrote and that only calls tools, if an empty content is refused."""
 
+_REASONING = ("thinking_blocks", "reasoning_details", "content")
+"""The members whose parts may be signed reasoning: LiteLLM's, OpenRouter's, and a content of parts."""
 _UNSEEN_PART_MEMBERS = frozenset({"cache_control", "annotations", "logprobs"})
 _ROLES = {
     "system": Role.SYSTEM,
@@ -48,6 +53,7 @@ class Chat(Dialect):
             tuple([ToolCall(*fields) for fields in call_fields(value)]) if role == "assistant" else (),
             (answers,) if isinstance(answers, str) and answers else (),
             role in RESULT_ROLES,
+            role == "assistant" and any(map(_is_signed, _reasoning_parts(value))),
         )
 
     def text(self, value: Value) -> str:
@@ -87,6 +93,20 @@ class Chat(Dialect):
         calls = [_with_arguments(call, rewrite) if isinstance(call, Mapping) else call for call in written]
         return value if calls == written else {**value, "tool_calls": calls}
 
+    def unbound(self, value: Value) -> Value:
+        """Without what is signed; a message that has nothing else becomes "Understood."."""
+        left = dict(value)
+        for name in _REASONING:
+            parts = value.get(name)
+            kept = [part for part in parts if not _is_signed(part)] if isinstance(parts, list) else parts
+            if kept != parts and not kept:
+                del left[name]
+            elif kept != parts:
+                left[name] = kept
+        if left == value:
+            return value
+        return left if "content" in left or call_fields(left) else {**left, "content": ACKNOWLEDGED}
+
     def fitted(self, value: Value, form: Form) -> Value | None:
         """Removes a name and fills in a content, if the form requires that."""
         if value.get("role") != "assistant":
@@ -122,6 +142,18 @@ def call_fields(value: Value) -> list[tuple[str, str, str]]:
     if isinstance(old_style, Mapping):
         fields.append(("", _canonical(old_style.get("name")), _canonical(old_style.get("arguments"))))
     return fields
+
+
+def _reasoning_parts(value: Value) -> Iterable[Value]:
+    return chain.from_iterable(objects_in(value.get(name)) for name in _REASONING)
+
+
+def _is_signed(part: object) -> bool:
+    """Whether a part is reasoning that Anthropic has signed or sealed."""
+    if not isinstance(part, Mapping):
+        return False
+    is_sealed = part.get("type") == "reasoning.encrypted" and str(part.get("format")).startswith("anthropic")
+    return bool(part.get("signature")) or is_sealed or part.get("type") == "redacted_thinking"
 
 
 def _call(call: Value) -> tuple[str, str, str]:

@@ -2,8 +2,8 @@
 
 A message has content blocks, or a text in place of one text block. Calls are blocks of an assistant message. The user
 message after it must begin with the results of all these calls; the user's words may follow. The call and result of a
-server tool are in one assistant message and are never touched. Thinking blocks are signed and bound to what came before
-them: they are kept byte for byte or left out (`unbound`), never rewritten.
+server tool are in one assistant message and are never touched. Thinking blocks are signed: they are kept byte for byte
+or left out (`unbound`), never rewritten.
 
 Some clients leave out the thinking of older turns, and cache markers move with every request. So neither is part of a
 digest. A rewritten message loses its markers: it is stored, and each request that it is sent with has its own.
@@ -36,7 +36,8 @@ class Messages(Dialect):
         written = word(value.get("role"))
         found = _blocks(value)
         if written == "assistant":
-            return Reading(Role.ASSISTANT, written, tuple(_call(block) for block in found if _is(block, "tool_use")))
+            calls = tuple(_call(block) for block in found if _is(block, "tool_use"))
+            return Reading(Role.ASSISTANT, written, calls, is_signed=any(map(_is_thinking, found)))
         answers = tuple(word(block.get("tool_use_id")) for block in found if _is(block, "tool_result"))
         role = _ROLES.get(written) or (Role.TOOL if answers else Role.USER)
         return Reading(role, written, (), answers, bool(answers))
@@ -93,7 +94,7 @@ class Messages(Dialect):
     def unbound(self, value: Value) -> Value:
         """Without thinking; a message that has nothing else becomes "Understood."."""
         found = _blocks(value)
-        left = [block for block in found if block.get("type") not in THINKING]
+        left = [block for block in found if not _is_thinking(block)]
         if len(left) == len(found):
             return value
         return {**value, "content": left} if left else self.assistant("")
@@ -120,6 +121,10 @@ def _parts(content: object) -> Sequence[Value]:
 
 def _is(block: Value, kind: str) -> bool:
     return block.get("type") == kind
+
+
+def _is_thinking(block: Value) -> bool:
+    return block.get("type") in THINKING
 
 
 def _call(block: Value) -> ToolCall:
@@ -178,8 +183,7 @@ def _with_text(result: Value, text: str) -> Value:
 
 
 def _with_blocks(value: Value, written: Sequence[Value]) -> Value:
-    """A message with these blocks, without thinking: what comes before a rewritten message may have changed."""
-    return {**value, "content": [_unmarked(block) for block in written if block.get("type") not in THINKING]}
+    return {**value, "content": list(map(_unmarked, written))}
 
 
 def _unmarked(block: Value) -> Value:

@@ -84,13 +84,6 @@ class MessagesEndpoint(Endpoint):
         """The server may keep the history as a thread."""
         return Reason.SERVER_STATE if values.get("thread") else None
 
-    def keeps_reasoning(self, values: Values) -> bool:
-        """Whether thinking is in the manual mode, in which an unfinished turn must begin with its thinking.
-
-        Only models that do not check what comes before the thinking have this mode.
-        """
-        return object_at(values, "thinking").get("type") == "enabled"
-
     def with_marker(self, values: Values, elements: Sequence[bytes], place: int) -> bytes | None:
         automatic = values.get(_KEY)
         before = [*_markers(values.get("tools")), *_markers(values.get("system")), *_marked(elements[:place])]

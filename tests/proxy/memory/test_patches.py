@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.condensing.searching import standing_patches
 from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import MAX_PATCH_CHARS, MAX_PATCHES, Session
 from proxy.store.base import Snapshot
 from strategies.core.pieces import Overlay
+from strategies.core.transcript import standing_patches
 from tests.strategies.test_hidden_rounds import patch_at
 from tests.support.transcripts import Body, agent, assistant, call, tool, transcript_of, user
 

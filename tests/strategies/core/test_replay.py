@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation, restoration
+from strategies.core.condensation import Condensation
 from strategies.core.messages import dump
 from strategies.core.pieces import Keep, Literal, PieceKind
 from strategies.core.replay import Replayed, is_held_back, prepared_in, replay
@@ -159,20 +159,3 @@ def test_what_was_taken_back_is_never_applied(gone: set[int], last: str | None) 
     reached = (found.applied.covered, found.applied.depth) if found.applied else (0, 0)
     further = any((RECORDS[i].covered, RECORDS[i].depth) > reached for i in gone)
     assert is_held_back(records, transcript_of(BODIES).digests, found.applied) is further
-
-
-@given(st.sampled_from(RECORDS))
-def test_a_restoration_shows_every_message_and_comes_before_all_records_of_its_place(made: Condensation) -> None:
-    same = [each for each in RECORDS if each.digest == made.digest]
-    known = [taken_back(each) if each is made else each for each in same]
-    restored = restoration(made, known, 1.0)
-    found = replayed([*known, restored])
-    assert found.applied == restored
-    assert [item.source for item in found.view.items] == list(range(len(found.view.transcript.chain)))
-    assert is_held_back([*known, restored], transcript_of(BODIES).digests, restored)
-
-
-def test_a_restoration_goes_back_to_the_condensation_before() -> None:
-    first, second = record(BODIES, 2), replace(record(BODIES, 6, depth=2), parent="2-1")
-    restored = restoration(second, [first, second], 1.0)
-    assert restored.pieces == (*first.pieces, *map(Keep, range(2, 6)))

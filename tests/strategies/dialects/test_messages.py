@@ -52,7 +52,7 @@ def test_a_message_plays_a_part(message: Body, role: Role) -> None:
 def test_calls_and_results_are_read_by_their_ids() -> None:
     said = assistant(THOUGHT, text("I look."), CALL, {**CALL, "id": "t2", "input": {}}, *web_search("q"))
     calls = (ToolCall("t1", "read", '{"path": "a.py"}'), ToolCall("t2", "read", "{}"))
-    assert dialect.read(said) == Reading(Role.ASSISTANT, "assistant", calls)
+    assert dialect.read(said) == Reading(Role.ASSISTANT, "assistant", calls, is_signed=True)
     assert dialect.read(user(RESULT, SECOND, text("Stop!"))) == Reading(Role.TOOL, "user", (), ("t1", "t2"), True)
     assert dialect.read(user(CALL)).calls == ()
 
@@ -137,10 +137,10 @@ def test_a_plain_message_is_framing_and_one_text(message: Body, is_plain: bool) 
     assert dialect.is_plain(message) is is_plain
 
 
-def test_arguments_are_rewritten_as_objects_without_the_thinking_before_them() -> None:
+def test_arguments_are_rewritten_as_objects_and_lose_their_markers() -> None:
     said = assistant(THOUGHT, {**CALL, **MARK}, {**CALL, "id": "t2"})
     written = dialect.with_arguments(said, lambda call: {"path": "[…]"} if call.id == "t1" else None)
-    assert written == assistant({**CALL, "input": {"path": "[…]"}}, {**CALL, "id": "t2"})
+    assert written == assistant(THOUGHT, {**CALL, "input": {"path": "[…]"}}, {**CALL, "id": "t2"})
     assert dialect.with_arguments(said, lambda call: None) is said
 
 
