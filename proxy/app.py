@@ -135,8 +135,7 @@ class _App(FastAPI):
             every = ["*"]
             layers = CORSMiddleware(layers, origins, every, every, expose_headers=every, allow_private_network=True)
         shortcuts = {} if origins or self.user_middleware else _SHORTCUTS
-        is_keyed = settings.upstream.api_key is not None
-        paths = Paths(settings.server.prefixes, settings.server.paths, _ENDINGS, own_key=is_keyed)
+        paths = Paths(settings.server.prefixes, settings.server.paths, _ENDINGS, settings.operator_keys)
         return Serving(layers, shortcuts, Guard(settings), paths, self.state.drain, self.state.new_request_id)
 
 

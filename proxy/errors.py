@@ -62,12 +62,12 @@ class ContextLengthExceeded(BadRequest):
 
 
 class CredentialUnproven(ProxyError):
-    """A request for stored text whose credential the upstream has neither accepted nor refused."""
+    """A request for what is stored, with a credential that the upstream has neither accepted nor refused."""
 
     status, type, code = 403, _INVALID, "credential_unproven"
     message = (
-        "A dry run that shows a stored conversation needs a credential that the upstream has accepted in the last"
-        " minutes, and its list of models does not tell. Send any other request with it first."
+        "A dry run or an append to a stored conversation needs a credential that the upstream has accepted in the last"
+        " ten minutes, and the upstream did not tell. Send a normal request with this key first."
     )
 
 

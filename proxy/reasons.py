@@ -75,6 +75,7 @@ class Reason(StrEnum):
     UNRESOLVED_REFERENCE = "unresolved-reference"
     ENCODED_BODY = "encoded-body"
     UNREADABLE_BODY = "unreadable-body"
+    CREDENTIAL_UNPROVEN = "credential-unproven"
     INTERNAL_ERROR = "internal-error"
 
 

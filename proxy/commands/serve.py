@@ -22,7 +22,6 @@ from proxy.package import LOGGER
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import tenant_key
 from proxy.settings import Settings
-from proxy.settings.tables import ModelRole, UpstreamSettings
 from proxy.settings.token import admin_token, is_loopback, token_file
 from proxy.store import open_store
 from proxy.store.base import StoreError
@@ -140,7 +139,7 @@ def note_of(settings: Settings, configured: str, port: int) -> Note:
 
 def prepare(settings: Settings) -> None:
     """Checks settings and store, and sets up the log; raises `CommandFailed`."""
-    keys = " and ".join(keys_of(settings))
+    keys = " and ".join(settings.operator_keys)
     if gives_the_key_away(settings):
         raise CommandFailed(_KEY_GIVEN_AWAY.format(host=settings.host, keys=keys), USAGE)
     if settings.workers > 1 and settings.store.url == "memory://":
@@ -182,16 +181,4 @@ def gives_the_key_away(settings: Settings) -> bool:
     """Whether anyone who reaches the port could spend one of the operator's keys."""
     behind_a_proxy = settings.tenant.source.startswith("header:")
     is_open = not (is_loopback(settings.host) or behind_a_proxy or settings.open_to_all)
-    return is_open and bool(keys_of(settings))
-
-
-def keys_of(settings: Settings) -> list[str]:
-    """The names of the operator's keys that are used for clients' calls."""
-    holders: dict[str, UpstreamSettings | ModelRole | None] = {
-        "upstream": settings.upstream,
-        "summarizer": settings.summarizer,
-        "judge": settings.judge,
-    }
-    for i, entry in enumerate(settings.models):
-        holders |= {f"models[{i}].summarizer": entry.summarizer, f"models[{i}].judge": entry.judge}
-    return [f"{name}.api_key" for name, holder in holders.items() if holder and holder.api_key]
+    return is_open and bool(settings.operator_keys)

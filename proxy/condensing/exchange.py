@@ -168,7 +168,14 @@ class Exchange:
         return self._attempt.update is not None
 
     def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
-        """The headers of the response; `accepted` tells if the upstream accepted the request."""
+        """The headers of the response; `accepted` tells if the upstream accepted the request.
+
+        If it did not, a caller that it has not accepted lately learns nothing of what is stored, sizes included.
+        """
+        context = self._attempt.context
+        knows_stored = context is not None and context.recognised.knows_stored
+        if not accepted and knows_stored and not self.request.trust.may_see_stored:
+            return []
         return account.headers(self.decision, self.timing, accepted=accepted)
 
     # -- send ----------------------------------------------------------------------------------------
@@ -353,6 +360,8 @@ class Exchange:
         context, rounds, update = self._attempt.context, self._attempt.rounds, self._attempt.update
         if context is None or update is None:
             return
+        if not self.request.trust.accepted and context.append is None:
+            return  # a page, or what else was no answer of the endpoint
         update = update._replace(
             usage=self.usage,
             anchor=self._anchor,

@@ -87,7 +87,7 @@ class Intake:
         recognised = await self.recogniser.recognise(request.tenant, identity, measured.transcript, patience)
         recognised = recognised._replace(trust=request.trust)
         if request.controls.dry_run and (recognised.session or recognised.condensations or request.continuation):
-            await request.trust.prove(request.headers)
+            await request.prove()
         # 8. Choose.
         size = self.knowledge.size_refused(request, recognised)
         policy = self._policy(request, recognised, basis._replace(size_refused=size and size.tokens))
@@ -165,11 +165,11 @@ class Intake:
         if not request.controls.append:
             return request, None
         check_append(request.controls, request.body, identity.id, keeps_text=self.keeps_text)
-        if request.controls.dry_run:
-            await request.trust.prove(request.headers)
         try:
             writes = not request.controls.dry_run
             stored = await self.recogniser.appended_history(request.tenant, identity, patience, writes=writes)
+            if stored.tip.block:
+                await request.prove()  # the history goes to the upstream, and its head to the client
         except StoreError as error:
             raise HistoryUnavailable(f"The stored history cannot be continued now ({error.reason}).") from None
         append, elements = append_to(stored, request.body.elements, request.controls.if_head)

@@ -6,21 +6,22 @@ refused (`read_path`). Any other is matched and forwarded in one form, in which 
 percent-encoded.
 
 A path below `/v1/` goes below `base_url`. Any other one has a provider's *prefix*, as `/api/coding/v1/messages` has; it
-takes the place of the final `/v1` of `base_url`. Where requests carry the operator's key, only listed prefixes are
-served.
+takes the place of the final `/v1` of `base_url`. Where a key of the operator is used, only listed prefixes are served.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from unicodedata import normalize
 from urllib.parse import unquote_to_bytes
 
 from proxy.errors import BadRequest, PathNotAllowed
 from proxy.quoting import quoted
 
-V1 = "/v1"
+V1, UPSTREAM_KEY = "/v1", "upstream.api_key"
+UNLISTED = "condenser.prefix"
+"""The key of a request's scope for the prefix of its path that no list has."""
 OWN_PATHS = (
     "GET models",
     "GET models/*",
@@ -82,28 +83,34 @@ class Paths:
     """The paths that are passed on: by method and path, and below which prefixes.
 
     `allowed` has entries such as `POST audio/*`, relative to `/v1/`; None stands for the default. `endings` are those
-    of the endpoints' paths, which are served below any prefix unless requests carry the operator's key (`own_key`).
+    of the endpoints' paths, which are served below any prefix if no setting holds a key of the operator. `keys` names
+    the settings that do.
     """
 
     def __init__(
-        self, prefixes: Iterable[str], allowed: Sequence[str] | None, endings: Iterable[str], *, own_key: bool
+        self, prefixes: Iterable[str], allowed: Sequence[str] | None, endings: Iterable[str], keys: Collection[str]
     ) -> None:
         self._prefixes = re.compile("|".join(f"(?:{_glob(prefix, '[^/]+')})" for prefix in prefixes) or r"(?!)")
-        self._unlisted = tuple(endings) if own_key else ()
-        rules = allowed if allowed is not None else OWN_PATHS if own_key else ("* *",)
+        self._endings, self._has_keys = tuple(endings), bool(keys)
+        rules = allowed if allowed is not None else OWN_PATHS if UPSTREAM_KEY in keys else ("* *",)
         self._rules = [_rule(rule) for rule in rules]
 
-    def check(self, method: str, path: str) -> None:
-        """Raises `PathNotAllowed` for a path of the API that is not passed on."""
+    def check(self, method: str, path: str) -> str:
+        """The prefix of a path that no list has; "" for any other path.
+
+        Raises `PathNotAllowed` for a path of the API that is not passed on.
+        """
         below = path[len(V1) :] if path.startswith(f"{V1}/") else self._below(path)
-        if below is None:
-            if path.endswith(self._unlisted):
-                message = f"The operator's key is used here, and server.prefixes lists no prefix of {quoted(path)}."
+        if below is None:  # a prefix that is not listed, one of ours, or a path that the routes do not know
+            ending = next(filter(path.endswith, self._endings), "")
+            if ending and self._has_keys:
+                message = f"A key of the operator is used here, and server.prefixes lists no prefix of {quoted(path)}."
                 raise PathNotAllowed(message)
-            return  # one of ours, or one that the routes do not know
+            return path.removesuffix(ending) if ending else ""
         asked = "GET" if method == "HEAD" else method
         if not any(verb in ("*", asked) and rule.fullmatch(below.strip("/")) for verb, rule in self._rules):
             raise PathNotAllowed(f"server.paths does not allow {method} {quoted(path)}.")
+        return ""
 
     def _below(self, path: str) -> str | None:
         """The part of a path below a listed prefix, which may end in `/v1` or not; None if none is listed."""

@@ -82,6 +82,11 @@ class WatchedReply:
     def reply_id(self) -> str:
         return self._capture.reply_id if self._capture is not None else ""
 
+    @property
+    def is_answer(self) -> bool:
+        """Whether the reply has the endpoint's own form, unlike a page or the answer of a health check."""
+        return self._endpoint.answer.search(self._head) is not None
+
     def ending(self) -> str:
         """The digest of the end of the reply's text; "" if its last bytes do not show it."""
         tail = b"".join(self._tail)

@@ -1,19 +1,24 @@
 """Callers: whose a request is, and whether the upstream has accepted its credential.
 
 The owner of a request is named by the digest of its credential, or by a header from a trusted proxy. A credential is
-only a text until the upstream has accepted a request that carries it. Before that, nothing of its caller is stored, and
-no model is asked with a key of the settings. A request from an unknown caller is condensed by rules. Its writes wait in
-its `Trust` until a good reply begins; if none does, they are dropped.
+only a text until the upstream has answered a request that carries it, at the endpoint's own path and in the endpoint's
+own form: a page or a health check says 200 to anybody. Before that, nothing of its caller is stored, and no model is
+asked with a key of the settings. A request from an unknown caller is condensed by rules. Its writes wait in its `Trust`
+until such an answer has come; if none does, they are dropped.
+
+A path with a provider's prefix that the operator has not listed may lead to any other server behind the same address.
+So it is a place of its own: what is stored for it, and what it proves, holds for that prefix only.
 
 Accepted credentials are remembered as digests for a while, in this process and as facts in the store, which replicas
-share and a restart keeps. The upstream's next refusal makes a credential unknown again. A dry run does not ask the
-upstream, so it shows stored text only to a credential that was accepted in the last few minutes.
+share and a restart keeps. The upstream's next refusal makes a credential unknown again. What is stored, sizes included,
+is shown only to a credential that was accepted in the last few minutes; for any other, the upstream is asked first.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -23,14 +28,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proxy.errors import BadRequest, CredentialRefused, CredentialUnproven
-from proxy.http.headers import Headers, is_success, lowered_names, values_once
+from proxy.http.headers import Headers, first, is_success, lowered_names, values_once
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.settings import Settings
 from proxy.settings.values import network
 from proxy.store import path_beside, read_or_create
 from proxy.store.access import Facts, Patience
-from proxy.upstream import Upstream
+from proxy.upstream import JsonReply, Upstream
 
 AUTHORIZATION = "Authorization"
 _KEY_FILE = "tenant.key"
@@ -66,29 +71,32 @@ class Tenants:
         self._trusted = TrustedProxies(settings.tenant.trusted_proxies)
         self._key = key[:64]
 
-    def owner(self, headers: Sequence[tuple[bytes, bytes]], peer: str | None) -> Owner:
-        """The owner of a request from the address `peer`.
+    def owner(self, headers: Sequence[tuple[bytes, bytes]], peer: str | None, prefix: str = "") -> Owner:
+        """The owner of a request from the address `peer`, at a path with an unlisted `prefix`; "" for any other path.
 
         Raises `BadRequest` if the header that must name the tenant is missing or does not come from a trusted proxy,
-        and if that header, or one with a credential, occurs twice.
+        and if that header, or one with a credential, occurs twice or is not meant for the upstream.
         """
         values = values_once(headers, self._names)
+        for name in (first(headers, b"connection") or "").lower().encode().split(b","):
+            if (own := name.strip()) in self._names:
+                raise BadRequest(f"Connection must not name {self._names[own]}.", param="Connection")
         # All credentials as one text; the first one as its value alone, whichever header it is in.
         parts: list[str] = []
         for name in self._credentials:
             if name in values:
                 parts += [name.decode(), values[name]] if parts else [values[name]]
-        credential = self._digest("credential", "\0".join(parts))
+        credential = self._digest("credential", "\0".join([*parts, "prefix", prefix] if prefix else parts))
         if self._source == "credential":
             return Owner(credential, credential)
         if not self._header:
-            return Owner(self._source, credential)
+            return Owner(self._digest("prefix", prefix) if prefix else self._source, credential)
         value = values.get(self._header.lower().encode())
         if value is None or peer not in self._trusted:
             raise BadRequest(
                 f"The header {self._header} from a trusted proxy must name the tenant.", param=self._header
             )
-        return Owner(self._digest("header", value), credential)
+        return Owner(self._digest("header", f"{value}\0{prefix}" if prefix else value), credential)
 
     def _digest(self, kind: str, value: str) -> str:
         data = f"{kind}\0{value}".encode("utf-8", "surrogatepass")
@@ -139,14 +147,19 @@ class Trust:
     def accepted(self) -> bool:
         return self.accepted_at > -math.inf
 
+    @property
+    def may_see_stored(self) -> bool:
+        """Whether the upstream has accepted the credential so lately that stored text may be shown."""
+        return self._callers is None or self.accepted_at >= self._callers.clock() - FRESH
+
     async def look_up(self, patience: Patience) -> None:
         if self.accepted_at == -math.inf and self._callers is not None:
             self.accepted_at = await self._callers.stored_time(self.credential, patience)
 
-    async def prove(self, headers: Headers) -> None:
+    async def prove(self, headers: Headers, ping: Ping) -> None:
         """Makes sure that the bearer of the credential in these headers may see stored text; raises `ProxyError`."""
-        if self._callers is not None:
-            await self._callers.prove(self, headers)
+        if self._callers is not None and not self.may_see_stored:
+            await self._callers.prove(self, headers, ping)
 
     def defers(self, write: Callable[[], Awaitable[object]]) -> bool:
         """Keeps a write until the credential is accepted, and returns True; False if it can be made now."""
@@ -154,12 +167,22 @@ class Trust:
             self._deferred.append(write)
         return not self.accepted
 
-    async def accept(self, now: float) -> None:
-        """Notes that the upstream has accepted the credential, and makes the deferred writes."""
+    def accept(self, now: float) -> Sequence[Callable[[], Awaitable[object]]]:
+        """Notes that the upstream has accepted the credential; returns the deferred writes, to be made now."""
         self.accepted_at = max(self.accepted_at, now)
         deferred, self._deferred = self._deferred, []
-        for write in deferred:
-            await write()
+        return deferred
+
+
+class Ping(NamedTuple):
+    """A question of one token to an endpoint, which tells whether it accepts a credential."""
+
+    target: str
+    """The endpoint's path, with the request's query."""
+    bodies: Sequence[bytes]
+    """The question in each form that the endpoint may take."""
+    answer: re.Pattern[bytes]
+    """Matches an answer of the endpoint, but no error and no page."""
 
 
 ALWAYS = Trust("", math.inf)
@@ -199,44 +222,59 @@ class Callers:
             self._accepted.put(credential, at)
         return at
 
-    async def note(self, trust: Trust, status: int, *, shares: bool = True) -> None:
-        """Learns from the status of the upstream's answer to a request, and makes the deferred writes.
+    def note_refusal(self, trust: Trust, status: int, *, shares: bool = True) -> None:
+        """Learns from an upstream's status that it refuses a credential.
 
         With `shares`, the store learns it too, unlike for a request of which nothing may be stored.
         """
-        if trust is ALWAYS:
-            return
-        now = self.clock()
-        if is_success(status):
-            self._accepted.put(trust.credential, now)
-            if shares and now - (self._shared.get(trust.credential) or -math.inf) >= RENEWED:
-                self._share(trust.credential, now)
-            await trust.accept(now)
-        elif status in _REFUSALS and trust.accepted:
+        if status in _REFUSALS and trust is not ALWAYS and trust.accepted:
             trust.accepted_at = -math.inf
             self._accepted.put(trust.credential, -math.inf)
             if shares:
                 self._share(trust.credential, -math.inf)
 
-    async def prove(self, trust: Trust, headers: Headers) -> None:
-        """Makes sure that the upstream accepts a credential now, or did so lately, before stored text is shown.
+    def accept(self, trust: Trust, *, shares: bool = True) -> Sequence[Callable[[], Awaitable[object]]]:
+        """Learns that the upstream has accepted a credential; returns the writes that have waited for that."""
+        if trust is ALWAYS:
+            return ()
+        now = self.clock()
+        self._accepted.put(trust.credential, now)
+        if shares and now - (self._shared.get(trust.credential) or -math.inf) >= RENEWED:
+            self._share(trust.credential, now)
+        return trust.accept(now)
+
+    async def prove(self, trust: Trust, headers: Headers, ping: Ping) -> None:
+        """Makes sure that the upstream accepts a credential now, before stored text is shown.
 
         The upstream is asked for its list of models. A list that everybody may read proves nothing, unless there is no
-        credential to prove. Raises `CredentialRefused`, `CredentialUnproven` and `UpstreamUnavailable`.
+        credential to prove; then the endpoint is asked. Raises `CredentialRefused`, `CredentialUnproven`
+        and `UpstreamUnavailable`.
         """
-        if trust.accepted_at >= self.clock() - FRESH:
-            return
         credentials = [pair for pair in headers if pair[0] in self.credentials]
-        reply = await self.upstream.page("/models", credentials, _TIMEOUT, _MAX_BYTES)
+        listed = await self.upstream.page("/models", credentials, _TIMEOUT, _MAX_BYTES)
+        self._check(trust, listed)
+        if is_success(listed.status) and not credentials:
+            return
+        is_proof = is_success(listed.status) and await self._refuses_strangers()
+        if not is_proof:
+            await self._ask(trust, headers, ping)
+        self.accept(trust)
+
+    async def _refuses_strangers(self) -> bool:
+        return (await self.upstream.page("/models", [], _TIMEOUT, 0)).status in _REFUSALS
+
+    async def _ask(self, trust: Trust, headers: Headers, ping: Ping) -> None:
+        for body in ping.bodies:
+            reply = await self.upstream.ask(None, ping.target, headers, body, _TIMEOUT)
+            self._check(trust, reply)
+            if is_success(reply.status) and ping.answer.search(reply.body):
+                return
+        raise CredentialUnproven
+
+    def _check(self, trust: Trust, reply: JsonReply) -> None:
         if reply.status in _REFUSALS:
-            await self.note(trust, reply.status)
+            self.note_refusal(trust, reply.status)
             raise CredentialRefused(reply.status, reply.body)
-        if not is_success(reply.status):
-            raise CredentialUnproven
-        if credentials:
-            if (await self.upstream.page("/models", [], _TIMEOUT, 0)).status not in _REFUSALS:
-                raise CredentialUnproven
-            await self.note(trust, reply.status)
 
     def _unexpired(self, at: float | None) -> float:
         return at if at is not None and self.clock() - LIFE < at else -math.inf

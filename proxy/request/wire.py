@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 
 from proxy.controls import Controls
 from proxy.endpoints.endpoint import Endpoint, MalformedElement
+from proxy.endpoints.question import Question
 from proxy.errors import BadRequest
 from proxy.http.headers import Headers
 from proxy.knowledge.profiles import LessonScope
-from proxy.request.callers import ALWAYS, Trust
+from proxy.request.callers import ALWAYS, Ping, Trust
 from proxy.request.message_cache import IS_TEXT, Element, MessageCache, Span
 from proxy.request.scanning import (
     DEFAULT_BOUNDS,
@@ -150,6 +151,18 @@ class ClientRequest(NamedTuple):
     @property
     def target(self) -> bytes:
         return self.path or self.body.endpoint.path.encode()
+
+    async def prove(self) -> None:
+        """Makes sure that the caller may see what is stored; raises `ProxyError`.
+
+        If the upstream must be asked, it is asked a question of one token: nothing stored is sent before the answer.
+        """
+        if self.trust.may_see_stored:
+            return
+        endpoint, question = self.body.endpoint, Question(self.model, "", "ping", 1)
+        target = self.target.decode() + (f"?{self.query.decode()}" if self.query else "")
+        bodies = [endpoint.question(question, limit) for limit in endpoint.reply_limits]
+        await self.trust.prove(self.headers, Ping(target, bodies, endpoint.answer))
 
     @property
     def lesson_scope(self) -> LessonScope:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -27,12 +27,11 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.table import endpoint_at
-from proxy.errors import DEFECT, ProxyError, UpgradeRefused, UpstreamUnavailable
+from proxy.errors import DEFECT, CredentialUnproven, ProxyError, UpgradeRefused, UpstreamUnavailable
 from proxy.http.headers import ENCODING, encode_headers, first, is_success, to_upstream
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
 from proxy.reply.watching import WatchedReply, editor_for
-from proxy.request.callers import ALWAYS
 from proxy.request.wire import ClientRequest
 from proxy.services import Services
 from proxy.serving.keepalive import KeepAlive
@@ -177,11 +176,7 @@ class _OneRequest:
         if request.encoded_body and sent is request.body.data:
             sent, headers = request.encoded_body, [*headers, *request.encoding_headers]
         reply = await services.upstream.send(UpstreamRequest("POST", request.target, request.query, headers, sent))
-        try:
-            await services.callers.note(request.trust, reply.status, shares=not request.controls.no_store)
-        except BaseException:
-            await reply.close()
-            raise
+        services.callers.note_refusal(request.trust, reply.status, shares=not request.controls.no_store)
         if reply.status in REFUSED:
             # Noted here, because a refusal may never reach the client: a request after a search may be repeated.
             services.asking.lane.note_refusal(first(reply.headers, b"retry-after"))
@@ -209,9 +204,23 @@ class _OneRequest:
         return relay
 
     def _settle(self, exchange: Exchange, watched: WatchedReply) -> Awaitable[None] | None:
+        request = self.request
+        waiting: Sequence[Callable[[], Awaitable[object]]] = ()
+        if watched.is_answer:
+            waiting = self.services.callers.accept(request.trust, shares=not request.controls.no_store)
         storing = exchange.settle(watched)
+        if waiting:
+            storing = _made(waiting, storing)
         self.services.live.record(self.request.tenant, self.request.model, exchange.decision, exchange.usage)
         return storing
+
+
+async def _made(waiting: Iterable[Callable[[], Awaitable[object]]], storing: Awaitable[None] | None) -> None:
+    """Makes the writes that waited until the caller was accepted, and then the session's own."""
+    for write in waiting:
+        await write()
+    if storing is not None:
+        await storing
 
 
 def _own_reply(data: bytes | str, exchange: Exchange) -> Response:
@@ -238,16 +247,21 @@ class Counting(Placed):
             asked = await read_request(self.endpoint, arrival)
             arrival.scope[LINE].model = asked.model
             return await arrival.incoming.unless_gone(_counted(asked, arrival.services, arrival.incoming))
+        except CredentialUnproven:
+            # Nothing stored is counted for this caller: the upstream judges the request as it came.
+            body = asked.encoded_body or asked.body.data
+            return await pass_unread(arrival, Unread(Reason.CREDENTIAL_UNPROVEN, body))
         except Unread as unread:
             return await pass_unread(arrival, unread)
 
 
 async def _counted(asked: ClientRequest, services: Services, incoming: Incoming) -> ASGIApp:
     endpoint = asked.body.endpoint
-    # A dry run stores nothing and asks no model. The caller sees nothing of the view, so it need not prove who it is.
-    asked = asked._replace(controls=replace(asked.controls, dry_run=True), trust=ALWAYS)
-    exchange: Exchange = await services.exchanges.open(asked)
     path = asked.path or endpoint.count_path.encode()
+    # A dry run stores nothing and asks no model.
+    answering = asked.path.removesuffix(endpoint.count_path.removeprefix(endpoint.path).encode())
+    asked = asked._replace(controls=replace(asked.controls, dry_run=True), path=answering)
+    exchange: Exchange = await services.exchanges.open(asked)
     sent = UpstreamRequest("POST", path, asked.query, asked.headers, exchange.decision.body)
     reply = await services.upstream.send(sent)
     if reply.status not in _CANNOT_COUNT:

@@ -22,7 +22,7 @@ from proxy.browsers import Guard
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import DEFECT, ProxyError, ShuttingDown
 from proxy.http.headers import Headers
-from proxy.http.paths import Paths, read_path
+from proxy.http.paths import UNLISTED, Paths, read_path
 from proxy.http.server import Drain
 from proxy.http.sse import between_events
 from proxy.log import LINE, RequestLine
@@ -99,7 +99,7 @@ class Serving:
             return  # nothing of it is forwarded, and its parts hold ids of any form
         path, scope["raw_path"] = read_path(raw, scope["query_string"])
         scope["path"] = root + path
-        self._paths.check(scope["method"], path)
+        scope[UNLISTED] = self._paths.check(scope["method"], path)
 
 
 class _Reply:

@@ -25,6 +25,7 @@ from proxy.errors import BadRequest, BodyTooLarge
 from proxy.http.admission import Place
 from proxy.http.encodings import decode_body, decoder_for
 from proxy.http.headers import ENCODING, Headers, encoding_of, to_upstream
+from proxy.http.paths import UNLISTED
 from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner
@@ -172,7 +173,7 @@ class Placed(ABC):
         """Serves one request; raises `ProxyError` if it is refused before it was read."""
         services: Services = scope["app"].state.services
         client = scope.get("client")
-        owner = services.tenants.owner(scope["headers"], client[0] if client else None)
+        owner = services.tenants.owner(scope["headers"], client[0] if client else None, scope.get(UNLISTED, ""))
         place = await services.admission.enter(owner.tenant)
         try:
             await self.serve(Arrival(scope, receive, send, services, owner, place, Incoming(receive)))

@@ -126,6 +126,11 @@ class Recognised(NamedTuple):
     def is_derived(self) -> bool:
         return self.identity.id is None
 
+    @property
+    def knows_stored(self) -> bool:
+        """Whether anything here comes from the store."""
+        return self.session is not None or bool(self.condensations)
+
 
 def new_derived_id() -> str:
     return "d" + secrets.token_hex(8)

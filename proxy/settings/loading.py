@@ -103,6 +103,14 @@ class Settings(BaseSettings):
             raise ValidationError.from_exception_data("options", problems)
         return value
 
+    @property
+    def operator_keys(self) -> list[str]:
+        """The names of the settings that hold keys of the operator which are used for clients' calls."""
+        holders: dict[str, Any] = {"upstream": self.upstream, "summarizer": self.summarizer, "judge": self.judge}
+        for i, entry in enumerate(self.models):
+            holders |= {f"models[{i}].summarizer": entry.summarizer, f"models[{i}].judge": entry.judge}
+        return [f"{name}.api_key" for name, holder in holders.items() if holder and holder.api_key]
+
     def for_model(self, model: str) -> ModelSettings | None:
         return next((entry for entry in self.models if fnmatchcase(model, entry.match)), None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pytest
 
 from proxy.request.callers import FRESH, LIFE
 from tests.support import replies, wire
+from tests.support.messages_upstream import StrictMessages
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
@@ -192,10 +194,26 @@ def test_a_credential_is_proven_again_after_some_minutes(preview: list[tuple[str
 
 
 @previews
-def test_a_list_of_models_that_everybody_may_read_proves_nothing(preview: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_where_everybody_may_list_models_the_endpoint_is_asked(preview: list[tuple[str, str]], is_known: bool) -> None:
     doorman, clock = Doorman("sk-first", public_models=True), Clock()
     with remembering(doorman, clock) as stage:
-        doorman.known.clear()
+        if not is_known:
+            doorman.known.clear()
+        clock.now += FRESH + 1
+        answer = stage.post(body_of(MORE), preview)
+        assert answer.status == (200 if is_known else 401)
+        assert (b"4711" in answer.body) is (is_known and preview == PREVIEWS["append"])
+        ping = stage.upstream.journal.to()[-1]
+        assert b"4711" not in ping.body
+        assert ping.json()["max_completion_tokens"] == 1
+
+
+@previews
+def test_a_page_is_no_proof_of_a_credential(preview: list[tuple[str, str]]) -> None:
+    clock = Clock()
+    with remembering(Doorman("sk-first"), clock) as stage:
+        stage.upstream.answer(lambda _: replies.raw(b"<html>Welcome</html>", "text/html"))
         clock.now += FRESH + 1
         answer = stage.post(body_of(MORE), preview)
         assert (answer.status, answer.json()["error"]["code"]) == (403, "credential_unproven")
@@ -218,3 +236,93 @@ def test_where_callers_have_no_credential_an_open_upstream_is_enough() -> None:
         shown = wire.request(stage.proxy.url, "POST", CHAT, body_of(MORE), [*given, *asked(dry_run="true")])
         assert shown.status == 200
         assert b"4711" not in shown.body
+
+
+# -- what proves a credential ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "page",
+    [replies.raw(b"<html>Welcome</html>", "text/html"), replies.raw(b'{"status": "ok"}', "application/json")],
+    ids=["page", "health check"],
+)
+def test_an_answer_that_is_not_the_endpoints_accepts_nobody(page: Reply, tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    with lending(Doorman(), store={"url": f"sqlite:///{path}"}) as (stage, summarizer):
+        stage.upstream.answer(lambda _: page)
+        for _ in range(3):
+            assert stage.post(body_of(chat(12)), FORCED).status == 200
+        stage.proxy.quiet()
+        assert len(summarizer.journal.to()) == 0
+        assert stored(path) == EMPTY
+
+
+class Neighbour(Doorman):
+    """The same upstream beside a neighbour that answers anybody."""
+
+    def __call__(self, exchange: Exchange) -> Reply | None:
+        return replies.completion("Hello.") if exchange.path.startswith("/public/") else super().__call__(exchange)
+
+
+def test_a_prefix_that_answers_anybody_opens_only_itself() -> None:
+    doorman, clock = Neighbour("sk-first"), Clock()
+    with remembering(doorman, clock) as stage:
+        doorman.known.clear()
+        clock.now += FRESH + 1
+        headers = [*wire.JSON, ("authorization", "Bearer sk-first")]
+        for path in ("/public/chat/completions", "/public/v1/chat/completions"):
+            assert wire.request(stage.proxy.url, "POST", path, body_of(MORE), headers).status == 200
+            for preview in PREVIEWS.values():
+                shown = wire.request(stage.proxy.url, "POST", path, body_of(MORE), [*headers, *preview])
+                assert (shown.status, b"4711" in shown.body) == (200, False)
+            sent = wire.request(stage.proxy.url, "POST", path, body_of(MORE), [*headers, *APPENDED])
+            assert sent.status == 200
+        assert not any(b"4711" in each.body for each in stage.upstream.journal if "public" in each.path)
+        for preview in PREVIEWS.values():
+            assert stage.post(body_of(MORE), preview).status == 401
+
+
+def test_no_prefix_is_served_where_a_key_of_the_operator_asks_models() -> None:
+    with lending(Neighbour("sk-first")) as (stage, summarizer):
+        refused = wire.request(stage.proxy.url, "POST", "/public/chat/completions", body_of(chat(12)), wire.JSON)
+        assert (refused.status, refused.json()["error"]["code"]) == (403, "path_not_allowed")
+        assert len(stage.upstream.journal) == len(summarizer.journal) == 0
+
+
+def test_a_refused_reply_tells_nothing_of_the_stored_conversation() -> None:
+    doorman = Doorman("sk-first")
+    with guarded(doorman) as stage:
+        stage.ask(chat(12), FORCED + asked(session="s"))
+        doorman.known.clear()
+        for headers in (asked(session="s"), APPENDED, asked(session="other")):
+            answer = stage.post(body_of(chat(12)), headers)
+            assert answer.status == 401
+            told = {name for name, _ in answer.headers if name.lower().startswith("x-condenser-")}
+            assert told <= {"x-condenser-request-id", "x-condenser-protocol"} or headers == asked(session="other")
+
+
+def test_a_header_for_this_hop_only_is_no_credential() -> None:
+    with guarded(Doorman("sk-first")) as stage:
+        headers = [*wire.JSON, ("authorization", "Bearer sk-first"), ("connection", "close, Authorization")]
+        answer = wire.request(stage.proxy.url, "POST", CHAT, body_of(MORE), headers)
+        assert (answer.status, answer.json()["error"]["param"]) == (400, "Connection")
+
+
+def test_counts_of_a_stored_conversation_need_an_accepted_credential() -> None:
+    clock, known = Clock(), {"sk-first"}
+
+    def judge(exchange: Exchange) -> Reply | None:
+        return None if exchange.header("x-api-key") in known else replies.error(401, "invalid x-api-key")
+
+    with StrictMessages() as upstream, proxying(upstream.url, window=WINDOW, clock=clock) as proxy:
+        upstream.answer(judge)
+        headers = [*wire.JSON, ("x-api-key", "sk-first"), ("anthropic-version", "2023-06-01"), *APPENDED]
+        body = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "4711"}]}).encode()
+        assert wire.request(proxy.url, "POST", "/v1/messages", body, headers).status == 200
+        counted = wire.request(proxy.url, "POST", "/v1/messages/count_tokens", body, headers)
+        assert (counted.status, counted.header("x-condenser-session")) == (200, "s")
+        known.clear()
+        clock.now += FRESH + 1
+        refused = wire.request(proxy.url, "POST", "/v1/messages/count_tokens", body, headers)
+        assert refused.status == 401
+        assert not {name for name, _ in refused.headers} & {"x-condenser-tokens-before", "x-condenser-head"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.commands.serve import gives_the_key_away, keys_of
+from proxy.commands.serve import gives_the_key_away
 from proxy.settings import Settings
 
 WITH_KEY = {"base_url": "http://127.0.0.1:1/v1", "api_key": "sk-operator"}
@@ -36,7 +36,7 @@ def test_an_operators_key_beyond_loopback_is_refused(host: str) -> None:
 def test_every_key_of_the_settings_is_the_operators(given: dict[str, Any], named: str) -> None:
     built = settings(host="0.0.0.0", **{"upstream": {"base_url": "http://127.0.0.1:1/v1"}, **given})
     assert gives_the_key_away(built)
-    assert keys_of(built) == [named]
+    assert built.operator_keys == [named]
 
 
 WAYS_OUT = [

@@ -79,7 +79,7 @@ def test_a_query_that_is_not_utf8_is_refused() -> None:
 
 
 def paths(*prefixes: str, allowed: tuple[str, ...] | None = None, own_key: bool = True) -> Paths:
-    return Paths(prefixes, allowed, ENDINGS, own_key=own_key)
+    return Paths(prefixes, allowed, ENDINGS, ["upstream.api_key"] if own_key else [])
 
 
 def is_allowed(served: Paths, method: str, path: str) -> bool:
