@@ -58,7 +58,7 @@ FLOORS = (
     "proxy/__main__.py",
 )  # fmt: skip
 
-MEDIAN_LINES, MAX_LINES, MAX_LINES_OF_A_FILE = 12, 60, 400
+MEDIAN_LINES, MAX_LINES, MAX_LINES_OF_A_FILE = 12, 60, 600
 
 
 @cache
