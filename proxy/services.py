@@ -21,6 +21,7 @@ from proxy.condensing.making import Maker
 from proxy.condensing.policy import Policies
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.recall import Injector, Recall
+from proxy.condensing.refusals import Refusals
 from proxy.condensing.restoring import Restorer
 from proxy.condensing.running import PipelineRunner
 from proxy.condensing.searching import Searcher
@@ -173,7 +174,8 @@ class Services:
         decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout, settings.cost.cache_lifetime)
         report = self.telemetry.record_overflow
         pause = lambda: asyncio.sleep(random.uniform(*POOL_WAIT))  # noqa: E731, S311
-        return Exchanges(intake, decider, knowledge, self.policies, searcher, settings.usage_probe, report, pause)
+        refusals = Refusals(knowledge, self.policies, keeper, decider.smaller)
+        return Exchanges(intake, decider, knowledge, refusals, searcher, settings.usage_probe, report, pause)
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ from proxy.condensing.decision import Decision
 from proxy.errors import HistoryUnavailable, UpstreamUnavailable
 from proxy.knowledge.learned_windows import SizeRefused
 from proxy.overflow import Refusal
+from proxy.overflow.wording import MIN_WINDOW
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.request.wire import Body
 from proxy.searching.rounds import HiddenRounds, ToolState, offer_members
@@ -212,6 +213,17 @@ def written(decision: Decision, context: RequestContext, *, probe: bool) -> Deci
 
 
 # -- what follows a refusal ---------------------------------------------------------------------------
+
+
+def may_be_refused(attempt: Attempt) -> bool:
+    """Whether an attempt may be refused for its length, and another one may then follow.
+
+    That is so from half of what is known to fit; if nothing is known, from the least window.
+    """
+    decision, budget = attempt.decision, attempt.decision.policy.budget
+    if attempt.rewritable is None or attempt.is_last:
+        return False
+    return decision.expected_tokens >= (budget.unscaled.usable // 2 if budget is not None else MIN_WINDOW)
 
 
 class RefusedRequest(NamedTuple):

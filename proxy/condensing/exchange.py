@@ -30,12 +30,11 @@ from time import perf_counter
 from proxy.condensing import account
 from proxy.condensing.attempt import (
     Attempt,
-    RefusedRequest,
     attempt_of,
     degraded,
+    may_be_refused,
     original_of,
     replace_refused,
-    retry_budget,
     size_after_passing,
     written,
 )
@@ -44,9 +43,9 @@ from proxy.condensing.deciding import Decider
 from proxy.condensing.decision import Decision, last_resort
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.policy import Policies
 from proxy.condensing.reasoning import rule_of, with_other_reasoning
 from proxy.condensing.recall import with_standing_block
+from proxy.condensing.refusals import Refusals
 from proxy.condensing.searching import Searcher, is_about_tools
 from proxy.endpoints.replies import Items, Usage
 from proxy.errors import HistoryUnavailable, ProxyError
@@ -83,7 +82,7 @@ class Exchanges:
     intake: Intake
     decider: Decider
     knowledge: Knowledge
-    policies: Policies
+    refusals: Refusals
     searcher: Searcher
     usage_probe: bool
     """Whether streams are asked for a usage that the client did not ask for."""
@@ -215,20 +214,8 @@ class Exchange:
         elif answer.refusal is not None and answer.refusal.kind is not RefusedPart.OUTPUT:
             self._parts.report(self.decision, "passed")
         if answer.refusal is not None:
-            await self._keep_size()
+            await self._parts.refusals.keep(self._attempt)
         return answer.reply
-
-    async def _keep_size(self) -> None:
-        """Keeps the size that was refused, although the request failed."""
-        context = self._attempt.context
-        size = context.size_refused if context is not None else None
-        if context is None or size is None:
-            return
-        if context.recognised.session is None:
-            self._parts.knowledge.keep_size(context, size)
-        elif context.may_store:
-            keeper = self._parts.decider.keeper
-            await keeper.amend(context.recognised, lambda session: session._replace(size_refused=size), creates=False)
 
     async def _send_once(self, send_body: SendBody) -> OpenedReply:
         """Sends the attempt, and opens the reply if it may be a refusal; raises `UpstreamUnavailable`."""
@@ -241,7 +228,7 @@ class Exchange:
         is_ours = attempt.rounds is not None or view.is_changed or view.transcript.is_signed or decision.probed
         answer = OpenedReply(reply)
         if is_long or (is_ours and is_error):
-            answer = await open_reply(self.request.body.endpoint, reply)
+            answer = await open_reply(self.request.body.endpoint, reply, holds=may_be_refused(attempt))
         self.timing.upstream += (perf_counter() - started) * 1000
         return answer
 
@@ -309,25 +296,12 @@ class Exchange:
 
     async def _smaller(self, refusal: Refusal) -> Attempt | None:
         """Learns from a refusal for length, and makes a smaller view once."""
-        parts, attempt, decision = self._parts, self._attempt, self._attempt.decision
-        window = parts.knowledge.window_after(refusal, decision, self.request)
-        context, started, reply_limit = attempt.rewritable, perf_counter(), self.request.body.envelope.reply_limit
-        if context is None:
-            return None
-        size = parts.knowledge.size_after(refusal, decision, context, parts.policies.usable)
-        context = context._replace(size_refused=size)
-        self._attempt = attempt._replace(context=context)
-        scope, most = self.request.lesson_scope, size and size.tokens
-        policy = parts.policies.refused(decision.policy, window, most, scope, reply_limit)
-        if attempt.is_last or policy.budget is None:
-            return None
-        reply_tokens = refusal.reply_tokens or reply_limit or 0
-        sent = RefusedRequest(decision.tokens_after, decision.expected_tokens, reply_tokens)
-        context = context._replace(policy=policy.scaled(context.calibrated.scale), is_spared=False)
-        left = max(parts.decider.timeout - self.timing.condense / 1000, 0.0)
-        smaller = await parts.decider.smaller(decision, context, retry_budget(policy.budget, refusal, sent), left)
+        started, refusals = perf_counter(), self._parts.refusals
+        self._attempt, policy = refusals.taught(self._attempt, refusal, self.request)
+        left = max(self._parts.decider.timeout - self.timing.condense / 1000, 0.0)
+        smaller = await refusals.smaller(self._attempt, policy, refusal, left)
         self.timing.condense += (perf_counter() - started) * 1000
-        return None if smaller is None else parts.attempt(smaller, context)._replace(is_last=True)
+        return None if smaller is None else self._parts.attempt(*smaller)._replace(is_last=True)
 
     # -- settle --------------------------------------------------------------------------------------
 
@@ -347,6 +321,11 @@ class Exchange:
         decision, context, rounds = self._attempt.decision, self._attempt.context, self._attempt.rounds
         if self.stores and decision.session_source == DERIVED:
             self._ending = watched.ending()
+        refused = self._parts.refusals.learn_late(self._attempt, watched, self.request)
+        if refused is not None:
+            self._attempt = refused
+            self._parts.report(decision, "passed")
+            return
         # The view did not have the results of searches: only the usage of the first round is that of the view.
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
         if context is not None and context.size_refused is not None and self._attempt.update is None:

@@ -18,6 +18,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from proxy.http.sse import EventReader
+from proxy.overflow import read_body
 from proxy.values import count_at, json_or_none, word_at
 
 ENDING_LENGTH = 64  # characters
@@ -225,3 +226,35 @@ def _text_within(event: bytes, before: bytes, after: bytes) -> str | None:
     except (ValueError, RecursionError):
         return None
     return text if isinstance(text, str) and end == len(literal) else None
+
+
+# -- a window that was exceeded -----------------------------------------------------------------------------
+
+_RAN_OUT = re.compile(rb'"(?:finish_reason|stop_reason|reason)"\s*:\s*"model_context_window_exceeded"')
+_UNSAID = frozenset(("reasoning", "instructions", "tools", "metadata", "input"))
+"""Types and members of a reply that are not what the model says."""
+
+
+def ran_out(body: bytes) -> bool:
+    """Whether a reply, or an event of one, ends because the window was exceeded."""
+    return _RAN_OUT.search(body) is not None
+
+
+def ran_out_empty(body: bytes) -> bool:
+    """Whether it does so without a word, although that is not an error."""
+    return ran_out(body) and not _says_anything(read_body(body).document)
+
+
+def _says_anything(value: Any) -> bool:
+    """Whether a reply or an event has text or calls of the model."""
+    match value:
+        case Mapping():
+            kind = str(value.get("type"))
+            if kind.endswith(("_call", "tool_use")) or value.get("tool_calls") or value.get("function_call"):
+                return True
+            said = (inner for key, inner in value.items() if key not in _UNSAID and kind not in _UNSAID)
+            texts = (value.get(key) for key in ("content", "text", "refusal") if kind not in _UNSAID)
+            return any(isinstance(text, str) and text for text in texts) or any(map(_says_anything, said))
+        case list():
+            return any(map(_says_anything, value))
+    return False

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 from proxy.overflow.wording import RefusedPart, numbers_in, refused_part
 from proxy.values import json_or_none
 
-__all__ = ["Refusal", "RefusedPart", "is_error_body", "recognise"]
+__all__ = ["Refusal", "RefusedPart", "is_error_body", "read_body", "recognise"]
 
 # These statuses are about the credential, the rate or the model, never about the length of the prompt.
 _NEVER = frozenset({401, 402, 403, 404, 405, 408, 409, 410, 429})

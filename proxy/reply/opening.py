@@ -1,11 +1,11 @@
 """Inspects the beginning of a reply before any byte of it goes to the client, to recognise a refused prompt.
 
 An upstream refuses a prompt for its length with an error status, with an error body under a good status, or with an
-error as the first event of a stream. If the prompt may be refused, the beginning of the reply is held back until the
-whole error body or the first event is there. It is held for a bounded time and up to a bounded size, and then passed on
-byte for byte. Many servers begin a stream with an event that only gives the role of the speaker, before they have
-looked at the prompt. After such a greeting the next event is waited for too, but only for a moment, because a client
-takes the greeting as the sign that its answer is being written.
+error as an event of a stream; some answer with an empty reply whose reason is the length. The beginning of the reply
+is held back, up to a bounded size, until the whole error body or the first event is there, and then passed on byte for
+byte. Many servers begin a stream with greetings, such as an event that only gives the role of the speaker, before they
+have looked at the prompt. If the prompt is so long that it may be refused, greetings and comments are held back too,
+however long the next event takes: once they have left, nothing can be mended. Otherwise they pass at once.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from http import HTTPStatus
 from typing import NamedTuple
 
 from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.replies import ran_out_empty
 from proxy.errors import UpstreamUnavailable
 from proxy.http.encodings import decoded
 from proxy.http.headers import is_event_stream
-from proxy.overflow import Refusal, is_error_body, recognise
+from proxy.overflow import Refusal, RefusedPart, is_error_body, recognise
 from proxy.upstream import UpstreamReply
 from proxy.values import json_or_none
 
 MAX_HELD = 256 * 1024  # bytes
 MAX_SECONDS = 10.0  # seconds
-GREETING_HELD = 0.25  # seconds
 _EVENT = re.compile(rb"(?:(?:(?::|event:)[^\r\n]*)?(?>\r\n|\r|\n))*data:(?P<data>[^\r\n]*)(?>\r\n|\r|\n){2}")
 """The next event of a stream, if it is one line of data, with its name and the comments before it."""
 _ERROR = b'"error"'
 _FIRST = 2048
 """Bytes at the beginning of a reply in one piece that tell whether it is an error."""
+_EMPTY = 64 * 1024
+"""The most bytes of a reply in one piece that has no text."""
 
 
 class BufferedReply:
@@ -65,31 +67,30 @@ class BufferedReply:
             await asyncio.gather(self._next, return_exceptions=True)
         await self._reply.close()
 
-    async def read_beginning(self) -> bytes | None:
+    async def read_beginning(self, *, holds: bool) -> bytes | None:
         """Reads and decodes enough of the body to tell whether it is a refusal; None if it cannot be decoded.
 
-        The greeting of a stream is left out. Less is read if the body ends or breaks off, or at the bounds of time
-        and size.
+        The greeting of a stream is left out. Less is read if the body ends or breaks off, at the bound of size, and
+        unless it `holds` at the bound of time or after the greeting.
         """
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + MAX_SECONDS
+        deadline = None if holds else asyncio.get_running_loop().time() + MAX_SECONDS
         while (body := decoded(b"".join(self._held), self.headers)) is not None:
             greeted = self._greeting(body) if self._is_stream else 0
             rest = body[greeted:]
-            if greeted:
-                deadline = min(deadline, clock() + GREETING_HELD)
-            is_enough = self._is_enough(rest) or sum(map(len, self._held)) >= MAX_HELD
+            is_enough = self._is_enough(rest, holds=holds) or sum(map(len, self._held)) >= MAX_HELD
+            is_enough = is_enough or (greeted > 0 and not holds)
             if is_enough or not await self._hold_one_more(deadline):
                 return rest
         return None
 
-    async def _hold_one_more(self, deadline: float) -> bool:
+    async def _hold_one_more(self, deadline: float | None) -> bool:
         """Reads one more chunk until `deadline`, a time of the loop's clock; returns whether there was one."""
         if self._next is None:
             self._next = asyncio.ensure_future(_next_chunk(self._chunks))
             await asyncio.sleep(0)  # the task's first step returns bytes that came in with the head
         if not self._next.done():
-            await asyncio.wait({self._next}, timeout=max(deadline - asyncio.get_running_loop().time(), 0))
+            left = None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0)
+            await asyncio.wait({self._next}, timeout=left)
         if not self._next.done() or isinstance(self._next.exception(), UpstreamUnavailable):
             return False  # awaiting the task in `chunks` raises it again, for the relay
         chunk = self._next.result()
@@ -106,7 +107,7 @@ class BufferedReply:
             at = event.end()
         return at
 
-    def _is_enough(self, body: bytes) -> bool:
+    def _is_enough(self, body: bytes, *, holds: bool) -> bool:
         """Whether a beginning is enough to recognise a refusal; with an error status the whole body is needed."""
         if self.status >= HTTPStatus.BAD_REQUEST or not self._held:
             return False
@@ -114,6 +115,8 @@ class BufferedReply:
             # A complete event with data; comments that keep a connection alive do not count.
             complete = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").rpartition(b"\n\n")[0]
             return any(line.startswith(b"data:") for line in complete.split(b"\n"))
+        if holds and len(body) <= _EMPTY:
+            return False  # an empty reply says at its end why
         return _ERROR not in body[:_FIRST] or self._endpoint.answer.search(body, 0, _FIRST) is not None
 
 
@@ -128,18 +131,21 @@ class OpenedReply(NamedTuple):
     """The inspected body or event if it is an error, whatever the status; else empty."""
 
 
-async def open_reply(endpoint: Endpoint, reply: UpstreamReply) -> OpenedReply:
-    """Inspects the beginning of a reply; closes the reply if that is cancelled or fails."""
+async def open_reply(endpoint: Endpoint, reply: UpstreamReply, *, holds: bool) -> OpenedReply:
+    """Inspects the beginning of a reply, which `holds` greetings back; closes it if that is cancelled or fails."""
     buffered = BufferedReply(endpoint, reply)
     try:
-        body = await buffered.read_beginning()
+        body = await buffered.read_beginning(holds=holds)
     except BaseException:
         await buffered.close()
         raise
     if body is None:
         return OpenedReply(buffered)
     is_error = reply.status >= HTTPStatus.BAD_REQUEST or is_error_body(body, answer=endpoint.answer)
-    return OpenedReply(buffered, recognise(reply.status, body, answer=endpoint.answer), body if is_error else b"")
+    refusal = recognise(reply.status, body, answer=endpoint.answer)
+    if not is_error and ran_out_empty(body):
+        refusal = Refusal(RefusedPart.INPUT)
+    return OpenedReply(buffered, refusal, body if is_error else b"")
 
 
 async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:

@@ -18,15 +18,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.replies import Capture, Items, Usage, ending_in, usage_in, with_prompt_tokens
+from proxy.endpoints.replies import Capture, Items, Usage, ending_in, ran_out, usage_in, with_prompt_tokens
 from proxy.http.encodings import Decoder, NotDecodable, decoder_for
 from proxy.http.headers import Headers, encoding_of, is_event_stream
 from proxy.http.sse import EventEditor, EventReader, LineSplitter
+from proxy.overflow import Refusal, recognise
 from proxy.values import json_or_none
 
 MAX_HELD = 16 * 1024 * 1024
 """The longest reply in bytes that is stored; one that must be settled and comes in one piece is held back as long."""
 HEAD, TAIL = 4 * 1024, 64 * 1024  # bytes
+MAX_ERROR, NEWEST = 16 * 1024, 4
+"""Bytes, and events, at the end of a reply in which an error or the reason for its end is looked for."""
+OK = 200
 
 _KEY = b'"usage"'
 _USAGE = re.compile(r'"usage"\s*:\s*(?=\{)')
@@ -91,6 +95,17 @@ class WatchedReply:
         """The digest of the end of the reply's text; "" if its last bytes do not show it."""
         tail = b"".join(self._tail)
         return ending_in(tail, self._endpoint.text_places, is_complete=self._kept == self._size)
+
+    def refusal(self) -> Refusal | None:
+        """What an error at the end of a reply under a good status tells of the prompt's length; None if none does."""
+        ends = b"".join(self._tail)[-MAX_ERROR:].replace(b"\r\n", b"\n").split(b"\n\n")[-NEWEST:]
+        found = (recognise(OK, event, answer=self._endpoint.answer) for event in ends if b"error" in event)
+        return next((refusal for refusal in found if refusal is not None), None)
+
+    @property
+    def ran_out(self) -> bool:
+        """Whether the reply ended because the window was exceeded."""
+        return ran_out(b"".join(self._tail)[-MAX_ERROR:])
 
     def usage(self) -> Usage | None:
         """The last usage in the reply, or None."""

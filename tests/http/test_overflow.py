@@ -275,3 +275,74 @@ def test_every_turn_of_a_long_conversation_gets_its_reply_whatever_the_window(wi
         for rounds in range(1, 240, step if step > 1 else 12):
             stage.ask(whole[: 2 + 2 * rounds], asked(session="s"))
             assert count(stage.forwarded[-1].json()) <= window
+
+
+POOL = replies.json_reply(
+    {"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}}, status=500
+)
+STATES = replies.json_reply(
+    {"object": "list", "data": [{"id": MODEL, "meta": {"n_ctx": 4_096}, "owned_by": "llamacpp"}]}
+)
+
+
+@contextmanager
+def pooled(*refusals: Reply, states: bool = True) -> Iterator[Stage]:
+    """A llama.cpp server that states its window, and finds its cache full for so many requests."""
+    with staged(window=None, upstream={"discover": states}) as stage:
+        left = list(refusals)
+
+        def answer(exchange: Exchange) -> Reply | None:
+            if exchange.path == "/v1/models":
+                return STATES
+            return left.pop(0) if exchange.path == CHAT and len(exchange.json()["messages"]) > 4 and left else None
+
+        stage.upstream.answer(answer)
+        stage.ask(chat(1))
+        stage.proxy.quiet()
+        assert stage.ask(chat(1)).header("x-condenser-window") == ("4096" if states else "unknown")
+        stage.forget()
+        yield stage
+
+
+def test_a_full_cache_pool_is_asked_the_same_once_more_and_teaches_nothing() -> None:
+    in_stream = replies.stream(
+        replies.sse({"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}})
+    )
+    for refusal, members in ((POOL, {}), (in_stream, {"stream": True})):
+        with pooled(refusal) as stage:
+            answer = stage.ask(chat(8), asked(session="s"), **members)
+            assert answer.header("x-condenser-action") == "passed"
+            assert [each.body for each in stage.forwarded[-2:]] == [stage.sent[-1]] * 2
+            assert stage.ask(chat(9), asked(session="s")).header("x-condenser-window") == "4096"
+            assert stage.last_view == chat(9)
+
+
+def test_a_cache_pool_that_stays_full_is_passed_on_and_so_is_one_of_an_unknown_window() -> None:
+    with pooled(POOL, POOL) as stage:
+        answer = stage.post(body_of(chat(8)))
+        assert (answer.status, answer.body) == (500, POOL.steps[0])
+    with pooled(POOL, states=False) as stage:
+        answer = stage.post(body_of(chat(8)))
+        assert (answer.status, answer.body, len(stage.forwarded)) == (500, POOL.steps[0], 1)
+        assert stage.ask(chat(8)).header("x-condenser-action") == "passed"
+
+
+@pytest.mark.parametrize("states", [True, False])
+def test_an_overflow_after_content_is_passed_on_and_learned(*, states: bool) -> None:
+    error = cast("bytes", as_an_event(9_000).steps[1])
+    if not states:
+        error = replies.stream_error("Please reduce the length of the messages.", "context_length_exceeded")
+    gate = Signal("the error")
+    with staged(window=None, strategy="recent") as stage:
+        stage.upstream.reply(replies.stream(*replies.text_chunks("one two")[:2], gate, error))
+        body, own = body_of(chat(40), stream=True), [("Authorization", f"Bearer {stage.key}"), *asked(session="s")]
+        with wire.opened(stage.proxy.url, "POST", CHAT, body, [*wire.JSON, *own]) as response:
+            while b"one " not in (line := response.readline()):
+                assert line
+            gate.set()
+            assert error in response.read()
+        stage.proxy.served()
+        assert len(stage.forwarded) == 1
+        again = stage.ask(chat(41), asked(session="s"))
+        assert (len(stage.forwarded), again.header("x-condenser-action")) == (2, "condensed")
+        assert again.header("x-condenser-window") == (str(WINDOW) if states else "unknown")

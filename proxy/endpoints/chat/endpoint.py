@@ -67,9 +67,10 @@ class ChatEndpoint(Endpoint):
     # -- replies
 
     def is_greeting(self, event: object) -> bool:
-        """Whether the choices of a chunk have a role and nothing else."""
-        choices = list_at(event, "choices")
-        return bool(choices) and all(map(_gives_only_role, choices))
+        """Whether the choices of a chunk have a role at most."""
+        if not isinstance(event, Mapping) or event.get("error") or not isinstance(event.get("choices"), list):
+            return False
+        return all(map(_gives_only_role, event["choices"]))
 
     def is_usage_alone(self, event: object) -> bool:
         """Whether a chunk has a usage and no choices, like the one that `include_usage` asks for."""
@@ -139,7 +140,7 @@ class ChatEndpoint(Endpoint):
 
 def _gives_only_role(choice: object) -> bool:
     delta = choice.get("delta") if isinstance(choice, Mapping) and choice.get("finish_reason") is None else None
-    return isinstance(delta, Mapping) and [key for key, value in delta.items() if value] == ["role"]
+    return isinstance(delta, Mapping) and {key for key, value in delta.items() if value} <= {"role"}
 
 
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")

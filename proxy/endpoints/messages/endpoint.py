@@ -61,7 +61,7 @@ class MessagesEndpoint(Endpoint):
     reply_limits = ("max_tokens",)
     key_header = (b"x-api-key", b"")
     answer = ANSWER
-    greetings = ("message_start", "ping")
+    greetings = ("message_start", "ping", "content_block_stop")  # a block that ends here was empty
     last_event = re.compile(rb"message_stop")
     text_places = TEXT_PLACES
     stream_capture = MessagesCapture
@@ -118,6 +118,12 @@ class MessagesEndpoint(Endpoint):
         return any(name == _SESSION or (name == b"user-agent" and b"claude-c" in value) for name, value in headers)
 
     # -- replies
+
+    def is_greeting(self, event: object) -> bool:
+        """Whether an event says nothing yet, also if it begins a text that has no words."""
+        block = object_at(event, "content_block")
+        begins_text = word_at(event, "type") == "content_block_start" and word_at(block, "type") == "text"
+        return (begins_text and not word_at(block, "text")) or super().is_greeting(event)
 
     def items_in(self, document: Any) -> Items:
         return items_in(document)

@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
+from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.overflow import Refusal
@@ -52,7 +55,7 @@ async def all_of(reply: UpstreamReply) -> bytes:
 
 
 async def inspected(reply: Scripted) -> tuple[bytes, Refusal | None]:
-    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply)
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply, holds=False)
     return await all_of(answer), refusal
 
 
@@ -67,7 +70,7 @@ async def test_an_error_under_a_good_status_is_read_to_its_end_and_a_reply_is_no
     _, refusal = await inspected(Scripted([REFUSES[:30], REFUSES[30:]]))
     assert refusal is not None
     reply = Scripted([b'{"id":"1","choices":[{"message":{"content":"an ', b'\\"error\\""}}]}'])
-    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply)
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply, holds=False)
     assert (refusal, reply.given) == (None, 1)
     assert b"an " in await all_of(answer)
 
@@ -86,15 +89,15 @@ async def test_a_stream_is_held_until_its_first_event(size: int) -> None:
     "body", [b'{"error":{"message":"it died"}}', b'{"detail":"it died"}', b'{"base_resp":{"status_code":1013}}']
 )
 async def test_an_error_under_a_good_status_is_told_from_a_reply(body: bytes) -> None:
-    assert (await open_reply(CHAT_ENDPOINT, Scripted([body]))).error == body
+    assert (await open_reply(CHAT_ENDPOINT, Scripted([body]), holds=False)).error == body
     said = b'{"choices":[{"message":{"content":"no \\"error\\""}}]}'
-    assert (await open_reply(CHAT_ENDPOINT, Scripted([said]))).error == b""
+    assert (await open_reply(CHAT_ENDPOINT, Scripted([said]), holds=False)).error == b""
 
 
 async def test_a_stream_that_begins_well_is_not_held_any_longer() -> None:
     gate = asyncio.Event()
     first, rest = b'data: {"choices":[{"delta":{}}]}\n\n', b"data: [DONE]\n\n"
-    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, Scripted([first, gate, rest], 200, EVENTS))
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, Scripted([first, gate, rest], 200, EVENTS), holds=False)
     assert refusal is None
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == first
@@ -111,16 +114,16 @@ TEXT = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
 async def test_a_refusal_after_a_greeting_is_recognised(end: bytes, size: int) -> None:
     stream = (b": wait\n\n" + GREETING + b"data: " + REFUSES + b"\n\n").replace(b"\n", end)
     reply = Scripted([stream[at : at + size] for at in range(0, len(stream), size)], 200, EVENTS)
-    answer, refusal, error = await open_reply(CHAT_ENDPOINT, reply)
+    answer, refusal, error = await open_reply(CHAT_ENDPOINT, reply, holds=True)
     assert await all_of(answer) == stream
     assert refusal is not None
     assert refusal.window == 4_096
     assert REFUSES in error
 
 
-async def test_a_greeting_is_not_held_for_long() -> None:
+async def test_a_greeting_passes_at_once_unless_it_is_held() -> None:
     gate = asyncio.Event()
-    answer, refusal, error = await open_reply(CHAT_ENDPOINT, Scripted([GREETING, gate, TEXT], 200, EVENTS))
+    answer, refusal, error = await open_reply(CHAT_ENDPOINT, Scripted([GREETING, gate, TEXT], 200, EVENTS), holds=False)
     assert (refusal, error) == (None, b"")
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == GREETING
@@ -129,21 +132,23 @@ async def test_a_greeting_is_not_held_for_long() -> None:
 
 
 async def test_a_stream_that_continues_after_a_greeting_is_no_error() -> None:
-    answer, refusal, error = await open_reply(CHAT_ENDPOINT, Scripted([GREETING, TEXT], 200, EVENTS))
+    answer, refusal, error = await open_reply(CHAT_ENDPOINT, Scripted([GREETING, TEXT], 200, EVENTS), holds=False)
     assert (refusal, error) == (None, b"")
     assert await all_of(answer) == GREETING + TEXT
 
 
 async def test_an_endless_error_is_held_up_to_a_bound() -> None:
     reply = Scripted([b"x" * 65_536] * 40, 400)
-    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply)
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply, holds=False)
     assert refusal is None
     assert reply.given * 65_536 <= MAX_HELD + 65_536
     assert len(await all_of(answer)) == 40 * 65_536
 
 
 async def test_an_upstream_that_breaks_off_breaks_off_for_the_client_too() -> None:
-    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, Scripted([REFUSES[:10], UpstreamUnavailable("gone")], 400))
+    answer, refusal, _ = await open_reply(
+        CHAT_ENDPOINT, Scripted([REFUSES[:10], UpstreamUnavailable("gone")], 400), holds=False
+    )
     assert refusal is None
     chunks = aiter(answer.chunks())
     assert await anext(chunks) == REFUSES[:10]
@@ -160,7 +165,7 @@ async def test_an_encoded_error_is_recognised_and_an_unknown_encoding_passed_on(
 
 async def test_a_cancelled_inspection_closes_the_reply() -> None:
     reply = Scripted([asyncio.Event()], 400)
-    looking = asyncio.create_task(open_reply(CHAT_ENDPOINT, reply))
+    looking = asyncio.create_task(open_reply(CHAT_ENDPOINT, reply, holds=False))
     await asyncio.sleep(0)
     looking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -171,6 +176,68 @@ async def test_a_cancelled_inspection_closes_the_reply() -> None:
 async def test_a_stream_may_begin_with_several_greetings_that_have_names() -> None:
     greetings = b"event: hello\n" + GREETING + b": still here\n\n" + GREETING
     error = b"data: " + REFUSES + b"\n\n"
-    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, Scripted([greetings, error], 200, EVENTS))
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, Scripted([greetings, error], 200, EVENTS), holds=True)
     assert refusal is not None
     assert await all_of(answer) == greetings + error
+
+
+async def test_a_held_greeting_waits_however_long_the_next_event_takes() -> None:
+    gate = asyncio.Event()
+    error = b"data: " + REFUSES + b"\n\n"
+    reply = Scripted([GREETING, gate, b": working\n\n", error], 200, EVENTS)
+    opening = asyncio.create_task(open_reply(CHAT_ENDPOINT, reply, holds=True))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (reply.given, opening.done()) == (1, False)
+    gate.set()
+    answer, refusal, _ = await opening
+    assert refusal is not None
+    assert await all_of(answer) == GREETING + b": working\n\n" + error
+
+
+RAN_OUT = "model_context_window_exceeded"
+_PART = {"type": "text", "text": ""}
+_INCOMPLETE = {"object": "response", "status": "incomplete", "incomplete_details": {"reason": RAN_OUT}, "output": []}
+
+
+def as_events(*events: object) -> bytes:
+    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "body", "headers"),
+    [
+        (CHAT_ENDPOINT, {"choices": [{"message": {"content": ""}, "finish_reason": RAN_OUT}]}, JSON),
+        (CHAT_ENDPOINT, [{"choices": [{"delta": {}, "finish_reason": RAN_OUT}]}], EVENTS),
+        (MESSAGES_ENDPOINT, {"type": "message", "content": [_PART], "stop_reason": RAN_OUT}, JSON),
+        (
+            MESSAGES_ENDPOINT,
+            [
+                {"type": "message_start"},
+                {"type": "content_block_start", "content_block": _PART},
+                {"type": "content_block_stop"},
+                {"type": "message_delta", "delta": {"stop_reason": RAN_OUT}},
+            ],
+            EVENTS,
+        ),
+        (RESPONSES_ENDPOINT, _INCOMPLETE, JSON),
+        (
+            RESPONSES_ENDPOINT,
+            [{"type": "response.created"}, {"type": "response.incomplete", "response": _INCOMPLETE}],
+            EVENTS,
+        ),
+    ],
+)
+async def test_an_empty_reply_that_ran_out_of_the_window_is_a_refusal(
+    endpoint: Endpoint, body: object, headers: Headers
+) -> None:
+    data = as_events(*body) if isinstance(body, list) else json.dumps(body).encode()
+    answer, refusal, _ = await open_reply(endpoint, Scripted([data[:40], data[40:]], 200, headers), holds=True)
+    assert refusal is not None
+    assert await all_of(answer) == data
+
+
+async def test_a_reply_with_text_or_calls_that_ran_out_is_none() -> None:
+    for message in ({"content": "x"}, {"content": None, "tool_calls": [{"id": "1"}]}):
+        body = {"choices": [{"message": message, "finish_reason": RAN_OUT}]}
+        assert (await inspected(Scripted([json.dumps(body).encode()])))[1] is None

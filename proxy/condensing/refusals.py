@@ -1,0 +1,92 @@
+"""What a refusal for length teaches, and the smaller view that follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from proxy.condensing.attempt import Attempt, RefusedRequest, retry_budget
+from proxy.condensing.context import RequestContext
+from proxy.condensing.decision import Decision
+from proxy.condensing.knowledge import Knowledge
+from proxy.condensing.policy import Policies, Policy
+from proxy.overflow import Refusal, RefusedPart
+from proxy.reply.watching import WatchedReply
+from proxy.request.wire import ClientRequest
+from proxy.sessions.keeping import Keeper
+from strategies.core.budget import Budget
+
+
+class Smaller(NamedTuple):
+    decision: Decision
+    context: RequestContext
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Learns from refusals for length; one per app."""
+
+    knowledge: Knowledge
+    policies: Policies
+    keeper: Keeper
+    shrink: Callable[[Decision, RequestContext, Budget, float], Awaitable[Decision | None]]
+    """`Decider.smaller`."""
+
+    def taught(self, attempt: Attempt, refusal: Refusal, request: ClientRequest) -> tuple[Attempt, Policy]:
+        """The refused attempt with the size that bounds its session now, and the policy that holds now."""
+        decision, context = attempt.decision, attempt.context
+        window = self.knowledge.window_after(refusal, decision, request)
+        size = None
+        if context is not None:
+            size = self.knowledge.size_after(refusal, decision, context, self.policies.usable)
+            attempt = attempt._replace(context=context._replace(size_refused=size))
+        limit = request.body.envelope.reply_limit
+        return attempt, self.policies.refused(
+            decision.policy, window, size and size.tokens, request.lesson_scope, limit
+        )
+
+    async def smaller(self, attempt: Attempt, policy: Policy, refusal: Refusal, seconds: float) -> Smaller | None:
+        """A decision for a smaller view under that policy, with its context; models get `seconds`."""
+        decision, context = attempt.decision, attempt.rewritable
+        if context is None or policy.budget is None or attempt.is_last:
+            return None
+        reply_tokens = refusal.reply_tokens or context.request.body.envelope.reply_limit or 0
+        sent = RefusedRequest(decision.tokens_after, decision.expected_tokens, reply_tokens)
+        context = context._replace(policy=policy.scaled(context.calibrated.scale), is_spared=False)
+        aim = retry_budget(policy.budget, refusal, sent)
+        smaller = await self.shrink(decision, context, aim, seconds)
+        return Smaller(smaller, context) if smaller is not None else None
+
+    async def keep(self, attempt: Attempt) -> None:
+        """Keeps the size that was refused, although the request failed."""
+        context = attempt.context
+        size = context.size_refused if context is not None else None
+        if context is None or size is None:
+            return
+        if context.recognised.session is None:
+            self.knowledge.keep_size(context, size)
+        elif context.may_store:
+            bounded = lambda session: session._replace(size_refused=size)  # noqa: E731
+            await self.keeper.amend(context.recognised, bounded, creates=False)
+
+    def learn_late(self, attempt: Attempt, watched: WatchedReply, request: ClientRequest) -> Attempt | None:
+        """The attempt after a refusal that its client has got, because content had left before it; None if none came.
+
+        A reply that ran out of the window after a view that left enough room, as far as is known, is none.
+        """
+        decision = attempt.decision
+        refusal, window, budget = watched.refusal(), decision.policy.window.tokens, decision.policy.budget
+        is_long = window is None or budget is None or decision.expected_tokens >= budget.unscaled.prepare
+        if refusal is None and watched.ran_out and is_long:
+            refusal = Refusal(RefusedPart.INPUT)
+        if refusal is None or refusal.kind is RefusedPart.OUTPUT:
+            return None
+        if self.knowledge.is_full_pool(refusal, decision, request) is not False:
+            return attempt
+        attempt, _ = self.taught(attempt, refusal, request)
+        if attempt.update is not None and attempt.context is not None:
+            return attempt._replace(update=attempt.update._replace(size_refused=attempt.context.size_refused))
+        if attempt.context is not None:
+            self.knowledge.keep_size(attempt.context, attempt.context.size_refused)
+        return attempt
