@@ -11,9 +11,10 @@ What is kept, and why so little: a wrong window is worse than an unknown one, be
 learned from the upstream while a wrong one is believed.
 
 - A vendor's models come from that vendor's own rows, never from resellers and regions.
-- A name under which weights are published is left out, whoever else serves it: a server loads such a model with
-  the window that it has memory for, so that the published one is a ceiling and no window. The proxy asks the
-  server instead (proxy/discovery). A vendor's own aliases stay: nobody loads weights as `mistral-small-latest`.
+- A name under which weights are published is served by many: its window is the median of what its hosts give, where
+  there are two or it is the vendor itself. A server at home may have loaded less, so the proxy asks it, and what it
+  states goes before the table (proxy/discovery).
+- `long` is the window for a request that asks Claude for a million tokens: for models with a price above 200 000.
 - A dated name is dropped when the undated name says the same: the look-up strips dates by itself.
 
 Columns. The table's `max_input_tokens` is, for nearly all models, the context length that input and output
@@ -36,13 +37,15 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from statistics import median_low
 from typing import NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from proxy.tokens.windows import without_date
+from proxy.tokens.names import canonical_name, claude_version, without_date
 
 TARGET = Path(__file__).resolve().parent.parent / "config" / "models.toml"
 PINS = ("litellm==1.109.1", "litellm==1.83.0")
@@ -82,6 +85,10 @@ WEIGHTS = re.compile(
     r"|qw(en(\d[\d.]*)?|q)-(?!.*(max|plus|flash|turbo|coder$))"
     r")"
 )
+OPEN = re.compile(
+    r"llama-?v?\d|qwen|qwq|gemma|deepseek|kimi|glm-|minimax|gpt-oss|mi[sx]tral|devstral|magistral|nemotron|phi-|claude-"
+)
+LONG_PRICE, LONG = "input_cost_per_token_above_200k_tokens", 1_000_000
 NOT_CHAT = re.compile(r"tts|lyria|image|guard|robotics|realtime|embed|rerank|^ft:|multi-agent|experimental")
 SPLIT_WINDOWS = (400_000, 1_050_000)
 
@@ -99,8 +106,9 @@ HEADER = """\
 # max_input   only where the input alone has a smaller limit
 # max_output  only where the reply has a limit of its own
 #
-# No names of published weights: servers load those with less than what they were made for.
-# Names are lower case, without vendor prefix. Looked up exactly, then without prefix, then without date.
+# long        for a request that asks for a million tokens
+#
+# A name is looked up in one spelling (proxy/tokens/names.py), then without date.
 
 [models]
 """
@@ -118,6 +126,7 @@ class Limits(NamedTuple):
     window: int
     max_input: int | None = None
     max_output: int | None = None
+    long: int | None = None
 
     def toml(self) -> str:
         pairs = ((key, value) for key, value in self._asdict().items() if value is not None)
@@ -171,11 +180,27 @@ def download(requirement: str) -> Table:
 
 def merge(tables: list[Table]) -> dict[str, Limits]:
     models: dict[str, Limits] = {}
+    priced_long = (name for table in tables for name, row in rows(table) if row.get(LONG_PRICE))
+    long = {without_date(canonical_name(name)) for name in priced_long if (claude_version(name) or (0, 0)) >= (4, 0)}
     for table in tables:
-        for name, limits in vendor_rows(table):
+        for name, limits in (*vendor_rows(table), *hosted_windows(table)):
             window = CORRECTIONS.get(name, limits.window)
-            models.setdefault(name, limits._replace(window=window))
+            is_long = window < LONG and without_date(canonical_name(name)) in long
+            models.setdefault(name, limits._replace(window=window, long=LONG if is_long else None))
     return models
+
+
+def hosted_windows(table: Table) -> Iterator[tuple[str, Limits]]:
+    """The windows of published weights, by the names in the proxy's spelling."""
+    given: dict[str, dict[str, int]] = defaultdict(dict)
+    for name, row in rows(table):
+        alike = without_date(canonical_name(name))
+        if OPEN.match(alike) and ":" not in alike:
+            window, provider = int_of(row, "max_input_tokens"), str(row["litellm_provider"])
+            given[alike][provider] = min(window, given[alike].get(provider, window))
+    for name, by_host in given.items():
+        if len(by_host) > 1 or VENDORS.keys() & by_host:
+            yield name, Limits(median_low(by_host.values()))
 
 
 def vendor_rows(table: Table) -> Iterator[tuple[str, Limits]]:

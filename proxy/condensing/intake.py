@@ -70,7 +70,8 @@ class Intake:
         waits = not self.policies.is_off(request.controls, request.model)
         await self.knowledge.refresh(scope, counters, patience, waits=waits)
         hidden = self.knowledge.calibrator.hidden(scope.model, *counters)
-        basis = self.policies.basis(request.controls.window, scope)
+        is_long = body.endpoint.asks_for_long(request.headers)
+        basis = self.policies.basis(request.controls.window, scope, is_long=is_long)
         # 5. Load the stored history.
         started = perf_counter()
         await request.trust.look_up(patience)

@@ -25,6 +25,7 @@ from proxy.pipeline_names import pipeline_named
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
+from proxy.tokens.names import asks_for_long
 from proxy.tokens.windows import ModelTable, WindowLookup, no_stated_window
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, stages
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks, Scale
@@ -43,6 +44,7 @@ RATIOS = Prices(input=1.0, cached_input=0.1, cache_write=1.0, output=5.0)
 UNKNOWN = "unknown"
 REQUEST = "request"
 SETTINGS = "settings"
+TABLE_SOURCE = "bundled table"
 
 
 class Window(NamedTuple):
@@ -173,6 +175,8 @@ class _ModelFacts(NamedTuple):
     """The window that the settings give."""
     listed: Window
     """The window in the bundled table, for a model whose window is neither set nor stated."""
+    long: Window
+    """The one for a request that asks for a million tokens; the same if the model has no such window."""
     max_input: int | None
 
     def budget(self, window: Window, reply_length: int | None, size: int | None = None) -> Budget | None:
@@ -220,10 +224,10 @@ class Policies:
         self._policies: Lru[Hashable, Policy] = Lru(_MAX_CACHED)
         self.lowest_mark = lru_cache(_MAX_CACHED)(self._lowest_mark)
 
-    def basis(self, requested: int | None, scope: LessonScope) -> Basis:
-        """What is known before a request that asks for this window, or for none."""
+    def basis(self, requested: int | None, scope: LessonScope, *, is_long: bool = False) -> Basis:
+        """What is known before a request that asks for this window, for a million tokens (`is_long`), or for none."""
         prompt_window = self._prompt_window(self._facts(scope.model).policy.summarizer, scope)
-        return Basis(self.window(requested, scope), prompt_window, self._profile(scope))
+        return Basis(self.window(requested, scope, is_long=is_long), prompt_window, self._profile(scope))
 
     def policy(
         self,
@@ -325,7 +329,7 @@ class Policies:
         budget = self._facts(model).budget(basis.window, reply_limit, basis.size_refused)
         return budget and replace(with_stage_marks(budget, pipeline), prompt_window=basis.prompt_window, ledger=ledger)
 
-    def window(self, requested: int | None, scope: LessonScope) -> Window:
+    def window(self, requested: int | None, scope: LessonScope, *, is_long: bool = False) -> Window:
         """A model's window: the one that is set, else the known one or the one that a refusal stated, if smaller."""
         facts = self._facts(scope.model)
         is_set = Window(requested, REQUEST) if requested is not None else facts.window
@@ -334,6 +338,11 @@ class Policies:
         stated, learned = self._discovered(scope.model), self._learned(scope)
         limit = facts.max_input or (stated.max_input if stated else None)
         known = Window(stated.window, stated.source, limit) if stated else facts.listed
+        if stated and stated.is_ceiling and (facts.listed.tokens or stated.window) < stated.window:
+            known = facts.listed
+        # A server states the window that a request has which does not ask for more.
+        if known.tokens == facts.listed.tokens and (is_long or asks_for_long(scope.model)):
+            known = facts.long
         return known if learned is None else known.lowered(learned.tokens)
 
     def _read_facts(self, model: str) -> _ModelFacts:
@@ -353,12 +362,14 @@ class Policies:
             strict=own("strict"),
             payback_turns=self._settings.cost.payback_turns,
         )
+        listed = Window(found.window, TABLE_SOURCE, limit or found.max_input) if found else Window(None, UNKNOWN)
         return _ModelFacts(
             policy,
             marks=own("marks").to_marks(),
             reserve=own("reserve"),
             window=Window(tokens, source, limit) if tokens else None,
-            listed=Window(found.window, "bundled table", limit or found.max_input) if found else Window(None, UNKNOWN),
+            listed=listed,
+            long=listed._replace(tokens=found.long) if found and found.long else listed,
             max_input=limit,
         )
 

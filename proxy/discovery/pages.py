@@ -9,14 +9,15 @@ The model list, `GET /v1/models`, shows the kind of most servers and the windows
 | OpenRouter | `top_provider` | the smaller of its `context_length` and the model's |
 | Groq | `active`, `context_window` | `context_window` |
 | Mistral | `capabilities`, `max_context_length` | `max_context_length` |
+| Together, other hosts | `pricing` | `context_length`, or one of the other names for it (`LENGTHS`) |
 | Anthropic | `type: model`, `max_input_tokens` | `max_input_tokens` |
 | Ollama | `owned_by: library` | on a page of its own |
 | LM Studio | `owned_by: organization_owner` | on a page of its own |
 | LiteLLM | all rows `created` at one moment of 2023 | on a page of its own |
 | TGI | one row that belongs to itself | on a page of its own |
 
-On other servers `max_context_length` is a model's ceiling, and `context_length` may be one, so they are used only in
-rows that look like a host's.
+On other servers these numbers may be what a model was made for, so there they are ceilings: they lower the window of
+the bundled table, or stand where it has none. Of a server that loads models on demand, ceilings are not used.
 
 The paths of the other pages (`PAGES`) are relative to the address that has `/v1`. Several servers answer 200 to every
 path, so each reader reads only the members of its own server, and finds nothing in any other page.
@@ -38,6 +39,8 @@ LITELLM_CREATED = 1_677_610_602
 """The time at which every model was created, according to LiteLLM's list."""
 CEILINGS = "ollama"
 """Prefix of LiteLLM's names for models at Ollama, for which it states the ceilings, like Ollama's `/api/show`."""
+
+LENGTHS = ("context_length", "context_window", "max_context_length", "context_size")
 
 ANY_NAME = "\0any"
 """Stands for the name if the server has one model, which it serves under any name."""
@@ -106,6 +109,7 @@ class Stated(NamedTuple):
     """The name of the model, or `ANY_NAME`."""
     window: object
     max_input: object = None
+    is_ceiling: bool = False
 
 
 def _reading(kind: ServerKind, stated: Iterable[Stated]) -> Reading:
@@ -114,11 +118,12 @@ def _reading(kind: ServerKind, stated: Iterable[Stated]) -> Reading:
     If there are several windows for one name, the smallest counts, because a request may get any of them.
     """
     windows: dict[str, StatedWindow] = {}
-    for name, window, max_input in stated:
+    for name, window, max_input, is_ceiling in stated:
         tokens, most = _as_window(window), _as_window(max_input)
         if not isinstance(name, str) or tokens is None or (name in windows and tokens >= windows[name].window):
             continue
-        windows[name] = StatedWindow(tokens, most if most and most < tokens else None, f"stated by {kind}")
+        source = f"a maximum listed by {kind}" if is_ceiling else f"stated by {kind}"
+        windows[name] = StatedWindow(tokens, most if most and most < tokens else None, source, is_ceiling)
     return Reading(kind, windows)
 
 
@@ -133,7 +138,7 @@ def _as_window(value: object) -> int | None:
 
 def kind_of(data: object) -> ServerKind | None:
     """The kind of server that sent this model list; None if the list does not show it."""
-    rows = objects_at(data, "data")
+    rows = _rows(data)
     owners = {OWNERS.get(str(row.get("owned_by"))) for row in rows}
     if len(owners) == 1 and (owner := owners.pop()) is not None:
         return owner
@@ -148,10 +153,10 @@ def kind_of(data: object) -> ServerKind | None:
 
 def windows_in(data: object) -> Reading | None:
     """The windows that a model list states; None if it states none."""
-    rows, kind = objects_at(data, "data"), kind_of(data) or ServerKind.HOST
+    rows, kind = _rows(data), kind_of(data) or ServerKind.HOST
     if kind is ServerKind.LITELLM:
         return None  # its list mixes windows and ceilings
-    stated = [Stated(row.get("id"), _window(row, rows, kind)) for row in rows]
+    stated = [_stated(row, rows, kind) for row in rows]
     if kind is ServerKind.LLAMA_CPP and len(rows) == 1 and "status" not in rows[0]:
         # It serves its one model under any name; with `status` it routes to several models by name.
         stated.append(Stated(ANY_NAME, stated[0].window))
@@ -159,21 +164,30 @@ def windows_in(data: object) -> Reading | None:
     return reading if reading.windows else None
 
 
-def _window(row: Row, rows: Sequence[Row], kind: ServerKind) -> object:
+def _rows(data: object) -> list[Row]:
+    """The rows of a model list; Together's has no object around them."""
+    return objects_at({"data": data} if isinstance(data, list) else data, "data")
+
+
+def _stated(row: Row, rows: Sequence[Row], kind: ServerKind) -> Stated:
+    name = row.get("id")
     if "max_model_len" in row:
         # For an adapter vLLM states no window, only for the adapter's model.
         of_parent = (each.get("max_model_len") for each in rows if each.get("id") == row.get("parent"))
-        return row["max_model_len"] or next(of_parent, None)
+        return Stated(name, row["max_model_len"] or next(of_parent, None))
     if kind is ServerKind.LLAMA_CPP:
-        return object_at(row, "meta").get("n_ctx")
+        return Stated(name, object_at(row, "meta").get("n_ctx"))
     if kind is ServerKind.OPENROUTER:
         stated = row.get("context_length"), object_at(row, "top_provider").get("context_length")
-        return min(filter(None, map(_as_window, stated)), default=None)
-    if kind is ServerKind.HOST and "active" in row:
-        return row.get("context_window")
-    if kind is ServerKind.HOST and isinstance(row.get("capabilities"), Mapping):
-        return row.get("max_context_length")
-    return row.get("max_input_tokens") if kind is ServerKind.HOST and row.get("type") == "model" else None
+        return Stated(name, min(filter(None, map(_as_window, stated)), default=None))
+    if kind is not ServerKind.HOST:
+        return Stated(name, None)
+    if "state" in row:  # LM Studio's, which states what it has loaded on a page of its own
+        return Stated(name, None)
+    if row.get("type") == "model":
+        return Stated(name, row.get("max_input_tokens"))
+    length = next((row[member] for member in LENGTHS if row.get(member)), None)
+    return Stated(name, length, is_ceiling=not any(member in row for member in ("active", "capabilities", "pricing")))
 
 
 # -- the pages of servers whose model list says too little -----------------------------------------------

@@ -171,6 +171,10 @@ class Endpoint(ABC):
         """Whether the client is an agent that another agent has started; it gets no memory."""
         return False
 
+    def asks_for_long(self, headers: Headers) -> bool:
+        """Whether a request asks for a window of a million tokens, which some of Claude's models have as a beta."""
+        return any(name == b"anthropic-beta" and b"context-1m" in value for name, value in headers)
+
     def compacts_by_usage(self, headers: Headers) -> bool:
         """Whether the client is an agent that compacts its own history, depending on the usage that it is shown."""
         return False

@@ -1,15 +1,13 @@
 """The bundled table of model windows and prices: data from a file, exact look-ups, no guessing.
 
-A wrong window is believed until a request fails; an unknown one is learned from the upstream. So the table omits models
-with published weights, which servers often load with smaller windows (deploy/update_models.py). The look-up knows three
-forms of a name: as written, without a vendor prefix (`openrouter/openai/gpt-4o`), and without the date of a snapshot
-(`gpt-4o-2024-08-06`, `claude-sonnet-4-5@20250929`). A four-digit suffix is no date: `kimi-k2-0905` has another window
-than `kimi-k2`.
+A name is looked up in one spelling of all that it may have (`proxy/tokens/names.py`), then without the date of a
+snapshot (`gpt-4o-2024-08-06`). A four-digit suffix is no date: `kimi-k2-0905` has another window than `kimi-k2`. The
+window of a model with published weights is the one that its hosts serve, and a ceiling on other servers: what a server
+states goes before it, and no request is refused because of the table.
 """
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from proxy.tokens.names import canonical_name, without_date
 from strategies.core.economics import Prices
-
-_DATE = re.compile(r"[-@]20\d\d-?[01]\d-?[0-3]\d$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +26,13 @@ class ModelWindow:
     window: int
     """Input and output together."""
     max_input: int | None = None
+    long: int | None = None
+    """The window of a request that asks for a million tokens."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelTable:
-    """Models by lower-case name without vendor prefix. Immutable."""
+    """Models by their canonical names. Immutable."""
 
     _models: Mapping[str, ModelWindow]
     _prices: Mapping[str, Prices] = field(default_factory=dict)
@@ -45,10 +44,15 @@ class ModelTable:
         try:
             # `max_output` is in the file for people: the upstream decides how long a reply may be.
             windows = {
-                name.lower(): ModelWindow(**{key: entry[key] for key in entry.keys() - {"max_output"}})
+                canonical_name(name): ModelWindow(**{key: entry[key] for key in entry.keys() - {"max_output"}})
                 for name, entry in document.get("models", {}).items()
             }
-            return cls(windows, {name.lower(): Prices(*row) for name, row in document.get("prices", {}).items()})
+            # A family is known by its only snapshot; of several, the one with the smallest window speaks for it.
+            for name, known in sorted(windows.items(), key=lambda item: item[1].window):
+                windows.setdefault(without_date(name), known)
+            return cls(
+                windows, {canonical_name(name): Prices(*row) for name, row in document.get("prices", {}).items()}
+            )
         except (AttributeError, TypeError) as error:
             raise ValueError(f"{path}: {error}") from error
 
@@ -67,15 +71,10 @@ def bundled_table(path: Path) -> ModelTable:
     return ModelTable.load(path)
 
 
-def without_date(model: str) -> str:
-    """The name without the date of its snapshot, if it ends in one."""
-    return _DATE.sub("", model)
-
-
 def _forms(model: str) -> tuple[str, ...]:
-    name = model.strip().lower()
-    plain = name.rsplit("/", 1)[-1]
-    return name, plain, without_date(plain)
+    name = canonical_name(model)
+    undated = without_date(name)
+    return name, undated, undated.removesuffix("-latest")
 
 
 class StatedWindow(NamedTuple):
@@ -85,6 +84,8 @@ class StatedWindow(NamedTuple):
     """The limit in tokens for the input alone, if the server has one below the window."""
     source: str
     """Who states it, in words."""
+    is_ceiling: bool = False
+    """Whether it may be larger than what the server has loaded."""
 
 
 WindowLookup = Callable[[str], StatedWindow | None]

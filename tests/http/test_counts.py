@@ -95,3 +95,14 @@ def test_a_generated_picture_is_not_counted_as_text(stage: Stage) -> None:
     body = {"model": "gpt-4o", "store": False, "input": [{"role": "user", "content": "Draw."}, made]}
     answer = wire.post_json(stage.proxy.url, "/v1/responses", body, asked(dry_run="true"))
     assert 255 < answer.json()["tokens_before"] < 300
+
+
+@pytest.mark.parametrize(
+    ("model", "window"), [("claude-sonnet-4-5", "1000000"), ("us.anthropic.claude-haiku-4-5-20251001-v1:0", "200000")]
+)
+def test_the_beta_header_raises_the_window_of_models_that_have_a_larger_one(model: str, window: str) -> None:
+    with staged(window=None) as stage:
+        body = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": "Go."}]}
+        headers = [("anthropic-beta", "context-1m-2025-08-07"), *asked(dry_run="true")]
+        answer = wire.post_json(stage.proxy.url, "/v1/messages", body, headers)
+        assert answer.header("x-condenser-window") == window

@@ -264,6 +264,37 @@ def test_what_the_server_states_goes_before_the_bundled_table_and_after_what_is_
     )
 
 
+def test_a_ceiling_lowers_the_bundled_table_and_stands_where_it_has_nothing() -> None:
+    def window(model: str, ceiling: int) -> Window:
+        stated = StatedWindow(ceiling, None, "a maximum listed by the upstream", is_ceiling=True)
+        return Policies(Settings(), TABLE, {model: stated}.get).window(None, LessonScope(model))
+
+    assert window("gpt-4o", 4_096).tokens == 4_096
+    assert window("gpt-4o", 1_000_000) == Window(128_000, "bundled table")
+    assert window("novel", 4_096).tokens == 4_096
+    assert not window("novel", 4_096).is_known
+
+
+@pytest.mark.parametrize(
+    ("model", "is_long", "tokens"),
+    [
+        ("claude-sonnet-4-5", True, 1_000_000),
+        ("claude-sonnet-4-5[1m]", False, 1_000_000),
+        ("claude-sonnet-4-5", False, 200_000),
+        ("claude-haiku-4-5[1m]", True, 200_000),
+        ("claude-opus-4-7[1m]", True, 1_000_000),
+        ("novel[1m]", True, None),
+    ],
+)
+def test_a_million_tokens_are_given_where_asked_for_and_possible(model: str, is_long: bool, tokens: int | None) -> None:
+    scope = LessonScope(model)
+    stated = StatedWindow(200_000, None, "stated by the upstream")
+    for discovered in ({}, {"claude-sonnet-4-5": stated}):
+        known = Policies(Settings(), TABLE, discovered.get)
+        assert known.window(None, scope, is_long=is_long).tokens == tokens
+    assert known.window(5_000, scope, is_long=is_long).tokens == 5_000
+
+
 @pytest.mark.parametrize(
     ("source", "is_set"),
     [("request", True), ("settings", True), ("settings for 'q*'", True), ("stated by TGI", False), ("unknown", False)],

@@ -132,6 +132,16 @@ GROQ = json.loads("""
  {"id":"gemma2-9b-it","object":"model","created":1693721698,"owned_by":"Google","active":true,"context_window":8192}]}
 """)
 
+TOGETHER = json.loads("""
+[{"id":"zai-org/GLM-4.6","object":"model","created":0,"type":"chat","organization":"Zai","context_length":202752,
+  "pricing":{"input":0.6,"output":2.2}},
+ {"id":"black-forest-labs/FLUX.1","object":"model","created":0,"type":"image","pricing":{"input":0,"output":0}}]
+""")
+MOONSHOT = json.loads("""
+{"object":"list","data":[{"id":"kimi-k9","object":"model","created":1753000000,"owned_by":"moonshot",
+ "context_length":262144,"supports_image_in":true}]}
+""")
+
 OPENAI = json.loads("""
 {"object":"list","data":[{"id":"gpt-4-0613","object":"model","created":1686588896,"owned_by":"openai"},
  {"id":"gpt-3.5-turbo","object":"model","created":1677610602,"owned_by":"openai"},

@@ -51,10 +51,18 @@ def test_most_servers_are_known_by_their_model_list(listed: object, kind: Server
         (pages.LLAMA_CPP_ROUTER, {"gemma": 8_192}),
         (pages.OPENROUTER, {"qwen/qwen3-coder:free": 262_000, "openai/gpt-4o": 128_000}),
         (pages.GROQ, {"llama-3.3-70b-versatile": 131_072, "gemma2-9b-it": 8_192}),
+        (pages.TOGETHER, {"zai-org/GLM-4.6": 202_752}),
+        (pages.MOONSHOT, {"kimi-k9": 262_144}),
     ],
 )
 def test_a_list_that_states_windows_is_enough(listed: object, stated: dict[str, int]) -> None:
     assert windows(windows_in(listed)) == stated
+
+
+def test_a_list_without_the_marks_of_a_host_may_state_ceilings() -> None:
+    lists = pages.TOGETHER, pages.GROQ, pages.MOONSHOT
+    readings = [reading for listed in lists if (reading := windows_in(listed))]
+    assert [any(each.is_ceiling for each in reading.windows.values()) for reading in readings] == [False, False, True]
 
 
 @pytest.mark.parametrize(

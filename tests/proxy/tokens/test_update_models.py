@@ -34,7 +34,6 @@ def test_a_vendor_speaks_for_its_own_models_only() -> None:
     table = {
         "gpt-4o": row("openai", 128_000),
         "azure/eu/gpt-4o": row("azure", 64_000),
-        "mistral/glm-5": row("mistral", 1_000_000),
         "gpt-4o-mini-tts": row("openai", 2_000),
         "text-embedding-3": row("openai", 8_191, mode="embedding"),
         "gpt-5.5-cyber": row("openai", None),
@@ -54,8 +53,31 @@ PUBLISHED_WEIGHTS = (
 
 
 @pytest.mark.parametrize("name", PUBLISHED_WEIGHTS)
-def test_a_name_under_which_weights_are_published_is_left_out(name: str) -> None:
+def test_a_name_under_which_weights_are_published_is_not_its_vendors_alone(name: str) -> None:
     assert update_models.WEIGHTS.match(name)
+
+
+def test_published_weights_have_the_median_window_of_their_hosts() -> None:
+    hosts = {f"{host}/glm-4.6": row(host, window) for host, window in (("a", 40), ("b", 200), ("c", 210), ("d", 900))}
+    spelled = {"fireworks_ai/glm-4p6": row("fireworks_ai", 205)}
+    alone = {"a/kimi-k2": row("a", 128), "moonshot/kimi-k9": row("moonshot", 262)}
+    tags = {"ollama/glm-4.6:9b": row("ollama", 4), "b/glm-4.6:9b": row("b", 4)}
+    assert update_models.merge([{**hosts, **spelled, **alone, **tags}]) == {
+        "glm-4-6": Limits(205),
+        "kimi-k9": Limits(262),
+    }
+
+
+def test_a_claude_with_a_price_for_long_prompts_takes_a_million_tokens() -> None:
+    long = {**row("bedrock", 200_000), update_models.LONG_PRICE: 6e-06}
+    table = {
+        "claude-sonnet-4-5": row("anthropic", 200_000),
+        "claude-haiku-4-5": row("anthropic", 200_000),
+        "us.anthropic.claude-sonnet-4-5-20250929-v1:0": long,
+        "us.anthropic.claude-3-5-sonnet-20241022-v2:0": long,
+    }
+    merged = update_models.merge([table])
+    assert (merged["claude-sonnet-4-5"].long, merged["claude-haiku-4-5"].long) == (1_000_000, None)
 
 
 @pytest.mark.parametrize(

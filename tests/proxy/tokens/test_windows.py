@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tokens.windows import ModelTable, ModelWindow, without_date
+from proxy.tokens.names import without_date
+from proxy.tokens.windows import ModelTable, ModelWindow
 
 BUNDLED = Path(__file__).parents[3] / "config" / "models.toml"
 
@@ -29,6 +30,7 @@ def table() -> ModelTable:
         ("gpt-4.1", 1_047_576),
         ("claude-sonnet-4-5-20250929", 200_000),
         ("vertex_ai/claude-sonnet-4-5@20250929", 200_000),
+        ("gpt-4o:free", 128_000),
     ],
 )
 def test_a_model_is_found_by_name_without_vendor_and_date(table: ModelTable, model: str, window: int) -> None:
@@ -38,24 +40,57 @@ def test_a_model_is_found_by_name_without_vendor_and_date(table: ModelTable, mod
 
 
 @pytest.mark.parametrize(
-    "model", ["", "/", "gpt", "gpt-4o-experiment", "my-gpt-4o", "llama3", "gpt-4o:free", "gpt-4o-0806"]
+    "model", ["", "/", "gpt", "gpt-4o-experiment", "my-gpt-4o", "llama3", "gpt-4o:own", "gpt-4o-0806", "qwen3:8b"]
 )
 def test_a_similar_name_is_unknown(table: ModelTable, model: str) -> None:
     assert table.find(model) is None
 
 
 @pytest.mark.parametrize(
-    "model",
+    ("spellings", "window"),
     [
-        *("gpt-oss:20b", "openai/gpt-oss-20b", "meta-llama/Llama-3.3-70B-Instruct", "Qwen/Qwen3-32B", "qwen3:8b"),
-        *("google/gemma-3-27b-it", "deepseek-r1", "deepseek-ai/DeepSeek-V3.2", "mistral-small", "command-r"),
-        *("zai-org/GLM-4.6", "moonshotai/Kimi-K2-Instruct", "MiniMaxAI/MiniMax-M2", "xai-org/grok-2"),
+        ("claude-sonnet-4-5 anthropic/claude-sonnet-4.5 us.anthropic.claude-sonnet-4-5-20250929-v1:0", 200_000),
+        ("claude-4.5-sonnet databricks-claude-sonnet-4-5 global.anthropic.claude-sonnet-4-5-20250929-v1:0", 200_000),
+        ("anthropic/claude-sonnet-4 eu.anthropic.claude-sonnet-4-20250514-v1:0 claude-4-sonnet-20250514", 200_000),
+        ("claude-opus-4-7[1m] anthropic.claude-opus-4-7 anthropic/claude-opus-4.7 claude-opus-4-6-v1", 1_000_000),
+        ("meta-llama/Llama-3.1-70B-Instruct us.meta.llama3-1-70b-instruct-v1:0 llama-v3p1-70b-instruct", 128_000),
+        ("openai/gpt-oss-120b openai.gpt-oss-120b-1:0 gpt-oss-120b:free gpt-oss-120b-maas", 131_072),
+        ("kimi-k2.6 moonshotai/Kimi-K2.6 accounts/fireworks/models/kimi-k2p6", 262_144),
+        ("deepseek-v3.2 deepseek-ai/DeepSeek-V3.2 deepseek-v3p2", 163_840),
+        ("amazon.nova-pro-v1:0 us.amazon.nova-pro-v1:0 amazon/nova-pro-v1", 300_000),
+        ("Qwen/Qwen3-Coder-480B-A35B-Instruct-FP8 qwen.qwen3-coder-480b-a35b-instruct", 262_144),
     ],
 )
-def test_the_ceiling_of_a_model_that_servers_load_smaller_is_not_taken_for_its_window(
-    table: ModelTable, model: str
-) -> None:
-    assert table.find(model) is None
+def test_every_spelling_of_a_model_has_its_window(table: ModelTable, spellings: str, window: int) -> None:
+    found = {model: table.find(model) for model in spellings.split()}
+    assert {model: known and known.window for model, known in found.items()} == dict.fromkeys(found, window)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *("deepseek-v4-pro", "deepseek-v4-flash", "glm-4.6", "glm-5", "MiniMax-M2.7", "minimax/minimax-m2", "grok-4"),
+        *("meta-llama/llama-4-maverick", "devstral-medium-latest", "magistral-medium-latest", "google/gemma-3-27b-it"),
+        *("mistral-large-latest", "claude-haiku-5.5", "gemini-3-pro-preview", "gpt-5.1", "qwen3-235b-a22b"),
+    ],
+)
+def test_models_that_people_use_are_known(table: ModelTable, model: str) -> None:
+    found = table.find(model)
+    assert found is not None
+    assert found.window >= 100_000
+
+
+def test_a_million_tokens_are_for_models_that_have_them(table: ModelTable) -> None:
+    models = "claude-sonnet-4-5", "claude-sonnet-4-20250514", "claude-haiku-4-5", "claude-3-7-sonnet-20250219", "gpt-4o"
+    found = [table.find(model) for model in models]
+    assert [known.long for known in found if known] == [1_000_000, 1_000_000, None, None, None]
+
+
+def test_a_family_is_known_by_the_smallest_of_its_snapshots(tmp_path: Path) -> None:
+    path = tmp_path / "models.toml"
+    path.write_text('[models]\n"m-2024-05-13" = { window = 9 }\n"m-2024-08-06" = { window = 5 }')
+    table = ModelTable.load(path)
+    assert [known.window for name in ("m", "m-2024-05-13") if (known := table.find(name))] == [5, 9]
 
 
 def test_an_input_limit_of_its_own_is_told_from_the_window(table: ModelTable) -> None:
