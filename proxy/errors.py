@@ -109,6 +109,7 @@ class BodyTooLarge(ProxyError):
     """The body is larger than the limit in the settings."""
 
     status, type, code = 413, _INVALID, "body_too_large"
+    headers = (("connection", "close"),)  # the rest of it is not wanted
 
 
 class UpgradeRefused(ProxyError):

@@ -8,8 +8,11 @@ Bounds. Before the application sees a request, these are bounded: the bytes of t
 complete, the time of the body, and the number of connections. A body may take `limits.body_timeout` seconds, and one
 more for each `limits.body_rate` bytes; time in which the proxy itself does not read does not count.
 
-If all connections are taken, one without a request is closed in favour of a new one. Only if all of them have a request
-is a new one refused.
+If all connections are taken, the one that has had no request for the longest time is closed in favour of a new one.
+Only if all of them have a request is a new one refused.
+
+A connection whose request was answered before a large rest of its body has come is closed. It is read for a moment
+more, because a system that closes a connection with unread bytes tells the client to forget the answer.
 """
 
 from __future__ import annotations
@@ -31,7 +34,13 @@ from proxy.settings import LimitSettings
 OTHER_DESCRIPTORS = 40
 """Files and sockets that are open for other purposes than clients and their upstreams."""
 
+SWALLOWED = 64 * 1024
+"""Bytes of a body that are taken in and thrown away after the reply, so that the connection can be used again."""
+LINGERING = 2.0
+"""Seconds for which a connection that was closed within a body is still read."""
+
 _HEAD_START = b"HTTP/1."
+_UNKNOWN = 1 << 62  # bytes of a body without a length
 
 
 class BadHttp(ProxyError):
@@ -52,6 +61,8 @@ class ConnectionBounds:
     limits: LimitSettings
     max_connections: int
     refusals: Spell = field(default_factory=lambda: Spell("connections"))
+    idle: dict[Connection, None] = field(default_factory=dict)
+    """The connections without a request; the one that has had none for the longest time comes first."""
 
     @classmethod
     def of(cls, limits: LimitSettings) -> ConnectionBounds:
@@ -69,9 +80,12 @@ class ConnectionBounds:
 class JoiningTransport:
     """Wraps a transport, and joins the head of a reply with the data that is written next."""
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, is_in_body: Callable[[], bool] = lambda: False) -> None:
+        """`is_in_body` tells whether the rest of a body is still to come."""
         self._transport = transport
+        self._is_in_body = is_in_body
         self._head = b""
+        self._lingers = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -87,9 +101,22 @@ class JoiningTransport:
         else:
             self._transport.write(data)
 
+    def is_closing(self) -> bool:
+        return self._lingers or self._transport.is_closing()
+
     def close(self) -> None:
+        """Closes the connection; within a body for writing only, and for reading after a moment."""
+        if self.is_closing():
+            return
         self.flush()
-        self._transport.close()
+        if not self._is_in_body():
+            self._transport.close()
+            return
+        self._lingers = True
+        self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGERING, self._transport.close)
 
     def flush(self) -> None:
         """Writes the held head, if there is one and the connection still exists."""
@@ -104,7 +131,10 @@ class Connection(HttpToolsProtocol):
     _is_in_head = True
     """Whether a head, or the rest of one, comes next; otherwise a body."""
     _body_bytes = 0
+    _body_length = 0
     _body_began = 0.0
+    _method = b""
+    """The beginning of the newest head, as far as it tells whether it is HEAD."""
 
     def __init__(self, bounds: ConnectionBounds, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -112,9 +142,10 @@ class Connection(HttpToolsProtocol):
         self._limits = bounds.limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._joining = JoiningTransport(transport)
+        self._joining = JoiningTransport(transport, lambda: not self._is_in_head)
         super().connection_made(cast("asyncio.Transport", self._joining))
         bounds = self._bounds
+        bounds.idle[self] = None
         if len(self.connections) > bounds.max_connections and not self._close_an_idle_one():
             bounds.refusals.refuse(f"all {bounds.max_connections} have a request")
             self._refuse(Overloaded("All connections of the proxy are taken."))
@@ -128,6 +159,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
+        self._bounds.idle.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -135,6 +167,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_in_head:
+            self._method = (self._method if self._head_bytes else b"") + data[: len(b"HEAD ") - self._head_bytes]
             room = self._limits.header_bytes - self._head_bytes
             self._head_bytes += len(data)
             if len(data) > room:
@@ -153,7 +186,13 @@ class Connection(HttpToolsProtocol):
         """Refuses transfer encodings that HTTP/1.1 servers must refuse."""
         self._is_in_head, self._head_bytes, self._body_bytes = False, 0, 0
         self._cancel_deadline()
+        self._bounds.idle.pop(self, None)
+        self._body_length = 0
         for name, value in self.headers:
+            if name == b"content-length":
+                self._body_length = int(value)  # the parser has read it
+            if name == b"transfer-encoding":
+                self._body_length = _UNKNOWN
             if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 self._refuse(BadHttp("Only the transfer encoding 'chunked' is known.", HTTPStatus.NOT_IMPLEMENTED))
                 return
@@ -169,6 +208,18 @@ class Connection(HttpToolsProtocol):
         self._cancel_deadline()
         if not self.transport.is_closing():
             super().on_message_complete()
+        self._note_idle()
+
+    def on_response_complete(self) -> None:
+        if not self._is_in_head and self._body_length - self._body_bytes > SWALLOWED:
+            self.transport.close()
+        super().on_response_complete()
+        self._note_idle()
+
+    def _note_idle(self) -> None:
+        if self.is_idle:
+            self._bounds.idle.pop(self, None)
+            self._bounds.idle[self] = None
 
     def send_400_response(self, msg: str) -> None:
         """Answers bytes that are not HTTP, which uvicorn refuses before they reach the application."""
@@ -179,13 +230,14 @@ class Connection(HttpToolsProtocol):
             return
         body, more = error.to_json(), "".join(f"{name}: {value}\r\n" for name, value in error.headers)
         head = f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
-        self.transport.write(f"{head}content-length: {len(body)}\r\n{more}connection: close\r\n\r\n".encode() + body)
+        head += f"content-length: {len(body)}\r\n{more}connection: close\r\n\r\n"
+        self.transport.write(head.encode() + (b"" if self._method == b"HEAD " else body))
         self.transport.close()
 
     def _close_an_idle_one(self) -> bool:
-        """Closes another connection that has no request; returns whether there was one."""
-        others = (each for each in self.connections if each is not self and isinstance(each, Connection))
-        if idle := next((other for other in others if other.is_idle), None):
+        """Closes the connection that has had no request for the longest time; returns whether there was one."""
+        if idle := next((other for other in self._bounds.idle if other is not self and other.is_idle), None):
+            del self._bounds.idle[idle]
             idle.transport.close()
         return idle is not None
 

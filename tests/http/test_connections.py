@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from urllib.parse import urlsplit
 
 import pytest
@@ -64,6 +65,52 @@ def test_a_body_that_says_it_is_too_large_is_refused_before_it_arrives(proxy: Pr
     assert assert_openai_error(body)["code"] == "body_too_large"
 
 
+LONG_BODY = b"host: 127.0.0.1\r\ncontent-length: 10000000000\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "status"),
+    [
+        (b"POST /v1/chat/completions", b"413"),
+        (b"POST /v1/messages", b"413"),
+        (b"POST /elsewhere", b"404"),
+    ],
+)
+def test_a_refused_request_with_a_long_body_closes_its_connection(line: bytes, status: bytes, proxy: Proxy) -> None:
+    head, body = answer_to(line + b" HTTP/1.1\r\n" + LONG_BODY, proxy)
+    assert head.startswith(b"HTTP/1.1 " + status)
+    assert b'"error"' in body
+
+
+def test_a_client_that_is_still_sending_can_read_why_it_is_refused(proxy: Proxy) -> None:
+    with connected(proxy) as connection:
+        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\n" + LONG_BODY)
+        for _ in range(200):
+            connection.sendall(b" " * 10_000)
+        head, body = rest_of(connection)
+    assert head.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in head
+    assert assert_openai_error(body)["code"] == "body_too_large"
+
+
+def test_a_refused_request_with_a_short_body_keeps_its_connection(proxy: Proxy) -> None:
+    with connected(proxy) as connection:
+        connection.sendall(b"POST /elsewhere HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 9\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 404 ")
+        connection.sendall(b"123456789" + REQUEST)
+        assert rest_of(connection)[0].startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "rest", [b"host: 127.0.0.1\r\nX-A : b\r\n\r\n", b"a: " + b"a" * 70_000, b"transfer-encoding: gzip\r\n\r\n"]
+)
+def test_a_broken_head_request_is_refused_without_a_body(rest: bytes, proxy: Proxy) -> None:
+    head, body = answer_to(b"HEAD /livez HTTP/1.1\r\n" + rest, proxy)
+    assert head.startswith((b"HTTP/1.1 4", b"HTTP/1.1 5"))
+    assert b"content-length: " in head
+    assert body == b""
+
+
 def test_a_head_that_is_too_large_is_refused(proxy: Proxy) -> None:
     head, body = answer_to(POST + b"x-a: " + b"a" * 70_000, proxy)
     assert head.startswith(b"HTTP/1.1 431 ")
@@ -105,6 +152,22 @@ def test_an_idle_connection_makes_room_for_a_new_one(upstream: ScriptedUpstream)
     with proxying(upstream.url, limits={"connections": 1}) as proxy, connected(proxy) as idle:
         assert answer_to(REQUEST, proxy)[0].startswith(b"HTTP/1.1 200 ")
         assert rest_of(idle) == (b"", b"")
+
+
+def test_the_connection_that_was_idle_longest_makes_room(upstream: ScriptedUpstream) -> None:
+    ask = REQUEST.replace(b"connection: close\r\n", b"")
+
+    def is_served(connection: socket.socket) -> bool:
+        connection.sendall(ask)
+        return connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+
+    with proxying(upstream.url, limits={"connections": 3}) as proxy, ExitStack() as opened:
+        first, second, third = (opened.enter_context(connected(proxy)) for _ in range(3))
+        assert all(map(is_served, (second, third, first)))
+        for oldest in (second, third):
+            assert is_served(opened.enter_context(connected(proxy)))
+            assert rest_of(oldest) == (b"", b"")
+        assert is_served(first)
 
 
 def test_a_connection_is_refused_when_all_others_have_a_request(
