@@ -49,8 +49,6 @@ class Attempt(NamedTuple):
     """The hidden rounds that may follow; None if the model is offered no memory tool."""
     update: SessionUpdate | None = None
     """The update of the session; None if nothing is stored."""
-    only_for_patch: bool = False
-    """Whether the session is stored only if a patch results, because the conversation is too small otherwise."""
     is_last: bool = False
     """Whether a refusal of this attempt is final, unless it teaches another form."""
     is_repeated: bool = False
@@ -79,14 +77,14 @@ def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, roun
     session, branch = keeper.id_and_branch(context.recognised, context.branch, has_tools=context.has_tools)
     decision = decision._replace(branch=branch)
     is_too_small = _is_too_small(decision, context)
-    if not may_store or (is_too_small and rounds is None):
+    if not may_store or is_too_small:
         return Attempt(decision, context, rounds)
     update = _update_for(decision, context)
     head = context.append.head if context.append else ""
-    decision = decision._replace(session=decision.session if is_too_small else session, append_head=head)
+    decision = decision._replace(session=session, append_head=head)
     if keeper.refused:
         decision = degraded(decision, keeper.refused)
-    return Attempt(decision, context, rounds, update, only_for_patch=is_too_small)
+    return Attempt(decision, context, rounds, update)
 
 
 def original_of(refused: Decision, context: RequestContext, keeper: Keeper) -> Attempt | None:

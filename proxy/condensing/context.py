@@ -19,20 +19,18 @@ from proxy.request.measure import LENGTH_ESTIMATE, Measured
 from proxy.request.wire import ClientRequest
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching.rounds import NO_OFFER, Offer, offer_members
-from proxy.sessions.cards import combined_cards, forgotten_cards
 from proxy.sessions.histories import Append
 from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN, Branch, MemoryBlock, Wish, has_node
+from proxy.sessions.session import MAIN, Branch, MemoryBlock, Wish
 from proxy.tokens.counter import Counter
 from strategies.core.budget import Budget
-from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, standing_condensations
 from strategies.core.economics import Advice
 from strategies.core.messages import Role
-from strategies.core.pieces import Overlay
+from strategies.core.pieces import Overlay, blocks_in
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.reasoning import BOUND, OWN, UNKNOWN, Bound
-from strategies.core.replay import is_held_back
+from strategies.core.replay import is_held_back, saved_by
 from strategies.core.transcript import Transcript, pinned_in, standing_patches
 from strategies.core.view import View, fold
 
@@ -79,6 +77,8 @@ class RequestContext(NamedTuple):
     """Whether the request is sent as it came, because the upstream has refused rewritten ones for no known reason."""
     refuses_reasoning: bool = False
     """Whether the upstream has refused the request's reasoning, because it is bound to another head."""
+    offerable: Offer = NO_OFFER
+    """The memory tool as it is offered once a condensation pays for it."""
 
     @property
     def budget(self) -> Budget:
@@ -183,15 +183,28 @@ class RequestContext(NamedTuple):
     def has_nothing_due(self) -> bool:
         """Whether nothing is due: the length alone is below every mark, and the request needs no other work."""
         session, policy = self.recognised.session, self.policy
-        asks_for_nothing = policy.judging is None and not (policy.memory.tool or self.may_inject)
         is_plain = not self.recognised.condensations and (session is None or session.failed_try is None)
-        return self.is_estimated and asks_for_nothing and is_plain
+        return self.is_estimated and policy.judging is None and is_plain
 
     @property
-    def may_inject(self) -> bool:
-        """Whether a memory block may be due: something was condensed, or cards came from elsewhere."""
-        has_any = bool(self.recognised.condensations or self.recognised.patches) or self.has_foreign_cards
-        return self.policy.memory.inject and has_any
+    def uses_memory(self) -> bool:
+        """Whether memory may add to the view, which it does only where something was condensed."""
+        return any(self.policy.memory) and bool(self.recognised.condensations) and not self.recognised.failure
+
+    def saved_by(self, condensation: Condensation | None) -> int:
+        """The tokens that a condensation saves for memory; 0 where memory may repeat what a person has brought back."""
+        is_back = self.keeps_blocks and self.is_held_back(condensation)
+        return 0 if is_back else saved_by(condensation, self.measured.transcript, self.counter)
+
+    def offering(self, offer: Offer) -> RequestContext:
+        """The context in which the memory tool is offered in this way; without it, no hidden round is shown."""
+        if offer is self.offer:
+            return self
+        context = self._replace(offer=offer)
+        if offer.is_made:
+            prompt = replace(self.prompt, overhead=context.framing, has_tools=True, frame=f"{self.prompt.frame}+")
+            return context._replace(prompt=prompt)
+        return context.with_transcripts(lambda transcript: transcript.having(patches=blocks_in(transcript.patches)))
 
     @property
     def is_rewritten(self) -> bool:
@@ -337,19 +350,6 @@ class RequestContext(NamedTuple):
         seen = (*(branch.seen if branch else ()), (len(self.history.chain), now))
         verdicts = session.verdicts if session else ()
         return SessionFacts(now, self.recognised.condensations, verdicts, verdict, seen, self.policy.continues)
-
-    def cards(self) -> list[MemoryCard]:
-        """The memory cards that this history may see, without contradicted ones."""
-        session, digests = self.recognised.session, self.history.digests
-        standing = [known for known in self.recognised.condensations if has_node(digests, known.covered, known.digest)]
-        own, unwanted = (session.cards(standing), forgotten_cards(session)) if session else ([], [])
-        return combined_cards(own, self.recognised.card_scope.cards if self.recognised.card_scope else (), unwanted)
-
-    @property
-    def has_foreign_cards(self) -> bool:
-        """Whether memory has cards that did not come from this history: added by a person, or shared in a scope."""
-        session, scope = self.recognised.session, self.recognised.card_scope
-        return bool((session and session.added_cards) or (scope and scope.cards))
 
     @property
     def may_store(self) -> bool:

@@ -17,6 +17,7 @@ from proxy.knowledge.anchor import UNCALIBRATED, Calibration
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.request.measure import Precision
 from proxy.request.wire import ClientRequest
+from proxy.searching.rounds import NO_OFFER, Offer
 from proxy.sessions.session import MAIN, OWN_HEADER, MemoryBlock, printable_id
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
@@ -61,8 +62,10 @@ class Decision(NamedTuple):
     """Tokens that no condensation can remove, if they keep the view from its target or from fitting."""
     calibrated: Calibration = UNCALIBRATED
     """How the upstream is expected to count the view."""
+    offer: Offer = NO_OFFER
+    """The memory tool, if the view pays for its offer."""
     memory_block: MemoryBlock = MemoryBlock()
-    """The memory block in the view."""
+    """The memory block that was chosen for this turn."""
     advice: Advice | None = None
     """Where condensing is cheapest for this session."""
     memory_patch: Overlay | None = None

@@ -91,6 +91,7 @@ class Exchanges:
 
     def attempt(self, decision: Decision, context: RequestContext) -> Attempt:
         """The attempt to send a decision, whose body is written here."""
+        context = context.offering(decision.offer)
         decision = written(decision, context, probe=self.usage_probe)
         rounds = self.searcher.rounds(decision, context) if context.offer.is_made else None
         return attempt_of(decision, context, self.decider.keeper, rounds)
@@ -348,8 +349,6 @@ class Exchange:
             patch=rounds.patch if rounds else None,
             memory_tokens=rounds.spent_tokens if rounds else 0,
         )
-        if self._attempt.only_for_patch and update.patch is update.memory_patch is None:
-            return
         if context.keeps_reply and self.request.continuation is not None:
             session = context.recognised.key.name
             blocks = reply_block(self.request.continuation, self.request.body, session, reply_id, items)
@@ -382,7 +381,7 @@ class Exchange:
             return
         try:
             self._parts.decider.preparer.follow_up(self.decision, context)
-            self._parts.decider.injector.follow(context)
+            self._parts.decider.injector.follow(self.decision, context)
         except Exception:  # noqa: BLE001
             # The reply has been sent: a defect costs only what would have been ready for the next one.
             _log.exception("a reply was not followed up")

@@ -92,8 +92,6 @@ class Intake:
         # 8. Choose.
         size = self.knowledge.size_refused(request, recognised)
         policy = self._policy(request, recognised, basis._replace(size_refused=size and size.tokens))
-        if policy.scope:
-            recognised = await self.recogniser.with_card_scope(recognised, policy.scope, read=any(policy.memory))
         if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
             policy = policy._replace(memory=MEMORY["off"])
         # 9. Complete the context.
@@ -103,8 +101,7 @@ class Intake:
         )._replace(size_refused=size)
         context = await self._restore_dropped(await self._count(context) if _needs_counts(context) else context)
         context = context.for_profile(policy.profile).with_session_facts()
-        uses_memory = policy.memory.tool or context.may_inject
-        context = self._calibrate(self.add_offer(context) if uses_memory else context)
+        context = self._calibrate(self.add_offer(context) if any(policy.memory) else context)
         if not context.is_estimated:
             context = with_economy(context)
         timing.session = (perf_counter() - started) * 1000 + spent_on_history
@@ -214,7 +211,6 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
     """The prompt of a request as calibration compares it with earlier ones."""
     measured, body, transcript = context.measured, context.request.body, context.measured.transcript
     systems = b"".join([message.digest for _, message in transcript.systems])
-    outside = measured.outside_digest + ("+" if context.offer.is_made else "")
     # Calibration treats the conversations of one tenant that begin with the same message as one.
     beginning = context.request.tenant.encode() + b"".join(transcript.digests[:1])
     # The messages of hidden rounds that the view may show, each with its index in the chain.
@@ -227,7 +223,8 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
         transcript,
         context.framing,
         measured.counted_by,
-        blake2b(outside.encode() + systems, digest_size=8).hexdigest(),
+        blake2b(measured.outside_digest.encode() + systems, digest_size=8).hexdigest()
+        + ("+" if context.offer.is_made else ""),
         context.has_tools or context.offer.is_made,
         body.size if context.is_estimated else None,
         tuple(hidden),
@@ -241,14 +238,14 @@ def _needs_counts(context: RequestContext) -> bool:
     """Whether an estimate is not enough.
 
     An estimate cannot show how much smaller a judged record makes the view, which pinned messages fit into their share,
-    or what a condensation must reach that a person wishes for, or that a stage's own trigger asks for. Under `auto`, or
-    with a size refused, the trigger may be below all marks.
+    or what a condensation must reach that a person wishes for, or that a stage's own trigger asks for, or what memory
+    may take. Under `auto`, or with a size refused, the trigger may be below all marks.
     """
     stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
     is_bounded = context.size_refused is not None or context.policy.economy == "auto"
     if is_bounded or context.wish is not None or (known and context.recognised.pins):
         return True
-    if stage is not None and stage.inline:
+    if context.uses_memory or (stage is not None and stage.inline):
         return True
     in_use = next(iter(standing_condensations(known, digests)), None)
     if _is_any_due(context, in_use):

@@ -98,12 +98,12 @@ class Policy(NamedTuple):
     memory: Memory = MEMORY["off"]
     judging: Judging | None = None
     """The stage that asks judges, if there is one."""
-    injection: Injection = Injection()
-    """The bounds of a memory block."""
+    block_passages: int = 0
+    """The maximum passages of a memory block."""
+    block_tokens: int = 0
+    """The maximum tokens of a memory block."""
     background: Mode = "off"
     """When models may be asked for work that no request waits for."""
-    scope: str = ""
-    """The scope in which memory cards are shared; "" if they are not."""
     prices: Prices | None = None
     """The prices in the settings; if given, a condensation that is not needed yet waits until it pays back."""
     economy: str = "off"
@@ -255,12 +255,7 @@ class Policies:
         pipeline = asked.strategy or own.pipeline
         strategies, ledger = self._stages(pipeline, asked.options, controls.param("options"))
         memory = self._settings.memory
-        if controls.memory_scope is not None and not memory.scopes:
-            param = controls.param("memory-scope")
-            raise BadRequest(f"{param} needs memory.scopes = true in the settings of the proxy.", param=param)
-        # The first stage with an opinion sets the bounds of a memory block.
-        opinions = (stage.injection for stage in strategies if isinstance(stage, Injecting))
-        injection = next(opinions, Injection(False, memory.top_k, memory.max_tokens))
+        injection = _injection(strategies)
         return own._replace(
             pipeline=pipeline,
             stages=strategies,
@@ -271,11 +266,11 @@ class Policies:
             size_refused=basis.size_refused,
             ledger=ledger,
             session_settings=controls.kept(session, pipeline),
-            memory=self._memory(asked, pipeline, injection),
-            injection=injection,
+            memory=self._memory(asked, pipeline, injection.unasked),
+            block_passages=injection.top_k or memory.top_k,
+            block_tokens=injection.max_tokens or memory.max_tokens,
             economy=asked.economy or own.economy,
             strict=own.strict if asked.strict is None else asked.strict == "true",
-            scope=(asked.memory_scope or "") if memory.scopes else "",
             profile=basis.profile,
         )
 
@@ -283,11 +278,15 @@ class Policies:
         """Whether a request is `off`, unless its session has another strategy."""
         return (controls.strategy or self._facts(model).policy.pipeline).is_off
 
-    def _memory(self, asked: Controls, pipeline: Pipeline, injection: Injection) -> Memory:
-        """The uses of memory that are allowed; none if the store keeps no text: a block must last a whole turn."""
+    def _memory(self, asked: Controls, pipeline: Pipeline, unasked: bool | None) -> Memory:
+        """The uses of memory that are allowed; none if the store keeps no text: a block must last a whole turn.
+
+        `unasked` is what the pipeline says of injection if nobody chose a memory mode.
+        """
         if not self._settings.store.keeps_text or asked.no_store or pipeline.is_off or pipeline.observe:
             return MEMORY["off"]
-        return asked.memory or MEMORY["inject" if injection.unasked else self._settings.memory.default]
+        default = MEMORY["off" if unasked is False else self._settings.memory.default]
+        return asked.memory or default._replace(inject=default.inject or bool(unasked))
 
     def _prompt_window(self, summarizer: SummarizerRole, scope: LessonScope) -> int | None:
         """The window in tokens of the summarizer's model; None if the request's own model summarizes."""
@@ -381,6 +380,16 @@ class Policies:
         return min(
             budget.prepare, budget.usable - budget.least_headroom, budget.target, int(budget.usable * MIN_TRIGGER)
         )
+
+
+def _injection(strategies: Sequence[Strategy]) -> Injection:
+    """What the stages say of memory blocks: of each member, what the first one says that has an opinion."""
+    opinions = [stage.injection for stage in strategies if isinstance(stage, Injecting)]
+    return Injection(
+        next((each.unasked for each in opinions if each.unasked is not None), None),
+        next((each.top_k for each in opinions if each.top_k is not None), None),
+        next((each.max_tokens for each in opinions if each.max_tokens is not None), None),
+    )
 
 
 def option_tables(settings: Settings) -> dict[str, dict[str, object]]:

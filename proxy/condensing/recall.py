@@ -1,15 +1,17 @@
-"""Memory of a conversation: searches its messages and cards, and puts what it finds before each user message.
+"""Memory of a conversation: searches what has left the view, and puts what it finds before each user message.
 
 Searches. A client sends its whole history, or the store puts back what it dropped, so a search covers the transcript at
-hand. The indexes of the most recently used sessions are kept in memory, and new messages are added to them. A search
-finds only messages that lead up to this request: the key of an entry is the message's digest in the chain, so messages
-that were edited away or belong to another branch are not found. The cards of the condensations in the chain are
-searched too.
+hand: those of its messages that the view does not show, and the cards of its condensations. Nothing is indexed before
+something is searched for. Then the messages that have left the view since the last search are added to the index of
+the conversation, which all forks after its first condensation share. The key of an entry is the message's digest in the
+chain, and a request finds the entries of its own chain only.
 
-Blocks. A memory block tells what was said earlier about a user message. It is chosen when the message is new, kept with
-its branch, and is byte for byte the same in every view of that turn, so that the upstream's prompt cache of the turn
-stays valid. It leaves with the next user message. It never repeats what the view shows. There is none if the view hides
-nothing, or if nothing relevant is found.
+Blocks. A memory block tells what was said earlier about a user message. It is chosen when a view first hides something
+from that message, kept with its branch, and is byte for byte the same in every view of that turn, so that the
+upstream's prompt cache of the turn stays valid; and so it is if nothing relevant was found. It leaves with the next
+user message. It never repeats what the view shows, nor what a strategy dropped on purpose.
+
+A block, the blocks that stay and the offer of the tool have at most half of the tokens that the condensation saves.
 
 In a protocol that binds reasoning to the messages before it, a block that left would invalidate the reasoning of its
 turn. There a block is a patch, which stays at its place until a condensation replaces it.
@@ -23,15 +25,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from proxy.condensing.context import ON_EMBEDDINGS, RequestContext
 from proxy.condensing.decision import Decision
 from proxy.memory.meaning import Asker, Meanings, Vector
+from proxy.reasons import Action
 from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
-from proxy.sessions.session import MemoryBlock
+from proxy.searching.rounds import NO_OFFER
+from proxy.sessions.session import MemoryBlock, Session, has_node
 from proxy.settings.tables import MemorySettings
 from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
+from strategies.core.condensation import Condensation
 from strategies.core.digest import ROOT
 from strategies.core.pieces import Literal, Overlay, PieceKind, is_memory
 from strategies.core.transcript import Transcript
@@ -41,43 +47,68 @@ from strategies.memory.ranking import Hit, Index, card_entry, message_entries
 
 MIN_ROOM = 32
 """Tokens below which no block is chosen."""
-MAX_SESSIONS = 64
+MAX_INDEXES = 64
 MAX_ENTRIES = 16_000
 """Entries of all indexes together; one takes 1 to 4 KB with its text and its share of the index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Searchable:
-    """What a request may search: its history, and the cards that it may see.
+    """What a request may search: the messages of its history that its view hides, and the cards that it may see.
 
-    `key` names the session whose index is used; if it is None, the index is dropped after the request, and no other
-    request sees it. `asker` is the request on whose behalf vectors are made; None if none may be made.
+    `key` names the index that is used; if it is None, the index is dropped after the request, and no other request sees
+    it. `asker` is the request on whose behalf vectors are made; None if none may be made.
     """
 
     key: StoreKey | None
     history: Transcript
+    hidden: Sequence[int]
+    """The chain indices of those messages, in order."""
     cards: Callable[[], Sequence[MemoryCard]]
     asker: Asker | None = None
 
     @classmethod
-    def of(cls, context: RequestContext) -> Searchable:
-        """What a request may search; a request that may not be stored leaves nothing in memory."""
+    def of(cls, context: RequestContext, view: View) -> Searchable:
+        """What a request with this view may search; a request that may not be stored leaves nothing in memory."""
+        hidden, cards = hidden_by(view), partial(cards_of, context)
         if not context.may_store:
-            return cls(None, context.history, context.cards)
+            return cls(None, context.history, hidden, cards)
         asker = Asker(
             context.recognised.with_fresh_patience(),
             lambda background: context.caller(background=background),
             context.allowance_after_votes,
             context.spent(ON_EMBEDDINGS),
         )
-        return cls(context.recognised.key, context.history, context.cards, asker)
+        # The first condensation is the same in all forks that it stands in.
+        first = min((made.covered for made in _condensed(context) if made.standing), default=0)
+        family = context.history.digests[first - 1].hex() if first else context.recognised.key.name
+        return cls(StoreKey(context.request.tenant, family), context.history, hidden, cards, asker)
 
-    def nodes(self) -> list[str]:
-        return [digest.hex() for digest in self.history.digests]
+    def nodes(self) -> list[tuple[int, str]]:
+        """The place of each hidden message, and its key."""
+        return [(place, self.history.digests[place].hex()) for place in self.hidden]
 
 
-class _SessionIndex:
-    """The index of one session, and the chain nodes that are in it."""
+def _condensed(context: RequestContext) -> list[Condensation]:
+    """All condensations of a request's history."""
+    digests = context.history.digests
+    return [known for known in context.recognised.condensations if has_node(digests, known.covered, known.digest)]
+
+
+def cards_of(context: RequestContext) -> list[MemoryCard]:
+    """The memory cards that a request's history may see, without contradicted ones."""
+    session = context.recognised.session or Session(id="", source="", created_at=0.0)
+    return [card for card in session.cards(_condensed(context)) if card.holds]
+
+
+def hidden_by(view: View) -> list[int]:
+    """The chain indices of the messages that a view shows no longer, or only in part."""
+    shown = {item.source for item in view.front[: view.head_size] if item.intact}
+    return [place for place in range(view.covered_count) if place not in shown]
+
+
+class _SharedIndex:
+    """The index of one conversation and its forks, and the chain nodes that are in it."""
 
     def __init__(self) -> None:
         self.index = Index()
@@ -86,13 +117,13 @@ class _SessionIndex:
         self._nodes: set[str] = set()
         self._most = MAX_ENTRIES
 
-    def learn(self, transcript: Transcript, nodes: list[str]) -> None:
+    def learn(self, transcript: Transcript, nodes: list[tuple[int, str]]) -> None:
         """Adds the messages that are not in the index yet."""
         with self._lock:
             is_full = len(self.index) > self._most
             if is_full:  # most of it may be messages that the client has edited away
                 self.index, self._nodes = Index(), set()
-            for place, node in enumerate(nodes):
+            for place, node in nodes:
                 if node not in self._nodes:
                     self._nodes.add(node)
                     self.index.add(message_entries(node, transcript.chain[place], place))
@@ -111,19 +142,23 @@ class _SessionIndex:
         with self._lock:
             return self.index.visible(self._allowed(searchable, searchable.nodes()))
 
-    def _allowed(self, searchable: Searchable, nodes: list[str]) -> set[str]:
-        """The keys of the entries that may be found, including cards; not the last user message, the question."""
-        cards, question = [card_entry(card.id, card) for card in searchable.cards()], searchable.history.last_user
+    def _allowed(self, searchable: Searchable, nodes: list[tuple[int, str]]) -> set[str]:
+        """The keys of the entries that may be found, including cards."""
+        cards = [card_entry(card.id, card) for card in searchable.cards()]
         self.index.add(cards)
-        return {*(node for place, node in enumerate(nodes) if place != question), *(entry.key for entry in cards)}
+        return {*(node for _, node in nodes), *(entry.key for entry in cards)}
 
 
 class Recall:
-    """The indexes of the most recently used sessions; one per app. With `meanings` hits are ranked by meaning too."""
+    """The indexes that were used last; one per app. With `meanings` hits are ranked by meaning too."""
 
     def __init__(self, meanings: Meanings | None = None) -> None:
         self._meanings = meanings
-        self._indexed: OrderedDict[StoreKey, _SessionIndex] = OrderedDict()
+        self._indexed: OrderedDict[StoreKey, _SharedIndex] = OrderedDict()
+
+    @property
+    def has_meanings(self) -> bool:
+        return self._meanings is not None
 
     async def search(self, searchable: Searchable, query: str, wait: float = 0.0) -> list[Hit]:
         """The hits of a query, best first; its vector, if one is used, is waited for `wait` seconds."""
@@ -132,35 +167,36 @@ class Recall:
             asyncio.to_thread(indexed.search, searchable, query), self._vector(searchable.asker, query, wait)
         )
         self._evict()
-        if self._meanings is None or searchable.key is None or vector is None:
+        if self._meanings is None or searchable.asker is None or vector is None:
             return hits
         visible = await asyncio.to_thread(indexed.visible, searchable)
-        return await self._meanings.rank(searchable.key, vector, hits, visible)
+        return await self._meanings.rank(searchable.asker.key, vector, hits, visible)
 
     async def learn(self, searchable: Searchable) -> None:
-        """Indexes the new messages of a history, so that the next search need not, and has their vectors made."""
+        """Indexes what has left the view, and has the vectors of that made."""
+        if self._meanings is None or searchable.asker is None:
+            return
         indexed = self._of(searchable.key)
         await asyncio.to_thread(indexed.learn, searchable.history, searchable.nodes())
         self._evict()
-        if self._meanings is not None and searchable.asker is not None:
-            visible = await asyncio.to_thread(indexed.visible, searchable)
-            await self._meanings.learn(searchable.asker, [hit.entry.text for hit in visible])
+        visible = await asyncio.to_thread(indexed.visible, searchable)
+        await self._meanings.learn(searchable.asker, [hit.entry.text for hit in visible])
 
     async def _vector(self, asker: Asker | None, query: str, wait: float) -> Vector | None:
         if self._meanings is None or asker is None:
             return None
         return await self._meanings.query(asker, query, wait)
 
-    def _of(self, key: StoreKey | None) -> _SessionIndex:
+    def _of(self, key: StoreKey | None) -> _SharedIndex:
         if key is None:
-            return _SessionIndex()
-        indexed = self._indexed.setdefault(key, _SessionIndex())
+            return _SharedIndex()
+        indexed = self._indexed.setdefault(key, _SharedIndex())
         self._indexed.move_to_end(key)
         return indexed
 
     def _evict(self) -> None:
         """Drops the least recently used indexes beyond the bounds; the newest stays."""
-        while len(self._indexed) > 1 and (len(self._indexed) > MAX_SESSIONS or self._entries() > MAX_ENTRIES):
+        while len(self._indexed) > 1 and (len(self._indexed) > MAX_INDEXES or self._entries() > MAX_ENTRIES):
             self._indexed.popitem(last=False)
 
     def _entries(self) -> int:
@@ -172,8 +208,11 @@ def with_standing_block(context: RequestContext) -> RequestContext:
     branch, history = context.branch, context.history
     if branch is None or history.last_user is None or branch.block.node != history.digests[history.last_user].hex():
         return context
-    block = branch.block
-    return context._replace(memory_block=block, block_tokens=context.counter.message(json.loads(block.raw)))
+    return context._replace(memory_block=branch.block, block_tokens=_tokens_of(branch.block, context))
+
+
+def _tokens_of(block: MemoryBlock, context: RequestContext) -> int:
+    return context.counter.message(json.loads(block.raw)) if block.raw else 0
 
 
 def _overlay_of(block: MemoryBlock, context: RequestContext) -> Overlay:
@@ -184,7 +223,7 @@ def _overlay_of(block: MemoryBlock, context: RequestContext) -> Overlay:
 
 
 class Injector:
-    """Chooses blocks and puts them into views; one per app."""
+    """Chooses what memory adds to views, and puts it in; one per app."""
 
     def __init__(self, recall: Recall, settings: MemorySettings, tasks: OwnedTasks) -> None:
         self._recall = recall
@@ -192,57 +231,84 @@ class Injector:
         self._tasks = tasks
 
     async def inject(self, decision: Decision, context: RequestContext) -> Decision:
-        """The decision with this turn's block in its view: the one that the turn has shown already, or a new one."""
+        """The decision with the offer of the tool and this turn's block, as far as its condensation pays for them."""
         # A view that was made without the store has no recorded condensation, so it cannot be folded again.
-        if not context.policy.memory.inject or context.policy.budget is None or context.recognised.failure:
+        if not any(context.policy.memory) or context.recognised.failure:
+            return decision
+        if decision.applied is None and context.offer is NO_OFFER and not context.block_tokens:
+            return decision
+        context = context.with_recorded(decision.applied)
+        allowance = context.saved_by(decision.applied) // 2
+        if context.keeps_blocks:
+            allowance -= sum(item.message.tokens for item in decision.view.front if is_memory(item.piece))
+        context = context.offering(context.offerable.within(allowance) if allowance > 0 else NO_OFFER)
+        decision = _folded(decision._replace(offer=context.offer), context, ())
+        allowance -= context.offer.tokens
+        if not context.policy.memory.inject or allowance <= 0:
             return decision
         if context.keeps_blocks:
-            return await self._inject_for_good(decision, context)
-        block = context.memory_block or await self._choose_block(decision.view, context)
-        if block is None and not any(is_memory(item.piece) for item in decision.view.front):
-            return decision._replace(memory_block=MemoryBlock())
-        heads = (decision.applied.overlay,) if decision.applied else ()
-        inserted = (_overlay_of(block, context),) if block else ()
-        transcript = context.transcript_under(decision.applied)
-        view = fold(transcript, (*heads, *inserted), context.framing, context.counter)
-        shown = block if block and any(is_memory(item.piece) for item in view.front) else MemoryBlock()
-        return decision.with_view(view)._replace(memory_block=shown)
+            return await self._inject_for_good(decision, context, allowance)
+        block = context.memory_block
+        hides_less = block is not None and decision.view.covered_count < block.covered
+        was_empty = block is not None and not block.raw and decision.action is Action.CONDENSED
+        if block is None or hides_less or was_empty:
+            block = await self._choose_block(decision.view, context, allowance)
+        decision = decision._replace(memory_block=block)
+        if not block.raw or _tokens_of(block, context) > allowance:
+            return decision
+        with_block = _folded(decision, context, (_overlay_of(block, context),))
+        is_shown = any(is_memory(item.piece) for item in with_block.view.front)
+        return with_block if is_shown and with_block.tokens_after <= decision.tokens_before else decision
 
-    async def _inject_for_good(self, decision: Decision, context: RequestContext) -> Decision:
+    async def _inject_for_good(self, decision: Decision, context: RequestContext, allowance: int) -> Decision:
         """The decision with a block before a new user message, as a patch that stays in later transcripts."""
-        last, transcript = context.history.last_user, context.transcript_under(decision.applied)
+        last, transcript = context.history.last_user, context.measured.transcript
         is_new = last is not None and 0 < last == len(transcript.chain) - 1
         if not is_new or any(patch.at == last for patch in transcript.patches):
             return decision
-        block = await self._choose_block(decision.view, context)
-        if block is None:
+        block = await self._choose_block(decision.view, context, allowance)
+        if not block.raw:
             return decision
         patch = _overlay_of(block, context)
-        heads = (decision.applied.overlay,) if decision.applied else ()
-        view = fold(transcript.having(patches=(*transcript.patches, patch)), heads, context.framing, context.counter)
-        return decision.with_view(view)._replace(memory_patch=patch)
+        patches = (*transcript.patches, patch)
+        context = context.with_transcripts(lambda transcript: transcript.having(patches=patches))
+        return _folded(decision, context, ())._replace(memory_patch=patch)
 
-    def follow(self, context: RequestContext) -> None:
-        """Indexes the new messages of a conversation in the background, once its reply has been sent."""
-        if context.policy.memory.tool or context.may_inject:
-            self._tasks.start(self._recall.learn(Searchable.of(context)), ("learn", context.recognised.key))
+    def follow(self, decision: Decision, context: RequestContext) -> None:
+        """Has the vectors of what a view hides made in the background, once its reply has been sent."""
+        if self._recall.has_meanings and any(context.policy.memory) and decision.view.covered_count:
+            searchable = Searchable.of(context.with_recorded(decision.applied), decision.view)
+            self._tasks.start(self._recall.learn(searchable), ("learn", context.recognised.key))
 
-    async def _choose_block(self, view: View, context: RequestContext) -> MemoryBlock | None:
-        """The block for a new user message; None if nothing is found, or there is no room."""
-        last, budget = context.history.last_user, context.budget
-        free = budget.headroom(view.tokens) - budget.least_headroom
-        hides = view.covered_count > 0 or bool(view.transcript.unknown)
-        left = min(block_room(budget.window, context.policy.injection.max_tokens), free)
-        if last is None or left < MIN_ROOM or not (hides or context.has_foreign_cards):
-            return None
-        question, wait = context.history.chain[last].text, self._settings.embeddings_inject_wait
-        hits = await self._recall.search(Searchable.of(context), question, wait)
-        load = message_load(view.size, view.tokens)
-        raw = await offload(load, _block_text, hits, view, left, context.policy.injection.top_k)
-        return MemoryBlock(context.history.digests[last].hex(), raw) if raw is not None else None
+    async def _choose_block(self, view: View, context: RequestContext, allowance: int) -> MemoryBlock:
+        """The block for the last user message, of at most `allowance` tokens; an empty one if there is none."""
+        last, policy = context.history.last_user, context.policy
+        if last is None or policy.budget is None:
+            return MemoryBlock()
+        free = policy.budget.headroom(view.tokens) - policy.budget.least_headroom
+        left = min(block_room(policy.budget.window, policy.block_tokens), allowance, free)
+        node, raw = context.history.digests[last].hex(), ""
+        if left >= MIN_ROOM:
+            question, wait = context.history.chain[last].text, self._settings.embeddings_inject_wait
+            hits = await self._recall.search(Searchable.of(context, view), question, wait)
+            unwanted = {index for made in _condensed(context) if made.standing for index in made.dropped}
+            wanted = [hit for hit in hits if hit.entry.place not in unwanted]
+            load = message_load(view.size, view.tokens)
+            raw = await offload(load, _block_text, wanted, view, left, policy.block_passages)
+        return MemoryBlock(node, raw, view.covered_count)
 
 
-def _block_text(hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str | None:
-    """The JSON text of a block of at most `tokens`, which repeats nothing that the view shows. May run in a thread."""
+def _folded(decision: Decision, context: RequestContext, inserted: tuple[Overlay, ...]) -> Decision:
+    """The decision with its view folded again, with the offer of the tool and with what memory inserts."""
+    heads = (decision.applied.overlay,) if decision.applied else ()
+    transcript = context.transcript_under(decision.applied)
+    return decision.with_view(fold(transcript, (*heads, *inserted), context.framing, context.counter))
+
+
+def _block_text(hits: Sequence[Hit], view: View, tokens: int, top_k: int) -> str:
+    """The JSON text of a block of at most `tokens`, which repeats nothing that the view shows; "" if there is none.
+
+    May run in a thread.
+    """
     shown = appears_in([message.text for message in view.item_messages])
-    return memory_block(hits, view.counter, tokens, top_k, shown, notes=notes_for(view.transcript))
+    return memory_block(hits, view.counter, tokens, top_k, shown, notes=notes_for(view.transcript)) or ""

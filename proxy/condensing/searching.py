@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from operator import attrgetter
 from typing import NamedTuple
 
 from proxy.condensing.attempt import spliced
@@ -25,11 +27,14 @@ from proxy.knowledge.profiles import LessonScope
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
 from proxy.searching.joining import Following, SendBody, StreamedReply, join_replies, read_whole
-from proxy.searching.rounds import HiddenRounds, offer
+from proxy.searching.rounds import HiddenRounds, Offer, offer
 from proxy.settings.tables import MemorySettings
+from proxy.tokens.counter import Counter
 from proxy.upstream import UpstreamReply
-from strategies.core.pieces import is_memory
-from strategies.core.transcript import standing_patches
+from strategies.core.pieces import Overlay, blocks_in
+from strategies.core.replay import replay
+from strategies.core.transcript import Transcript, standing_patches
+from strategies.core.view import item_for
 
 MAX_SCOPES = 4_000
 _TOOLS_REFUSED = (400, 404, 422, 500, 501)
@@ -60,16 +65,38 @@ class Searcher:
         """When each refusal of tools is forgotten."""
 
     def with_offer(self, context: RequestContext) -> RequestContext:
-        """The context with the offer of the tool, and with the hidden rounds of earlier requests in its transcript.
+        """The context with the offer of the tool and the patches that its standing condensation pays for.
 
-        The transcript also has the memory blocks that stay at their places, whether the tool is offered or not.
+        Blocks that stay come first, then the tool, then hidden rounds: what a condensation has paid for, it goes on to
+        pay for. Hidden rounds are shown only together with the tool.
         """
-        if context.recognised.failure:
+        tool, found = context.policy.memory.tool, context.recognised
+        if found.failure or not (tool or context.keeps_blocks):
             return context
-        if not context.policy.memory.tool:
-            return _with_patches(context, blocks_only=True) if context.keeps_blocks else context
+        if tool:
+            context = context._replace(offerable=self._offerable(context))
+        if not found.condensations:
+            return context
+        transcript, last = context.measured.transcript, found.last_applied(context.branch)
+        standing = replay(
+            transcript, found.condensations, context.overhead, context.counter, context.policy.budget, last
+        ).applied
+        saved, covered = context.saved_by(standing), standing.covered if standing else 0
+        patches = [patch for patch in standing_patches(found.patches, transcript) if patch.at > covered]
+        sizes = {patch: _tokens(patch, transcript, context.counter) for patch in patches}
+        blocks = _within(saved // 2, blocks_in(patches), sizes)
+        spent = sum(sizes[block] for block in blocks)
+        context = context._replace(offer=context.offerable.within(saved // 2 - spent))
+        left = saved - spent - context.offer.tokens if context.offer.is_made else 0
+        rounds = _within(left, [patch for patch in patches if patch not in blocks_in(patches)], sizes)
+        if not (blocks or rounds):
+            return context
+        shown = tuple(sorted((*blocks, *rounds), key=attrgetter("at")))
+        return context.with_transcripts(lambda transcript: transcript.having(patches=shown))
+
+    def _offerable(self, context: RequestContext) -> Offer:
         body, scope = context.request.body, context.request.lesson_scope
-        made = offer(
+        return offer(
             body.endpoint,
             body.values,
             context.counter,
@@ -77,7 +104,6 @@ class Searcher:
             refused=self.refuses_tools(scope),
             top_k=self._settings.top_k,
         )
-        return _with_patches(context._replace(offer=made), blocks_only=not made.is_made)
 
     def refuses_tools(self, scope: LessonScope) -> bool:
         """Whether a model has refused tools, as far as this tenant knows."""
@@ -85,15 +111,16 @@ class Searcher:
 
     def rounds(self, decision: Decision, context: RequestContext) -> HiddenRounds:
         """The hidden rounds that may follow the view of a decision whose model is offered the tool."""
+        searchable = Searchable.of(context.with_recorded(decision.applied), decision.view)
         return HiddenRounds(
             context.request.body.endpoint,
             decision.view,
             context.policy.budget,
-            lambda query: self._recall.search(Searchable.of(context), query, self._settings.embeddings_search_wait),
+            lambda query: self._recall.search(searchable, query, self._settings.embeddings_search_wait),
             lambda hidden, tool_state: spliced(decision.view, context, hidden, tool_state, probe=decision.probed),
-            max_rounds=self._settings.max_rounds,
+            max_rounds=self._settings.max_rounds if context.offer.runs_calls else 0,
             top_k=self._settings.top_k,
-            runs_calls=context.offer.runs_calls,
+            allowance=context.saved_by(decision.applied) - context.offer.tokens - decision.view.memory_tokens,
         )
 
     async def run_searches(
@@ -141,14 +168,11 @@ def is_about_tools(error: bytes) -> bool:
     return _ABOUT_TOOLS.search(error) is not None
 
 
-def _with_patches(context: RequestContext, *, blocks_only: bool) -> RequestContext:
-    """The context with the patches that stand in its transcript; with `blocks_only`, only memory blocks."""
-    transcript = context.measured.transcript
-    patches = standing_patches(context.recognised.patches, transcript)
-    if blocks_only:
-        patches = tuple(patch for patch in patches if all(map(is_memory, patch.pieces)))
-    if not patches:
-        return context
-    patched = transcript.having(patches=patches)
-    whole = patched if context.is_aligned else context.full_transcript
-    return context._replace(measured=context.measured._replace(transcript=patched), full_transcript=whole)
+def _tokens(patch: Overlay, transcript: Transcript, counter: Counter) -> int:
+    return sum(item_for(piece, transcript, counter).message.tokens for piece in patch.pieces)
+
+
+def _within(most: int, patches: Sequence[Overlay], sizes: Mapping[Overlay, int]) -> list[Overlay]:
+    """The first patches that have at most `most` tokens together, so that a later one never displaces them."""
+    totals = accumulate(sizes[patch] for patch in patches)
+    return [patch for patch, total in zip(patches, totals, strict=True) if total <= most]

@@ -68,6 +68,10 @@ class Offer(NamedTuple):
     definition: str = ""
     """The tool as JSON text."""
 
+    def within(self, tokens: int) -> Offer:
+        """This offer if its definition has at most so many tokens; else none."""
+        return self if self.tokens <= tokens else NO_OFFER
+
 
 NO_OFFER = Offer()
 
@@ -186,8 +190,8 @@ class HiddenRounds:
     """The rounds that follow one view.
 
     `search` finds the passages for a query, best first, and `body` makes the request with messages after the view.
-    `max_rounds` bounds the rounds; `top_k` bounds the passages of a search that asks for no number. Without
-    `runs_calls` no call is run.
+    `max_rounds` bounds the rounds, `allowance` their tokens; `top_k` bounds the passages of a search that asks for no
+    number.
 
     `spent_tokens` is the cost of the replies that only led to a search, and `usages` is what these replies report.
     """
@@ -202,15 +206,16 @@ class HiddenRounds:
         *,
         max_rounds: int,
         top_k: int,
-        runs_calls: bool,
+        allowance: int,
     ) -> None:
         self.endpoint = endpoint
         self._view = view
         self._budget = budget
         self._search = search
         self._body = body
-        self._rounds_left = max_rounds if runs_calls else 0
+        self._rounds_left = max_rounds
         self._top_k = top_k
+        self._allowance = allowance
         self._messages: list[_HiddenMessage] = []
         self._last_results: list[_Result] = []
         self._results_at = 0  # the index of the first message of the last results
@@ -258,6 +263,8 @@ class HiddenRounds:
         self._results_at, self._last_results = len(self._messages), []
         for call in calls:
             self._answer(await self._run_call(call.id, call.arguments))
+        if self._room() < MIN_TOKENS:
+            self._rounds_left = 0
 
     async def shorten(self, most: int | None) -> bool:
         """Shortens the results of the last searches, so that the request has at most `most` tokens (None: unknown).
@@ -331,11 +338,11 @@ class HiddenRounds:
         return search_result(result.hits, self._view.counter, room, result.top_k, shown, notes)
 
     def _room(self) -> int:
-        """The maximum tokens of one result: half of the headroom, so that another result and the reply have room."""
+        """The maximum tokens of one result: half of what is left, so that another result and the reply have room."""
+        left = self._allowance - (self.tokens - self._view.tokens)
         if self._budget is None:
-            return MAX_TOKENS
-        free = self._budget.usable - self.tokens
-        return min(MAX_TOKENS, self._budget.window // WINDOW_SHARE, free // 2)
+            return min(MAX_TOKENS, left // 2)
+        return min(MAX_TOKENS, self._budget.window // WINDOW_SHARE, min(left, self._budget.usable - self.tokens) // 2)
 
 
 async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:

@@ -12,8 +12,6 @@ from hmac import compare_digest
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
-from proxy.sessions.cards import SHOWN, scope_key
-from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.codec import condensation_document, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, history_at, messages_on, read_in_thread
 from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, session_key, wish_for
@@ -59,8 +57,6 @@ class Admin:
         keys = await self._stored.store.keys(tenant)
         if name is not None:
             names = {name, *(session_key(name, dialect) for dialect in DIALECTS)}
-            if name.startswith(SHOWN):
-                names.add(scope_key("", name.removeprefix(SHOWN)).name)
             keys = [key for key in keys if key.name in names]
         loaded = [pair async for pair in self._each_session(keys)]
         rows = [_summary(key, session) for key, session in loaded if session is not None]
@@ -194,7 +190,7 @@ class Admin:
         totals: Tally[str] = Tally()
         tenants: set[str] = set()
         async for key, session in self._each_session(await self._stored.store.keys()):
-            if session is not None and session.source != SCOPE:
+            if session is not None:
                 tenants.add(key.tenant)
                 totals.update(sessions=1, branches=len(session.branches), condensations=len(session.condensations))
                 totals.update(session.totals)

@@ -18,7 +18,6 @@ from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from itertools import count
 
-from proxy.sessions.cards import with_shared
 from proxy.sessions.codec import encode_condensation, new_block, record_name
 from proxy.sessions.recognition import Recognised, new_derived_id
 from proxy.sessions.session import MAIN, Branch, Session, Tip, printable_id
@@ -69,9 +68,7 @@ class Keeper:
         if recognised.trust.defers(self._logged(lambda: self.record(recognised, condensation, standing=standing))):
             return replace(condensation, standing=standing)
         putting = self._put(recognised.key, condensation, standing=standing)
-        kept = await self._stored.write(putting, recognised.patience)
-        await self._share(recognised, kept)
-        return kept
+        return await self._stored.write(putting, recognised.patience)
 
     async def _put(self, key: StoreKey, condensation: Condensation, *, standing: bool) -> Condensation:
         name = record_name(condensation.digest, condensation.depth)
@@ -79,21 +76,6 @@ class Keeper:
         if standing:
             await self._stored.store.mark(key, name)
         return self._stored.records.condensation(data, standing=standing) or condensation
-
-    async def _share(self, recognised: Recognised, kept: Condensation) -> None:
-        """Puts the cards of a condensation into the scope that its request names; a failure is only logged."""
-        scope = recognised.card_scope
-        if scope is None or not kept.cards:
-            return
-        now = self.clock()
-
-        def shared(stored: Session | None) -> Session:
-            return with_shared(stored, scope.name, kept.cards, now)
-
-        try:
-            await self._stored.write(self._stored.change(scope.key, shared, self.ttl), recognised.patience)
-        except StoreError as error:
-            self._stored.outage.failed("cards were not shared", error)
 
     async def mark_standing(self, recognised: Recognised, condensation: Condensation) -> None:
         """Marks a condensation as applied by a forwarded view; raises `StoreError`.

@@ -26,7 +26,6 @@ from proxy.errors import BadRequest
 from proxy.http.headers import Headers, lowered_names
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
-from proxy.sessions.cards import CardScope, cards_of_scope, scope_key
 from proxy.sessions.histories import Histories, History, MissingMessages, history_at
 from proxy.sessions.session import (
     CHAT,
@@ -105,7 +104,6 @@ class Recognised(NamedTuple):
     """How many of the last messages are the newest turn; 0 if it is not known what the last request had."""
     missing: MissingMessages | None = None
     """The messages left out by a client that sends only the newest part of its history."""
-    card_scope: CardScope | None = None
     trust: Trust = ALWAYS
 
     def last_applied(self, branch: Branch | None) -> str | None:
@@ -181,17 +179,6 @@ class Recogniser:
         except StoreError as error:
             self.stored.outage.failed("the store failed", error, is_request=True)
             return blank._replace(failure=error.reason)
-
-    async def with_card_scope(self, found: Recognised, name: str, *, read: bool) -> Recognised:
-        """`found` with the scope of that name; with `read`, its cards are read too unless the store fails."""
-        key = scope_key(found.key.tenant, name)
-        scope = CardScope(key, name)
-        if read and not found.failure:
-            try:
-                scope = scope._replace(cards=cards_of_scope(await found.patience.read(self.stored.load(key))))
-            except StoreError as error:
-                self.stored.outage.failed("the cards of a scope were not read", error)
-        return found._replace(card_scope=scope)
 
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
         if identity.id is not None:

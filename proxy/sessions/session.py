@@ -60,10 +60,14 @@ EMPTY = f"0-{ROOT.hex()}"
 
 
 class MemoryBlock(NamedTuple):
-    """A memory block: the chain digest after its user message, in hex, and the message that goes before it, as JSON."""
+    """The memory block of a turn, chosen once."""
 
     node: str = ""
+    """The chain digest after its user message, in hex; "" if none was chosen yet."""
     raw: str = ""
+    """The message that goes before that user message, as JSON; "" if nothing was found."""
+    covered: int = 0
+    """How many messages the view's head covered when it was chosen."""
 
 
 class Opening(NamedTuple):

@@ -63,8 +63,18 @@ class Condensation:
         return self.id + (blake2b(pins, digest_size=8).hexdigest() if pins else "")
 
     @property
+    def dropped(self) -> frozenset[int]:
+        """The chain indices of messages that its strategies left out of view and record on purpose."""
+        told = (told for told in self.metadata.values() if isinstance(told, Mapping))
+        return frozenset(index for each in told for index in (*each.get(JUDGED_IDS, ()), *each.get(DRIFT_IDS, ())))
+
+    @property
     def overlay(self) -> Overlay:
         return Overlay(self.digest, self.covered, self.covered, self.pieces)
+
+
+JUDGED_IDS, DRIFT_IDS = "dropped_judged_event_ids", "dropped_drift_event_ids"
+"""Where the metadata of a stage lists the messages that it left out on purpose, before and after what was judged."""
 
 
 def standing_condensations(condensations: Iterable[Condensation], digests: Sequence[bytes]) -> list[Condensation]:

@@ -65,3 +65,8 @@ class Overlay:
     at: int
     covered: int
     pieces: tuple[Piece, ...]
+
+
+def blocks_in(patches: Iterable[Overlay]) -> tuple[Overlay, ...]:
+    """The patches that are memory blocks."""
+    return tuple(patch for patch in patches if all(map(is_memory, patch.pieces)))

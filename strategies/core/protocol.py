@@ -104,12 +104,13 @@ class Marking(ABC):
 class Injection:
     """How memory is put before a user message: at most `top_k` passages in at most `max_tokens`.
 
-    With `unasked`, this is done by default, if neither request nor session chose a memory mode.
+    `unasked` says whether this is done if neither request nor session chose a memory mode. None stands for what the
+    settings say.
     """
 
-    unasked: bool = False
-    top_k: int = 5
-    max_tokens: int = 800
+    unasked: bool | None = None
+    top_k: int | None = None
+    max_tokens: int | None = None
 
 
 class Injecting(ABC):

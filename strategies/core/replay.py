@@ -90,6 +90,18 @@ def shows_protected_messages(view: View) -> bool:
     return True
 
 
+def saved_by(condensation: Condensation | None, transcript: Transcript, counter: TokenCounter) -> int:
+    """The tokens that a condensation saves, memory apart; 0 without one.
+
+    They stay the same as long as it stands: it is compared only with the messages that it covers, as they came.
+    """
+    if condensation is None:
+        return 0
+    view = fold(transcript.having(patches=(), bound_until=0), (condensation.overlay,), 0, counter)
+    covered = sum(message.tokens for message in transcript.chain[: view.covered_count])
+    return max(covered - sum(item.message.tokens for item in view.front[: view.head_size]), 0)
+
+
 def is_held_back(condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None) -> bool:
     """Whether a person took back a condensation of this chain that reaches further than `applied`.
 

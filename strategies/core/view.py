@@ -153,6 +153,11 @@ class View:
             return self.fixed_tokens + sum([item.message.tokens for item in self.front]) + self._own_tokens
         return self.fixed_tokens + sum([sent.tokens for sent in self.messages if sent.role is not Role.SYSTEM])
 
+    @property
+    def memory_tokens(self) -> int:
+        """Tokens of memory blocks and hidden rounds that no condensation has covered yet."""
+        return sum(item.message.tokens for item in self.front[self.head_size :] if not item.intact)
+
     @cached_property
     def structure(self) -> Structure:
         return structure(self.items)

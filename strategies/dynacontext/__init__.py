@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused, NothingToSummarize
 from strategies.core.plan import Plan, Replace
-from strategies.core.protocol import SessionFacts, Shortened, Steps, Strategy, Verdict
+from strategies.core.protocol import Injecting, Injection, SessionFacts, Shortened, Steps, Strategy, Verdict
 from strategies.core.replacement import frame_tokens, replaced_count, replacement
 from strategies.core.replay import JUDGED
 from strategies.core.summary import MIN_RECORD, RecordForm, record_cap, summarize
@@ -42,10 +42,15 @@ __all__ = ["DynaContext", "DynaContextOptions"]
 
 
 @dataclass(frozen=True, slots=True)
-class DynaContext(Strategy, Voting):
+class DynaContext(Strategy, Voting, Injecting):
     options: DynaContextOptions
     name: ClassVar[str] = "dynacontext"
     asks: ClassVar[bool] = True
+
+    @property
+    def injection(self) -> Injection:
+        """None by default in the documents' own modes, which keep out of later decisions what they drop."""
+        return Injection(None if self.options.mode == "chat" else False)
 
     def shortened(self, view: View, metadata: Mapping[str, Any]) -> Shortened | None:
         """`view` without the messages that `on_drift=rollback` or `tail=drop` leaves out; None if there are none."""

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
+from strategies.core.condensation import DRIFT_IDS, JUDGED_IDS
 from strategies.core.errors import InvalidPlan
 from strategies.core.messages import Role
 from strategies.core.pieces import Piece
@@ -148,17 +149,19 @@ def leave_out(view: View, options: DynaContextOptions, telemetry: Mapping[str, A
         check(after)
     except InvalidPlan:
         return None
-    dropped = dropped_fields(_sources(view, range(start, end)), judged)
+    before = (*telemetry.get(JUDGED_IDS, ()), *telemetry.get(DRIFT_IDS, ()))
+    dropped = dropped_fields(sorted({*before, *_sources(view, range(start, end))}), judged)
     return Shortened(after, {**telemetry, EXCLUDED: max(excluded, dropped["dropped_judged_count"]), **dropped})
 
 
 def dropped_fields(dropped: Sequence[int], judged: int) -> dict[str, Any]:
     """The telemetry on messages that are in neither record nor view. The first `judged` messages were voted on."""
-    voted_on = [index for index in dropped if index < judged]
+    voted_on, drift = [i for i in dropped if i < judged], [i for i in dropped if i >= judged]
     return {
         "dropped_judged_count": len(voted_on),
-        "dropped_judged_event_ids": voted_on,
-        "dropped_drift_count": len(dropped) - len(voted_on),
+        JUDGED_IDS: voted_on,
+        "dropped_drift_count": len(drift),
+        DRIFT_IDS: drift,
     }
 
 

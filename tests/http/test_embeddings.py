@@ -79,7 +79,7 @@ def test_each_passage_is_asked_for_once_newest_first_with_the_callers_credential
         stage.proxy.quiet()
         passages = [text for each in inputs(stage) if each != [MEANT] for text in each]
         assert len(passages) == len(set(passages))
-        assert passages.index("Write down day 11.") < passages.index(FACT)
+        assert passages.index("Write down day 3.") < passages.index(FACT)
         calls = stage.upstream.journal.to(PATH)
         assert {each.header("authorization") for each in calls} == {f"Bearer {stage.key}"}
         assert {each.json()["model"] for each in calls} == {"embed-1"}
@@ -126,8 +126,11 @@ def test_vectors_and_votes_spend_one_allowance_which_the_session_tells(tmp_path:
         stage.upstream.answer(
             lambda exchange: embeddings(exchange, WINDOW) or (vote("NO") if is_vote(exchange) else None)
         )
-        for rounds in (1, TURNS):
-            stage.ask(chat(rounds), [*asked(session="s"), TOOL])
+        for rounds, headers in (
+            (TURNS, asked(session="s", strategy="recent", force="true")),
+            (TURNS + 1, asked(session="s", strategy="dynacontext")),
+        ):
+            stage.ask(chat(rounds), [*headers, TOOL])
             stage.proxy.quiet()
         assert stage.votes == []
         session = shown(stage, tmp_path)

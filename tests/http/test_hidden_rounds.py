@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.http.strict import problems
-from tests.http.test_memory_injection import FACT, FORCE, QUESTION, diary
+from tests.http.test_memory_injection import FORCE, QUESTION, diary
 from tests.http.test_search_memory import (
     FOUND,
     LOOK,
@@ -103,28 +103,16 @@ def test_without_the_tool_the_hidden_rounds_are_not_shown() -> None:
         assert SEARCH not in str(stage.forwarded[-1].body)
 
 
-def test_a_small_conversation_without_a_name_is_kept_once_it_has_searched() -> None:
-    with staged() as stage:
-        stage.upstream.reply(answered(None, search(), streamed=False), answered("No key.", streamed=False))
-        messages: list[Message] = [{"role": "user", "content": "Where is my key?"}]
-        reply = message_of(stage.ask(messages, [TOOL]), False)
-        messages += [sendable(reply), {"role": "user", "content": "Thanks."}]
-        answer = stage.ask(messages, [TOOL])
-        assert is_prefix(views(stage)[1], stage.last_view)
-        assert not (answer.header("x-condenser-session") or "p").startswith("p")
-
-
-def test_a_fork_of_a_conversation_without_a_name_shows_what_was_searched_before_it() -> None:
-    with staged() as stage:
-        stage.upstream.reply(answered(None, search(), streamed=False), answered("No key.", streamed=False))
-        first: list[Message] = [{"role": "user", "content": "Where is my key?"}]
-        history = [*first, sendable(message_of(stage.ask(first, [TOOL]), False))]
-        one, other = (
-            stage.ask([*history, {"role": "user", "content": text}], [TOOL]).header("x-condenser-session")
-            for text in ("Thanks.", "Really?")
-        )
-        assert one != other
-        assert is_prefix(views(stage)[1], stage.last_view)
+def test_a_fork_in_which_nothing_is_condensed_shows_no_hidden_round() -> None:
+    with staged(strategy="recent") as stage:
+        stage.ask(diary(12), [FORCE, TOOL])
+        stage.upstream.reply(answered(None, search(), streamed=False), answered(FOUND, streamed=False))
+        asking = [*diary(12), {"role": "assistant", "content": "Done."}, {"role": "user", "content": QUESTION}]
+        history = [*asking, sendable(message_of(stage.ask(asking, [TOOL]), False))]
+        for text in ("Thanks.", "Really?"):
+            stage.ask([*history, {"role": "user", "content": text}], [TOOL])
+        assert is_prefix(views(stage)[2], views(stage)[3])
+        assert stage.forwarded[-1].body == stage.sent[-1]
 
 
 @both
@@ -145,8 +133,8 @@ def test_with_injection_too_the_block_stands_before_the_question_and_the_search_
 
 def test_in_append_mode_the_hidden_round_stands_in_the_history_that_is_supplied() -> None:
     append = [*asked(session="appended", history="append"), TOOL]
-    with staged() as stage:
-        stage.ask([{"role": "user", "content": FACT}], append)
+    with staged(strategy="recent") as stage:
+        stage.ask(diary(12), [*append, FORCE])
         stage.upstream.reply(answered(None, search(), streamed=False), answered(FOUND, streamed=False))
         stage.ask([{"role": "user", "content": QUESTION}], append)
         stage.ask([{"role": "user", "content": "Thanks."}], append)
@@ -164,7 +152,7 @@ def test_over_a_long_conversation_views_stay_sound_and_grow_at_their_end_until_s
         condensed = 0
         before: list[dict[str, Any]] = []
         for turn in range(24):
-            stage.upstream.reply(*replies_of(chosen, turn, streamed))
+            stage.upstream.reply(*replies_of(chosen, turn, streamed, may_search=condensed > 0))
             start = len(stage.forwarded)
             answer = asks(stage, messages, streamed, tools=[LOOK])
             is_new = answer.header("x-condenser-action") == "condensed"
@@ -179,12 +167,12 @@ def test_over_a_long_conversation_views_stay_sound_and_grow_at_their_end_until_s
         assert condensed
 
 
-def replies_of(chosen: Random, turn: int, streamed: bool) -> list[Reply]:
+def replies_of(chosen: Random, turn: int, streamed: bool, *, may_search: bool) -> list[Reply]:
     """What the model says in one turn: searches, now and then, and then a text or a call of the client's."""
     text = f"Day {turn}: " + " ".join(f"plant{turn}n{each}" for each in range(60))
     query = f"plant{turn // 2}n3"
-    hidden = [answered(None, search(query), streamed=streamed) for _ in range(chosen.choice((0, 1, 2)))]
-    calls = chosen.choice(((), (LOOKS,), (search("diary"), LOOKS)))
+    hidden = [answered(None, search(query), streamed=streamed) for _ in range(chosen.choice((0, 1, 2)) * may_search)]
+    calls = chosen.choice(((), (LOOKS,), *([(search("diary"), LOOKS)] if may_search else ())))
     return [*hidden, answered(text, *calls, streamed=streamed)]
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from strategies.core.cards import LONGEST, TYPES, from_json
-from tests.http.test_memory_scopes import CARD, FORCE, QUESTION, diary, question, scope
+from tests.http.test_memory_injection import FORCE, diary
 from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.stage import Message, Stage, asked, chat, staged, summary
 
+CARD = "The fig tree is called Ada."
+QUESTION = "What is the fig tree called?"
 CARDS = [
     {"content": "The gate code is 4711.", "type": "fact", "tags": ["gate"]},
     {"content": CARD, "type": "fact", "tags": ["fig", "names"]},
@@ -28,7 +29,7 @@ def stage() -> Iterator[Stage]:
     answer = json.dumps(
         {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": CARDS}
     )
-    settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}, "admin": {"token": TOKEN}}
+    settings: dict[str, Any] = {"strategy": "rolling", "admin": {"token": TOKEN}}
     with staged(answers=lambda _: summary(answer), **settings) as built:
         yield built
 
@@ -48,6 +49,10 @@ def listed(stage: Stage, path: str) -> list[dict[str, Any]]:
 
 def contents(cards: Sequence[Mapping[str, Any]]) -> list[str]:
     return [card["content"] for card in cards]
+
+
+def question(text: str = QUESTION) -> list[Message]:
+    return [{"role": "user", "content": text}]
 
 
 def condensed(stage: Stage, session: str = "s") -> list[Message]:
@@ -148,15 +153,6 @@ def test_a_card_that_a_person_wrote_is_put_before_the_message_that_is_about_it(s
     assert added["content"] in block(stage, "Where is the well?")
 
 
-def test_a_card_that_a_person_wrote_is_put_in_also_where_nothing_was_condensed(stage: Stage) -> None:
-    stage.ask(chat(1), asked(session="s"))
-    admin(stage, place(stage), "POST", {"content": "The well is behind the barn."})
-    messages = [*chat(1), {"role": "assistant", "content": "Ok."}, *question("Where is the well?")]
-    stage.ask(messages, asked(session="s"))
-    assert stage.last_view[-1] == messages[-1]
-    assert "The well is behind the barn." in stage.last_view[-2]["content"]
-
-
 def test_a_card_that_a_person_wrote_supersedes_what_it_contradicts(stage: Stage) -> None:
     condensed(stage)
     card = admin(stage, place(stage), "POST", {"content": "The gate code is 1234."}).json()
@@ -225,6 +221,7 @@ def test_the_documents_array_is_read_back_and_a_second_time_adds_nothing(stage: 
     again = admin(stage, f"{path}/import", "POST", [*exported, exported[0]])
     assert again.json() == {"object": "imported", "added": 0, "known": 3}
     assert admin(stage, f"{path}/export").json() == exported
+    condensed(stage)
     assert "Water before noon." in block(stage, "When shall I water before noon?")
 
 
@@ -307,70 +304,3 @@ def test_a_store_that_keeps_no_text_takes_no_card() -> None:
         stage.ask(chat(1), asked(session="s"))
         assert admin(stage, place(stage), "POST", {"content": CARD}).status == 400
         assert listed(stage, place(stage)) == listed(stage, place(stage) + "/search?query=garden") == []
-
-
-# -- scopes ------------------------------------------------------------------------------------------------
-
-
-def test_a_scope_is_listed_searched_and_changed_as_a_session_is(stage: Stage) -> None:
-    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
-    path = place(stage, "scope:home")
-    assert contents(listed(stage, path)) == contents(CARDS)
-    assert listed(stage, path + "/search?query=fig")[0]["text"] == CARD
-    admin(stage, path, "POST", {"content": "The well is behind the barn."})
-    (fig,) = [card for card in listed(stage, path) if card["content"] == CARD]
-    admin(stage, f"{path}/{fig['id']}", "DELETE")
-    stage.ask(question(QUESTION + " And where is the well?"), [*asked(session="t"), scope("home")])
-    assert "behind the barn" in str(stage.last_view)
-    assert CARD not in str(stage.last_view)
-
-
-def test_a_card_that_its_session_forgets_is_not_seen_there_through_the_scope(stage: Stage) -> None:
-    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
-    (fig,) = [card for card in listed(stage, place(stage)) if card["content"] == CARD]
-    admin(stage, f"{place(stage)}/{fig['id']}", "DELETE")
-    assert CARD not in block(stage, QUESTION, "s", scope("home"))
-    stage.ask(question(), [*asked(session="t"), scope("home")])
-    assert CARD in str(stage.last_view)
-
-
-def test_a_scope_is_no_session_that_an_id_leads_to_and_none_that_is_counted(stage: Stage) -> None:
-    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
-    key = place(stage, "scope:home").split("/")[-2]
-    for name in ("scope:home", "home", key):
-        stage.ask(question(), asked(session=name))
-        assert CARD not in str(stage.last_view)
-    assert admin(stage, "/_condenser/stats").json()["sessions"] == 4
-
-
-# -- who gets in -------------------------------------------------------------------------------------------
-
-
-def test_a_wrong_token_is_refused_and_changes_nothing(stage: Stage) -> None:
-    condensed(stage)
-    path = place(stage)
-    for method, more in (("GET", ""), ("GET", "/search?query=a"), ("POST", ""), ("DELETE", ""), ("DELETE", "/x")):
-        assert admin(stage, path + more, method, {"content": "a"}, token="wrong").status == 401
-    assert contents(listed(stage, path)) == contents(CARDS)
-
-
-def test_under_another_tenant_or_name_there_is_nothing(stage: Stage) -> None:
-    condensed(stage)
-    replace(stage, key="sk-second", sent=[]).ask(chat(1), asked(session="other"))
-    tenant, session = place(stage).split("/")[-3:-1]
-    strangers = place(stage, "other").split("/")[-3]
-    (first, *_) = listed(stage, place(stage))
-    for path in (f"{strangers}/{session}", f"{tenant}/none", f"{tenant}/*"):
-        for method, more in (("GET", ""), ("GET", "/search?query=a"), ("POST", ""), ("DELETE", f"/{first['id']}")):
-            answer = admin(stage, f"{SESSIONS}/{path}/memory{more}", method, {"content": "a"})
-            assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
-    assert contents(listed(stage, place(stage))) == contents(CARDS)
-
-
-def test_a_card_that_is_not_there_and_a_wrong_method_are_told(stage: Stage) -> None:
-    condensed(stage)
-    path = place(stage)
-    assert admin(stage, f"{path}/0123456789abcdef", "DELETE").status == 404
-    for method, more in (("PUT", ""), ("PATCH", "/x"), ("GET", "/x"), ("POST", "/x")):
-        assert admin(stage, path + more, method).status == 405
-    assert admin(stage, path + "/x/y").status == 404

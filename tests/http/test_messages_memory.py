@@ -205,8 +205,12 @@ def test_a_subagent_gets_no_memory(memory: str) -> None:
 
 def test_a_title_call_is_offered_no_search() -> None:
     title: Json = {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}
-    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
-        body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+    with remembering(Searcher(SEARCH)) as (upstream, agent):
+        for turn in range(12):
+            bed = {"role": "user", "content": f"Bed {turn} gets mint. " + "frost " * 200}
+            agent.messages += [bed, {"role": "assistant", "content": [text("Noted.")]}]
+        body = {"model": "m", "max_tokens": 9, "messages": [*agent.messages, {"role": "user", "content": "And?"}]}
         for members in ({}, title):
-            assert wire.post_json(proxy.url, MESSAGES, {**body, **members}, [*HEADERS, TOOL]).status == 200
+            headers = [*HEADERS, TOOL, ("x-condenser-force", "true")]
+            assert wire.post_json(agent.url, MESSAGES, {**body, **members}, headers).status == 200
         assert ["tools" in sent for sent in asked(upstream)] == [True, False]

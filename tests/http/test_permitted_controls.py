@@ -20,7 +20,6 @@ VALUES = {
     "history": "append",
     "if-head": "0-a",
     "memory": "inject",
-    "memory-scope": "team",
     "economy": "auto",
     "strict": "true",
     "force": "true",

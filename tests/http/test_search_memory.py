@@ -300,12 +300,15 @@ def test_the_tools_of_the_client_keep_their_bytes_and_ours_comes_last() -> None:
         assert sent.endswith('] , "seed": 1.50}')
 
 
-def test_a_body_without_tools_gets_them_and_stays_as_it_is_otherwise() -> None:
-    with staged() as stage:
-        stage.ask(diary(2), [*asked(session="s"), TOOL])
-        before, tools = stage.forwarded[-1].body.split(b',"tools":')
-        assert stage.sent[-1].startswith(before)
-        assert json.loads(tools[: tools.rindex(b"]") + 1])[0]["function"]["name"] == SEARCH
+def test_a_body_without_tools_gets_them_once_something_was_condensed() -> None:
+    with staged(strategy="recent") as stage:
+        stage.ask(diary(12), [*asked(session="s"), TOOL])
+        assert stage.forwarded[-1].body == stage.sent[-1]
+        stage.ask(diary(12), [*asked(session="s"), FORCE])
+        assert offers_search(stage.forwarded[-1])
+        stage.ask(question(), asked(session="s"))
+        assert offers_search(stage.forwarded[-1])
+        assert is_prefix(views(stage)[1][:-1], views(stage)[2])
 
 
 @both

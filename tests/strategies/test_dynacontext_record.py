@@ -213,6 +213,7 @@ def test_the_metadata_has_the_documents_fields() -> None:
         "dropped_judged_count": 0,
         "dropped_judged_event_ids": [],
         "dropped_drift_count": 0,
+        "dropped_drift_event_ids": [],
         "summary_candidate_count": 10,
         "summary_candidate_event_ids": list(range(1, 11)),
         "keep_first": 1,

@@ -28,8 +28,8 @@ async def test_a_short_request_leaves_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "turns", "control"),
-    [("extract", 40, {}), ("extract", 2, {"force": "true"}), ("off", 2, {}), ("extract", 2, {"memory": "tool"})],
-    ids=["long", "forced", "off", "memory"],
+    [("extract", 40, {}), ("extract", 2, {"force": "true"}), ("off", 2, {})],
+    ids=["long", "forced", "off"],
 )
 async def test_a_request_of_which_more_is_asked_must_be_decided_on(
     strategy: str, turns: int, control: dict[str, str]

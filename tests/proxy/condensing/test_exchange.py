@@ -72,7 +72,7 @@ class Unreadable(WatchedReply):
 class BrokenInjector(Injector):
     """Fails when a reply has left."""
 
-    def follow(self, context: Any) -> None:
+    def follow(self, decision: Any, context: Any) -> None:
         """Fails."""
         raise ZeroDivisionError
 

@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 import pytest
 
-from proxy.condensing.recall import MAX_ENTRIES, MAX_SESSIONS, Recall, Searchable
+from proxy.condensing.recall import MAX_ENTRIES, MAX_INDEXES, Recall, Searchable
 from proxy.store.base import StoreKey
 from strategies.core.messages import Message
 from strategies.core.transcript import Transcript
@@ -46,7 +46,7 @@ def read_by(transcript: Transcript, told: Callable[[], None]) -> Transcript:
 
 
 def searchable(transcript: Transcript, key: StoreKey | None = KEY) -> Searchable:
-    return Searchable(key, transcript, list)
+    return Searchable(key, transcript, range(len(transcript.chain) - 1), list)
 
 
 @pytest.mark.anyio
@@ -83,20 +83,20 @@ async def test_what_is_searched_without_a_session_is_read_anew_and_leaves_nothin
     for key in (None, None, KEY, KEY):
         (hit, *_) = await recall.search(searchable(read_by(SAID, lambda: reads.append(None)), key), "blue barrel")
         assert hit.entry.text == "behind the blue barrel"
-        is_read_whole.append(len(reads) == len(SAID.chain))
+        is_read_whole.append(len(reads) == len(SAID.chain) - 1)
         reads.clear()
     assert is_read_whole == [True, True, True, False]
 
 
 @pytest.mark.anyio
-async def test_the_index_of_the_session_that_was_not_used_for_longest_is_forgotten() -> None:
+async def test_the_index_that_was_not_used_for_longest_is_forgotten() -> None:
     recall = Recall()
     reads: list[int] = []
-    for number in (*range(MAX_SESSIONS), 0, MAX_SESSIONS, 0, 1):
+    for number in (*range(MAX_INDEXES), 0, MAX_INDEXES, 0, 1):
         found = searchable(read_by(SAID, partial(reads.append, number)), StoreKey("t", str(number)))
-        await recall.learn(found)
-    assert reads[-3:] == [1, 1, 1]
-    assert reads.count(0) == len(SAID.chain)
+        await recall.search(found, "barrel")
+    assert reads[-2:] == [1, 1]
+    assert reads.count(0) == len(SAID.chain) - 1
 
 
 @pytest.mark.anyio

@@ -66,7 +66,7 @@ def rounds(
         return json.dumps([list(hidden), tool_state.name]).encode()
 
     view = view_of(shows, counter=counter)
-    return HiddenRounds(CHAT_ENDPOINT, view, budget, find or found, body, max_rounds=most, top_k=5, runs_calls=True)
+    return HiddenRounds(CHAT_ENDPOINT, view, budget, find or found, body, max_rounds=most, top_k=5, allowance=9_999)
 
 
 def heard(*calls: replies.ToolCall, usage: dict[str, Any] | None = None) -> FirstChoice:
