@@ -1,12 +1,21 @@
-"""Admits requests: bounds how many are served at the same time, in total and for each tenant, and how many wait.
+"""Admits requests: bounds how many are served at the same time, in total and for each tenant, and what they take.
 
-A request is admitted before its body is read. If no place is free it waits in a queue; if the queue is full, or the
-wait takes too long, `Overloaded` is raised. A free place goes to the request that has waited longest, unless its tenant
-has all the places that it may have. An admitted request reports the bytes of its body, whose total is bounded too.
+A request takes a place when its body is complete, so that requests which never come to their end keep nobody waiting.
+If no place is free it waits in a queue; if the queue is full, or the wait takes too long, `Overloaded` is raised. A
+free place goes to the request that has waited longest, unless its tenant has all the places that it may have. A body
+that is streamed to the upstream takes a place before it is complete: only half of the places may be taken like that.
 
-    place = await admission.enter(tenant)
-    try: ...
-    finally: place.leave()
+Memory is bounded too. While a body is read and condensed it takes about `PEAK` times its bytes, and `KEPT` times its
+bytes until its reply has ended. A request whose peak finds no room waits like one without a place.
+
+    place = admission.place(tenant)
+    try:
+        place.hold(bytes of the body as they come)
+        await place.take()
+        ...
+        place.ease()
+    finally:
+        place.leave()
 """
 
 from __future__ import annotations
@@ -25,6 +34,10 @@ from proxy.settings import LimitSettings
 
 QUIET = 5.0
 """Seconds without a refusal that end a spell."""
+PEAK, KEPT = 16, 4
+"""Bytes of memory for each byte of a body: at most while it is read and condensed, and from then on."""
+SMALL = 64 * 1024
+"""Bytes of a body that always may come in; the number of connections bounds how many such there are."""
 
 _log = logging.getLogger(LOGGER)
 
@@ -40,7 +53,7 @@ class Refusal(StrEnum):
 _SENTENCES = {
     Refusal.QUEUE_FULL: "The proxy serves as many requests as it may, and its queue is full.",
     Refusal.QUEUE_TIMEOUT: "The proxy serves as many requests as it may, and none ended in time.",
-    Refusal.BODIES: "The bodies of the requests that are served take as much memory as they may.",
+    Refusal.BODIES: "The bodies that are coming in take as much memory as they may.",
 }
 
 
@@ -68,16 +81,32 @@ class Spell:
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """The place of one admitted request, until it leaves."""
+    """What one request takes: memory for its body, and a place from when that is complete."""
 
     _admission: Admission
     tenant: str
     bytes: int = 0
+    """Bytes of its body so far."""
+    memory: int = 0
+    """Bytes of memory that are counted for it."""
+    is_taken: bool = False
+    is_upload: bool = False
 
     def hold(self, count: int) -> None:
-        """Adds more bytes of the body; raises `Overloaded` if all bodies together have too many."""
+        """Adds more bytes of the body; raises `Overloaded` if the bodies that come in have too many together."""
         self.bytes += count
-        self._admission.hold(count)
+        self._admission.hold(self, count)
+
+    async def take(self, *, is_upload: bool = False) -> None:
+        """Waits until the request may be served; raises `Overloaded`."""
+        if not self.is_taken:
+            self.is_upload = is_upload
+            await self._admission.enter(self)
+
+    def ease(self) -> None:
+        """Notes that the body has been read and forwarded."""
+        if self.memory > KEPT * self.bytes:
+            self._admission.ease(self)
 
     def leave(self) -> None:
         self._admission.leave(self)
@@ -93,63 +122,93 @@ class Admission:
     limits: LimitSettings
     max_served: int
     report: Callable[[Refusal], None]
-    _bytes: int = 0
+    _memory: int = 0
+    _incoming: int = 0  # bytes of the bodies that are not complete
     _served: int = 0
+    _uploads: int = 0
     _tenants: Counter[str] = field(default_factory=Counter)
-    _waiting: dict[asyncio.Future[Place], str] = field(default_factory=dict)
+    _waiting: dict[asyncio.Future[None], Place] = field(default_factory=dict)
     _spell: Spell = field(default_factory=lambda: Spell("requests"))
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
-    async def enter(self, tenant: str) -> Place:
-        """A place, as soon as one is free; raises `Overloaded`."""
-        # No waiting request may have a place that is free for this tenant: `leave` passes places on.
-        if self._is_free(tenant):
-            return self._take(tenant)
+    def place(self, tenant: str) -> Place:
+        return Place(self, tenant)
+
+    async def enter(self, place: Place) -> None:
+        """Takes a place as soon as one is free; raises `Overloaded`."""
+        # No waiting request may have a place that is free for this one: `_pass_on` gives them out.
+        if self._is_free(place):
+            self._take(place)
+            return
         if len(self._waiting) >= self.limits.queue:
             raise self._refused(Refusal.QUEUE_FULL)
-        place: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
-        self._waiting[place] = tenant
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = place
         try:
             async with asyncio.timeout(self.limits.queue_timeout):
-                return await place
-        except BaseException as error:
-            if place.done() and not place.cancelled():
-                place.result().leave()
-            if isinstance(error, TimeoutError):
-                raise self._refused(Refusal.QUEUE_TIMEOUT) from None
-            raise
+                await turn
+        except TimeoutError:
+            raise self._refused(Refusal.QUEUE_TIMEOUT) from None
         finally:
-            self._waiting.pop(place, None)
+            self._waiting.pop(turn, None)
 
-    def hold(self, count: int) -> None:
-        self._bytes += count
-        if self._bytes > self.limits.bodies:
+    def hold(self, place: Place, count: int) -> None:
+        self._count(place, count)
+        self._incoming += 0 if place.is_taken else count
+        # A quarter is for bodies on their way, so that these never keep a complete one from its peak.
+        if not place.is_taken and self._incoming > self.limits.bodies // 4 and place.bytes > SMALL:
             raise self._refused(Refusal.BODIES)
 
+    def ease(self, place: Place) -> None:
+        self._count(place, KEPT * place.bytes - place.memory)
+        self._pass_on()
+
     def leave(self, place: Place) -> None:
-        """Gives a place back; the first request in the queue that may have it gets it."""
-        self._bytes -= place.bytes
+        """Gives back all that a request has taken."""
+        self._count(place, -place.memory)
+        if not place.is_taken:
+            self._incoming -= place.bytes
+            return
         self._served -= 1
+        self._uploads -= place.is_upload
         self._tenants[place.tenant] -= 1
         if not self._tenants[place.tenant]:
             del self._tenants[place.tenant]
-        for next_place, tenant in self._waiting.items():
-            if self._is_free(tenant) and not next_place.done():
-                next_place.set_result(self._take(tenant))
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Lets those in who have waited longest and may have what has become free."""
+        for turn, place in self._waiting.items():
+            if self._served >= self.max_served:
                 return
+            if not turn.done() and self._is_free(place):
+                self._take(place)
+                turn.set_result(None)
 
-    def _is_free(self, tenant: str) -> bool:
-        return self._served < self.max_served and self._tenants[tenant] < self.limits.per_tenant
+    def _is_free(self, place: Place) -> bool:
+        if self._served >= self.max_served or self._tenants[place.tenant] >= self.limits.per_tenant:
+            return False
+        if place.is_upload and self._uploads >= max(self.max_served // 2, 1):
+            return False
+        # The largest body that is allowed is served alone if nothing else lets it in.
+        return self._memory - place.memory + PEAK * place.bytes <= self.limits.bodies or not self._served
 
-    def _take(self, tenant: str) -> Place:
+    def _take(self, place: Place) -> None:
         if self._spell.count:
             self._spell.serve()
+        place.is_taken = True
+        self._incoming -= place.bytes
+        self._count(place, PEAK * place.bytes - place.memory)
         self._served += 1
-        self._tenants[tenant] += 1
-        return Place(self, tenant)
+        self._uploads += place.is_upload
+        self._tenants[place.tenant] += 1
+
+    def _count(self, place: Place, change: int) -> None:
+        place.memory += change
+        self._memory += change
 
     def _refused(self, why: Refusal) -> Overloaded:
         self.report(why)

@@ -176,6 +176,7 @@ class _OneRequest:
         if request.encoded_body and sent is request.body.data:
             sent, headers = request.encoded_body, [*headers, *request.encoding_headers]
         reply = await services.upstream.send(UpstreamRequest("POST", request.target, request.query, headers, sent))
+        self.arrival.place.ease()
         services.callers.note_refusal(request.trust, reply.status, shares=not request.controls.no_store)
         if reply.status in REFUSED:
             # Noted here, because a refusal may never reach the client: a request after a search may be repeated.
@@ -328,6 +329,7 @@ async def _forward(
         else:
             content = incoming.body()
             headers += [(b"content-length", length.encode())] if length is not None else []
+    await arrival.place.take(is_upload=not isinstance(content, bytes))
 
     async def send() -> UpstreamReply:
         if isinstance(content, bytes):

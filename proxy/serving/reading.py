@@ -1,7 +1,7 @@
 """The client's side of a request: it waits for a place, its body is read, and its client may leave at any time.
 
-A request waits for its place (`proxy/http/admission.py`) before any of its body is read, and keeps it until its reply
-has ended. When the client disconnects, the work on its request is cancelled, even while the upstream is silent: from a
+A request waits for its place (`proxy/http/admission.py`) when its body has come, and keeps it until its reply has
+ended. When the client disconnects, the work on its request is cancelled, even while the upstream is silent: from a
 moment after the body has been read, a task waits for the disconnect.
 
 A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode, and
@@ -47,7 +47,7 @@ _USAGE_AS_FORWARDED = "report_usage is forwarded for this client, which compacts
 
 
 class Arrival(NamedTuple):
-    """A request that has a place."""
+    """A request, and the place that it takes once its body is complete."""
 
     scope: Scope
     receive: Receive
@@ -165,7 +165,7 @@ class Unread(Exception):
 
 
 class Placed(ABC):
-    """An ASGI app whose requests have a place until their reply has ended."""
+    """An ASGI app whose requests take a place, and keep it until their reply has ended."""
 
     __slots__ = ()
 
@@ -174,7 +174,7 @@ class Placed(ABC):
         services: Services = scope["app"].state.services
         client = scope.get("client")
         owner = services.tenants.owner(scope["headers"], client[0] if client else None, scope.get(UNLISTED, ""))
-        place = await services.admission.enter(owner.tenant)
+        place = services.admission.place(owner.tenant)
         try:
             await self.serve(Arrival(scope, receive, send, services, owner, place, Incoming(receive)))
         except ClientGone:
@@ -208,6 +208,7 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
     if length.isdigit() and int(length[:_MAX_DIGITS]) > limit:
         raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.", param="Content-Length")
     data = await receive_body(arrival.incoming, limit, place)
+    await place.take()
     try:
         plain = data
         if decoder is not None:

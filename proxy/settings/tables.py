@@ -230,7 +230,7 @@ class DrainSettings(Table):
 class LimitSettings(Table):
     """Upper bounds for requests and connections; docs/security.md says what each is for."""
 
-    body: int = Field(64 * 1024 * 1024, gt=0)
+    body: int = Field(32 * 1024 * 1024, gt=0)
     messages: int = Field(10_000, gt=0)
     members: int = Field(1_000, gt=0)
     values: int = Field(250_000, ge=1_000)

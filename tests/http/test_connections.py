@@ -58,6 +58,15 @@ def test_what_is_no_http_is_a_400_in_openai_form(name: str, proxy: Proxy) -> Non
     assert assert_openai_error(body)["code"] == "bad_http"
 
 
+def test_half_sent_requests_keep_nobody_waiting(upstream: ScriptedUpstream) -> None:
+    with proxying(upstream.url, limits={"in_flight": 1, "queue": 0}) as proxy, ExitStack() as open_ones:
+        for path in (b"chat/completions", b"embeddings", b"embeddings"):
+            half = open_ones.enter_context(connected(proxy))
+            half.sendall(REQUEST.replace(b"chat/completions", path)[:-1])
+        head, _ = answer_to(REQUEST, proxy)
+        assert head.startswith(b"HTTP/1.1 200 ")
+
+
 def test_a_body_that_says_it_is_too_large_is_refused_before_it_arrives(proxy: Proxy) -> None:
     request = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
     head, body = answer_to(request + b"content-length: 10000000000\r\n\r\n", proxy)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from proxy.errors import Overloaded
-from proxy.http.admission import Admission, Refusal
+from proxy.http.admission import PEAK, SMALL, Admission, Place, Refusal
 from proxy.settings import LimitSettings
 
 pytestmark = pytest.mark.anyio
@@ -18,10 +18,26 @@ def admission(most: int = 2, *, refused: list[Refusal] | None = None, **limits: 
     return Admission(LimitSettings(**limits), most, (refused if refused is not None else []).append)
 
 
+async def entered(door: Admission, tenant: str, size: int = 0, *, is_upload: bool = False) -> Place:
+    """A place that is taken for a body of this size."""
+    place = door.place(tenant)
+    try:
+        place.hold(size)
+        await place.take(is_upload=is_upload)
+    except BaseException:
+        place.leave()
+        raise
+    return place
+
+
+def entering(door: Admission, tenant: str, size: int = 0) -> asyncio.Task[Place]:
+    return asyncio.ensure_future(entered(door, tenant, size))
+
+
 async def test_the_one_who_has_waited_longest_gets_the_next_place() -> None:
     door = admission(1)
-    first = await door.enter("a")
-    waiting = [asyncio.ensure_future(door.enter(tenant)) for tenant in "bc"]
+    first = await entered(door, "a")
+    waiting = [entering(door, tenant) for tenant in "bc"]
     await asyncio.sleep(0)
     first.leave()
     (await waiting[0]).leave()
@@ -31,10 +47,10 @@ async def test_the_one_who_has_waited_longest_gets_the_next_place() -> None:
 
 async def test_a_tenant_that_has_all_its_places_keeps_no_other_waiting() -> None:
     door = admission(3, per_tenant=1)
-    await door.enter("a")
-    again = asyncio.ensure_future(door.enter("a"))
+    await entered(door, "a")
+    again = entering(door, "a")
     await asyncio.sleep(0)
-    await door.enter("b")
+    await entered(door, "b")
     assert not again.done()
     again.cancel()
 
@@ -42,38 +58,77 @@ async def test_a_tenant_that_has_all_its_places_keeps_no_other_waiting() -> None
 async def test_a_full_queue_and_a_long_wait_are_refused_with_a_time_to_come_back() -> None:
     refused: list[Refusal] = []
     door = admission(1, refused=refused, queue=1, queue_timeout=0.01)
-    place = await door.enter("a")
-    waiting = asyncio.ensure_future(door.enter("a"))
+    place = await entered(door, "a")
+    waiting = entering(door, "a")
     await asyncio.sleep(0)
     with pytest.raises(Overloaded) as raised:
-        await door.enter("b")
+        await entered(door, "b")
     assert ("Retry-After", "1") in raised.value.headers
     with pytest.raises(Overloaded):
         await waiting
     assert refused == [Refusal.QUEUE_FULL, Refusal.QUEUE_TIMEOUT]
     place.leave()
-    (await door.enter("a")).leave()
+    (await entered(door, "a")).leave()
 
 
 async def test_a_place_that_is_given_to_one_who_has_left_goes_on_to_the_next() -> None:
     door = admission(1)
-    place = await door.enter("a")
-    left, next_one = (asyncio.ensure_future(door.enter(tenant)) for tenant in "bc")
+    place = await entered(door, "a")
+    left, next_one = (entering(door, tenant) for tenant in "bc")
     await asyncio.sleep(0)
     place.leave()
     left.cancel()
     (await next_one).leave()
 
 
-async def test_bodies_are_bounded_together_and_what_a_request_held_is_free_again() -> None:
+async def test_a_body_that_never_completes_takes_no_place() -> None:
+    door = admission(1)
+    for _ in range(600):
+        door.place("junk").hold(1)
+    (await entered(door, "a")).leave()
+
+
+async def test_bodies_on_their_way_are_bounded_but_small_ones_come_in() -> None:
     refused: list[Refusal] = []
-    door = admission(refused=refused, bodies=100)
-    one, other = await door.enter("a"), await door.enter("b")
-    one.hold(80)
+    door = admission(refused=refused, bodies=4 * SMALL * 4)
+    flood = [door.place("junk") for _ in range(3)]
+    for place in flood:
+        place.hold(SMALL)
+    (await entered(door, "a", SMALL // PEAK)).leave()
     with pytest.raises(Overloaded):
-        other.hold(30)
+        flood[0].hold(SMALL + 1)
     assert refused == [Refusal.BODIES]
-    other.leave()
-    one.hold(20)
+    flood[0].leave()
+    late = door.place("b")
+    late.hold(SMALL + 1)
+
+
+async def test_a_body_waits_until_its_peak_has_room() -> None:
+    door = admission(3, bodies=PEAK * 100)
+    one = await entered(door, "a", 80)
+    other = entering(door, "b", 80)
+    await asyncio.sleep(0)
+    assert not other.done()
+    one.ease()
+    (await other).leave()
     one.leave()
-    (await door.enter("c")).hold(100)
+
+
+async def test_the_largest_body_is_served_alone() -> None:
+    door = admission(3, bodies=PEAK * 100)
+    small = await entered(door, "a", 1)
+    large = entering(door, "b", 1_000)
+    await asyncio.sleep(0)
+    assert not large.done()
+    small.leave()
+    (await large).leave()
+
+
+async def test_uploads_leave_half_of_the_places() -> None:
+    door = admission(2)
+    await entered(door, "a", is_upload=True)
+    other = asyncio.ensure_future(entered(door, "a", is_upload=True))
+    await asyncio.sleep(0)
+    assert not other.done()
+    (await entered(door, "b")).leave()
+    other.cancel()
