@@ -25,7 +25,9 @@ from proxy.sessions.keeping import Keeper
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
 from strategies.core.budget import Budget, Marks
+from strategies.core.messages import dump
 from strategies.core.view import View
+from strategies.dialects.pictures import has_pictures, without_pictures
 
 MAX_RATIO = 4.0
 """Largest believable ratio of upstream tokens to our own; a larger one describes another prompt."""
@@ -117,6 +119,7 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
         has_tools=context.has_tools,
         covered=decision.view.covered_count,
         size_refused=size_after_passing(decision, context),
+        pictures_out=context.pictures_out,
         economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else {},
         bound=context.bound_under(decision.applied),
     )
@@ -148,7 +151,8 @@ def _is_too_small(decision: Decision, context: RequestContext) -> bool:
     """Whether a conversation is new, derived, and too small to be stored yet."""
     found = context.recognised
     is_new = found.is_derived and found.session is None and decision.applied is None and not decision.memory_block.raw
-    if not is_new or context.keeps_reply or context.refuses_reasoning or decision.reason == Reason.REWRITE_REFUSED:
+    is_taught = context.refuses_reasoning or context.pictures_out or decision.reason == Reason.REWRITE_REFUSED
+    if not is_new or context.keeps_reply or is_taught:
         return False
     return keeping.is_small(decision.tokens_before, context.policy.window.tokens)
 
@@ -162,6 +166,19 @@ def _marked(view: View, body: Body) -> list[bytes]:
     if place is not None and (marked := body.endpoint.with_marker(body.values, elements, place)) is not None:
         elements[place] = marked
     return elements
+
+
+def _without_pictures(view: View, context: RequestContext, elements: list[bytes]) -> list[bytes]:
+    """The elements of a view as bytes, without the pictures that its session leaves out."""
+    if context.pictures_out is None:
+        return elements
+    left, written = context.pictures_out.number, dict[int, bytes]()
+    for message in context.history.chain[: context.pictures_out.length]:
+        body, number = without_pictures(message.body, left) if has_pictures(message.data) else ({}, 0)
+        left -= number
+        if number:
+            written[id(message)] = dump(body).encode()
+    return [written.get(id(message), element) for message, element in zip(view.messages, elements, strict=True)]
 
 
 def spliced(
@@ -179,7 +196,7 @@ def spliced(
     request = context.request
     messages = None
     if view.is_changed or context.is_rewritten or hidden:
-        elements = [*_marked(view, request.body), *map(str.encode, hidden)]
+        elements = [*_without_pictures(view, context, _marked(view, request.body)), *map(str.encode, hidden)]
         messages = b"[" + b",".join(elements) + b"]"
     is_supplied = messages is not None and request.continuation is not None and bool(request.continuation.name)
     return request.body.spliced(

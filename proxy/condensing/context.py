@@ -21,7 +21,7 @@ from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching.rounds import NO_OFFER, Offer, offer_members
 from proxy.sessions.histories import Append
 from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN, Branch, MemoryBlock, Wish
+from proxy.sessions.session import MAIN, Branch, MemoryBlock, PicturesOut, Wish
 from proxy.tokens.counter import Counter
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, standing_condensations
@@ -73,6 +73,7 @@ class RequestContext(NamedTuple):
     """The memory tool as it is offered to the model."""
     size_refused: SizeRefused | None = None
     """The size that the session's upstream has refused, as long as it bounds the session."""
+    pictures_out: PicturesOut | None = None
     is_spared: bool = False
     """Whether the request is sent as it came, because the upstream has refused rewritten ones for no known reason."""
     refuses_reasoning: bool = False
@@ -209,7 +210,7 @@ class RequestContext(NamedTuple):
     @property
     def is_rewritten(self) -> bool:
         """Whether the message list differs from what the client sent even if nothing is condensed."""
-        return self.append is not None or self.measured.restored > 0
+        return self.append is not None or self.measured.restored > 0 or self.pictures_out is not None
 
     def with_recorded(self, recorded: Condensation | None) -> RequestContext:
         """The context with a condensation that was recorded after its session was read, if one was."""
@@ -264,6 +265,7 @@ class RequestContext(NamedTuple):
             block_tokens=0,
             prompt=NO_PROMPT,
             offer=NO_OFFER,
+            pictures_out=None,
         )
 
     @property

@@ -11,6 +11,7 @@ What is sent is an `Attempt`, which never changes. If the upstream refuses an at
     other reasoning  the same view with all its reasoning, or without any, as a refusal demands; once, in every mode
     the same         if the server's cache is full of other requests; once, after a short random wait
     a smaller view   condensed for the window that a refusal for length states, or to a share of what was refused; once
+    fewer pictures   the same view without the oldest ones, if its bytes or its pictures are refused; once
     as it came       if nothing explains the refusal, because our rewriting may be the cause; if that helps twice within
                      an hour, the session is spared rewriting for an hour
 
@@ -43,6 +44,7 @@ from proxy.condensing.deciding import Decider
 from proxy.condensing.decision import Decision, last_resort
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
+from proxy.condensing.pictures import context_without
 from proxy.condensing.reasoning import rule_of, with_other_reasoning
 from proxy.condensing.recall import with_standing_block
 from proxy.condensing.refusals import Refusals
@@ -62,6 +64,7 @@ from proxy.sessions.histories import Append, reply_block
 from proxy.sessions.session import DERIVED
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
+from strategies.dialects.pictures import has_pictures
 
 UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 """The statuses with which servers refuse a request that they find wrong in some way."""
@@ -227,6 +230,7 @@ class Exchange:
         is_long = decision.forwarded_tokens >= MIN_WINDOW
         view = decision.view
         is_ours = attempt.rounds is not None or view.is_changed or view.transcript.is_signed or decision.probed
+        is_ours = is_ours or has_pictures(decision.body)  # which may leave
         answer = OpenedReply(reply)
         if is_long or (is_ours and is_error):
             answer = await open_reply(self.request.body.endpoint, reply, holds=may_be_refused(attempt))
@@ -238,6 +242,8 @@ class Exchange:
         try:
             if refused.refusal is None and (rule := rule_of(refused, self._attempt)):
                 return with_other_reasoning(self._attempt, rule, self._parts.attempt, self._parts.knowledge.profiles)
+            if (fewer := context_without(self._attempt, refused)) is not None:
+                return self._parts.attempt(self.decision, fewer)._replace(is_last=True)
             attempt = self._in_another_form(refused) if refused.error else None
             if attempt is not None or refused.refusal is None:
                 return attempt or self._original(refused)

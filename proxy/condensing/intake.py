@@ -26,6 +26,7 @@ from proxy.request.measure import LENGTH_ESTIMATE, Measured, Measurer, fits_by_l
 from proxy.request.wire import ClientRequest
 from proxy.sessions.histories import Append, append_to, check_append
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
+from proxy.sessions.session import has_node
 from proxy.store.access import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
@@ -101,6 +102,7 @@ class Intake:
         )._replace(size_refused=size)
         context = await self._restore_dropped(await self._count(context) if _needs_counts(context) else context)
         context = context.for_profile(policy.profile).with_session_facts()
+        context = _with_pictures_out(context)
         context = self._calibrate(self.add_offer(context) if any(policy.memory) else context)
         if not context.is_estimated:
             context = with_economy(context)
@@ -185,6 +187,14 @@ class Intake:
         if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):
             return self.measurer.estimate(request.body)
         return await self.measurer.measure(request.body, counter)
+
+
+def _with_pictures_out(context: RequestContext) -> RequestContext:
+    """The context that leaves out the pictures which its session has left out before."""
+    session, digests = context.recognised.session, context.history.digests
+    out = session.pictures_out if session is not None and context.policy.rewrites else None
+    is_here = out is not None and has_node(digests, out.length, bytes.fromhex(out.node))
+    return context._replace(pictures_out=out) if is_here else context
 
 
 def with_economy(context: RequestContext) -> RequestContext:

@@ -28,6 +28,7 @@ from proxy.sessions.session import (
     FailedTry,
     MemoryBlock,
     Opening,
+    PicturesOut,
     RefusedRewriting,
     Session,
     Tip,
@@ -85,6 +86,7 @@ def encode_session(session: Session) -> bytes:
             "failed": session.failed_try,
             "rewriting": session.rewriting,
             "size": session.size_refused,
+            "pictures": session.pictures_out,
             "patches": [[patch.anchor, patch.at, list(_encode_pieces(patch.pieces))] for patch in session.patches],
             "added": to_json(session.added_cards) if session.added_cards else [],
             "forgotten": session.forgotten_ids,
@@ -107,6 +109,7 @@ def decode_document(meta: bytes) -> Session | None:
         failed_try=FailedTry(*document["failed"]) if document.get("failed") else None,
         rewriting=RefusedRewriting(*document.get("rewriting", ())),
         size_refused=SizeRefused(*document["size"]) if document.get("size") else None,
+        pictures_out=PicturesOut(*document["pictures"]) if document.get("pictures") else None,
         patches=tuple(
             Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)))
             for anchor, at, pieces in document.get("patches", ())

@@ -199,6 +199,16 @@ class FailedTry(NamedTuple):
     """Seconds since the epoch."""
 
 
+class PicturesOut(NamedTuple):
+    """The oldest pictures of a history, left out of its views because a request was refused for its size."""
+
+    number: int
+    length: int
+    """How many first messages of the chain have them."""
+    node: str
+    """The chain digest after those messages, in hex."""
+
+
 class RefusedRewriting(NamedTuple):
     """How often the upstream accepted a request only as the client wrote it, for no reason that it gave."""
 
@@ -284,6 +294,7 @@ class Session(NamedTuple):
     """How many first messages the session shares with its parent."""
     rewriting: RefusedRewriting = RefusedRewriting()
     size_refused: SizeRefused | None = None
+    pictures_out: PicturesOut | None = None
     dialect: str = CHAT
     """The name of the protocol that its messages are in; it is never replayed in another one."""
     revision: int = 0

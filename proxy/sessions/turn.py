@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import SizeRefused
-from proxy.sessions.session import NOTHING, Branch, MemoryBlock, Opening, Session, Tip, branch_name
+from proxy.sessions.session import NOTHING, Branch, MemoryBlock, Opening, PicturesOut, Session, Tip, branch_name
 from strategies.core.digest import ROOT
 from strategies.core.messages import Role
 from strategies.core.pieces import Overlay
@@ -64,6 +64,7 @@ class SessionUpdate(NamedTuple):
     """Whether the upstream accepted the request only as the client wrote it."""
     size_refused: SizeRefused | None = None
     """The size refused that bounds the session from now on."""
+    pictures_out: PicturesOut | None = None
     bound: Bound = Bound()
     """What reasoning is bound to after this view."""
     economy: Mapping[str, Any] = NOTHING
@@ -155,6 +156,7 @@ def session_after(session: Session, branch: Branch | None, update: SessionUpdate
         inherited=session.inherited if branch is None else 0,
         rewriting=session.rewriting.after_one_more(now) if update.refuses_rewriting else session.rewriting,
         size_refused=update.size_refused,
+        pictures_out=update.pictures_out or session.pictures_out,
     )
 
 

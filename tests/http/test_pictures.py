@@ -1,0 +1,136 @@
+"""A request that is refused for its bytes or its pictures is sent once more without the oldest ones."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from strategies.dialects.pictures import LEFT_OUT
+from tests.support import replies, wire
+from tests.support.recording import Exchange
+from tests.support.replies import Reply
+from tests.support.stage import Stage, asked, staged
+
+Make = Callable[[int], dict[str, Any]]
+TOO_LARGE = replies.json_reply(
+    {"type": "error", "error": {"type": "request_too_large", "message": "Request exceeds the maximum size"}}, status=413
+)
+LARGE = 40_000  # bytes
+
+
+def picture(number: int) -> str:
+    return base64.b64encode(f"picture {number} ".encode() * 200).decode()
+
+
+def chat_body(pictures: int) -> dict[str, Any]:
+    messages: list[Any] = [{"role": "user", "content": "Look around."}]
+    for number in range(pictures):
+        call = {"id": f"c{number}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{picture(number)}"}}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": [shown]})
+    return {"model": "m", "messages": messages}
+
+
+def messages_body(pictures: int) -> dict[str, Any]:
+    messages: list[Any] = [{"role": "user", "content": "Look around."}]
+    for number in range(pictures):
+        source = {"type": "base64", "media_type": "image/png", "data": picture(number)}
+        result = {"type": "tool_result", "tool_use_id": f"t{number}", "content": [{"type": "image", "source": source}]}
+        messages.append(
+            {"role": "assistant", "content": [{"type": "tool_use", "id": f"t{number}", "name": "look", "input": {}}]}
+        )
+        messages.append({"role": "user", "content": [result]})
+    return {"model": "m", "max_tokens": 100, "messages": messages}
+
+
+def responses_body(pictures: int) -> dict[str, Any]:
+    items: list[Any] = [{"role": "user", "content": "Look around."}]
+    for number in range(pictures):
+        shown = {"type": "input_image", "image_url": f"data:image/png;base64,{picture(number)}"}
+        items.append({"type": "function_call", "call_id": f"c{number}", "name": "look", "arguments": "{}"})
+        items.append({"type": "function_call_output", "call_id": f"c{number}", "output": [shown]})
+    return {"model": "m", "input": items}
+
+
+BODIES: Mapping[str, tuple[str, Make]] = {
+    "chat": ("/v1/chat/completions", chat_body),
+    "messages": ("/v1/messages", messages_body),
+    "responses": ("/v1/responses", responses_body),
+}
+
+
+TEXT = {"type": "text", "text": "I see."}
+SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I see."}]}
+ANSWERS = {
+    "/v1/chat/completions": {
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "I see."}, "finish_reason": "stop"}],
+    },
+    "/v1/messages": {"type": "message", "role": "assistant", "content": [TEXT], "stop_reason": "end_turn"},
+    "/v1/responses": {"id": "r", "object": "response", "status": "completed", "output": [SAID]},
+}
+
+
+@contextmanager
+def refusing(refusal: Reply, refuses: Callable[[bytes], bool]) -> Iterator[Stage]:
+    with staged(window=200_000) as stage:
+
+        def answer(exchange: Exchange) -> Reply | None:
+            return refusal if refuses(exchange.body) else replies.json_reply(ANSWERS[exchange.path])
+
+        stage.upstream.answer(answer)
+        yield stage
+
+
+def ask(stage: Stage, protocol: str, pictures: int) -> wire.Answer:
+    path, make = BODIES[protocol]
+    headers = [*wire.JSON, ("Authorization", "Bearer k"), *asked(session="s")]
+    return wire.request(stage.proxy.url, "POST", path, json.dumps(make(pictures)).encode(), headers)
+
+
+def sent(stage: Stage) -> list[bytes]:
+    return [each.body for each in stage.upstream.journal]
+
+
+@pytest.mark.parametrize("protocol", BODIES)
+def test_the_oldest_pictures_leave_and_later_views_begin_with_the_same_bytes(protocol: str) -> None:
+    with refusing(TOO_LARGE, lambda body: len(body) > LARGE) as stage:
+        assert ask(stage, protocol, 14).status == 200
+        refused, mended = sent(stage)
+        assert len(mended) <= len(refused) / 2 + 4_000
+        assert picture(0) in refused.decode()
+        assert picture(0) not in mended.decode()
+        assert picture(13) in mended.decode()
+        number = mended.decode().count(LEFT_OUT)
+        assert number == sum(picture(each) not in mended.decode() for each in range(14))
+
+        assert ask(stage, protocol, 15).status == 200
+        assert len(sent(stage)) == 3
+        list_of = mended[: mended.rindex(b"]")]
+        assert sent(stage)[-1].startswith(list_of.rstrip())
+
+
+def test_a_number_of_pictures_that_an_error_states_is_kept() -> None:
+    error = replies.error(400, "At most 3 image(s) may be provided in one request.")
+    with refusing(error, lambda body: body.count(b"data:image") > 3) as stage:
+        assert ask(stage, "chat", 9).status == 200
+        assert [body.count(b"data:image") for body in sent(stage)] == [9, 3]
+
+
+def test_where_that_is_not_enough_the_upstream_s_own_error_is_returned() -> None:
+    with refusing(TOO_LARGE, lambda _: True) as stage:
+        answer = ask(stage, "messages", 6)
+        assert (answer.status, answer.body) == (413, TOO_LARGE.steps[0])
+        assert len(sent(stage)) == 2
+
+
+def test_a_request_without_pictures_is_sent_once() -> None:
+    with refusing(TOO_LARGE, lambda _: True) as stage:
+        assert ask(stage, "chat", 0).status == 413
+        assert len(sent(stage)) == 1
