@@ -102,7 +102,8 @@ class Counter(ABC):
         self.name = name
         self.owner = owner
         self.exact = name != ESTIMATE
-        self.cache_key = f"{self.protocol}{name}/{prices.picture.key}" + (f"/{factor:g}" if factor != 1 else "")
+        listed = blake2b(repr(prices).encode(), digest_size=4).hexdigest()
+        self.cache_key = f"{self.protocol}{name}/{listed}" + (f"/{factor:g}" if factor != 1 else "")
 
     @classmethod
     def factor_of(cls, plain: str) -> float:  # noqa: ARG003
@@ -114,8 +115,7 @@ class Counter(ABC):
         return self.count(body, Opaque())
 
     def counted(self, body: Mapping[str, object]) -> Counted:
-        opaque = Opaque()
-        return Counted(self.count(body, opaque), opaque.unpriced)
+        return _counted(partial(self.count, body))
 
     @abstractmethod
     def count(self, body: Mapping[str, object], opaque: Opaque) -> int:
@@ -262,11 +262,7 @@ class CountingPool:
     ) -> Counted:
         """As `Counter.count_outside` of members with `chars` characters."""
 
-        def counting() -> Counted:
-            opaque = Opaque()
-            tokens = counter.count_outside(values, opaque, has_system=has_system, loaded=loaded)
-            return Counted(tokens, opaque.unpriced)
-
+        counting = partial(_counted, partial(counter.count_outside, values, has_system=has_system, loaded=loaded))
         if chars <= INLINE_CHARS:
             return counting()
         worker = self._workers if chars <= LONG_CHARS else self._long_worker
@@ -311,6 +307,11 @@ def encoding_name(plain: str) -> str:
 def is_short(counter: Counter, bodies: Iterable[Mapping[str, object]], chars: int) -> bool:
     """Whether messages have less than about `chars`; stops adding up as soon as they have more."""
     return all(total <= chars for total in accumulate(map(counter.chars, bodies)))
+
+
+def _counted(count: Callable[[Opaque], int]) -> Counted:
+    opaque = Opaque()
+    return Counted(count(opaque), opaque.unpriced)
 
 
 def _leaves(value: object) -> Iterator[tuple[object, object]]:

@@ -64,7 +64,7 @@ def _object_streams(pdf: bytes) -> Iterator[bytes]:
         if number == MAX_STREAMS:
             return
         try:
-            yield zlib.decompressobj().decompress(pdf[found.end() :], MAX_STREAM_BYTES)
+            yield zlib.decompressobj().decompress(pdf[found.end() : found.end() + MAX_STREAM_BYTES], MAX_STREAM_BYTES)
         except zlib.error:
             continue
 

@@ -31,10 +31,6 @@ class Tiles:
     base: int
     tile: int
 
-    @property
-    def key(self) -> str:
-        return f"tiles-{self.base}-{self.tile}"
-
     def tokens(self, size: Size | None, detail: str) -> int | None:
         if detail == "low":
             return self.base
@@ -42,45 +38,24 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Patches:
-    """A factor per 32 px patch, after shrinking to at most `cap` patches; `low` shrinks to 512 px."""
+class Grid:
+    """A price for each square of `side` px, after fitting into `longest` px and `cap` squares, `more` besides.
 
-    per_thousand: int
+    `low` detail shrinks to 512 px.
+    """
+
+    side: int
     cap: int
-
-    @property
-    def key(self) -> str:
-        return f"patches-{self.per_thousand}-{self.cap}"
+    each: float = 1.0
+    longest: int = 20_000
+    more: int = 0
 
     def tokens(self, size: Size | None, detail: str) -> int | None:
         if size is None:
             return None
-        size = _fit(size, 512) if detail == "low" else size
-        patches = min(self.cap, math.ceil(size[0] / 32) * math.ceil(size[1] / 32))
-        return math.ceil(patches * self.per_thousand / 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """`each` tokens for a square of `side` px, after fitting into `longest` px; at most `cap` tokens."""
-
-    side: int
-    longest: int
-    cap: int
-    each: int = 1
-    more: int = 0
-    """Squares that are charged besides."""
-
-    @property
-    def key(self) -> str:
-        return f"grid-{self.side}-{self.longest}-{self.cap}"
-
-    def tokens(self, size: Size | None, _detail: str) -> int | None:
-        if size is None:
-            return None
-        width, height = _fit(size, self.longest)
+        width, height = _fit(size, 512 if detail == "low" else self.longest)
         squares = math.ceil(width / self.side) * math.ceil(height / self.side) + self.more
-        return min(self.cap, self.each * squares)
+        return math.ceil(round(min(self.cap, squares) * self.each, 6))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +64,12 @@ class Flat:
 
     price: int
 
-    @property
-    def key(self) -> str:
-        return f"flat-{self.price}"
-
     def tokens(self, size: Size | None, _detail: str) -> int | None:
         return size and self.price
 
 
-Family = Tiles | Patches | Grid | Flat
-"""How a family of models prices pictures: `key` names the prices, for caches of message counts.
+Family = Tiles | Grid | Flat
+"""How a family of models prices pictures.
 
 `tokens` takes a size in pixels (None: unknown) and a `detail`: low, high or auto. None means that there is no price.
 """
@@ -117,30 +88,30 @@ class MediaPrices(NamedTuple):
 
 LEAST = MediaPrices(Flat(85), 258, 6.25)
 """The lowest prices: of OpenAI for any picture at low detail, of Gemini for a page, of Gemma 3n for a second."""
-_SQUARE = Grid(28, 1_568, 1_568)
-_FINE_SQUARE = Grid(28, 2_576, 4_784)
+_SQUARE = Grid(28, 1_568, longest=1_568)
+_FINE_SQUARE = Grid(28, 4_784, longest=2_576)
 _FINE = (4, 7)
 """The first version of Claude that sees large pictures in full."""
 _OTHERS = (
-    (re.compile(r"gemini-[12]"), MediaPrices(Grid(768, 3_072, 16 * 258, 258), 258, 32)),
+    (re.compile(r"gemini-[12]"), MediaPrices(Grid(768, 16, 258), 258, 32)),
     (re.compile("gemini"), MediaPrices(Flat(1_120), 560, 32)),
     (re.compile("gemma"), MediaPrices(Flat(256), 258, 6.25)),
-    (re.compile("grok"), MediaPrices(Grid(448, 1_344, 1_792, 256, 1), 258, 6.25)),
+    (re.compile("grok"), MediaPrices(Grid(448, 7, 256, more=1), 258, 6.25)),
 )
 
 # Longest prefix wins. gpt-4o, gpt-4.1, gpt-4-turbo and what is not listed take DEFAULT.
 _FAMILIES: dict[str, Family] = {
     "gpt-4o-mini": Tiles(2833, 5667),
-    "gpt-4.1-mini": Patches(1620, 1536),
-    "gpt-4.1-nano": Patches(2460, 1536),
+    "gpt-4.1-mini": Grid(32, 1536, 1.62),
+    "gpt-4.1-nano": Grid(32, 1536, 2.46),
     "gpt-5": Tiles(70, 140),
-    "gpt-5-mini": Patches(1620, 1536),
-    "gpt-5-nano": Patches(2460, 1536),
-    **{f"gpt-5.{minor}": Patches(1200, 2500) for minor in range(2, 10)},
-    "gpt-6": Patches(1200, 2500),
+    "gpt-5-mini": Grid(32, 1536, 1.62),
+    "gpt-5-nano": Grid(32, 1536, 2.46),
+    **{f"gpt-5.{minor}": Grid(32, 2500, 1.2) for minor in range(2, 10)},
+    "gpt-6": Grid(32, 2500, 1.2),
     "o1": Tiles(75, 150),
     "o3": Tiles(75, 150),
-    "o4-mini": Patches(1720, 1536),
+    "o4-mini": Grid(32, 1536, 1.72),
 }
 
 

@@ -106,3 +106,23 @@ def test_the_beta_header_raises_the_window_of_models_that_have_a_larger_one(mode
         headers = [("anthropic-beta", "context-1m-2025-08-07"), *asked(dry_run="true")]
         answer = wire.post_json(stage.proxy.url, "/v1/messages", body, headers)
         assert answer.header("x-condenser-window") == window
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (
+            "/v1/responses",
+            {"store": False, "input": [{"type": "reasoning", "summary": [], "encrypted_content": "x" * 90}]},
+        ),
+        ("/v1/responses", {"store": False, "input": [{"type": "new_thing", "text": "one"}]}),
+        (
+            "/v1/messages",
+            {"messages": [{"role": "assistant", "content": [{"type": "redacted_thinking", "data": "x"}]}]},
+        ),
+        ("/v1/messages", {"messages": [{"role": "assistant", "content": [{"type": "thinking", "thinking": ""}]}]}),
+    ],
+)
+def test_what_only_the_vendor_can_read_is_told_however_short_the_request(stage: Stage, path: str, body: Any) -> None:
+    answer = wire.post_json(stage.proxy.url, path, {"model": "m", "max_tokens": 100, **body})
+    assert answer.header("x-condenser-count") == "inexact"

@@ -55,7 +55,7 @@ class MessagesEndpoint(Endpoint):
     dialect = MESSAGES
     path = "/v1/messages"
     path_ending = "/v1/messages"
-    text_parts = ("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use")
+    text_parts = ("text", "thinking", "tool_use", "server_tool_use", "mcp_tool_use")
     counted_members = ("system", "tools", "tool_choice", "output_config")
     counter = MessagesCounter
     reply_limits = ("max_tokens",)
@@ -78,6 +78,8 @@ class MessagesEndpoint(Endpoint):
     def _is_text(self, part: object) -> bool:
         if isinstance(part, dict) and part.get("type") == "tool_result":
             return all(map(self._is_text, list_at(part, "content")))
+        if isinstance(part, dict) and part.get("type") == "thinking":
+            return bool(part.get("thinking"))  # else it is encrypted
         return super()._is_text(part)
 
     def server_state(self, values: Values, roles: Iterable[str]) -> Reason | None:

@@ -22,6 +22,10 @@ _TEXTS = frozenset(
     for kind in ("call", "call_output")
 ) | {"mcp_list_tools", "mcp_approval_request", "mcp_approval_response", "compaction_trigger"}
 """The items of the vendor's tools that are text."""
+TEXT_ITEMS = frozenset(
+    ("reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"),
+).union(_TEXTS, ("tool_search_output", "additional_tools"))
+"""The items that cost no more tokens than they have bytes."""
 
 
 class ResponsesCounter(PartsCounter):
@@ -29,7 +33,7 @@ class ResponsesCounter(PartsCounter):
 
     dialect = RESPONSES
     protocol = "responses/"
-    seen = ("content", "output", "arguments", "input", "instructions", "summary")
+    seen = ("content", "output", "arguments", "input", "instructions", "summary", "tools", "result")
 
     def count(self, body: Mapping[str, object], opaque: Opaque) -> int:
         match body.get("type", "message"):

@@ -9,7 +9,7 @@ from typing import Any
 from proxy.endpoints.endpoint import Endpoint, MalformedElement, Values
 from proxy.endpoints.hidden_calls import Said
 from proxy.endpoints.replies import Items, named_event
-from proxy.endpoints.responses.counter import ResponsesCounter
+from proxy.endpoints.responses.counter import TEXT_ITEMS, ResponsesCounter
 from proxy.endpoints.responses.replies import (
     ANSWER,
     GREETINGS,
@@ -32,8 +32,6 @@ from strategies.core.transcript import Transcript
 from strategies.dialects.responses import PINNED, RESPONSES
 
 _REFERENCE = "item_reference"
-_OPAQUE = ("compaction", _REFERENCE, "image_generation_call", "computer_call_output")
-"""Items that may cost more tokens than they have bytes."""
 _PREVIOUS = "previous_response_id"
 _SERVER_STATE = (_PREVIOUS, "conversation", "prompt")
 """Members that make the server put something before the list that the proxy does not know."""
@@ -77,7 +75,8 @@ class ResponsesEndpoint(Endpoint):
             raise MalformedElement("has a 'type' that is no string.", ".type")
         if kind == "message" or not isinstance(value, dict):
             return super().look(value)
-        is_text = kind not in _OPAQUE and all(map(self._is_text, list_at(value, "output")))
+        is_sealed = value.get("encrypted_content") is not None
+        is_text = kind in TEXT_ITEMS and not is_sealed and all(map(self._is_text, list_at(value, "output")))
         return "developer" if kind in PINNED else kind, is_text
 
     def server_state(self, values: Values, roles: Iterable[str]) -> Reason | None:

@@ -128,7 +128,8 @@ async def test_counts_of_two_protocols_are_kept_apart() -> None:
         value = {"type": "message", "role": "user", "content": "One, two."}
         body = wire.read(body_bytes(**{endpoint.list_member: [value]}), endpoint)
         counters.append((await measurer.measure(body, counter)).counted_by)
-    assert counters == ["o200k_base/tiles-85-170", "items/o200k_base/tiles-85-170"]
+    chat, items = counters
+    assert (chat.startswith("o200k_base/"), items) == (True, f"items/{chat}")
 
 
 @pytest.mark.parametrize("endpoint", ENDPOINTS.values(), ids=lambda endpoint: endpoint.dialect.name)

@@ -204,7 +204,9 @@ def test_an_answer_says_why_it_ended_in_the_words_of_chat(status: str, reason: s
     [
         ({"role": "user", "content": "a"}, ("user", True)),
         ({"type": "message", "role": "user", "content": [{"type": "input_image"}]}, ("user", False)),
-        (OUTPUT[0], ("reasoning", True)),
+        (OUTPUT[0], ("reasoning", False)),
+        ({"type": "reasoning", "content": [{"type": "reasoning_text", "text": "a"}]}, ("reasoning", True)),
+        ({"type": "new_thing", "text": "a"}, ("new_thing", False)),
         ({"type": "function_call_output", "call_id": "a", "output": [{"type": "input_image"}]}, None),
         ({"type": "compaction", "encrypted_content": "a"}, ("developer", False)),
         ({"type": "additional_tools", "tools": []}, ("developer", True)),
