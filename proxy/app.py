@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.browsers import Guard
 from proxy.dashboard.routes import dashboard
-from proxy.endpoints.table import COUNT_PATHS, ENDPOINTS, PATHS
+from proxy.endpoints.table import COMPACT_PATHS, COUNT_PATHS, ENDPOINTS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
 from proxy.http.paths import Paths
@@ -34,7 +34,7 @@ from proxy.quoting import printable
 from proxy.routes.admin import admin
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.services import open_services
-from proxy.serving.condensed import CondensedEndpoint, Counting, PassThrough
+from proxy.serving.condensed import Compacting, CondensedEndpoint, Counting, PassThrough
 from proxy.serving.layer import ADMIN, Serving, error_response, new_request_id
 from proxy.settings import Settings
 from proxy.store.base import Store
@@ -47,6 +47,7 @@ _CONDENSED = {path: CondensedEndpoint(endpoint) for path, endpoint in PATHS.item
 _ENDINGS: dict[str, ASGIApp] = {
     **{endpoint.path_ending: CondensedEndpoint(endpoint) for endpoint in ENDPOINTS.values()},
     **{path.replace(each.path, each.path_ending): Counting(each) for path, each in COUNT_PATHS.items()},
+    **{path.replace(each.path, each.path_ending): Compacting(each) for path, each in COMPACT_PATHS.items()},
 }
 """How paths end that are served below a provider's prefix."""
 _SHORTCUTS = {path.encode(): condensed for path, condensed in _CONDENSED.items()}
@@ -96,6 +97,7 @@ def create_app(
         [
             *(Route(path, condensed, methods=["POST"]) for path, condensed in _CONDENSED.items()),
             *(Route(path, Counting(endpoint), methods=["POST"]) for path, endpoint in COUNT_PATHS.items()),
+            *(Route(path, Compacting(endpoint), methods=["POST"]) for path, endpoint in COMPACT_PATHS.items()),
             Route("/v1/{path:path}", PassThrough()),
             Route(ADMIN, _AnyMethod(dashboard)),
             Route(f"{ADMIN}pages/{{path:path}}", _AnyMethod(dashboard)),

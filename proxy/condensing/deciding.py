@@ -188,6 +188,14 @@ class Decider:
         return decision._replace(reason=why_not_prepared(decision, context) if waits else result.reason)
 
 
+def standing_decision(context: RequestContext) -> Decision:
+    """The decision to send the view as it stands: nothing new is condensed, and no model is asked."""
+    decision = undecided(context)
+    if not context.policy.rewrites:
+        return decision
+    return _walked(decision, context) if context.recognised.failure else _replayed(decision, context)
+
+
 def _made(decision: Decision, result: MakeResult, context: RequestContext, trigger: Trigger | None = None) -> Decision:
     decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
     if result.condensation is not None:

@@ -40,7 +40,7 @@ from proxy.condensing.attempt import (
     written,
 )
 from proxy.condensing.context import RequestContext, idle_decision
-from proxy.condensing.deciding import Decider
+from proxy.condensing.deciding import Decider, standing_decision
 from proxy.condensing.decision import Decision, last_resort
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
@@ -60,6 +60,7 @@ from proxy.reply.opening import OpenedReply, open_reply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.searching.joining import SendBody
+from proxy.searching.rounds import NO_OFFER
 from proxy.sessions.histories import Append, reply_block
 from proxy.sessions.session import DERIVED
 from proxy.sessions.turn import SessionUpdate
@@ -105,6 +106,13 @@ class Exchanges:
         await exchange.decide()
         return exchange
 
+    async def open_as_it_stands(self, request: ClientRequest) -> Exchange:
+        """The exchange for a request whose view is sent as it stands, without the memory tool; raises `ProxyError`."""
+        exchange = Exchange(self, request)
+        context = (await self.intake.build_context(request, exchange.timing))._replace(offer=NO_OFFER)
+        exchange.take(self.attempt(standing_decision(context), context))
+        return exchange
+
 
 class Exchange:
     """One request, what is sent for it, and what its reply has shown."""
@@ -145,6 +153,9 @@ class Exchange:
         attempt = self._parts.attempt(decision, context)
         self.timing.condense += (perf_counter() - started) * 1000
         return attempt
+
+    def take(self, attempt: Attempt) -> None:
+        self._attempt = attempt
 
     # -- what is sent, or was sent last --------------------------------------------------------------
 

@@ -246,6 +246,8 @@ class Endpoint(ABC):
 
     # -- counting
 
+    compact_path = ""
+    """The path at which clients have their list compacted by the server; "" if there is none."""
     count_path = ""
     """The path at which clients ask how many tokens a request has; "" for none."""
 

@@ -10,14 +10,30 @@ from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
 ENDPOINTS = {endpoint.dialect.name: endpoint for endpoint in (CHAT_ENDPOINT, MESSAGES_ENDPOINT, RESPONSES_ENDPOINT)}
 PATHS = {path: endpoint for endpoint in ENDPOINTS.values() for path in (endpoint.path, f"{endpoint.path}/")}
 """The endpoints by the paths of requests."""
+COMPACT_PATHS = {endpoint.compact_path: endpoint for endpoint in ENDPOINTS.values() if endpoint.compact_path}
+"""The endpoints by the paths at which clients have their list compacted by the server."""
 COUNT_PATHS = {endpoint.count_path: endpoint for endpoint in ENDPOINTS.values() if endpoint.count_path}
 """The endpoints by the paths at which clients ask how many tokens a request has."""
+
+_ASIDE = {**COUNT_PATHS, **COMPACT_PATHS}
+ENDINGS = {at.path_ending: at for at in ENDPOINTS.values()} | {
+    path.replace(at.path, at.path_ending): at for path, at in _ASIDE.items()
+}
+"""The endpoints by how paths end that are served below a provider's prefix."""
 
 
 def endpoint_at(path: str) -> Endpoint:
     """The endpoint at a path or above it; for other paths chat's, whose errors have the form of all of OpenAI's API."""
     above = (endpoint for endpoint in ENDPOINTS.values() if f"{endpoint.path_ending}/" in f"{path}/")
     return PATHS.get(path) or next(above, CHAT_ENDPOINT)
+
+
+def endpoint_serving(path: str) -> Endpoint | None:
+    """The endpoint whose requests are read at a path, which may have a provider's prefix; None for other paths."""
+    known = PATHS.get(path) or _ASIDE.get(path)
+    if known or path.startswith(("/v1/", "/_condenser/")):
+        return known
+    return next((at for end, at in ENDINGS.items() if path.endswith(end)), None)
 
 
 def endpoint_named(name: str) -> Endpoint:

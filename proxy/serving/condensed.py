@@ -1,4 +1,4 @@
-"""The ASGI apps of the API: for the condensed endpoints, for counting their requests, and for everything else.
+"""The ASGI apps of the API: for the condensed endpoints, for counting and compacting, and for everything else.
 
 `CondensedEndpoint` reads a request, lets an `Exchange` decide on it and send it, and relays the reply.
 
@@ -6,18 +6,22 @@
 model is asked. Clients compact their history by this count, so it must agree with the usage that they are shown. If the
 upstream cannot count, the answer is the proxy's own calibrated count.
 
-`PassThrough` forwards requests unread. So do the other two if a body is not to be read (`Unread`).
+`Compacting` sends the view as it stands to the upstream's own compaction. Clients send their whole list there, which
+may be too long by then, because the proxy has condensed it for all other requests. Nothing is stored here either.
+
+`PassThrough` forwards requests unread. So do the others if a body is not to be read (`Unread`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -244,30 +248,69 @@ class Counting(Placed):
     async def _count(self, arrival: Arrival) -> ASGIApp:
         if shows_original_usage(arrival.services, self.endpoint, arrival.scope["headers"]):
             return await pass_unread(arrival, Unread(Reason.NOT_CONDENSED_ENDPOINT))
-        try:
-            asked = await read_request(self.endpoint, arrival)
-            arrival.scope[LINE].model = asked.model
-            return await arrival.incoming.unless_gone(_counted(asked, arrival.services, arrival.incoming))
-        except CredentialUnproven:
-            # Nothing stored is counted for this caller: the upstream judges the request as it came.
-            body = asked.encoded_body or asked.body.data
-            return await pass_unread(arrival, Unread(Reason.CREDENTIAL_UNPROVEN, body))
-        except Unread as unread:
-            return await pass_unread(arrival, unread)
+        return await _read_only(self.endpoint, arrival, _counted)
+
+
+@dataclass(frozen=True, slots=True)
+class Compacting(Placed):
+    """What is served at the path where an endpoint's lists are compacted by the upstream."""
+
+    endpoint: Endpoint
+
+    async def serve(self, arrival: Arrival) -> None:
+        await arrival.answer(await _read_only(self.endpoint, arrival, _compacted))
+
+
+async def _read_only(
+    endpoint: Endpoint,
+    arrival: Arrival,
+    answer: Callable[[ClientRequest, Services, Incoming], Coroutine[Any, Any, ASGIApp]],
+) -> ASGIApp:
+    """The app with the answer to a request that stores nothing and asks no model."""
+    try:
+        asked = await read_request(endpoint, arrival)
+        arrival.scope[LINE].model = asked.model
+        return await arrival.incoming.unless_gone(answer(asked, arrival.services, arrival.incoming))
+    except CredentialUnproven:
+        if asked.controls.dry_run:
+            raise
+        # Nothing stored is shown to the upstream for this caller: it judges the request as it came.
+        body = asked.encoded_body or asked.body.data
+        return await pass_unread(arrival, Unread(Reason.CREDENTIAL_UNPROVEN, body))
+    except Unread as unread:
+        return await pass_unread(arrival, unread)
+
+
+def _as_dry_run(asked: ClientRequest, path: str) -> ClientRequest:
+    """The request as a dry run, which stores nothing and asks no model, at the path that answers its like."""
+    answering = asked.path.removesuffix(path.removeprefix(asked.body.endpoint.path).encode())
+    return asked._replace(controls=replace(asked.controls, dry_run=True), path=answering)
+
+
+async def _compacted(asked: ClientRequest, services: Services, incoming: Incoming) -> ASGIApp:
+    path = asked.body.endpoint.compact_path
+    exchange: Exchange = await services.exchanges.open_as_it_stands(_as_dry_run(asked, path))
+    if asked.controls.dry_run:
+        return _own_reply(account.dry_run(exchange.decision), exchange)
+    return await _sent(exchange, asked.path or path.encode(), services, incoming)
+
+
+async def _sent(exchange: Exchange, path: bytes, services: Services, incoming: Incoming) -> Relay:
+    """The relayed reply to the view, which is sent to this path."""
+    asked = exchange.request
+    reply = await services.upstream.send(
+        UpstreamRequest("POST", path, asked.query, asked.headers, exchange.decision.body)
+    )
+    return Relay(asked.body.endpoint, incoming, reply, encode_headers(exchange.headers(accepted=False)))
 
 
 async def _counted(asked: ClientRequest, services: Services, incoming: Incoming) -> ASGIApp:
     endpoint = asked.body.endpoint
-    path = asked.path or endpoint.count_path.encode()
-    # A dry run stores nothing and asks no model.
-    answering = asked.path.removesuffix(endpoint.count_path.removeprefix(endpoint.path).encode())
-    asked = asked._replace(controls=replace(asked.controls, dry_run=True), path=answering)
-    exchange: Exchange = await services.exchanges.open(asked)
-    sent = UpstreamRequest("POST", path, asked.query, asked.headers, exchange.decision.body)
-    reply = await services.upstream.send(sent)
-    if reply.status not in _CANNOT_COUNT:
-        return Relay(endpoint, incoming, reply, encode_headers(exchange.headers(accepted=False)))
-    await reply.close()
+    exchange: Exchange = await services.exchanges.open(_as_dry_run(asked, endpoint.count_path))
+    relay = await _sent(exchange, asked.path or endpoint.count_path.encode(), services, incoming)
+    if relay.reply.status not in _CANNOT_COUNT:
+        return relay
+    await relay.reply.close()
     return _own_reply(json.dumps(endpoint.counted(exchange.decision.expected_tokens)), exchange)
 
 

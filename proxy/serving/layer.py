@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.browsers import Guard
-from proxy.endpoints.table import endpoint_at
+from proxy.endpoints.table import endpoint_at, endpoint_serving
 from proxy.errors import DEFECT, ProxyError, ShuttingDown
 from proxy.http.headers import Headers
 from proxy.http.paths import UNLISTED, Paths, read_path
@@ -33,7 +33,7 @@ ADMIN = "/_condenser/"
 """Where the pages and the administration are."""
 ENDING = 1.0
 """Seconds that a client may take to receive the last event of a reply that the server ends."""
-_GIVEN_ID, _ID = b"x-request-id", b"x-condenser-request-id"
+_GIVEN_ID, _ID, _PROTOCOL = b"x-request-id", b"x-condenser-request-id", b"X-Condenser-Protocol"
 _PLAIN_ID = re.compile(rb"[!-~]{1,128}")
 
 
@@ -114,6 +114,8 @@ class _Reply:
         if message["type"] == "http.response.start":
             self._line.status = message["status"]
             self._headers = [*message.get("headers", ()), (_ID, self._line.id.encode())]
+            if (endpoint := endpoint_serving(self._line.path)) is not None:
+                self._headers.append((_PROTOCOL, endpoint.dialect.name.encode()))
             message = {**message, "headers": self._headers}
         else:
             self._newest = message.get("body") or self._newest

@@ -236,7 +236,6 @@ def test_a_number_that_python_would_not_read_reaches_the_upstream_also_when_it_i
 GENERATING = [
     "/v1/completions",
     "/v1/responses/resp_1/cancel",
-    "/v1/responses/compact",
     "/v1/conversations",
     "/v1/conversations/conv_1/items",
     "/v1/threads",

@@ -9,10 +9,12 @@ import pytest
 
 from strategies.core.budget import Budget
 from tests.http.strict import assert_view
+from tests.support import wire
 from tests.support.stage import MODEL, WINDOW, Stage, agent, asked, body_of, chat, count, staged
 
 USABLE = Budget.of(WINDOW).usable
 ALWAYS = {
+    "x-condenser-protocol",
     "x-condenser-session",
     "x-condenser-session-source",
     "x-condenser-strategy",
@@ -43,6 +45,29 @@ def test_a_request_that_fits_passes_and_says_so(stage: Stage) -> None:
     assert answer.header("x-condenser-strategy") == "mask+half-window"
     assert answer.header("x-condenser-condensation") is None
     assert stage.upstream.journal.to()[-1].body == stage.sent[-1]
+
+
+@pytest.mark.parametrize(
+    ("path", "protocol"),
+    [
+        ("/v1/chat/completions", "chat"),
+        ("/v1/responses", "responses"),
+        ("/v1/responses/input_tokens", "responses"),
+        ("/v1/responses/compact", "responses"),
+        ("/v1/messages", "messages"),
+        ("/v1/messages/count_tokens", "messages"),
+        ("/api/coding/v1/messages", "messages"),
+        ("/v1/completions", None),
+        ("/v1/threads/t/messages", None),
+        ("/livez", None),
+    ],
+)
+def test_each_reply_of_a_condensed_endpoint_names_its_protocol(path: str, protocol: str | None, stage: Stage) -> None:
+    for method, body in (("POST", b"{"), ("POST", b'{"model":"m","messages":[],"input":[]}'), ("GET", b"")):
+        answer = wire.request(stage.proxy.url, method, path, body, wire.JSON)
+        assert answer.header("x-condenser-protocol") == protocol
+    refused = wire.request(stage.proxy.url, "POST", path, b"{}", [*wire.JSON, ("Origin", "http://elsewhere.example")])
+    assert (refused.status, refused.header("x-condenser-protocol")) == (403, protocol)
 
 
 def test_each_of_our_headers_stands_once(stage: Stage) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle, pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.recording import Exchange
 from tests.support.replies import json_reply
 from tests.support.replies import stream as event_stream
 from tests.support.responses_upstream import (
+    COMPACT,
     COUNT,
     RESPONSES,
     StrictResponses,
@@ -26,6 +28,7 @@ from tests.support.responses_upstream import (
     reasoning,
     web_search_call,
 )
+from tests.support.stage import stored
 from tests.support.strict_responses import mismatched
 
 Json = dict[str, Any]
@@ -167,6 +170,28 @@ def test_many_rounds_of_a_reasoning_agent_fit_a_window_and_are_never_refused(str
             assert after[0]["content"] == RULE
             if exchange.response_header("x-condenser-action") != "condensed":
                 assert after[: len(before)] == before
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_the_upstreams_compaction_is_sent_the_standing_view(stream: bool, tmp_path: Path) -> None:
+    settings = {"strategy": "mask+half-window", "window": WINDOW, "store": {"url": f"sqlite:///{tmp_path / 'c.db'}"}}
+    with StrictResponses(reader, window=WINDOW) as upstream, proxying(upstream.url, **settings) as proxy:
+        agent = Agent(proxy.url, stream=stream)
+        while agent.turn().header("x-condenser-action") != "condensed" or len(upstream.journal.to(RESPONSES)) < 16:
+            proxy.quiet()
+        before, kept = stored(tmp_path / "c.db"), len(sent(upstream)[-1]["input"])
+        answer = wire.post_json(proxy.url, COMPACT, agent.body(), agent.headers)
+        assert (answer.status, answer.header("x-condenser-action")) == (200, "replayed")
+        asked = upstream.journal.only(COMPACT).json()
+        assert asked["input"][:kept] == sent(upstream)[-1]["input"]
+        assert asked["tools"] == TOOLS
+        assert upstream.refusals == []
+        assert stored(tmp_path / "c.db") == before
+        planned = wire.post_json(proxy.url, COMPACT, agent.body(), [*agent.headers, ("x-condenser-dry-run", "true")])
+        assert planned.json()["action"] == "replayed"
+        off = wire.post_json(proxy.url, COMPACT, agent.body(), [*agent.headers, ("x-condenser-strategy", "off")])
+        assert off.header("x-condenser-action") == "passed"
+        assert len(upstream.journal.to(COMPACT)) == 2
 
 
 @pytest.mark.parametrize("store", [True, False])

@@ -58,6 +58,7 @@ class ResponsesEndpoint(Endpoint):
     last_event_has_data = True
     text_places = TEXT_PLACES
     stream_capture = ResponsesCapture
+    compact_path = "/v1/responses/compact"
     count_path = "/v1/responses/input_tokens"
     prompt_members = ("instructions", "tools", "text")
     system_member = "instructions"
