@@ -110,6 +110,7 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
         context.history,
         dict(context.policy.session_settings),
         context.policy.pipeline.text,
+        context.policy.window.tokens,
         decision.tokens_before,
         decision.forwarded_tokens,
         decision.own_tokens,

@@ -216,11 +216,10 @@ class Admin:
 def _fitting(session: Session, transcript: Transcript, counter: Counter, *more: bytes) -> dict[int, bool]:
     """Whether each pinned message, and each at the nodes `more`, fits into the share for pins; by chain index.
 
-    The window is that of the last condensation. Without one, all of them count as fitting.
+    The window is that of the last request. If it was unknown, all of them count as fitting.
     """
     nodes = (*(pin.node for pin in session.pins if pin.is_live), *more)
-    latest = max(session.condensations, key=lambda record: record.created_at, default=None)
-    fitting = pinned_in(nodes, transcript, latest.window if latest else None, lambda each: counter.message(each.body))
+    fitting = pinned_in(nodes, transcript, session.window, lambda each: counter.message(each.body))
     pinned = pinned_in(nodes, transcript, None)
     places = {digest: index for index, digest in enumerate(transcript.digests)}
     found = (places[node] for node in nodes if node in places)

@@ -61,7 +61,10 @@ _RECORDED = (
     *("tokens_after", "created_at", "own_tokens", "parent", "cards", "metadata"),
 )
 """The fields of a condensation that its record has; whether it stands is stored outside of the record."""
-_SAME = ("id", "source", "created_at", "parent", "settings", "strategy", "totals", "judging", "economy", "inherited")
+_SAME = (
+    *("id", "source", "created_at", "parent", "settings", "strategy", "window", "totals", "judging", "economy"),
+    "inherited",
+)
 _RENAMED = {
     "opened": "branches_opened",
     "saved": "saved_tokens",

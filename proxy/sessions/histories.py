@@ -194,7 +194,7 @@ def _text_bytes(raw: str | bytes | None) -> int:
 
 
 class Histories:
-    """Reads the histories of sessions; one per app. It caches at most `max_bytes` of them."""
+    """Reads the histories of sessions, and caches at most `max_bytes` of them."""
 
     def __init__(self, stored: StoredSessions, max_bytes: int = MAX_BYTES) -> None:
         self._stored = stored

@@ -267,6 +267,8 @@ class Session(NamedTuple):
     branches: tuple[Branch, ...] = ()
     """The branches that were used last, at most `MAX_BRANCHES`."""
     branches_opened: int = 0
+    window: int | None = None
+    """The window in tokens of the last request; None if it was unknown."""
     totals: Mapping[str, int] = NOTHING
     """Sums over all requests: counts of requests and of tokens."""
     saved_tokens: Mapping[str, int] = NOTHING

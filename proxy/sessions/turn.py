@@ -36,6 +36,7 @@ class SessionUpdate(NamedTuple):
     settings: dict[str, object]
     """Settings that stick to a session with an explicit id."""
     strategy: str
+    window: int | None
     tokens_before: int
     tokens_after: int
     own_tokens: int
@@ -147,6 +148,7 @@ def session_after(session: Session, branch: Branch | None, update: SessionUpdate
     return patched.with_totals(**more)._replace(
         settings=session.settings if session.is_derived else update.settings,
         strategy=update.strategy,
+        window=update.window,
         branches=tuple(sorted([*others, moved], key=_LAST_USED)[-MAX_BRANCHES:]),
         branches_opened=opened,
         saved_tokens=saved,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.http.test_memory_injection import QUESTION, diary, ending
 from tests.support.stage import Message, Stage, asked, chat, staged
 
 TOKEN = "operator"
@@ -155,8 +156,10 @@ LINKS = ("Condenser", "Sessions", "garden")
 def test_no_page_has_a_serious_fault_for_those_who_see_or_hear_it_otherwise(
     browser: Browser, axe: str, look: dict[str, Any]
 ) -> None:
-    with watched() as stage:
-        grown(stage, 10, 20, 30)
+    with watched(strategy="half-window") as stage:
+        stage.ask(diary(6), asked(session="garden"))
+        stage.ask(diary(12), asked(session="garden", force="true"))
+        stage.ask(ending(diary(12), QUESTION), asked(session="garden", memory="inject"))
         with opened(browser, stage, **look) as page:
             for link in LINKS:
                 page.get_by_role("link", name=link).first.click()
@@ -165,6 +168,7 @@ def test_no_page_has_a_serious_fault_for_those_who_see_or_hear_it_otherwise(
                 serious = [each for each in violations if each["impact"] in {"serious", "critical"}]
                 assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []
                 assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            expect(page.get_by_role("heading", name="What memory put in")).to_be_visible()
 
 
 def test_a_session_of_2000_messages_is_a_page_of_less_than_a_megabyte(browser: Browser) -> None:

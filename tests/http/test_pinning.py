@@ -185,20 +185,29 @@ def test_more_than_an_eighth_of_the_window_cannot_be_pinned(stage: Stage) -> Non
     assert all(shows(stage, pin["message"]) for pin in shown(stage)["pins"])
 
 
+def test_a_message_that_is_too_large_cannot_be_pinned_before_the_first_condensation(stage: Stage) -> None:
+    stage.ask(chat(1, words=1_200), asked(session="s"))
+    assert not shown(stage)["condensations"]
+    refused = admin(stage, place_of_pins(stage), "POST", {"message": 1})
+    assert (refused.status, refused.json()["error"]["code"]) == (400, "pins_full")
+    assert admin(stage, place_of_pins(stage), "POST", {"message": 2}).status == 200
+
+
 def test_what_was_pinned_before_the_window_was_known_counts_as_far_as_it_fits(
-    stage: Stage, capsys: pytest.CaptureFixture[str]
+    store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ask(stage, 10)
-    for number in range(1, 20, 2):
-        pinned(stage, number)
-    ask(stage, TRIGGER)
-    fits = [pin["fits"] for pin in shown(stage)["pins"]]
-    assert fits == sorted(fits, reverse=True)
-    assert True in fits
-    assert False in fits
-    assert [shows(stage, pin["message"]) for pin in shown(stage)["pins"]] == fits
-    assert main(["sessions", "show", "s", "--url", stage.proxy.url, "--token", TOKEN]) == 0
-    assert capsys.readouterr().out.count(", does not fit)") == fits.count(False)
+    with staged(store={"url": store}, **{**SETTINGS, "window": None}) as stage:
+        ask(stage, 10)
+        for number in range(1, 20, 2):
+            pinned(stage, number)
+        stage.ask(chat(TRIGGER), asked(session="s", window=SETTINGS["window"]))
+        fits = [pin["fits"] for pin in shown(stage)["pins"]]
+        assert fits == sorted(fits, reverse=True)
+        assert True in fits
+        assert False in fits
+        assert [shows(stage, pin["message"]) for pin in shown(stage)["pins"]] == fits
+        assert main(["sessions", "show", "s", "--url", stage.proxy.url, "--token", TOKEN]) == 0
+        assert capsys.readouterr().out.count(", does not fit)") == fits.count(False)
 
 
 @pytest.mark.parametrize(

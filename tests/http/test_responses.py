@@ -174,7 +174,11 @@ def test_many_rounds_of_a_reasoning_agent_fit_a_window_and_are_never_refused(str
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_upstreams_compaction_is_sent_the_standing_view(stream: bool, tmp_path: Path) -> None:
-    settings = {"strategy": "mask+half-window", "window": WINDOW, "store": {"url": f"sqlite:///{tmp_path / 'c.db'}"}}
+    settings: dict[str, Any] = {
+        "strategy": "mask+half-window",
+        "window": WINDOW,
+        "store": {"url": f"sqlite:///{tmp_path / 'c.db'}"},
+    }
     with StrictResponses(reader, window=WINDOW) as upstream, proxying(upstream.url, **settings) as proxy:
         agent = Agent(proxy.url, stream=stream)
         while agent.turn().header("x-condenser-action") != "condensed" or len(upstream.journal.to(RESPONSES)) < 16:

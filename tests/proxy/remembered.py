@@ -60,7 +60,7 @@ def transcript(text: str) -> Transcript:
 
 
 def turn(text: str, applied: str = "") -> SessionUpdate:
-    return SessionUpdate(transcript(text), {}, "mask", 100, 100, 0, applied)
+    return SessionUpdate(transcript(text), {}, "mask", 8_000, 100, 100, 0, applied)
 
 
 def condensation(text: str, depth: int = 1) -> Condensation:

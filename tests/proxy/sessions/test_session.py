@@ -44,7 +44,7 @@ def moved(
     session: Session, transcript: Transcript, now: float, applied: str = "", reply: str = ""
 ) -> tuple[Session, Branch]:
     """The session after a turn, and the branch of that turn."""
-    update = SessionUpdate(transcript, {}, "mask", 0, 0, 0, applied, reply=reply)
+    update = SessionUpdate(transcript, {}, "mask", 8_000, 0, 0, 0, applied, reply=reply)
     session = session_after(session, session.find_branch(transcript), update, now)
     return session, session.branches[-1]
 
