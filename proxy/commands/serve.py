@@ -7,6 +7,7 @@ import asyncio
 import errno
 import logging
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -53,6 +54,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serves until a signal stops it; refuses settings that would give a key away or split sessions."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server logs it; workers begin with this too
     configured = configured_url()
     settings = settings_from(arguments)
     prepare(settings)

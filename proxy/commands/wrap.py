@@ -33,6 +33,7 @@ from proxy.commands.options import add_settings_arguments, settings_from
 from proxy.commands.proxy_client import ask, session_path
 from proxy.commands.running import HOST, client_url, configured_url, noted
 from proxy.commands.serve import NOT_STARTED, AnnouncedServer, bound_socket, note_of, prepare
+from proxy.http.server import note_hangup
 from proxy.quoting import one_line, printable, redacted
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings
 from proxy.settings.tables import AdminSettings
@@ -42,7 +43,7 @@ from strategies.core.ledger import Ledger, split_ledger
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 _KILLED = 128
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 _MAX_QUOTED, _MAX_LOOKS = 3, 5
 _SHOWN = 90  # characters of a rule
@@ -115,7 +116,7 @@ def _environment(url: str) -> dict[str, str]:
 
 
 def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Runs the command, passes every signal on to it, and returns its exit status."""
+    """Runs the command, passes signals on to it, and returns its exit status."""
     try:
         process = subprocess.Popen(words, env=environment)  # noqa: S603
     except OSError as error:
@@ -128,6 +129,7 @@ def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:
             process.send_signal(number)
 
     before = {number: signal.signal(number, pass_on) for number in _PASSED_ON}
+    before[signal.SIGHUP] = signal.signal(signal.SIGHUP, lambda _number, _frame: note_hangup())
     try:
         with process:
             code = process.wait()

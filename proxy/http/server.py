@@ -3,7 +3,7 @@
 On SIGTERM or SIGINT `/readyz` answers 503 at once. For `drain.delay` seconds connections are still accepted, so that a
 load balancer has time to notice. Then running replies have `drain.timeout` seconds to end; those that still run are
 cancelled, and `proxy/serving/layer.py` ends them with an error. A second signal ends the process at once. The exit
-status is 0 in any case.
+status is 0 in any case. SIGHUP, which a terminal sends when it closes, ends nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait
@@ -59,6 +61,10 @@ def use_one_heap() -> None:
         set_option(-8, 1)  # M_ARENA_MAX
 
 
+def note_hangup() -> None:
+    _log.info("SIGHUP changes nothing: restart the proxy for it to read its settings again")
+
+
 class ServerConfig(uvicorn.Config):
     """uvicorn's configuration, with the settings for draining; `make_app` makes the app of one process."""
 
@@ -77,6 +83,14 @@ class Server(uvicorn.Server):
         self._is_worker = is_worker
         self._drain = Drain()
         config.app = partial(config.make_app, self._drain)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        with super().capture_signals():
+            if threading.current_thread() is threading.main_thread():
+                hung_up = (lambda: None) if self._is_worker else note_hangup
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up)
+            yield
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Notes a signal. It is not raised again at the end, because that would set the exit status."""
@@ -170,6 +184,9 @@ class Supervisor(Multiprocess):
         for worker in self.processes:
             if worker.pid is not None and worker.exitcode is None:
                 os.kill(worker.pid, ending)
+
+    def handle_hup(self) -> None:
+        note_hangup()
 
     def keep_subprocess_alive(self) -> None:
         if not self._is_ending:

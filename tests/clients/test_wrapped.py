@@ -124,10 +124,20 @@ def test_a_signal_reaches_the_command_and_its_exit_status_comes_back(upstream: S
             process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2])
 def test_other_signals_reach_the_command_too(number: signal.Signals, upstream: ScriptedUpstream, wrapped: Wrap) -> None:
     words = [sys.executable, "-c", ASKS, str(int(number))]
     assert wrapped(upstream.base_url, "memory://", *words)[:2] == (40 + number, "")
+
+
+def test_a_hangup_ends_neither_the_command_nor_the_proxy(
+    upstream: ScriptedUpstream, wrapped: Wrap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONDENSER_LOG__LEVEL", "info")
+    script = f"import os, signal\nos.kill(os.getppid(), signal.SIGHUP)\n{OPENAI}"
+    code, _, err = wrapped(upstream.base_url, "memory://", sys.executable, "-c", script, RULE)
+    assert code == 0
+    assert err.count("SIGHUP changes nothing") == 1
 
 
 @pytest.mark.parametrize(

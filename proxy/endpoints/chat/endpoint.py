@@ -74,7 +74,9 @@ class ChatEndpoint(Endpoint):
 
     def is_usage_alone(self, event: object) -> bool:
         """Whether a chunk has a usage and no choices, like the one that `include_usage` asks for."""
-        return isinstance(event, Mapping) and event.get("choices") == [] and isinstance(event.get("usage"), Mapping)
+        if not isinstance(event, Mapping) or not isinstance(event.get("usage"), Mapping):
+            return False
+        return event.get("choices", 0) in ([], None)
 
     def last_event_at(self, chunk: bytes, sent: bytes) -> int:
         """The stream ends with a chunk that ends with `[DONE]`; comments may follow that."""

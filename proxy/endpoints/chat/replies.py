@@ -30,7 +30,8 @@ _MEMBERS = ("role", "content", "refusal", "tool_calls", "function_call", "audio"
 
 def _text(document: Any, member: str) -> str | None:
     """The text of the only choice; "" if there is no choice or no text, None if there may be several choices."""
-    choices = document.get("choices") if isinstance(document, Mapping) else None
+    choices = document.get("choices", 0) if isinstance(document, Mapping) else 0
+    choices = [] if choices is None else choices
     if not isinstance(choices, list) or len(choices) > 1:
         return None
     choice = choices[0] if choices else {}

@@ -155,3 +155,13 @@ def test_workers_drain_too(upstream: ScriptedUpstream, tmp_path: Path) -> None:
         served.process.terminate()
         assert b"shutting_down" in response.read()
         served.end()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_hangup_is_logged_and_ends_nothing(workers: str, upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    with serving(upstream, tmp_path, workers=workers) as served:
+        served.process.send_signal(signal.SIGHUP)
+        await_true(lambda: "SIGHUP changes nothing" in served.log.read_text("utf-8"), "the signal is noted")
+        assert served.readiness() == 200
+        served.process.terminate()
+        assert sum("SIGHUP" in line for line in served.end()) == 1

@@ -38,6 +38,12 @@ def test_prompt_tokens_are_added_wherever_the_stream_is_cut(cuts: list[int]) -> 
     )
 
 
+@pytest.mark.parametrize("choices", [b'"choices": [], ', b'"choices": null, '])
+def test_a_usage_event_is_removed_however_it_says_that_it_has_no_choices(choices: bytes) -> None:
+    event = b"data: {" + choices + b'"usage": {"prompt_tokens": 5}}\n\n'
+    assert fed(StreamEditor(CHAT_ENDPOINT, 0, removes_usage=True), event, [30]) == b""
+
+
 @pytest.mark.parametrize("ending", [b"\r\n\r\n", b"\n\n"])
 def test_a_usage_in_a_chunk_with_a_choice_is_not_removed(ending: bytes) -> None:
     event = b'data: {"choices": [{"index": 0, "delta": {}}], "usage": {"prompt_tokens": 5}}' + ending
