@@ -31,6 +31,7 @@ from proxy.http.paths import Paths
 from proxy.http.server import Drain, ServerConfig, use_one_heap
 from proxy.log import LINE, configure_logging
 from proxy.quoting import printable
+from proxy.request.callers import TrustedProxies
 from proxy.routes.admin import admin
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.services import open_services
@@ -200,6 +201,7 @@ def server_config(settings: Settings) -> ServerConfig:
 
     uvicorn uses uvloop and httptools if they are installed. Each worker makes its own app.
     """
+    is_trusted = TrustedProxies(settings.tenant.trusted_proxies).__contains__
     return ServerConfig(
         partial(worker_app, settings),
         settings.drain,
@@ -207,7 +209,7 @@ def server_config(settings: Settings) -> ServerConfig:
         port=settings.port,
         workers=settings.workers,
         lifespan="on",
-        http=partial(Connection, ConnectionBounds.of(settings.limits)),
+        http=partial(Connection, ConnectionBounds.of(settings.limits, is_trusted)),
         ws="none",
         access_log=False,
         log_config=None,

@@ -8,8 +8,9 @@ Bounds. Before the application sees a request, these are bounded: the bytes of t
 complete, the time of the body, and the number of connections. A body may take `limits.body_timeout` seconds, and one
 more for each `limits.body_rate` bytes; time in which the proxy itself does not read does not count.
 
-If all connections are taken, the one that has had no request for the longest time is closed in favour of a new one.
-Only if all of them have a request is a new one refused.
+If all connections are taken, or all of one address, one of them is closed in favour of a new one: the one that has had
+no request for the longest time, else the one whose request has been incomplete for the longest time. Only if all of
+them have a complete request is a new one refused. Trusted proxies have no bound, because many clients share them.
 
 A connection whose request was answered before a large rest of its body has come is closed. It is read for a moment
 more, because a system that closes a connection with unread bytes tells the client to forget the answer.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -63,9 +65,14 @@ class ConnectionBounds:
     refusals: Spell = field(default_factory=lambda: Spell("connections"))
     idle: dict[Connection, None] = field(default_factory=dict)
     """The connections without a request; the one that has had none for the longest time comes first."""
+    incomplete: dict[Connection, None] = field(default_factory=dict)
+    """The connections whose request is not complete, the oldest first."""
+    addresses: Counter[str] = field(default_factory=Counter)
+    """How many connections each address has, except for trusted proxies."""
+    is_trusted: Callable[[str], bool] = lambda _: False
 
     @classmethod
-    def of(cls, limits: LimitSettings) -> ConnectionBounds:
+    def of(cls, limits: LimitSettings, is_trusted: Callable[[str], bool] = lambda _: False) -> ConnectionBounds:
         """The bounds in this process; raises its limit of descriptors as far as the system allows.
 
         A client takes one descriptor, and another one for its upstream.
@@ -74,7 +81,8 @@ class ConnectionBounds:
         if hard != resource.RLIM_INFINITY and soft < hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
-        return cls(limits, min(limits.connections, max((soft - OTHER_DESCRIPTORS) // 2, 1)))
+        most = min(limits.connections, max((soft - OTHER_DESCRIPTORS) // 2, 1))
+        return cls(limits, most, is_trusted=is_trusted)
 
 
 class JoiningTransport:
@@ -135,6 +143,8 @@ class Connection(HttpToolsProtocol):
     _body_began = 0.0
     _method = b""
     """The beginning of the newest head, as far as it tells whether it is HEAD."""
+    address = ""
+    """The client's address; "" if its connections are not bounded."""
 
     def __init__(self, bounds: ConnectionBounds, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -144,10 +154,13 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._joining = JoiningTransport(transport, lambda: not self._is_in_head)
         super().connection_made(cast("asyncio.Transport", self._joining))
-        bounds = self._bounds
+        bounds, address = self._bounds, self.client[0] if self.client else ""
         bounds.idle[self] = None
-        if len(self.connections) > bounds.max_connections and not self._close_an_idle_one():
-            bounds.refusals.refuse(f"all {bounds.max_connections} have a request")
+        if address and not bounds.is_trusted(address):
+            self.address = address
+            bounds.addresses[address] += 1
+        if why := self._make_room():
+            bounds.refusals.refuse(why)
             self._refuse(Overloaded("All connections of the proxy are taken."))
         else:
             bounds.refusals.serve()
@@ -160,6 +173,11 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_deadline()
         self._bounds.idle.pop(self, None)
+        self._bounds.incomplete.pop(self, None)
+        if self.address:
+            self._bounds.addresses[self.address] -= 1
+            if not self._bounds.addresses[self.address]:
+                del self._bounds.addresses[self.address]
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -206,6 +224,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._is_in_head = True
         self._cancel_deadline()
+        self._bounds.incomplete.pop(self, None)
         if not self.transport.is_closing():
             super().on_message_complete()
         self._note_idle()
@@ -234,12 +253,25 @@ class Connection(HttpToolsProtocol):
         self.transport.write(head.encode() + (b"" if self._method == b"HEAD " else body))
         self.transport.close()
 
-    def _close_an_idle_one(self) -> bool:
-        """Closes the connection that has had no request for the longest time; returns whether there was one."""
-        if idle := next((other for other in self._bounds.idle if other is not self and other.is_idle), None):
-            del self._bounds.idle[idle]
-            idle.transport.close()
-        return idle is not None
+    def _make_room(self) -> str:
+        """Closes another connection if there are too many; returns why there is no room, "" if there is."""
+        bounds, address, most = self._bounds, self.address, self._limits.per_address
+        if address and bounds.addresses[address] > most and not self._close_another(address):
+            return f"{address} has {most} requests"
+        if len(self.connections) > bounds.max_connections and not self._close_another():
+            return f"all {bounds.max_connections} have a request"
+        return ""
+
+    def _close_another(self, address: str = "") -> bool:
+        """Closes the connection, of an address if one is given, that does least; returns whether there was one."""
+        for others in (self._bounds.idle, self._bounds.incomplete):
+            for other in others:
+                is_closing = other is self or other.transport.is_closing()
+                if not is_closing and (not address or other.address == address):
+                    del others[other]
+                    other.transport.close()
+                    return True
+        return False
 
     @property
     def is_idle(self) -> bool:
@@ -250,6 +282,7 @@ class Connection(HttpToolsProtocol):
     def _await_rest(self) -> None:
         """Sets the deadline for the rest of a request."""
         if not self._is_in_head:
+            self._bounds.incomplete[self] = None
             self._body_began = monotonic()
             self._set_deadline(self._limits.body_timeout, self._check_body)
         elif self._head_bytes:

@@ -239,6 +239,7 @@ class LimitSettings(Table):
     body_timeout: float = Field(30.0, gt=0)
     body_rate: int = Field(8 * 1024, gt=0)
     connections: int = Field(1_000, gt=0)
+    per_address: int = Field(512, gt=0)
     in_flight: int = Field(512, gt=0)
     per_tenant: int = Field(256, gt=0)
     queue: int = Field(512, ge=0)

@@ -179,6 +179,38 @@ def test_the_connection_that_was_idle_longest_makes_room(upstream: ScriptedUpstr
         assert is_served(first)
 
 
+@pytest.mark.parametrize("limits", [{"connections": 2}, {"per_address": 2}])
+def test_a_half_sent_request_makes_room_for_a_new_connection(
+    upstream: ScriptedUpstream, limits: dict[str, int]
+) -> None:
+    with proxying(upstream.url, limits=limits) as proxy, connected(proxy) as first, connected(proxy) as second:
+        for half in (first, second):
+            half.sendall(REQUEST[:-1])
+        assert answer_to(REQUEST, proxy)[0].startswith(b"HTTP/1.1 200 ")
+        assert rest_of(first) == (b"", b"")
+
+
+def test_the_requests_of_one_address_leave_connections_for_others(upstream: ScriptedUpstream) -> None:
+    answered = Signal("the test has seen the refusal")
+    upstream.reply(hang(answered))
+    with proxying(upstream.url, limits={"per_address": 1}) as proxy, connected(proxy) as busy:
+        busy.sendall(REQUEST)
+        upstream.journal.await_arrival()
+        assert answer_to(b"", proxy)[0].startswith(b"HTTP/1.1 503 ")
+        answered.set()
+
+
+def test_a_trusted_proxy_may_have_all_connections(upstream: ScriptedUpstream) -> None:
+    answered = Signal("the test has seen the second reply")
+    upstream.reply(hang(answered))
+    trusted = {"trusted_proxies": ["127.0.0.1"]}
+    with proxying(upstream.url, limits={"per_address": 1}, tenant=trusted) as proxy, connected(proxy) as busy:
+        busy.sendall(REQUEST)
+        upstream.journal.await_arrival()
+        assert answer_to(REQUEST, proxy)[0].startswith(b"HTTP/1.1 200 ")
+        answered.set()
+
+
 def test_a_connection_is_refused_when_all_others_have_a_request(
     upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture
 ) -> None:

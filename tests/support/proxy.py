@@ -72,6 +72,7 @@ def proxying(
     # Imported here: conftest imports this module, and tests of the pure parts need no proxy to collect.
     from proxy.app import create_app
     from proxy.http.connection import Connection, ConnectionBounds
+    from proxy.request.callers import TrustedProxies
     from proxy.settings import Settings
 
     upstream = {"base_url": upstream_url + "/v1", "discover": False, **settings.pop("upstream", {})}
@@ -80,7 +81,8 @@ def proxying(
     app = create_app(built, store=opened, clock=clock)
     watched = _Watched(app)
     tap = Tap(watched)
-    with serve(tap, http=partial(Connection, ConnectionBounds.of(built.limits))) as url:
+    is_trusted = TrustedProxies(built.tenant.trusted_proxies).__contains__
+    with serve(tap, http=partial(Connection, ConnectionBounds.of(built.limits, is_trusted))) as url:
         quiet = lambda bound=BOUND: watched.quiet(app.state.services.background.idle, bound)  # noqa: E731
         yield Proxy(url, tap.journal, quiet, lambda: watched.quiet(_nothing, BOUND))
 
