@@ -118,7 +118,7 @@ def _shorten_record(record: str, cap: int, counter: TokenCounter) -> str:
 def _sections(messages: Sequence[Message], titles: Sequence[str]) -> Iterator[tuple[str, Iterable[str]]]:
     """Yields the title and lines of each section, most important section first."""
     said = [f"- {_cut_line(line, _SAID)}" for line in user_lines(messages)]
-    printed = (line for message in messages if message.role is Role.TOOL for line in message.text.splitlines())
+    printed = (line for message in messages if message.role is Role.TOOL for line in message.printed.splitlines())
     errors = list(dict.fromkeys(f"- {_cut_line(line)}" for line in printed if ERROR.search(line[:_LINE])))[-_ERRORS:]
     spoken = (message.text.strip() for message in reversed(messages) if message.role is Role.ASSISTANT)
     last_words = [_cut_line(text, 2 * _LINE) for text in islice(filter(None, spoken), 1)]

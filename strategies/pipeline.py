@@ -212,7 +212,8 @@ def walk(
         if requirement is None:
             continue
         systems = tuple((place, message) for place, message in transcript.systems if place <= end)
-        view = fold(Transcript(transcript.chain[:end], systems), head, fixed, counter)
+        pinned = frozenset(index for index in transcript.pinned if index < end)
+        view = fold(Transcript(transcript.chain[:end], systems, pinned=pinned), head, fixed, counter)
         try:
             running = run_required(requirement, allowed, ladder, view, budget, SessionFacts())
             after = finish_without_effects(running).view

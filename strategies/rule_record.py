@@ -88,11 +88,7 @@ def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportan
         names.state: list(_state(messages, names, scorer)),
         # The newest first: rules cannot tell which of them are done.
         names.open: [
-            f"- {unit[:_SAID]}"
-            for message in reversed(messages)
-            if message.role is Role.USER
-            for unit in find_rules(message.text)
-            if is_weak(unit)
+            f"- {unit[:_SAID]}" for message in reversed(messages) for unit in find_rules(message.words) if is_weak(unit)
         ],
         names.findings: errors[::-1],
     }
@@ -101,8 +97,7 @@ def _sections(messages: Sequence[Message], names: Names, scorer: MessageImportan
 def user_lines(messages: Iterable[Message]) -> Iterator[str]:
     """Yields what the user said line by line, without blank lines."""
     for message in messages:
-        if message.role is Role.USER:
-            yield from (line.strip() for line in message.text.splitlines() if line.strip())
+        yield from (line.strip() for line in message.words.splitlines() if line.strip())
 
 
 def _first(lines: Sequence[str], matches: Callable[[str], bool]) -> str:

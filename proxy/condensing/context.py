@@ -240,15 +240,19 @@ class RequestContext(NamedTuple):
         return context.with_transcripts(lambda transcript: transcript.having(form=profile.form))
 
     def with_session_facts(self) -> RequestContext:
-        """The context whose transcripts know two facts from the session: where the newest turn begins, and the pins."""
+        """The context whose transcripts know where the newest turn begins, and what stays: pins, and `lasting` ones."""
         length, pins = self.recognised.newest_turn, [pin.node for pin in self.recognised.pins if pin.is_live]
         context = self.with_transcripts(lambda transcript: transcript.having(newest_turn=length)) if length else self
-        if not pins:
+        if not (pins or self.measured.transcript.lasting):
             return context
         window = self.policy.budget.nominal_window if self.policy.budget else None
-        return context.with_transcripts(
-            lambda transcript: transcript.having(pinned=pinned_in(pins, transcript, window))
-        )
+
+        def pinned(transcript: Transcript) -> Transcript:
+            lasting = [transcript.digests[i] for i in transcript.lasting]
+            both = (pinned_in(nodes, transcript, window) for nodes in (pins, lasting))
+            return transcript.having(pinned=frozenset[int]().union(*both))
+
+        return context.with_transcripts(pinned)
 
     def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> RequestContext:
         """The context with its transcripts changed by `change`, which leaves their messages alone."""

@@ -253,7 +253,7 @@ def _needs_counts(context: RequestContext) -> bool:
     """
     stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
     is_bounded = context.size_refused is not None or context.policy.economy == "auto"
-    if is_bounded or context.wish is not None or (known and context.recognised.pins):
+    if is_bounded or context.wish is not None or (known and (context.recognised.pins or context.history.lasting)):
         return True
     if context.uses_memory or (stage is not None and stage.inline):
         return True

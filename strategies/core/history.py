@@ -55,6 +55,7 @@ WIDEST = _LEVELS[0]
 _FENCE = re.compile(r"<(?=/?(?:message|history|earlier_record)\b)")
 _PER_CALL = 6
 _PER_BROKEN_FENCE = 2
+_PER_FENCE = 24
 _NOTE_TOKENS = 16
 
 
@@ -161,7 +162,7 @@ class _Fences:
 def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _Fences) -> Iterator[_Entry]:
     """Yields the messages as fenced entries, abridged to the limits."""
     for index, message in messages:
-        text = message.text  # read once: it is made anew each time
+        text = message.printed  # read once: it is made anew each time
         parts = [_body(message, text, limits)]
         abridged = parts[0] is not text
         for call in message.calls:
@@ -171,7 +172,12 @@ def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _F
         shown = "\n".join(parts)
         safe = break_fences(shown)
         fenced = f"{_open(index, message.role)}\n{safe}\n</message>"
-        yield _Entry(fenced, fences.at_most(index, message, len(safe) - len(shown)), abridged)
+        at_most = fences.at_most(index, message, len(safe) - len(shown))
+        if message.role is Role.TOOL and (words := message.words):
+            said = break_fences(_abridge(words, limits.words))
+            fenced += f"\n{_open(index, Role.USER)}\n{said}\n</message>"
+            at_most, abridged = at_most + fences.counter.text(said) + _PER_FENCE, True
+        yield _Entry(fenced, at_most, abridged)
 
 
 def _body(message: Message, text: str, limits: Limits) -> str:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache, lru_cache, reduce
 from itertools import accumulate, groupby, takewhile
 from typing import NamedTuple
 
@@ -144,14 +144,15 @@ def ledger(
     """The ledger after `earlier`: with rules from the user's messages in `said`, names and facts from `gone`."""
     # Cached, because most messages are in both `said` and `gone`. If rules are off, the facts in them are like others.
     units = cache(find_rules if caps.rules else lambda _: [])
-    texts = (message.text for message in said if message.role is Role.USER)
+    texts = filter(None, (message.words for message in said))
     rules = merge_rules(earlier.rules, (unit for text in texts for unit in units(text)))
     kept = _fitting_rules(rules, caps.rules, counter)
     gone = list(gone)
     lengths = [len(message.text) + sum(len(call.arguments) for call in message.calls) for message in gone]
     texts_by_user: dict[bool, list[str]] = {True: [], False: []}
     for place in worth_reading(lengths):
-        texts_by_user[gone[place].role is Role.USER].append(_text_for_facts(gone[place], units))
+        for text, is_users in _texts_for_facts(gone[place], units):
+            texts_by_user[is_users].append(text)
     room = caps.together - _tokens(Ledger(tuple(kept)), counter)
     names = tuple(_fitting_facts(rank_facts(earlier.names, texts_by_user[True]), min(caps.names, room), counter))
     room -= _tokens(Ledger(names=names), counter)
@@ -164,13 +165,15 @@ def _tokens(ledger: Ledger, counter: TokenCounter) -> int:
     return counter.text(f"{ledger}\n\n") if ledger != Ledger() else 0
 
 
-def _text_for_facts(message: Message, units: Callable[[str], Iterable[str]]) -> str:
-    """The text to search for facts: without the user's rules, which keep their facts as long as they hold."""
-    text = "\n".join((message.text, *(call.arguments for call in message.calls)))
-    if message.role is Role.USER:
-        for unit in units(text):
-            text = text.replace(unit, "")
-    return text
+def _texts_for_facts(message: Message, units: Callable[[str], Iterable[str]]) -> Iterator[tuple[str, bool]]:
+    """The texts to search for facts, and whether each is the user's.
+
+    They are without the user's rules, which keep their facts as long as they hold.
+    """
+    if words := message.words:
+        yield reduce(lambda text, unit: text.replace(unit, ""), units(words), words), True
+    if message.role is not Role.USER:
+        yield "\n".join((message.printed, *(call.arguments for call in message.calls))), False
 
 
 def _fitting_rules(rules: Sequence[str], cap: int, counter: TokenCounter) -> list[str]:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
+from strategies.core.client_context import is_context
 from strategies.core.digest import digest_of
 from strategies.core.parsing import loads
 
@@ -57,6 +58,8 @@ class Reading(NamedTuple):
     """Whether the client sent the message as a tool's result."""
     is_signed: bool = False
     """Whether it has reasoning that a server may bind to the messages before it (`strategies.core.reasoning`)."""
+    stays: bool = False
+    """Whether it has loaded tools, which later calls use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,13 @@ class Dialect(ABC):
         """An assistant message. If `name` is given, dialects without names write a user message instead."""
 
     # -- rewriting
+
+    mixes_results = False
+    """Whether a message with results may have the user's words too."""
+
+    def words_beside(self, value: Value) -> str:
+        """The user's words in a message with results."""
+        return ""
 
     def texts(self, value: Value) -> Sequence[str]:
         """The texts that may be cut: one for each call that the value answers; otherwise all its text as one."""
@@ -195,6 +205,8 @@ class Message:
     is_result: bool = False
     """False even for a tool's output if the client sent it as a user message."""
     is_signed: bool = False
+    stays: bool = False
+    """Whether it has loaded tools, or is a user message in which only the client says something (`client_context`)."""
     unpriced: bool = False
     """Whether it has a part whose tokens nobody can know, such as a file that only the server has; it counts 0."""
     parsed: Value | None = field(default=None, compare=False, repr=False)
@@ -226,10 +238,23 @@ class Message:
         """All text of the message; a part that is not text appears as its type in brackets."""
         return self.dialect.text(self.body)
 
+    @property
+    def words(self) -> str:
+        """What the user says in the message, which may be a tool's result too."""
+        if self.role is Role.USER:
+            return self.text
+        return self.dialect.words_beside(self.body) if self.is_result and self.dialect.mixes_results else ""
+
+    @property
+    def printed(self) -> str:
+        """The text of the message without the user's `words` beside a result."""
+        text, words = self.text, self.words if self.role is Role.TOOL else ""
+        return text.replace(words, "").rstrip() if words else text
+
     def lean(self) -> Message:
         """The same message without its parsed JSON. Every new message is made twice, so `replace` would be too slow."""
         known = self.data, self.dialect, self.role, self.written_role, self.digest, self.tokens
-        return Message(*known, self.calls, self.answers, self.is_result, self.is_signed, self.unpriced)
+        return Message(*known, self.calls, self.answers, self.is_result, self.is_signed, self.stays, self.unpriced)
 
 
 class Reader:
@@ -251,11 +276,12 @@ class Reader:
     ) -> Message:
         """A message from its JSON text, the parsed JSON, its tokens, and its digest, if that is already computed."""
         data = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
-        role, written_role, calls, answers, is_result, is_signed = dialect.read(value)
-        if role is Role.USER and self._is_tool_output(value, dialect):
-            role = Role.TOOL
+        role, written_role, calls, answers, is_result, is_signed, stays = dialect.read(value)
+        if role is Role.USER:
+            text = dialect.text(value)
+            role, stays = (Role.TOOL, False) if self._tool_output.search(text) else (role, is_context(text))
         known = digest or message_digest(value, dialect)
-        read = calls, answers, is_result, is_signed
+        read = calls, answers, is_result, is_signed, stays
         return Message(data, dialect, role, written_role, known, tokens, *read, unpriced, value)
 
     def role(self, value: Value, dialect: Dialect) -> Role:
@@ -282,21 +308,10 @@ def literal(value: Value, counter: TokenCounter, role: Role | None = None, raw: 
     `role` is needed if the value alone does not tell which part the message plays; `raw` is its JSON text, if that
     already exists.
     """
-    read, written_role, calls, answers, is_result, is_signed = counter.dialect.read(value)
+    read = counter.dialect.read(value)
     data, tokens = (dump(value) if raw is None else raw).encode("utf-8", "surrogatepass"), counter.message(value)
-    return Message(
-        data,
-        counter.dialect,
-        role or read,
-        written_role,
-        b"",
-        tokens,
-        calls,
-        answers,
-        is_result,
-        is_signed,
-        parsed=value,
-    )
+    more = read.calls, read.answers, read.is_result, read.is_signed, read.stays
+    return Message(data, counter.dialect, role or read.role, read.written_role, b"", tokens, *more, parsed=value)
 
 
 def dump(value: Value) -> str:

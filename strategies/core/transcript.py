@@ -118,8 +118,15 @@ class Transcript:
 
     @cached_property
     def task(self) -> int | None:
-        """The chain index of the first user message, which states what the conversation is about."""
-        return next((i for i, message in enumerate(self.chain) if message.role is Role.USER), None)
+        """The chain index of the first user message that the user wrote: it states what the conversation is about."""
+        users = [i for i, message in enumerate(self.chain) if message.role is Role.USER]
+        return next((i for i in users if not self.chain[i].stays), next(iter(users), None))
+
+    @cached_property
+    def lasting(self) -> list[int]:
+        """The chain indices of messages that stay while there is room: with loaded tools, or before the task."""
+        stays = [i for i, message in enumerate(self.chain) if message.stays]
+        return [i for i in stays if self.chain[i].role is not Role.USER or i < (self.task or 0)]
 
     @property
     def keeps_task_whole(self) -> bool:

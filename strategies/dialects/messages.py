@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from strategies.core.client_context import is_context
 from strategies.core.digest import canonical_arguments, canonical_json
 from strategies.core.messages import ACKNOWLEDGED, Dialect, Reading, Role, ToolCall, Value
 from strategies.core.parsing import objects_in, word
@@ -30,21 +31,27 @@ class Messages(Dialect):
     system_roles = ("system",)
     systems_follow_users = True
     binds_reasoning = True
+    mixes_results = True
 
     def read(self, value: Value) -> Reading:
-        """A user message that has results counts as the tools', whatever follows them."""
+        """A user message that has results counts as the tools'; the user's words in it are its `words_beside`."""
         written = word(value.get("role"))
         found = _blocks(value)
         if written == "assistant":
             calls = tuple(_call(block) for block in found if _is(block, "tool_use"))
-            return Reading(Role.ASSISTANT, written, calls, is_signed=any(map(_is_thinking, found)))
+            stays = any(_is(block, "tool_search_tool_result") for block in found)
+            return Reading(Role.ASSISTANT, written, calls, is_signed=any(map(_is_thinking, found)), stays=stays)
         answers = tuple(word(block.get("tool_use_id")) for block in found if _is(block, "tool_result"))
         role = _ROLES.get(written) or (Role.TOOL if answers else Role.USER)
-        return Reading(role, written, (), answers, bool(answers))
+        return Reading(role, written, (), answers, bool(answers), stays=any(map(_loads_tools, found)))
 
     def text(self, value: Value) -> str:
         """Calls and thinking are left out."""
         return _text(_blocks(value))
+
+    def words_beside(self, value: Value) -> str:
+        said = [word(block.get("text")) for block in _blocks(value) if _is(block, "text")]
+        return "\n".join(text for text in said if not is_context(text))
 
     def media(self, value: Value) -> int:
         return _media(_blocks(value))
@@ -121,6 +128,10 @@ def _parts(content: object) -> Sequence[Value]:
 
 def _is(block: Value, kind: str) -> bool:
     return block.get("type") == kind
+
+
+def _loads_tools(block: Value) -> bool:
+    return _is(block, "tool_result") and any(_is(part, "tool_reference") for part in _parts(block.get("content")))
 
 
 def _is_thinking(block: Value) -> bool:

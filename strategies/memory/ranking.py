@@ -82,7 +82,12 @@ def message_entries(key: str, message: Message, place: int) -> list[Entry]:
     if message.role is Role.SYSTEM or not message.has_text:
         return []
     calls = (f"{call.name}({call.arguments})" for call in message.calls)
-    return text_entries(key, message.role, "\n".join(filter(None, (message.text, *calls))), place)
+    entries = text_entries(key, message.role, "\n".join(filter(None, (message.printed, *calls))), place)
+    if message.role is not Role.TOOL or not (words := message.words):
+        return entries
+    # What the user says beside a result is not the tool's: it has parts of its own, behind those of the result.
+    entries += text_entries(key, Role.USER, words, place)
+    return [replace(each, part=number, parts=len(entries)) for number, each in enumerate(entries)]
 
 
 def text_entries(key: str, role: Role, text: str, place: int) -> list[Entry]:
