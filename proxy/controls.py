@@ -183,7 +183,7 @@ class Controls:
         "`off`, `inject` (relevant messages that were condensed away are put before the user message), `tool` (the"
         " model may search them) or `inject+tool`",
         sticks="yes; a change takes effect at once",
-        settings="`memory.default`; `inject` with a strategy that injects",
+        settings="`memory.default`; `inject` with rolling; `off` in the modes refer and openhands of dynacontext",
     )
     economy: str | None = control(
         "economy",
