@@ -169,7 +169,12 @@ class Decider:
         return _made(decision, result, context, Trigger.OVERFLOW)
 
     async def _observed(self, decision: Decision, context: RequestContext) -> Decision:
-        """The decision under `observe:`: what would be done, with nothing changed."""
+        """The decision under `observe:`: what would be done, with nothing changed.
+
+        Without the store nobody knows, because the standing condensations are not known.
+        """
+        if context.recognised.failure:
+            return decision
         requirement, reason = assess_need(decision, context)
         decision = decision._replace(reason=reason or decision.reason)
         if requirement is None:

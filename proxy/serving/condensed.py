@@ -31,7 +31,7 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.table import endpoint_at
-from proxy.errors import DEFECT, CredentialUnproven, ProxyError, UpgradeRefused, UpstreamUnavailable
+from proxy.errors import DEFECT, CredentialUnproven, HistoryUnavailable, ProxyError, UpgradeRefused, UpstreamUnavailable
 from proxy.http.headers import ENCODING, encode_headers, first, is_success, to_upstream
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
@@ -126,6 +126,8 @@ class _OneRequest:
             response = await self._response()
         except ProxyError as error:
             self.line.error = error.code or error.type
+            if isinstance(error, HistoryUnavailable):
+                self.services.stored.outage.count_request(is_refused=True)
             response = error_response(error, self.endpoint.path)
         except Exception:  # noqa: BLE001
             _log.exception("a request failed")
@@ -158,6 +160,8 @@ class _OneRequest:
             return _own_reply(account.dry_run(exchange.decision), exchange)
         decision = exchange.decision
         services.telemetry.record_decision(decision, exchange.timing.ours)
+        if decision.action is Action.DEGRADED and decision.reason.startswith("store-"):
+            services.stored.outage.count_request()
         if not (decision.policy.pipeline.is_off or decision.policy.window.is_set):
             services.discovered.ask_if_due()
             self.asks_after_reply = True

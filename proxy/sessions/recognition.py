@@ -177,7 +177,7 @@ class Recogniser:
         try:
             return await patience.read(self._recognise(tenant, blank, transcript))
         except StoreError as error:
-            self.stored.outage.failed("the store failed", error, is_request=True)
+            self.stored.outage.failed("the store failed", error)
             return blank._replace(failure=error.reason)
 
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:

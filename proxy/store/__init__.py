@@ -15,9 +15,9 @@ A client library is imported only by the scheme that needs it. A URL may hold cr
 A store keeps the bytes that it is given; writers compress them first (`access`). Redis is behind a circuit breaker
 (`breaker`); in a cluster each node has its own. The stores themselves enforce quotas (`base`).
 
-The `reason` of a StoreError is one of `REASONS`, whether a store raises it or a writer that gives up. If a write
-raises, it is unknown whether it happened, except with `store-quota` and `store-contended`: then it did not. All writes
-may be repeated; repeating a `save` that did happen returns False, because its revision is stale by then.
+The `reason` of a StoreError is one of `proxy.reasons.Reason`, whether a store raises it or a writer that gives up. If a
+write raises, it is unknown whether it happened, except with `store-quota` and `store-contended`: then it did not. All
+writes may be repeated; repeating a `save` that did happen returns False, because its revision is stale by then.
 
 Secrets of an installation are files in the folder of its SQLite store, created once and readable by their owner only.
 """
@@ -37,24 +37,6 @@ from proxy.store.breaker import Breaker
 
 _SQLITE = "sqlite:///"
 SCHEMES = ("sqlite", "memory", "redis", "rediss", "redis+sentinel", "redis+cluster")
-
-REASONS = frozenset(
-    {
-        "store-busy",  # another process holds the SQLite file
-        "store-closed",
-        "store-contended",  # other writers were always first; raised by those who save
-        "store-corrupt",  # not a database, or a broken one
-        "store-error",  # anything else; the detail says what
-        "store-full",
-        "store-loading",  # Redis is reading its data set
-        "store-quota",  # the session, or its tenant, would have more bytes than it may
-        "store-read-only",
-        "store-refused",  # credentials or permissions
-        "store-schema",  # the file is not ours, or of a newer version
-        "store-timeout",
-        "store-unavailable",  # no connection, or not asked because of the last failures
-    }
-)
 
 
 async def open_store(

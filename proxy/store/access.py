@@ -110,14 +110,12 @@ class Outage:
     _on_write: Callable[[str], None] = lambda _reason: None
     unwritten: str = field(default="", init=False)
     _since: float | None = field(default=None, init=False)
-    _requests: int = field(default=0, init=False)
+    _served: int = field(default=0, init=False)
+    _refused: int = field(default=0, init=False)
     _writes_only: bool = field(default=False, init=False)
 
-    def failed(self, what: str, error: StoreError, *, is_request: bool = False) -> None:
-        """Notes that something failed; an outage is logged when it begins, any other error each time.
-
-        With `is_request`, a request has to do without the store.
-        """
+    def failed(self, what: str, error: StoreError) -> None:
+        """Notes that something failed; an outage is logged when it begins, any other error each time."""
         refuses_writes = error.reason in REFUSED_WRITES
         if error.reason in ANSWERS and not refuses_writes:
             _log.warning("%s: %s", what, error)
@@ -125,8 +123,13 @@ class Outage:
         if self._since is None:
             self._since, self._writes_only = self._clock(), refuses_writes
             _log.warning("the store fails, and requests are served without it: %s", error)
-        self._requests += is_request
         _log.debug("%s: %s", what, error)
+
+    def count_request(self, *, is_refused: bool = False) -> None:
+        """Counts a request that had to do without the store, or was refused because it cannot."""
+        if self._since is not None:
+            self._served += not is_refused
+            self._refused += is_refused
 
     def write_failed(self, error: StoreError) -> None:
         """Notes that a write has failed, if the store is the cause and not the value."""
@@ -141,9 +144,10 @@ class Outage:
             self._on_write("")
         if self._since is None or (self._writes_only and not wrote):
             return
-        seconds, requests = self._clock() - self._since, self._requests
-        self._since, self._requests = None, 0
-        _log.warning("the store works again after %.1f s; requests served without it: %d", seconds, requests)
+        seconds, served = self._clock() - self._since, self._served
+        refused = f", refused: {self._refused}" if self._refused else ""
+        self._since, self._served, self._refused = None, 0, 0
+        _log.warning("the store works again after %.1f s; requests served without it: %d%s", seconds, served, refused)
 
 
 @dataclass(slots=True)

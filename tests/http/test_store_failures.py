@@ -17,7 +17,7 @@ from tests.http.strict import assert_view
 from tests.support import wire
 from tests.support.proxy import proxying
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available, await_true
-from tests.support.stage import SUMMARY, WINDOW, Stage, agent, asked, chat, count, on_file, staged
+from tests.support.stage import SUMMARY, WINDOW, Stage, agent, asked, body_of, chat, count, on_file, staged
 from tests.support.upstream import Counting, ScriptedUpstream
 
 pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
@@ -158,10 +158,20 @@ def test_an_outage_is_a_line_at_its_begin_and_one_at_its_end(
     for rounds in (2, 3, 12):
         stage.ask(chat(rounds), asked(session="s"))
         stage.proxy.quiet()
+    for _ in range(2):
+        assert stage.post(body_of(chat(1)), asked(session="a", history="append")).status == 503
     redis.restart()
     await_true(lambda: state_of_store(stage) == "ok", "the breaker lets a call through, which is answered")
     stage.ask(chat(2), asked(session="s"))
     stage.proxy.quiet()
     began, ended = (record.getMessage() for record in caplog.records if record.name.startswith("proxy."))
     assert began.startswith("the store fails, and requests are served without it: store-unavailable: redis://")
-    assert re.fullmatch(r"the store works again after \d+\.\d s; requests served without it: 3", ended)
+    assert re.fullmatch(r"the store works again after \d+\.\d s; requests served without it: 3, refused: 2", ended)
+
+
+def test_a_strategy_that_only_observes_tells_of_a_store_that_fails() -> None:
+    with staged(store={"url": "redis://127.0.0.1:9/0", "timeout": 0.3}, strategy="observe:extract") as stage:
+        answer = stage.ask(chat(40), asked(session="s"))
+        assert answer.header("x-condenser-action") == "degraded"
+        assert (answer.header("x-condenser-reason") or "").startswith("store-")
+        assert stage.last_view == chat(40)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -91,7 +92,7 @@ def test_readiness_tries_a_write_though_no_request_does(redis: RedisServer, stag
 
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_requests_that_are_not_stored_are_degraded_and_still_see_their_records(
-    redis: RedisServer, stage: Stage, reason: str
+    redis: RedisServer, stage: Stage, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.ask(chat(12), asked(session="s"))
     view = stage.last_view
@@ -101,6 +102,9 @@ def test_requests_that_are_not_stored_are_degraded_and_still_see_their_records(
     assert answer.header("x-condenser-action") == "degraded"
     assert answer.header("x-condenser-reason") == reason
     assert stage.last_view == view
+    mend(redis, reason)
+    await_true(lambda: readiness(stage.proxy.url)["status"] == "ok", "readiness")
+    assert re.search(r"the store works again after \S+ s; requests served without it: [12]$", caplog.text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("streamed", [False, True])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.quoting import redacted
-from proxy.store import REASONS
+from proxy.reasons import Reason
 from proxy.store.base import Quotas, Store, StoreError, StoreKey
 from proxy.store.redis import Limits
 from proxy.store.redis_store import RedisStore
@@ -51,7 +51,7 @@ async def failure(call: Awaitable[Any]) -> StoreError:
     async with asyncio.timeout(BOUND):
         with pytest.raises(StoreError) as raised:
             await call
-    assert raised.value.reason in REASONS
+    assert raised.value.reason in set(Reason)
     return raised.value
 
 
