@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 import time
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from time import perf_counter
@@ -48,9 +49,18 @@ class RequestLine:
     upstream_ms: float = 0.0
     """Milliseconds until the upstream answered a request without an exchange."""
     _started: float = field(default_factory=perf_counter)
+    _is_written: bool = False
+
+    def concerns(self, record: logging.LogRecord) -> bool:
+        """Whether a record made in this request, or in a task that it started, is about this request.
+
+        Tasks outlive their request. What they log later is about it only if it is a failure of their work.
+        """
+        return bool(record.exc_info) or not self._is_written
 
     def write(self) -> None:
         """Writes the line; its text is made only if its level is logged."""
+        self._is_written = True
         level = logging.INFO if self.status is not None and self.status < 500 else logging.WARNING
         if self.path in _QUIET:
             level = logging.DEBUG
@@ -98,6 +108,23 @@ class RequestLine:
         return {name: value for name, value in fields.items() if value is not None}
 
 
+CURRENT: ContextVar[RequestLine | None] = ContextVar("condenser.request", default=None)
+"""The line of the request that is served; tasks that a request starts have it too."""
+
+
+def _request_id(record: logging.LogRecord) -> str | None:
+    """The id of the request that a record is about."""
+    if isinstance(record.msg, RequestLine):
+        return record.msg.id
+    line = CURRENT.get()
+    return line.id if line is not None and line.concerns(record) else None
+
+
+def _message(record: logging.LogRecord) -> str:
+    is_line, request_id = isinstance(record.msg, RequestLine), _request_id(record)
+    return record.getMessage() if is_line or request_id is None else f"request {request_id}: {record.getMessage()}"
+
+
 @lru_cache(2)
 def _second(seconds: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
@@ -116,10 +143,12 @@ class JsonLines(logging.Formatter):
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _message(record),
         }
         if isinstance(record.msg, RequestLine):
             document |= record.msg.fields()
+        elif request_id := _request_id(record):
+            document["request_id"] = request_id
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)
         return json.dumps(document, ensure_ascii=False)
@@ -129,7 +158,7 @@ class TextLines(logging.Formatter):
     """Formats log records for people: time, level, message, and the traceback of an error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = f"{_time(record)} {record.levelname} {record.getMessage()}"
+        line = f"{_time(record)} {record.levelname} {_message(record)}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

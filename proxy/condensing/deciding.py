@@ -66,7 +66,7 @@ class Decider:
         except ProxyError:
             raise
         except Exception:  # noqa: BLE001
-            _log.exception("a request was not decided on")
+            _log.exception("deciding on the request failed; it is forwarded unchanged")
         return undecided(context)._replace(action=Action.DEGRADED, reason=Reason.INTERNAL_ERROR)
 
     async def _decide_by_mode(self, context: RequestContext) -> Decision:

@@ -144,7 +144,7 @@ class Exchange:
         except Exception as error:
             if isinstance(error, ProxyError) or self.request.controls.dry_run:
                 raise
-            _log.exception("a request was not taken in")
+            _log.exception("reading the request failed; it is forwarded unchanged")
             self._attempt = Attempt(last_resort(self.request))
 
     async def _decided(self, context: RequestContext) -> Attempt:
@@ -267,7 +267,7 @@ class Exchange:
         except ProxyError:
             return None  # nothing fits
         except Exception:  # noqa: BLE001
-            _log.exception("nothing else was sent for a refused request")
+            _log.exception("recovering from the upstream's refusal failed; the client gets the refusal")
             return None
         except BaseException:
             await refused.reply.close()
@@ -401,4 +401,4 @@ class Exchange:
             self._parts.decider.injector.follow(self.decision, context)
         except Exception:  # noqa: BLE001
             # The reply has been sent: a defect costs only what would have been ready for the next one.
-            _log.exception("a reply was not followed up")
+            _log.exception("background work was not started")

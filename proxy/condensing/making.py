@@ -299,5 +299,5 @@ def decoded_or_none(left: bytes, *, standing: bool = False) -> Condensation | No
     try:
         return decode_condensation(decompress(left), standing=standing) if left else None
     except (*UNREADABLE, StoreError):
-        _log.warning("what another replica left cannot be read")
+        _log.warning("the condensation handed over by another replica is unreadable")
         return None

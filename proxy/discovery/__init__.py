@@ -98,7 +98,7 @@ class Discovered:
         self._due = self.clock() + (KEPT if reading else SILENCE_KEPT)
         if reading is not None:
             if reading.kind is not self.kind:
-                _log.info("the upstream states windows as %s does", reading.kind)
+                _log.info("the upstream reports its context length like %s", reading.kind)
             self._reading = reading.after(self._reading)
 
     async def _recognise(self) -> Reading | None:

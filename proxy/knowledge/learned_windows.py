@@ -141,7 +141,7 @@ class LearnedWindows:
         try:
             theirs = _decoded(fact) if fact is not None else None
         except (ValueError, LookupError, TypeError):
-            _log.warning("what was learned of a window cannot be read")
+            _log.warning("a learned window in the store is unreadable")
             return
         ours = self.window(scope)
         if theirs is not None and theirs.until > self.clock() and (ours is None or theirs.tokens <= ours.tokens):

@@ -202,5 +202,5 @@ class Meanings:
             return found
         if found.reason in _UNUSABLE:
             self._paused_until.put(tenant, self.clock() + PAUSE)
-            _log.warning("no vectors come of %s: %s", self.model, found.reason)
+            _log.warning("the embedding model %s returned no vectors: %s", self.model, found.reason)
         return None

@@ -216,7 +216,7 @@ class Callers:
         try:
             at = self._unexpired(float(fact) if fact else None)
         except ValueError:
-            _log.warning("it cannot be read whether a credential was accepted")
+            _log.warning("the store's note that a credential was accepted is unreadable")
             return -math.inf
         if at > -math.inf:
             self._accepted.put(credential, at)

@@ -161,7 +161,7 @@ class Following:
             reply = error_reply(self.rounds.endpoint, error)
         if text_sent or self._is_good(reply):
             return reply
-        _log.warning("a search was given up: the upstream answered %d to what it found", reply.status)
+        _log.warning("memory search abandoned: the upstream answered %d to the request with the results", reply.status)
         self.rounds.give_up()
         try:
             return await self.send(self.rounds.plain_body())

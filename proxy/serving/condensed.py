@@ -130,7 +130,7 @@ class _OneRequest:
                 self.services.stored.outage.count_request(is_refused=True)
             response = error_response(error, self.endpoint.path)
         except Exception:  # noqa: BLE001
-            _log.exception("a request failed")
+            _log.exception("serving the request failed")
             response = error_response(ProxyError(DEFECT), self.endpoint.path)
         self.is_replying = True
         if isinstance(response, Relay):

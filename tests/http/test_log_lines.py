@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -154,3 +155,31 @@ def test_metrics_count_what_was_done_and_name_no_session(stage: Stage) -> None:
     assert 'condenser_tokens_total{stage="summarizer"} 940.0' in text
     assert "condenser_in_flight 0.0" in text
     assert "secret-name" not in text
+
+
+@pytest.mark.parametrize("form", [TextLines, JsonLines])
+@pytest.mark.parametrize(
+    "part", ["proxy.condensing.deciding.Decider._decide_by_mode", "proxy.condensing.intake.Intake.build_context"]
+)
+def test_a_traceback_names_the_request_in_which_something_failed(
+    part: str, form: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(f"proxy.condensing.{part}", fails)
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(form())
+    logging.getLogger("proxy").addHandler(handler)
+    try:
+        with staged() as stage:
+            assert stage.ask(chat(12), [("X-Request-Id", "client-17")]).status == 200
+            stage.proxy.served()
+    finally:
+        logging.getLogger("proxy").removeHandler(handler)
+    assert "request client-17: " in written.getvalue()
+    assert "failed; it is forwarded unchanged" in written.getvalue()
+    assert "ZeroDivisionError" in written.getvalue()
+    if form is JsonLines:
+        assert json.loads(written.getvalue().splitlines()[0])["request_id"] == "client-17"
