@@ -22,6 +22,8 @@ from pydantic import SecretStr
 
 from proxy.cli import FAILED, OK
 from proxy.commands.options import add_settings_arguments, command_line_settings, model, settings_from
+from proxy.commands.probe import known_lines
+from proxy.commands.running import find_proxy
 from proxy.condensing.decision import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
 from proxy.controls import Controls
@@ -93,6 +95,9 @@ async def _check(settings: Settings, checked: CheckedModel | None, *, offline: b
                 print(f"created     {path}")
             if checked and good:
                 discovered = await _print_calibration(built, checked.model, offline=offline)
+    running = None if offline else find_proxy()
+    if running is not None:
+        print("\n".join([f"running     {running.url}", *known_lines(None, running.url)]))
     if checked:
         print("\n".join(budget_lines(checked, discovered)))
     return good

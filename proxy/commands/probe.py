@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from proxy.commands.proxy_client import URL_HELP, ask
+from proxy.commands.proxy_client import URL_HELP, ask, token_for
 from proxy.commands.running import find_proxy
-from proxy.errors import CommandFailed
+from proxy.errors import CommandFailed, SettingsError
 from proxy.values import json_or_none
 
 
@@ -36,13 +38,42 @@ def status(arguments: argparse.Namespace) -> None:
     print(f"  store       {state['store']['url']} ({state['store']['state']})")
     print(f"  strategy    {state['strategy']}")
     print("  tokenizers  " + ", ".join(f"{name} {what}" for name, what in state["tokenizers"].items()))
-    print("\n".join(counters(ask(ready.base, "/metrics").body.decode())))
+    print("\n".join([*known_lines(arguments.url, ready.base), *counters(ask(ready.base, "/metrics").body.decode())]))
+
+
+def known_lines(url: str | None, base: str) -> list[str]:
+    """What the proxy knows of each model of its upstream, and from where; it is told with the admin token only."""
+    try:
+        token = token_for(url)
+    except SettingsError:
+        token = None  # the settings here need not be those of the proxy
+    document = json_or_none(ask(base, "/_condenser/known", token=token).body)
+    if not isinstance(document, dict) or document.get("object") != "known":
+        return ["  known       only with admin.token"]
+    return [f"  known       {_known_line(row)}" for row in document["data"]] or ["  known       nothing yet"]
+
+
+def _known_line(row: Mapping[str, Any]) -> str:
+    tenant = f" (tenant {row['tenant']}…)" if row["tenant"] else ""
+    window = f"{row['window']:,}" if row["window"] else "unknown"
+    more = [f"window {window}" + (f" ({row['source']})" if row["window"] else "")]
+    more += [f"until {_moment(row['until'])}"] if row["until"] else []
+    more += [f"{name} = {str(value).lower()}" for name, value in row["forms"].items()]
+    until = row["refuses_tools_until"]
+    more += [f"refuses tools until {_moment(until)}"] if until else []
+    return f"{row['model']}{tenant}: {', '.join(more)}"
+
+
+def _moment(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(seconds))
 
 
 def counters(exposition: str) -> Iterator[str]:
     for line in exposition.splitlines():
         name, _, value = line.rpartition(" ")
-        if name.startswith("condenser_") and "_total{" in name and float(value):
+        if name.startswith("condenser_calibration_error{"):
+            yield f"  {name.removeprefix('condenser_')}  {float(value):.1%}"
+        elif name.startswith("condenser_") and "_total{" in name and float(value):
             yield f"  {name.removeprefix('condenser_').replace('_total', '')}  {float(value):,.0f}"
 
 

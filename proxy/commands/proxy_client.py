@@ -122,7 +122,7 @@ def add_proxy_arguments(action: argparse.ArgumentParser) -> None:
     action.add_argument("--token", help="by default admin.token of the settings, or that of the proxy here")
 
 
-def _token(url: str | None) -> str | None:
+def token_for(url: str | None) -> str | None:
     """The token of the settings, else that in the file of the asked proxy, if it runs on this machine."""
     from proxy.settings import load_settings
     from proxy.settings.token import known_token, read_token
@@ -178,7 +178,7 @@ def request_json(
     `payload` is sent as a JSON body. Raises `CommandFailed` for any other answer; `hint_404` explains a 404.
     """
     if arguments.token is None:
-        arguments.token = _token(arguments.url)
+        arguments.token = token_for(arguments.url)
     body = None if payload is None else json.dumps(payload).encode()
     reply = ask(arguments.url, path, method=method, token=arguments.token, timeout=_ADMIN_TIMEOUT, body=body)
     document = json_or_none(reply.body)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
@@ -108,6 +108,10 @@ class Searcher:
     def refuses_tools(self, scope: LessonScope) -> bool:
         """Whether a model has refused tools, as far as this tenant knows."""
         return (self._refused.get(scope) or 0.0) > self._clock()
+
+    def known_refusals(self) -> Iterator[tuple[LessonScope, float]]:
+        """The models that refuse tools, and until when that is remembered."""
+        return ((scope, until) for scope, until in self._refused.items() if until > self._clock())
 
     def rounds(self, decision: Decision, context: RequestContext) -> HiddenRounds:
         """The hidden rounds that may follow the view of a decision whose model is offered the tool."""

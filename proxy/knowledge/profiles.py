@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
@@ -133,6 +133,10 @@ class Profiles:
         """The profile of a model's server, as far as it is known in a scope."""
         model = scope.model
         return self._learned.get(scope) or self._set.use(model) or self._set.put(model, self._set_for(model))
+
+    def known(self) -> Iterator[tuple[LessonScope, Profile]]:
+        """All profiles that refusals have taught."""
+        yield from self._learned.items()
 
     def learn_from_refusal(
         self, scope: LessonScope, status: int, body: bytes, sent: Profile, *, options: bool

@@ -15,7 +15,10 @@ from starlette.responses import Response
 
 from proxy.errors import BadRequest, BodyTooLarge, error_body
 from proxy.http.headers import first
+from proxy.knowledge.learned_windows import SOURCE
+from proxy.knowledge.profiles import ANY, SHOWN, LessonScope, Profile
 from proxy.memory.admin import MAX_HITS, TOP_K
+from proxy.quoting import label, redacted
 from proxy.services import Services
 from proxy.sessions.admin import Document
 from proxy.sessions.session import MAIN
@@ -103,6 +106,34 @@ async def _live(call: Call) -> Answer:
     return call.services.live.document()
 
 
+async def _known(call: Call) -> Answer:
+    return _known_of(call.services)
+
+
+def _known_of(services: Services) -> Document:
+    """A row for each model that this worker has served, and one for each tenant that was taught something of it."""
+    knowledge, searcher = services.exchanges.knowledge, services.exchanges.searcher
+    models = {row["model"] for row in services.live.document()["data"]}
+    forms, tools = dict(knowledge.profiles.known()), dict(searcher.known_refusals())
+    taught = {scope for scope, _ in knowledge.learned.known()} | forms.keys() | tools.keys()
+    scopes = [*map(LessonScope, sorted(models)), *sorted(taught)]
+    rows = [_known_row(services, scope, forms.get(scope, ANY), tools.get(scope)) for scope in scopes]
+    return {"object": "known", "upstream": redacted(services.settings.upstream.base_url), "data": rows}
+
+
+def _known_row(services: Services, scope: LessonScope, form: Profile, tools_until: float | None) -> Document:
+    window, learned = services.policies.window(None, scope), services.exchanges.knowledge.learned.window(scope)
+    return {
+        "model": label(scope.model),
+        "tenant": scope.tenant[:SHOWN] or None,
+        "window": window.tokens,
+        "source": window.source,
+        "until": learned.until if learned is not None and window.source == SOURCE else None,
+        "forms": {key: value for key, value in form if value != getattr(ANY, key)},
+        "refuses_tools_until": tools_until,
+    }
+
+
 async def _deleted(deleting: Awaitable[int]) -> Answer:
     count = await deleting
     return {"object": "deleted", "sessions": int(count)} if count else None
@@ -119,6 +150,7 @@ async def _search(call: Call) -> Answer:
 
 _ROUTES: Mapping[str, Mapping[str, Callable[[Call], Awaitable[Answer]]]] = {
     "live": {"GET": _live},
+    "known": {"GET": _known},
     "stats": {"GET": lambda call: call.services.admin.stats()},
     "sessions": {"GET": lambda call: call.services.admin.list_sessions(call.query.get("tenant"), call.query.get("id"))},
     "sessions/*": {

@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from proxy.commands.probe import known_lines
 from tests.support import replies
+from tests.support.admin_api import TOKEN, admin
 from tests.support.proxy import proxying
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
 from tests.support.searching import SEARCH
-from tests.support.stage import Message, Stage, asked, body_of, chat, count, is_own, staged, summary
+from tests.support.stage import MODEL, Message, Stage, asked, body_of, chat, count, is_own, staged, summary
 
 CLAIM = "This model's maximum context length is 600 tokens. However, your messages resulted in 90000 tokens."
 REFUSED = "This model's maximum context length is {} tokens. However, your messages resulted in {} tokens."
@@ -127,3 +129,16 @@ def test_a_refused_tool_is_offered_to_other_tenants_as_before() -> None:
         stage.ask(chat(12), own)
         stage.ask(chat(14), own)
         assert SEARCH in json.dumps(stage.forwarded[-1].json().get("tools"))
+
+
+def test_what_is_known_of_each_model_is_listed_with_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_ADMIN__TOKEN", TOKEN)
+    with echoing(window=None, limit=1_000, admin={"token": TOKEN}) as stage:
+        stage.ask(chat(12))
+        stage.proxy.served()
+        rows = admin(stage, "/_condenser/known").json()["data"]
+        found = [(row["model"], bool(row["tenant"]), row["window"], row["source"]) for row in rows]
+        assert found == [(MODEL, False, None, "unknown"), (MODEL, True, 1_000, "stated in a refusal")]
+        assert rows[1]["until"] > rows[1]["window"]
+        said = known_lines(stage.proxy.url, stage.proxy.url)
+        assert "window 1,000 (stated in a refusal), until 20" in said[1]
