@@ -1,9 +1,9 @@
 """The published prices of pictures, PDF pages and sounds, by the model's vendor; nothing is fetched or decoded.
 
 The size of a picture is read from the first bytes of a `data:` URI. A picture elsewhere, or one whose header is not
-understood, has no price. The prices are those of the vendors'
-documentation (OpenAI's also in litellm 1.109): tiles, or patches up to a cap, after the picture was fitted into a
-square. A model of another vendor is charged the lowest price that anyone has published: a guess must not cut history.
+understood, has no price. The prices are those of the vendors' documentation (OpenAI's also in litellm 1.109): tiles, or
+patches up to a cap, after the picture was fitted into a square. A model of another vendor is charged the lowest price
+that anyone has published: a guess must not cut history.
 """
 
 from __future__ import annotations
@@ -58,22 +58,14 @@ class Grid:
         return math.ceil(round(min(self.cap, squares) * self.each, 6))
 
 
-@dataclass(frozen=True, slots=True)
-class Flat:
-    """The same price for every picture."""
-
-    price: int
-
-    def tokens(self, size: Size | None, _detail: str) -> int | None:
-        return size and self.price
-
-
-Family = Tiles | Grid | Flat
+Family = Tiles | Grid
 """How a family of models prices pictures.
 
 `tokens` takes a size in pixels (None: unknown) and a `detail`: low, high or auto. None means that there is no price.
 """
 DEFAULT = Tiles(85, 170)
+MOST_FOR_PAGE = 765
+"""A page as DEFAULT prices it."""
 
 
 class MediaPrices(NamedTuple):
@@ -86,7 +78,12 @@ class MediaPrices(NamedTuple):
     """For a second of sound."""
 
 
-LEAST = MediaPrices(Flat(85), 258, 6.25)
+def _flat(price: int) -> Grid:
+    """The same price for every picture."""
+    return Grid(20_000, 1, price)
+
+
+LEAST = MediaPrices(_flat(85), 258, 6.25)
 """The lowest prices: of OpenAI for any picture at low detail, of Gemini for a page, of Gemma 3n for a second."""
 _SQUARE = Grid(28, 1_568, longest=1_568)
 _FINE_SQUARE = Grid(28, 4_784, longest=2_576)
@@ -94,8 +91,8 @@ _FINE = (4, 7)
 """The first version of Claude that sees large pictures in full."""
 _OTHERS = (
     (re.compile(r"gemini-[12]"), MediaPrices(Grid(768, 16, 258), 258, 32)),
-    (re.compile("gemini"), MediaPrices(Flat(1_120), 560, 32)),
-    (re.compile("gemma"), MediaPrices(Flat(256), 258, 6.25)),
+    (re.compile("gemini"), MediaPrices(_flat(1_120), 560, 32)),
+    (re.compile("gemma"), MediaPrices(_flat(256), 258, 6.25)),
     (re.compile("grok"), MediaPrices(Grid(448, 7, 256, more=1), 258, 6.25)),
 )
 
@@ -124,8 +121,8 @@ def media_prices(model: str) -> MediaPrices:
         plain = model.removeprefix("ft:")
         best = max((prefix for prefix in _FAMILIES if plain.startswith(prefix)), key=len, default=None)
         family = DEFAULT if best is None else _FAMILIES[best]
-        # A page is shown as a picture, with its text besides.
-        return MediaPrices(family, family.tokens((768, 1_024), "auto") or 0, 10)
+        # A page is shown as a picture of an unpublished size, with its text besides.
+        return MediaPrices(family, min(family.tokens((768, 1_024), "auto") or 0, MOST_FOR_PAGE), 10)
     return next((prices for pattern, prices in _OTHERS if pattern.search(model)), LEAST)
 
 
