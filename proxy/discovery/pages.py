@@ -40,7 +40,8 @@ LITELLM_CREATED = 1_677_610_602
 CEILINGS = "ollama"
 """Prefix of LiteLLM's names for models at Ollama, for which it states the ceilings, like Ollama's `/api/show`."""
 
-LENGTHS = ("context_length", "context_window", "max_context_length", "context_size")
+LENGTHS = ("context_length", "context_window", "max_context_length", "context_size", "max_context_window_tokens")
+HOST_MARKS = ("active", "capabilities", "pricing", "metadata")
 
 ANY_NAME = "\0any"
 """Stands for the name if the server has one model, which it serves under any name."""
@@ -186,8 +187,9 @@ def _stated(row: Row, rows: Sequence[Row], kind: ServerKind) -> Stated:
         return Stated(name, None)
     if row.get("type") == "model":
         return Stated(name, row.get("max_input_tokens"))
-    length = next((row[member] for member in LENGTHS if row.get(member)), None)
-    return Stated(name, length, is_ceiling=not any(member in row for member in ("active", "capabilities", "pricing")))
+    places = row, object_at(row, "metadata"), object_at(object_at(row, "capabilities"), "limits")
+    length = next((place[member] for place in places for member in LENGTHS if place.get(member)), None)
+    return Stated(name, length, is_ceiling=not any(row.get(mark) for mark in HOST_MARKS))
 
 
 # -- the pages of servers whose model list says too little -----------------------------------------------

@@ -53,6 +53,8 @@ def test_most_servers_are_known_by_their_model_list(listed: object, kind: Server
         (pages.GROQ, {"llama-3.3-70b-versatile": 131_072, "gemma2-9b-it": 8_192}),
         (pages.TOGETHER, {"zai-org/GLM-4.6": 202_752}),
         (pages.MOONSHOT, {"kimi-k9": 262_144}),
+        ({"data": [{"id": "a", "metadata": {"context_length": 32_768}}]}, {"a": 32_768}),
+        ({"data": [{"id": "a", "capabilities": {"limits": {"max_context_window_tokens": 128_000}}}]}, {"a": 128_000}),
     ],
 )
 def test_a_list_that_states_windows_is_enough(listed: object, stated: dict[str, int]) -> None:
