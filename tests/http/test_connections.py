@@ -24,6 +24,8 @@ GARBAGE = {
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n"
 BODY = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+STRANGERS = {"trusted_proxies": ()}
+"""Loopback is trusted by default."""
 REQUEST = POST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
 
 
@@ -183,7 +185,8 @@ def test_the_connection_that_was_idle_longest_makes_room(upstream: ScriptedUpstr
 def test_a_half_sent_request_makes_room_for_a_new_connection(
     upstream: ScriptedUpstream, limits: dict[str, int]
 ) -> None:
-    with proxying(upstream.url, limits=limits) as proxy, connected(proxy) as first, connected(proxy) as second:
+    behind = proxying(upstream.url, limits=limits, tenant=STRANGERS)
+    with behind as proxy, connected(proxy) as first, connected(proxy) as second:
         for half in (first, second):
             half.sendall(REQUEST[:-1])
         assert answer_to(REQUEST, proxy)[0].startswith(b"HTTP/1.1 200 ")
@@ -193,7 +196,7 @@ def test_a_half_sent_request_makes_room_for_a_new_connection(
 def test_the_requests_of_one_address_leave_connections_for_others(upstream: ScriptedUpstream) -> None:
     answered = Signal("the test has seen the refusal")
     upstream.reply(hang(answered))
-    with proxying(upstream.url, limits={"per_address": 1}) as proxy, connected(proxy) as busy:
+    with proxying(upstream.url, limits={"per_address": 1}, tenant=STRANGERS) as proxy, connected(proxy) as busy:
         busy.sendall(REQUEST)
         upstream.journal.await_arrival()
         assert answer_to(b"", proxy)[0].startswith(b"HTTP/1.1 503 ")
@@ -203,8 +206,7 @@ def test_the_requests_of_one_address_leave_connections_for_others(upstream: Scri
 def test_a_trusted_proxy_may_have_all_connections(upstream: ScriptedUpstream) -> None:
     answered = Signal("the test has seen the second reply")
     upstream.reply(hang(answered))
-    trusted = {"trusted_proxies": ["127.0.0.1"]}
-    with proxying(upstream.url, limits={"per_address": 1}, tenant=trusted) as proxy, connected(proxy) as busy:
+    with proxying(upstream.url, limits={"per_address": 1}) as proxy, connected(proxy) as busy:
         busy.sendall(REQUEST)
         upstream.journal.await_arrival()
         assert answer_to(REQUEST, proxy)[0].startswith(b"HTTP/1.1 200 ")
