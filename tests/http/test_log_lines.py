@@ -158,9 +158,7 @@ def test_metrics_count_what_was_done_and_name_no_session(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("form", [TextLines, JsonLines])
-@pytest.mark.parametrize(
-    "part", ["proxy.condensing.deciding.Decider._decide_by_mode", "proxy.condensing.intake.Intake.build_context"]
-)
+@pytest.mark.parametrize("part", ["deciding.Decider._decide_by_mode", "intake.Intake.build_context"])
 def test_a_traceback_names_the_request_in_which_something_failed(
     part: str, form: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
