@@ -1,0 +1,79 @@
+"""The figures of README are those that its own commands print."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tomllib
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from proxy.cli import OK, main
+from tests.support import wire
+from tests.support.recording import CHAT
+from tests.support.stage import staged
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+CHANGES = ("server-timing", "x-condenser-condensation", "content-length", "x-condenser-request-id")
+"""Headers whose values differ from run to run or with the upstream."""
+
+
+def plain(line: str) -> list[str]:
+    """The words of a line of the demo without its milliseconds, the last column of each proxy."""
+    first, *proxies = line.split("|")
+    return [*first.split(), *(word for part in proxies for word in part.split()[:-1])]
+
+
+@pytest.fixture(scope="module")
+def demo() -> list[list[str]]:
+    with redirect_stdout(io.StringIO()) as printed:
+        assert main(["demo"]) == OK
+    return list(map(plain, printed.getvalue().splitlines()))
+
+
+def test_the_demo_prints_the_lines_that_are_shown(demo: list[list[str]]) -> None:
+    block = README.split("<!-- demo -->")[1].split("```")[1]
+    shown = [plain(line) for line in block.splitlines() if re.search(r"\d|answered", line)]
+    assert len(shown) == 7
+    assert [line for line in shown if line not in demo] == []
+
+
+def test_the_table_has_the_figures_of_the_demo(demo: list[list[str]]) -> None:
+    last = next(line for line in demo if line[1:2] == ["120"])
+    sent, trimmed, condensed = last[2], last[4], last[7]
+    assert f"| tokens of the last request | {sent} (too many) | {trimmed} | {condensed} |" in README
+    facts = next(line for line in demo if line[:1] == ["planted"])[-6:]
+    row = next(line for line in README.splitlines() if line.startswith("| facts of the beginning"))
+    assert [cell.strip() for cell in row.split("|")[3:5]] == [" ".join(facts[:3]), " ".join(facts[3:])]
+
+
+def test_the_table_of_models_has_as_many_as_are_told() -> None:
+    told = re.search(r"bundled table of (\d+) models", README)
+    lines = (ROOT / "config" / "models.toml").read_text("utf-8").splitlines()
+    assert tomllib.loads("\n".join(lines))
+    assert told
+    assert int(told[1]) == sum("= {" in line for line in lines)
+
+
+def test_a_request_as_it_is_shown_has_the_headers_that_are_shown() -> None:
+    section = README.split("## Choosing per session")[1]
+    script, shown = re.search(r"<<'PY'\n(.*?)\nPY\n", section, re.DOTALL), section.split("```")[3]
+    assert script
+    with redirect_stdout(io.StringIO()) as printed:
+        exec(script[1], {})
+    asked = [("X-Condenser-Session", "readme"), ("X-Condenser-Strategy", "recent"), ("X-Condenser-Window", "4096")]
+    headers = [*wire.JSON, ("Authorization", "Bearer k"), *asked]
+    assert all(f"'{name}: {value}'" in section for name, value in asked)
+    with staged(window=None) as stage:
+        answer = wire.request(stage.proxy.url, "POST", CHAT, printed.getvalue().strip().encode(), headers)
+    assert json.loads(printed.getvalue())["model"] == "gpt-4o"
+    told = dict(line.split(": ", 1) for line in shown.strip().splitlines()[1:])
+    made = {name.lower(): value for name, value in answer.headers}
+    assert {name: made.get(name) for name in told if name not in CHANGES} == {
+        name: value for name, value in told.items() if name not in CHANGES
+    }
+    assert {name for name in made if name.startswith("x-condenser")} - set(told) - set(CHANGES) == set()
