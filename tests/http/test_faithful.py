@@ -1,0 +1,60 @@
+"""The settings of docs/faithful.md: what the proxy adds to the source documents is off, and they condense."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.recording import Exchange
+from tests.support.replies import Reply
+from tests.support.stage import SUMMARY, asked, chat, is_vote, staged, summary, vote
+
+PAGE = (Path(__file__).parents[2] / "docs" / "faithful.md").read_text("utf-8")
+SETS = {
+    title: tomllib.loads(text)
+    for title, text in re.findall(r"^## (.+?)$.*?```toml\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+}
+
+
+def answer(exchange: Exchange) -> Reply:
+    if is_vote(exchange):
+        return vote("YES")
+    is_rolling = '"memory"' in exchange.body.decode() or "JSON" in exchange.body.decode()
+    return summary(json.dumps({"summary": SUMMARY, "memories": []}) if is_rolling else f"<summary>{SUMMARY}</summary>")
+
+
+def test_each_document_has_its_settings() -> None:
+    assert [known["strategy"] for known in SETS.values()] == [
+        *("dynacontext", "dynacontext", "semantic", "rolling", "half-window")
+    ]
+
+
+@pytest.mark.parametrize("title", SETS)
+def test_a_replacement_is_what_the_model_wrote_and_nothing_else(title: str) -> None:
+    settings: dict[str, Any] = {**SETS[title]}
+    if settings["strategy"] == "semantic":
+        settings["semantic"] = {**settings["semantic"], "max_size": 24}
+    with staged(window=8_192, answers=answer, **settings) as stage:
+        actions = []
+        for rounds in range(1, 26):
+            actions.append(stage.ask(chat(rounds), asked(session="s")).header("x-condenser-action"))
+            stage.proxy.quiet()
+        assert "condensed" in actions
+        texts = [str(each["content"]) for each in stage.last_view]
+        (replacement,) = [text for text in texts if SUMMARY in text]
+        assert replacement.endswith(SUMMARY)
+        assert "[Ledger]" not in "".join(texts)
+        if settings["strategy"] != "rolling":
+            assert not any(each.get("name") == "memory_context" for each in stage.last_view)
+        assert bool(stage.votes) == (settings["strategy"] == "dynacontext")
+        if settings["strategy"] == "half-window":
+            plan = stage.ask(chat(25), asked(session="s", dry_run="true")).json()["plan"]["half-window"]
+            assert (plan["boundaryAdjustmentType"], plan["boundaryAdjustmentDelta"]) == ("exact", 0)
+        if settings.get("dynacontext", {}).get("mode") == "refer":
+            before = stage.last_view[texts.index(replacement) - 1]
+            assert (before["role"], before["content"]) == ("assistant", "")
