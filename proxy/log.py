@@ -71,7 +71,9 @@ class RequestLine:
     def __str__(self) -> str:
         ms = (perf_counter() - self._started) * 1000
         if self.exchange is not None:
-            line = account.log_line(self.exchange.decision, self.exchange.timing)
+            values = self.exchange.request.body.values
+            has_tools = bool(values.get("tools") or values.get("functions"))
+            line = account.log_line(self.exchange.decision, self.exchange.timing, has_tools=has_tools)
             what, upstream = f"{label(self.model or '', _LONGEST_MODEL)} {line}", self.exchange.timing.upstream
         else:
             place = f"{self.method} {label(self.path, _LONGEST_PATH)}"

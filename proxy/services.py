@@ -94,7 +94,9 @@ class Services:
             own_key=key is not None,
             clock=clock,
             report=self.telemetry.record_call,
-            is_serial=lambda: self.discovered.is_local,
+            know_server=self.discovered.asked,
+            is_local=lambda: self.discovered.is_local,
+            is_serial=lambda: self.discovered.is_serial,
         )
         knowledge = self._knowledge()
         table, learned = bundled_table(config_directory() / "models.toml"), knowledge.learned.window
@@ -157,7 +159,7 @@ class Services:
             add_offer=searcher.with_offer,
             keeps_text=keeps_text,
         )
-        leases, runner = Leases(stored, tasks), PipelineRunner(resolver, tasks)
+        leases, runner = Leases(stored, tasks), PipelineRunner(resolver, tasks, self.asking.expected_seconds)
         maker = Maker(runner, keeper, leases, tasks, clock)
         preparer = Preparer(
             maker=maker,

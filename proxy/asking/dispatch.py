@@ -18,15 +18,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from http import HTTPStatus
+from math import inf
 from typing import NamedTuple, Protocol, TypeVar
 
 from proxy.asking.lanes import CallBlocked, Lane
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
-from proxy.http.headers import CREDENTIALS, Headers
+from proxy.http.headers import CREDENTIALS, Headers, is_success
 from proxy.knowledge.profiles import ANY, Profile
 from proxy.request.callers import ALWAYS, Trust
+from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.settings.tables import BackgroundSettings, Mode, ModelRole
 from proxy.upstream import JsonReply, Upstream
@@ -34,6 +36,8 @@ from strategies.core.effects import Failure
 
 CREDENTIAL_LIFE = 60.0  # seconds after the caller's own request
 EXPIRED = "expired"
+PACE_LIFE = 600.0  # seconds for which the last answer tells how long the next one takes
+_MAX_MODELS = 1_000
 NOT_ACCEPTED = "not-accepted"
 
 _REFUSALS = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
@@ -104,13 +108,38 @@ class Billed(Protocol):
 B = TypeVar("B", bound=Billed)
 
 
+async def know_nothing() -> None:
+    """For an upstream that is not asked what it is."""
+
+
+@dataclass(slots=True)
+class Pace:
+    """How long the calls to one model take, in seconds on the event loop's clock."""
+
+    seconds: float = 0.0
+    """What the last answer took, or what a call had taken that was given up."""
+    at: float = -inf
+    running: list[float] = field(default_factory=list)
+    """When the calls that are under way began."""
+
+    def note_end(self, began: float, now: float, *, is_answered: bool) -> None:
+        self.running.remove(began)
+        # A call that was given up would have taken longer; how long is known only of the longest.
+        if is_answered or now - began > self.seconds:
+            self.seconds, self.at = now - began, now
+
+    def expected(self, now: float, *, joins: bool) -> float:
+        elapsed, last = now - min(self.running, default=now), self.seconds if now <= self.at + PACE_LIFE else 0.0
+        return max(last - elapsed, 0.0) if joins else max(last, elapsed)
+
+
 @dataclass(slots=True, eq=False)
 class Dispatcher:
     """Makes calls when their servers' lanes let them through.
 
     `report` gets every call that has ended. With `own_key`, requests carry the operator's key, so no caller's
-    credential is used. `clock` gives seconds since the epoch. `is_serial` tells whether the upstream is known to do one
-    thing at a time.
+    credential is used. `clock` gives seconds since the epoch. `know_server` returns when the upstream's server has been
+    asked what it is; `is_local` and `is_serial` then tell (`lanes`).
     """
 
     upstream: Upstream
@@ -119,16 +148,20 @@ class Dispatcher:
     own_key: bool = False
     clock: Callable[[], float] = time.time
     report: Callable[[FinishedCall], None] = lambda _: None
+    know_server: Callable[[], Awaitable[None]] = know_nothing
+    is_local: Callable[[], bool] = lambda: False
     is_serial: Callable[[], bool] = lambda: False
     _lanes: dict[str, Lane] = field(default_factory=dict, init=False)
     """The lane of each server."""
+    _pace: Lru[tuple[str, str], Pace] = field(default_factory=lambda: Lru(_MAX_MODELS), init=False)
+    """How long calls take, by server and model."""
 
     def lane_of(self, base_url: str | None) -> Lane:
         """The lane of the server at a base URL; None means the upstream itself."""
         server = self.upstream.server(base_url)
         if server not in self._lanes:
-            is_serial = self.is_serial if server == self.upstream.server(None) else lambda: False
-            self._lanes[server] = Lane(self.background, self.clock, is_serial)
+            facts = (self.is_local, self.is_serial) if server == self.upstream.server(None) else ()
+            self._lanes[server] = Lane(self.background, self.clock, *facts)
         return self._lanes[server]
 
     def deadline(self, model: ModelRole, caller: Caller) -> float:
@@ -149,7 +182,9 @@ class Dispatcher:
         try:
             self._check_credential(model, caller)
             async with AsyncExitStack() as turn:
-                if caller.background:
+                if lane is self.lane_of(None):
+                    await self.know_server()
+                if caller.background or caller.waiters is not NOBODY:
                     await turn.enter_async_context(lane.background(deadline, caller.mode, caller.waiters))
                 else:
                     turn.enter_context(lane.foreground())
@@ -163,6 +198,17 @@ class Dispatcher:
                     self.report(FinishedCall(role, caller.background, failure, tokens))
         except CallBlocked as blocked:
             return Failure(blocked.reason)
+
+    def expected_seconds(self, model: ModelRole, caller: Caller, *, joins: bool) -> float:
+        """How long an answer of a model would take as the last calls did; 0 if that is not known.
+
+        With `joins`, the answer of the call that is under way.
+        """
+        return self._pace_of(model, caller).expected(asyncio.get_running_loop().time(), joins=joins)
+
+    def _pace_of(self, model: ModelRole, caller: Caller) -> Pace:
+        key = self.upstream.server(model.base_url), model.model or caller.model
+        return self._pace.use(key) or self._pace.put(key, Pace())
 
     def _is_lent(self, model: ModelRole, caller: Caller) -> bool:
         """Whether a call carries the caller's credential."""
@@ -182,14 +228,20 @@ class Dispatcher:
         self, model: ModelRole, caller: Caller, path: str, data: bytes, lane: Lane, query: str = ""
     ) -> JsonReply | Failure:
         """The server's reply to a request, within the model's timeout; the lane learns from its status."""
+        pace, began = self._pace_of(model, caller), asyncio.get_running_loop().time()
+        pace.running.append(began)
+        has_ended = False
         try:
             async with asyncio.timeout(model.timeout):
                 headers, target = headers_for(model, caller), f"{path}?{query}" if query else path
                 reply = await self.upstream.ask(model.base_url, target, headers, data, model.timeout)
+                has_ended = is_success(reply.status)
         except TimeoutError:
             return Failure("timeout")
         except UpstreamUnavailable as error:
             return Failure("timeout" if error.code == "upstream_timeout" else "unreachable")
+        finally:
+            pace.note_end(began, asyncio.get_running_loop().time(), is_answered=has_ended)
         if reply.status in _REFUSALS:
             lane.note_refusal(reply.retry_after)
         elif caller.background and not is_down(reply.status):

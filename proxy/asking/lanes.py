@@ -7,12 +7,15 @@ recovers from packet loss: first one call, when no client's request is under way
 succeeds, so their number doubles from round to round. So a server that limits its rate refuses clients about as often
 as it would without the proxy.
 
-In the mode `idle`, and for a server that is known to do one thing at a time, calls are made only while no client's
-request is under way there, and a running call is broken off when a client's request arrives. The mode comes from the
-settings, or from the settings of the call's model.
+In the mode `idle`, and for a local server, calls are made only while no client's request is under way there, and a
+running call is broken off when a client's request arrives. The mode comes from the settings, or from those of the
+call's model.
 
-Once a client waits for the result of a call (`Waiters`), none of this applies to that call: if it is waiting for its
-turn, it is made at once like the client's own request; if it is running, it is not broken off.
+While a client waits for the result of a call (`Waiters`), none of this applies to that call: if it is waiting for its
+turn, it is made at once like the client's own request; if it is running, it is not broken off. When the client has
+stopped waiting, its own request breaks the call off.
+
+A server that states that it answers one request at a time gets one call at a time, whoever waits.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from email.utils import parsedate_to_datetime
 from math import inf, isfinite
 
@@ -29,6 +32,7 @@ from proxy.settings.tables import BackgroundSettings, Mode
 
 PAUSE = 30.0  # seconds, if a server that refuses does not say how long
 MAX_PAUSE = 3_600.0  # seconds; a server that asks for more is tried again after that
+MOMENT = 1.0  # seconds that a client's request waits for the end of calls that were broken off for it
 GRACE = 1.0  # seconds added, so that clients that got the same refusal come back first
 
 CROWD = 16  # clients' requests within SPAN that make a crowd
@@ -51,13 +55,19 @@ class CallBlocked(Exception):
 class Lane:
     """Admits background calls to one server.
 
-    `clock` gives seconds since the epoch; `is_serial` tells whether the server does one thing at a time.
+    `clock` gives seconds since the epoch. `is_local` tells whether the server usually runs on one person's machine,
+    `is_serial` whether it states that it answers one request at a time.
     """
 
     def __init__(
-        self, settings: BackgroundSettings, clock: Callable[[], float], is_serial: Callable[[], bool] = lambda: False
+        self,
+        settings: BackgroundSettings,
+        clock: Callable[[], float],
+        is_local: Callable[[], bool] = lambda: False,
+        is_serial: Callable[[], bool] = lambda: False,
     ) -> None:
         self._mode = settings.mode
+        self._is_local = is_local
         self._is_serial = is_serial
         self._concurrency = settings.concurrency
         self._clock = clock
@@ -69,7 +79,9 @@ class Lane:
         self._crowd_began = self._crowd_seen = -inf
         self._places_taken = 0
         self._running: dict[asyncio.Timeout, tuple[Mode, Waiters]] = {}
-        self._waiting: dict[asyncio.Future[bool], Mode] = {}
+        self._broken_off: set[asyncio.Timeout] = set()
+        self._all_ended = asyncio.Event()  # of those broken off
+        self._waiting: dict[asyncio.Future[None], tuple[Mode, Waiters]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def note_arrival(self) -> None:
@@ -89,7 +101,16 @@ class Lane:
             for scope, (mode, waiters) in list(self._running.items()):
                 if self._gives_way(mode) and not waiters.any:
                     del self._running[scope]
+                    self._broken_off.add(scope)
+                    self._all_ended.clear()
                     scope.reschedule(now)
+
+    async def cleared(self) -> None:
+        """Returns when the calls that were broken off have ended, or after a moment."""
+        if self._broken_off:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MOMENT):
+                    await self._all_ended.wait()
 
     def leave_foreground(self) -> None:
         """Notes that such a request is over."""
@@ -110,33 +131,34 @@ class Lane:
     async def background(
         self, deadline: float, mode: Mode | None = None, waiters: Waiters = NOBODY
     ) -> AsyncIterator[None]:
-        """A context to hold while a call is under way for which no client waits; `mode` is by default the settings'.
+        """A context to hold while a call is under way for which a client waits or none does (`waiters`).
 
-        Entering waits for the call's turn until `deadline` on the clock. Raises `CallBlocked` if the turn does not
-        come, or if the call is broken off. Once a client waits for the call (`waiters`), it continues at once as a
-        foreground request.
+        `mode` is by default the settings'. Entering waits for the call's turn until `deadline` on the clock. Raises
+        `CallBlocked` if the turn does not come, or if the call is broken off.
         """
         mode = mode or self._mode
-        if waiters.any or not await self._take_place(deadline, mode, waiters):
-            with self.foreground():
-                yield
-            return
+        await self._take_place(deadline, mode, waiters)
         scope = asyncio.timeout(None)
         try:
-            async with scope:
-                self._running[scope] = mode, waiters
-                yield
+            with self.foreground() if waiters.any else nullcontext():
+                async with scope:
+                    self._running[scope] = mode, waiters
+                    yield
         except TimeoutError:
             if scope.expired():
                 raise CallBlocked(PREEMPTED) from None
             raise
         finally:
             self._running.pop(scope, None)
-            self._free_place()
+            self._broken_off.discard(scope)
+            if not self._broken_off:
+                self._all_ended.set()
+            self._places_taken -= 1
+            self._admit()
 
     def _gives_way(self, mode: Mode) -> bool:
         """Whether a call in this mode gives way to any client's request."""
-        return mode == "idle" or (mode == "on" and self._is_serial())
+        return mode == "idle" or self._is_local() or self._is_serial()
 
     def note_refusal(self, retry_after: str | None) -> None:
         """Notes that the server has refused a request for its rate, with this `Retry-After`, and closes the lane."""
@@ -158,51 +180,48 @@ class Lane:
         crowd_over = min(self._crowd_seen + SPAN, self._crowd_began + PATIENCE)
         return max(self._closed_until, crowd_over)
 
-    async def _take_place(self, deadline: float, mode: Mode, waiters: Waiters) -> bool:
-        """Waits for a place in the lane and takes it; False if a client begins to wait for the call first."""
+    async def _take_place(self, deadline: float, mode: Mode, waiters: Waiters) -> None:
+        """Waits for a place in the lane and takes it."""
         now = self._clock()
-        if mode == "off" or max(self._closed_until, now) > deadline:
+        if not waiters.any and (mode == "off" or max(self._closed_until, now) > deadline):
             raise CallBlocked(PAUSED)
-        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._waiting[turn] = mode
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[turn] = mode, waiters
         self._admit()
         try:
             async with asyncio.timeout(deadline - now):
-                with waiters.notifying(lambda: self._let_through(turn)):
-                    return await turn
+                with waiters.notifying(self._admit):
+                    await turn
         except (TimeoutError, asyncio.CancelledError) as over:
-            if turn.done() and not turn.cancelled() and turn.result():
-                self._free_place()
+            if turn.done() and not turn.cancelled():
+                self._places_taken -= 1
+                self._admit()
             if isinstance(over, TimeoutError):
                 raise CallBlocked(PAUSED) from None
             raise
 
-    def _let_through(self, turn: asyncio.Future[bool]) -> None:
-        """Lets a waiting call continue without a place."""
-        if not turn.done():
-            del self._waiting[turn]
-            turn.set_result(False)
-
-    def _free_place(self) -> None:
-        self._places_taken -= 1
-        self._admit()
+    def _may_begin(self, mode: Mode, waiters: Waiters, now: float) -> bool:
+        if self._places_taken and self._is_serial():
+            return False
+        if waiters.any:
+            return True
+        is_closed = now < self._opens_at or (self._clients_under_way and self._is_recovering)
+        if is_closed or self._places_taken >= self._limit:
+            return False
+        return not (self._clients_under_way and self._gives_way(mode))
 
     def _admit(self) -> None:
-        """Gives places to waiting calls, first come first served, as far as the lane is open to them."""
+        """Gives places to waiting calls as far as the lane is open to them, first to those that a client waits for."""
         if not self._waiting:
             return
         now = self._clock()
-        for turn, mode in list(self._waiting.items()):
+        for turn, (mode, waiters) in sorted(self._waiting.items(), key=lambda entry: not entry[1][1].any):
             if turn.done():  # its call does not wait any longer
                 del self._waiting[turn]
-                continue
-            is_closed = now < self._opens_at or (self._clients_under_way and self._is_recovering)
-            if is_closed or self._places_taken >= self._limit:
-                break
-            if not (self._clients_under_way and self._gives_way(mode)):
+            elif self._may_begin(mode, waiters, now):
                 del self._waiting[turn]
                 self._places_taken += 1
-                turn.set_result(True)
+                turn.set_result(None)
         # `now` is read only once: if the lane opened between two readings, no timer would be set.
         if self._waiting and now < self._opens_at:
             if self._timer is not None:

@@ -83,7 +83,7 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
 _WORTH_A_PHRASE = 0.05
 
 
-def log_line(decision: Decision, timing: Timing) -> str:
+def log_line(decision: Decision, timing: Timing, *, has_tools: bool = True) -> str:
     """The log line of this request for a person, without content or credentials."""
     window = decision.policy.window.tokens
     done = _action_phrase(decision), _prepared_phrase(decision), decision.reason, f"+{timing.ours:.0f} ms"
@@ -92,11 +92,11 @@ def log_line(decision: Decision, timing: Timing) -> str:
         with_depth(decision.branch, decision.depth),
         decision.policy.pipeline.text,
         f"{short(decision.tokens_before)}→{short(decision.tokens_after)} of {short(window) if window else 'unknown'}",
-        f"(tools {short(decision.overhead)}{f', floor {short(decision.floor)}' if decision.floor is not None else ''})",
+        _beside_messages(decision, has_tools=has_tools),
         ", ".join(filter(None, done)),
     ]
     own = decision.all_own_tokens
-    return " ".join(parts) + (f", own {short(own)} tok" if own else "") + _economy_phrase(decision)
+    return " ".join(filter(None, parts)) + (f", own {short(own)} tok" if own else "") + _economy_phrase(decision)
 
 
 def _economy_phrase(decision: Decision) -> str:
@@ -151,6 +151,14 @@ def _document(decision: Decision) -> dict[str, Any]:
         "window": decision.policy.window.tokens,
         "headroom": decision.headroom,
     }
+
+
+def _beside_messages(decision: Decision, *, has_tools: bool) -> str:
+    """The sizes of the tools, with the framing, and of the floor."""
+    tools = f"tools {short(decision.overhead)}" if has_tools else ""
+    floor = f"floor {short(decision.floor)}" if decision.floor is not None else ""
+    shown = ", ".join(filter(None, (tools, floor)))
+    return f"({shown})" if shown else ""
 
 
 def fields(decision: Decision, timing: Timing) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import FailedTry, Session
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
+from strategies.core.effects import JUDGE, SUMMARIZER
 from strategies.core.protocol import Judging, Verdict
 from strategies.core.replay import JUDGED, Replayed, best_prepared, prepared_in
 from strategies.core.requirement import RULES, Requirement, may_be_raised
@@ -111,7 +112,9 @@ class Preparer:
         stage = context.policy.judging
         if stage is None or not stage.inline or not _may_prepare(context) or context.is_held_back(decision.applied):
             return None
-        if await self._why_no_vote(stage, decision, context):
+        if await self._why_no_vote(stage, decision, context) or self.runner.is_hopeless(
+            JUDGE, context.policy, context.caller(background=False), deadline
+        ):
             return None
         self.tasks.start(self._run(decision, context, background=False), context.branch_work_key)
         prepared: Condensation | None = await self.tasks.result_of(context.branch_work_key, deadline)
@@ -123,7 +126,10 @@ class Preparer:
         The preparation may be this replica's, or another's that began after the branch's last request. It is waited for
         until `deadline`, a time of the event loop's clock.
         """
-        if not _may_prepare(context):
+        caller = context.caller(background=False)
+        if not _may_prepare(context) or self.runner.is_hopeless(
+            SUMMARIZER, context.policy, caller, deadline, joins=True
+        ):
             return None
         prepared: Condensation | None = await self.tasks.result_of(context.branch_work_key, deadline)
         branch = context.branch

@@ -19,8 +19,8 @@ from typing import NamedTuple, TypeVar
 from proxy.asking import Caller, Resolver
 from proxy.condensing.policy import Policy
 from proxy.reasons import Reason
-from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
-from strategies.core.effects import Answer, Ask, Effect, Failure, Result, Votes
+from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, message_load, offload
+from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result, Votes
 from strategies.core.errors import StrategyError
 from strategies.core.messages import TokenCounter
 from strategies.core.protocol import SessionFacts
@@ -79,8 +79,13 @@ class Models:
 
 
 class PipelineRunner:
-    def __init__(self, resolver: Resolver, tasks: OwnedTasks) -> None:
+    """`expected_seconds` tells how long an answer would take (`Dispatcher.expected_seconds`)."""
+
+    def __init__(
+        self, resolver: Resolver, tasks: OwnedTasks, expected_seconds: Callable[..., float] = lambda *_, **__: 0.0
+    ) -> None:
         self._resolver = resolver
+        self._expected_seconds = expected_seconds
         self._tasks = tasks
 
     async def project(self, run: Run) -> RunResult:
@@ -94,13 +99,16 @@ class PipelineRunner:
     async def run_until(self, deadline: float, run: Run, caller: Caller) -> RunResult:
         """Runs the pipeline until `deadline`, a time of the event loop's clock; after that, without its models."""
         left = deadline - asyncio.get_running_loop().time()
-        if left <= 0:
-            # All the time was spent waiting for another replica, whose models are still at work.
+        if left <= 0 or self.is_hopeless(SUMMARIZER, run.policy, caller, deadline):
+            # All the time was spent waiting for another replica, whose models are still at work; or the last answer
+            # has taken longer than the client would wait for this one.
             return await _without_models(run)
+        caller = caller if caller.waiters is not NOBODY else replace(caller, waiters=Waiters())
         models = Models(self._resolver, run.policy, caller)
         task = self._tasks.own(_drive(run, models))
         try:
-            await asyncio.wait({task}, timeout=left)
+            with caller.waiters.waiting():
+                await asyncio.wait({task}, timeout=left)
             if task.done():
                 return task.result()
             models.caller = replace(caller, background=True)
@@ -109,6 +117,14 @@ class PipelineRunner:
             task.cancel()
             raise
         return without._replace(asked_model=True, late=task)
+
+    def is_hopeless(self, role: str, policy: Policy, caller: Caller, deadline: float, *, joins: bool = False) -> bool:
+        """Whether an answer that takes as long as the last one would come after `deadline`, by the loop's clock.
+
+        With `joins`, the answer of a call that is under way.
+        """
+        left = deadline - asyncio.get_running_loop().time()
+        return self._expected_seconds(policy.roles[role], caller, joins=joins) > max(left, 0.0)
 
     async def ask_judges(
         self, polling: Generator[tuple[Effect, ...], tuple[Result, ...], T], view: View, policy: Policy, caller: Caller

@@ -15,10 +15,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from http import HTTPStatus
 
-from proxy.discovery.pages import PAGES, Page, Reading, ServerKind, kind_of, windows_in
+from proxy.discovery.pages import PAGES, SLOTS_PAGE, Page, Reading, ServerKind, kind_of, slots_in, windows_in
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.runtime.owned_tasks import OwnedTasks
@@ -30,6 +30,9 @@ MAX_SECONDS = 10.0
 """The time for all pages together."""
 MAX_BYTES = 2 * 1024 * 1024
 """Larger pages are not read. The largest known is a host's list of 400 models, 0.7 MB."""
+AUTOMATIC_SLOTS = 4
+"""The number of slots that llama.cpp chooses without `--parallel`."""
+MOMENT = 1.0  # seconds
 KEPT = 600.0
 SILENCE_KEPT = 900.0
 FAILURE_KEPT = 30.0
@@ -81,6 +84,26 @@ class Discovered:
         """Whether the upstream is known to be a local server, which answers one or a few requests at a time."""
         return self._reading is not None and self._reading.kind.is_local
 
+    @property
+    def is_serial(self) -> bool:
+        """Whether the upstream's server states that it answers one request at a time."""
+        return self._reading is not None and self._reading.slots == 1
+
+    def shared_cache(self, model: str) -> int | None:
+        """The window of a model, in tokens, if the server's slots share one cache of that size; else None.
+
+        llama.cpp states the same numbers with and without a shared cache. It shares one among the slots whose number it
+        has chosen itself.
+        """
+        reading = self._reading
+        stated = reading.of(model) if reading is not None and reading.slots == AUTOMATIC_SLOTS else None
+        return stated and stated.window
+
+    async def asked(self) -> None:
+        """Returns when the server has been asked, or after a moment: so one that answers late delays nothing else."""
+        self.ask_if_due()
+        await self.tasks.result_of(_KEY, asyncio.get_running_loop().time() + MOMENT)
+
     def _start(self) -> None:
         if self.enabled:
             self.tasks.start(self.ask(), _KEY)
@@ -92,6 +115,9 @@ class Discovered:
                 # The page on which the server stated its windows before, if there is one.
                 known = await self._read_pages([self._page], self.kind) if self._page else None
                 reading = known or await self._recognise()
+                if reading is not None and reading.kind is ServerKind.LLAMA_CPP:
+                    _, page = await self._fetch(SLOTS_PAGE, beside_v1=True)
+                    reading = replace(reading, slots=slots_in(page))
         except (UpstreamUnavailable, TimeoutError):
             self._due = self.clock() + FAILURE_KEPT
             return

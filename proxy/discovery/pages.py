@@ -86,6 +86,8 @@ class Reading:
     kind: ServerKind
     windows: Mapping[str, StatedWindow] = field(default_factory=dict)
     """By name, or by `ANY_NAME`."""
+    slots: int | None = None
+    """How many requests the server answers at a time, if it states that."""
 
     @property
     def is_silent(self) -> bool:
@@ -100,7 +102,7 @@ class Reading:
         """This reading, with the earlier windows of models that are not loaded now: the server will use them again."""
         if earlier is None or earlier.kind is not self.kind or not self.kind.is_local:
             return self
-        return Reading(self.kind, {**earlier.windows, **self.windows})
+        return Reading(self.kind, {**earlier.windows, **self.windows}, self.slots)
 
 
 class Stated(NamedTuple):
@@ -265,8 +267,17 @@ class Page(NamedTuple):
         return None if reading.is_silent and (page is None or kind is not self.kind) else reading
 
 
+SLOTS_PAGE = "/props"
+
+
+def slots_in(page: object) -> int | None:
+    """How many requests llama.cpp answers at a time, by its `/props`; None if that does not say."""
+    slots = object_at({"page": page}, "page").get("total_slots")
+    return slots if isinstance(slots, int) and not isinstance(slots, bool) and slots > 0 else None
+
+
 PAGES = (
-    Page(ServerKind.LLAMA_CPP, "/props", _llama_cpp_properties),
+    Page(ServerKind.LLAMA_CPP, SLOTS_PAGE, _llama_cpp_properties),
     Page(ServerKind.LLAMA_CPP, "/slots", _llama_cpp_slots),
     Page(ServerKind.OLLAMA, "/api/ps", _ollama_running),
     Page(ServerKind.LM_STUDIO, "/api/v0/models", _lm_studio_models),

@@ -142,14 +142,15 @@ class _OneRequest:
         """Relays a reply; the pauses of a stream are filled, except under the strategy `off`."""
         interval, exchange = self.services.settings.keepalive_interval, self.line.exchange
         is_off = exchange is None or exchange.decision.policy.pipeline.is_off
-        if is_off or not interval or self.request.body.values.get("stream") is not True:
-            await reply.pass_on(send)
-            return
-        keep_alive = KeepAlive(send, interval, self.endpoint.beat)
+        keep_alive = None
+        if interval and not is_off and self.request.body.values.get("stream") is True:
+            keep_alive = KeepAlive(send, interval, self.endpoint.beat)
         try:
-            await reply.pass_on(keep_alive.send)
+            await reply.pass_on(keep_alive.send if keep_alive else send)
         finally:
-            await keep_alive.stop()
+            self.line.is_complete |= reply.has_sent_all
+            if keep_alive:
+                await keep_alive.stop()
 
     async def _response(self) -> Relay | Response:
         """Decides on the request, forwards it, and returns the response that relays the reply."""
@@ -168,6 +169,7 @@ class _OneRequest:
         # Not earlier: background calls yield to the foreground, and `decide` may wait for one that prepares its record.
         lane.enter_foreground()
         self.is_in_foreground = True
+        await lane.cleared()
         try:
             reply = await exchange.send(partial(self._send_body, exchange))
         except UpstreamUnavailable as error:

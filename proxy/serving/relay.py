@@ -63,6 +63,8 @@ class Relay:
     start_task: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future
     must_settle: bool = False
     """Whether a `ProxyError` that `settle` raises replaces what has not been sent yet."""
+    has_sent_all: bool = False
+    """Whether the last event of a stream has been sent; some clients leave then, before the stream ends."""
     _storing: asyncio.Future[None] | None = None
     _unsettled: ProxyError | None = None
     _newest: bytes = b""  # the newest bytes that were sent
@@ -166,6 +168,7 @@ class Relay:
         if is_whole:
             await self._settle_reply()
             await self._send(send, last, more=not is_last)
+            self.has_sent_all = True
 
     def _begin_to_settle(self) -> None:
         if self._is_complete:

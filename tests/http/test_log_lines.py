@@ -7,14 +7,16 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy.log import JsonLines, TextLines
-from tests.support import wire
+from tests.support import replies, wire
 from tests.support.recording import CHAT
 from tests.support.replies import error
+from tests.support.signals import Signal
 from tests.support.stage import Stage, asked, body_of, chat, staged, summary
 
 SECRET = "sk-live-0123456789abcdef"
@@ -46,11 +48,33 @@ def test_a_condensed_request_is_one_line_of_numbers(stage: Stage, caplog: pytest
     stage.ask(chat(12), [*asked(session="conversation-4f2a"), ("X-Request-Id", "client-17")])
     [line] = lines(stage, caplog)
     assert re.fullmatch(
-        r"200 scripted-1 conversation-4f2a main\+ mask\+half-window 3\.\dk→\d\.?\dk? of 4\.1k \(tools \d+\) "
+        r"200 scripted-1 conversation-4f2a main\+ mask\+half-window 3\.\dk→\d\.?\dk? of 4\.1k "
         r"context_limit, \+\d+ ms, own 940 tok, condensing at \S+ to \S+ would save \d+%, upstream \d+ ms, "
         r"\d+ ms in all, request client-17",
         line,
     ), line
+
+
+def test_only_tools_are_called_tools(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    tool = {"type": "function", "function": {"name": "read", "parameters": {"type": "object"}}}
+    stage.ask(chat(1))
+    stage.ask(chat(1), tools=[tool])
+    first, second = lines(stage, caplog)
+    assert "(tools" not in first
+    assert re.search(r"\(tools \d+\)", second)
+
+
+def test_a_stream_whose_client_leaves_after_its_last_event_is_complete(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate, whole = Signal("the stream may end"), replies.stream(*replies.text_chunks("Fine."))
+    stage.upstream.reply(replace(whole, steps=(*whole.steps, gate)))
+    body = body_of(chat(1), stream=True)
+    with wire.opened(stage.proxy.url, "POST", CHAT, body, wire.JSON) as response:
+        wire.until(response, replies.DONE)
+    [line] = lines(stage, caplog)
+    gate.set()
+    assert "broken off" not in line
 
 
 def test_time_and_level_come_first(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

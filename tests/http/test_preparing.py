@@ -81,7 +81,7 @@ def test_the_log_says_that_a_summary_was_ready(caplog: pytest.LogCaptureFixture)
         talk(stage, PAST_TRIGGER)
         stage.proxy.served()
     line = [record.getMessage() for record in caplog.records if record.name == "condenser"][-1]
-    assert re.search(r"\) threshold, summary ready, \+\d+ ms, own 940 tok, ", line), line
+    assert re.search(r" threshold, summary ready, \+\d+ ms, own 940 tok, ", line), line
 
 
 def test_what_came_since_it_was_prepared_stands_behind_it_word_for_word() -> None:

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from proxy.asking import Asking, FinishedCall
 from proxy.asking.calls import MAX_FORMS
+from proxy.asking.dispatch import PACE_LIFE, Pace
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.http.headers import Headers
 from proxy.settings.tables import BackgroundSettings, ModelRole, SummarizerRole, UpstreamSettings
@@ -305,3 +306,30 @@ async def test_while_a_client_is_there_a_credential_may_grow_too_old_to_ask_agai
             clock.now = 61.0
         assert await task == (Failure("expired"),)
     assert len(upstream.journal) == 0
+
+
+# -- how long a call takes ---------------------------------------------------------------------------------
+
+
+def test_a_call_takes_as_long_as_the_last_one_or_as_one_that_was_given_up() -> None:
+    pace = Pace()
+    assert pace.expected(0.0, joins=False) == 0.0
+    pace.running.append(0.0)
+    assert (pace.expected(12.0, joins=False), pace.expected(12.0, joins=True)) == (12.0, 0.0)
+    pace.note_end(0.0, 20.0, is_answered=False)
+    pace.running.append(30.0)
+    assert (pace.expected(35.0, joins=False), pace.expected(35.0, joins=True)) == (20.0, 15.0)
+    pace.note_end(30.0, 36.0, is_answered=False)
+    assert pace.expected(36.0, joins=False) == 20.0
+    pace.running.append(40.0)
+    pace.note_end(40.0, 42.0, is_answered=True)
+    assert pace.expected(42.0, joins=False) == 2.0
+    assert pace.expected(42.0 + PACE_LIFE + 1, joins=False) == 0.0
+
+
+async def test_the_pace_is_that_of_a_server_and_model(upstream: ScriptedUpstream) -> None:
+    upstream.answer(lambda _: completion("record"))
+    async with asking(upstream.base_url) as own:
+        await own.ask()
+        assert own.asking.expected_seconds(SummarizerRole(), CALLER, joins=False) > 0
+        assert own.asking.expected_seconds(SummarizerRole(model="other"), CALLER, joins=False) == 0

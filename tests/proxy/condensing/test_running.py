@@ -73,12 +73,13 @@ async def attempt(
     caller: Caller | None = CALLER,
     timeout: float = 10.0,
     release: Signal | None = None,
+    expected: float = 0.0,
 ) -> RunResult:
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
     deadline = asyncio.get_running_loop().time() + timeout
     run = Run(requirement, Replayed(view(rounds), None), using or policy(), SessionFacts(), perf_counter())
     try:
-        runner = PipelineRunner(Asking(client), OwnedTasks())
+        runner = PipelineRunner(Asking(client), OwnedTasks(), lambda *_, **__: expected)
         if caller is None:
             return await runner.project(run)
         found = await runner.run_until(deadline, run, caller)
@@ -121,6 +122,14 @@ async def test_at_the_threshold_no_model_is_asked(upstream: ScriptedUpstream) ->
     found = await attempt(upstream, requirement=Requirement.SOFT)
     assert found.outcome is None
     assert found.reason
+    assert len(upstream.journal) == 0
+
+
+@pytest.mark.anyio
+async def test_an_answer_that_would_come_too_late_is_not_waited_for(upstream: ScriptedUpstream) -> None:
+    found = await attempt(upstream, expected=11.0)
+    assert found.outcome is not None
+    assert (found.reason, found.late) == ("summary-timeout", None)
     assert len(upstream.journal) == 0
 
 

@@ -1,0 +1,139 @@
+"""Servers that answer one request at a time: the proxy's own calls never stand in a client's way there."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from tests.support import wire
+from tests.support.proxy import Proxy, proxying
+from tests.support.recording import CHAT
+from tests.support.signals import BOUND, Signal
+from tests.support.stage import SUMMARY, asked, body_of, chat
+
+DISCOVERS = {"discover": True}
+PROMPT = "You are a gardener."
+FORCE = ("X-Condenser-Force", "true")
+
+
+@dataclass
+class Serial:
+    """A llama.cpp server with `slots` slots, whose answers to calls of the proxy's own take until `gate`.
+
+    A call that is hung up frees its slot. `events` tells what happened, in order.
+    """
+
+    slots: int
+    gate: Signal = field(default_factory=lambda: Signal("own calls may be answered"))
+    asked: Signal = field(default_factory=lambda: Signal("the first own call has come"))
+    events: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def __post_init__(self) -> None:
+        self._free = threading.Semaphore(self.slots)
+
+    def page(self, path: str) -> Any:
+        if path == "/props":
+            return {"default_generation_settings": {"n_ctx": 4_096}, "total_slots": self.slots}
+        return {"data": [{"id": "m", "owned_by": "llamacpp", "meta": {"n_ctx": 4_096}}]}
+
+    def answer(self, body: dict[str, Any], is_gone: Any) -> str | None:
+        """The answer's text; None if the caller has gone meanwhile."""
+        is_own = not str(body["messages"][0]["content"]).startswith(PROMPT)
+        name = "own" if is_own else "client"
+        with self._free:
+            self.events.append(f"{name} begins")
+            if is_own:
+                self.asked.set()
+                while not self.gate.is_set():
+                    if is_gone():
+                        self.events.append("own gone")
+                        return None
+            self.events.append(f"{name} ends")
+        return SUMMARY if is_own else "Water it."
+
+
+@contextmanager
+def serving(slots: int = 1) -> Iterator[Serial]:
+    serial = Serial(slots)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_: Any) -> None:
+            """Says nothing."""
+
+        def do_GET(self) -> None:
+            self._send(serial.page(self.path))
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            said = serial.answer(body, self._is_gone)
+            if said is None:
+                self.close_connection = True
+                return
+            choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+            self._send({"object": "chat.completion", "model": "m", "choices": [choice]})
+
+        def _is_gone(self) -> bool:
+            readable, _, _ = select.select([self.connection], [], [], 0.01)
+            return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
+
+        def _send(self, document: Any) -> None:
+            data = json.dumps(document).encode()
+            self.send_response(200)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    serial.url = f"http://127.0.0.1:{server.server_port}"
+    try:
+        yield serial
+    finally:
+        serial.gate.set()
+        server.shutdown()
+        thread.join(BOUND)
+        server.server_close()
+
+
+def ask(proxy: Proxy, session: str, **more: str) -> wire.Answer:
+    headers = [*wire.JSON, ("Authorization", "Bearer sk-1"), *asked(session=session, window=4_096, **more)]
+    return wire.request(proxy.url, "POST", CHAT, body_of(chat(20), "m"), headers)
+
+
+@pytest.mark.parametrize("background", ["on", "off"])
+def test_a_late_summary_is_broken_off_before_the_request_is_sent(background: str) -> None:
+    with (
+        serving() as serial,
+        proxying(
+            serial.url, upstream=DISCOVERS, strategy="half-window", inline_timeout=0.3, background=background
+        ) as proxy,
+    ):
+        answer = ask(proxy, "s", force="true")
+        assert (answer.status, answer.header("x-condenser-reason")) == (200, "summary-timeout")
+        assert serial.events[:4] == ["own begins", "own gone", "client begins", "client ends"]
+
+
+def test_one_own_call_runs_at_a_time() -> None:
+    with serving() as serial:
+        serial.gate.set()
+        with proxying(serial.url, upstream=DISCOVERS, strategy="dynacontext+extract") as proxy:
+            ask(proxy, "s", options="dynacontext.voting_k=3, dynacontext.judge=inline")
+            proxy.quiet()
+        own = [event for event in serial.events if event.startswith("own")]
+        assert own
+        assert own == ["own begins", "own ends"] * (len(own) // 2)
