@@ -36,7 +36,6 @@ from proxy.condensing.attempt import (
     may_be_refused,
     original_of,
     replace_refused,
-    size_after_passing,
     written,
 )
 from proxy.condensing.context import RequestContext, idle_decision
@@ -346,8 +345,7 @@ class Exchange:
             return
         # The view did not have the results of searches: only the usage of the first round is that of the view.
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
-        if context is not None and context.size_refused is not None and self._attempt.update is None:
-            self._parts.knowledge.keep_size(context, size_after_passing(decision, context))
+        self._parts.refusals.accepted(self._attempt)
         if usage is not None and context is not None:
             self.usage = usage
             self._anchor = self._parts.knowledge.learn_from_usage(decision, context, usage)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from proxy.condensing.attempt import Attempt, RefusedRequest, retry_budget
+from proxy.condensing.attempt import Attempt, RefusedRequest, retry_budget, size_after_passing
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.condensing.knowledge import Knowledge
@@ -16,6 +17,8 @@ from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.sessions.keeping import Keeper
 from strategies.core.budget import Budget
+
+_log = logging.getLogger(__name__)
 
 
 class Smaller(NamedTuple):
@@ -69,6 +72,18 @@ class Refusals:
         elif context.may_store:
             bounded = lambda session: session._replace(size_refused=size)  # noqa: E731
             await self.keeper.amend(context.recognised, bounded, creates=False)
+
+    def accepted(self, attempt: Attempt) -> None:
+        """Notes that a view was accepted, which ends a smaller size refused."""
+        context, decision = attempt.context, attempt.decision
+        if context is None or context.size_refused is None:
+            return
+        size = size_after_passing(decision, context)
+        if size is None:
+            text = "session %s is not kept to %d tokens any more, %d were accepted"
+            _log.warning(text, decision.session, context.size_refused.tokens, decision.expected_tokens)
+        if attempt.update is None:
+            self.knowledge.keep_size(context, size)
 
     def learn_late(self, attempt: Attempt, watched: WatchedReply, request: ClientRequest) -> Attempt | None:
         """The attempt after a refusal that its client has got, because content had left before it; None if none came.
