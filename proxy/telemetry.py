@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from proxy.asking import FinishedCall
 from proxy.condensing.decision import Decision
-from proxy.knowledge.calibrator import Progress
+from proxy.knowledge.figures import Figures
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
 
@@ -65,10 +65,9 @@ class Telemetry:
     def count(self, name: str, *labels: str) -> None:
         self.metric(name, *labels).inc()
 
-    def record_calibration(self, model: str, progress: Progress) -> None:
-        for kind, error in (("first", progress.first), ("anchored", progress.anchored)):
-            if error is not None:
-                self.metric("calibration_error", self._label(model), kind).set(error)
+    def record_calibration(self, model: str, figures: Figures) -> None:
+        for kind, error in (("first", figures.first_error), ("anchored", figures.later_error)):
+            self.metric("calibration_error", self._label(model), kind).set(error)
 
     def _label(self, model: str) -> str:
         """The label of a model: its name if that is short and plain and one of the first `MAX_MODELS`, else `OTHER`.

@@ -22,7 +22,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
-from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -131,7 +130,6 @@ def body(message: Message) -> str:
     return "\n".join([message.text, *(f"{call.name} {call.arguments}" for call in message.calls)]).strip()
 
 
-@lru_cache(maxsize=1_024)
 def _plain_name(name: str) -> str:
     return _BEFORE_NAME.sub("", name).lower()
 

@@ -29,12 +29,11 @@ from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
 from proxy.controls import Controls
 from proxy.endpoints.chat.counter import ChatCounter
 from proxy.errors import UpstreamUnavailable
-from proxy.knowledge.prices import EVEN
+from proxy.knowledge.figures import OWN
 from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory
 from proxy.quoting import in_words, redacted
 from proxy.request.callers import key_file
-from proxy.request.measure import LENGTH_ESTIMATE
 from proxy.services import Services, open_services
 from proxy.settings import Settings, trees_by_source
 from proxy.settings.sources import sets
@@ -113,16 +112,13 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
         await built.discovered.ask()
         print(f"server      {built.discovered.kind or 'states no windows, or wants a credential for that'}")
     counted = built.tokenizers.for_model(model, ChatCounter).cache_key
-    for name, counter in (("counted", counted), ("by length", LENGTH_ESTIMATE)):
-        first, anchored, prices = await built.calibrator.progress(model, counter)
-        said = "nothing learned yet"
-        if prices != EVEN or first is not None or anchored is not None:
-            errors = ["unknown" if error is None else f"{error:.1%}" for error in (first, anchored)]
-            said = (
-                f"error {errors[0]} of first requests, {errors[1]} later;"
-                f" hidden {prices.requests:,.0f} tokens, text × {prices.words:.2f}"
-            )
-        print(f"calibration {name}: {said}")
+    known = await built.calibrator.figures(model, counted)
+    picture = "as published" if known.picture is None else f"{known.picture:,.0f} tokens"
+    said = (
+        f"hidden {known.offset:,.0f} tokens, text × {known.slope:.2f}, a picture {picture};"
+        f" error {known.first_error:.1%} of first requests, {known.later_error:.1%} later"
+    )
+    print(f"calibration {'nothing learned yet' if known == OWN else said}")
     return built.discovered.window if asks else no_stated_window
 
 

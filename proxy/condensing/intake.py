@@ -22,7 +22,7 @@ from proxy.condensing.restoring import Restorer
 from proxy.controls import MEMORY
 from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import CountedPrompt
-from proxy.request.measure import LENGTH_ESTIMATE, Measured, Measurer, fits_by_length
+from proxy.request.measure import Measured, Measurer, Precision, fits_by_length
 from proxy.request.wire import ClientRequest
 from proxy.sessions.histories import Append, append_to, check_append
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
@@ -67,10 +67,10 @@ class Intake:
         identity = self.recogniser.identify(request.controls.session, request.headers, body.endpoint, body.values)
         # 4. Know the upstream.
         counter = self.tokenizers.for_model(request.model, body.endpoint.counter, request.tenant)
-        counters, patience = (counter.cache_key, LENGTH_ESTIMATE), self.recogniser.stored.patience()
+        patience = self.recogniser.stored.patience()
         waits = not self.policies.is_off(request.controls, request.model)
-        await self.knowledge.refresh(scope, counters, patience, waits=waits)
-        hidden = self.knowledge.calibrator.hidden(scope.model, *counters)
+        await self.knowledge.refresh(scope, counter.cache_key, patience, waits=waits)
+        hidden = self.knowledge.calibrator.hidden(scope.model, counter.cache_key)
         is_long = body.endpoint.asks_for_long(request.headers)
         basis = self.policies.basis(request.controls.window, scope, is_long=is_long)
         # 5. Load the stored history.
@@ -221,8 +221,6 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
     """The prompt of a request as calibration compares it with earlier ones."""
     measured, body, transcript = context.measured, context.request.body, context.measured.transcript
     systems = b"".join([message.digest for _, message in transcript.systems])
-    # Calibration treats the conversations of one tenant that begin with the same message as one.
-    beginning = context.request.tenant.encode() + b"".join(transcript.digests[:1])
     # The messages of hidden rounds that the view may show, each with its index in the chain.
     hidden = [
         (patch.at, item_for(piece, transcript, context.counter).message)
@@ -235,12 +233,11 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
         measured.counted_by,
         blake2b(measured.outside_digest.encode() + systems, digest_size=8).hexdigest()
         + ("+" if context.offer.is_made else ""),
-        context.has_tools or context.offer.is_made,
-        body.size if context.is_estimated else None,
+        context.counter.cache_key,
+        measured.precision is Precision.EXACT,
+        not body.is_text or measured.restored > 0,
         tuple(hidden),
-        measured.features,
         context.request.lesson_scope,
-        blake2b(beginning, digest_size=4).hexdigest(),
     )
 
 

@@ -46,9 +46,9 @@ class Knowledge:
     clock: Callable[[], float]
     stated: WindowLookup
 
-    async def refresh(self, scope: LessonScope, counters: tuple[str, ...], patience: Patience, *, waits: bool) -> None:
+    async def refresh(self, scope: LessonScope, counter: str, patience: Patience, *, waits: bool) -> None:
         """Reads what other processes have learned of a model, if it is time to."""
-        first_reads = [*self.learned.refresh(scope), *self.calibrator.refresh(scope.model, *counters)]
+        first_reads = [*self.learned.refresh(scope), *self.calibrator.refresh(scope.model, counter)]
         if first_reads and waits:
             clock = asyncio.get_running_loop().time
             began = clock()

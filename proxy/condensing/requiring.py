@@ -119,7 +119,7 @@ def waits_to_pay_back(decision: Decision, context: RequestContext, cache_lifetim
     idle = context.request.received_at - context.branch.last_used if context.branch else 0.0
     condensing = Condensing(
         landing=budget.scale.upstream(found.view.tokens if found else budget.target),
-        head=budget.scale.upstream(round(context.prompt.fixed.own)),
+        head=budget.scale.upstream(context.prompt.outside),
         calls=_price(prices, found) if found else 0.0,
     )
     before, is_cold = budget.scale.upstream(decision.tokens_after), idle > cache_lifetime

@@ -50,7 +50,7 @@ class Restorer:
             messages = list(_placeholders(missing, standing, counter.dialect))
         transcript = self._joined(measured.transcript, messages, missing.kept_first)
         put_back = sum(message.tokens for message in messages)
-        return measured._replace(transcript=transcript, restored=put_back, features=None)
+        return measured._replace(transcript=transcript, restored=put_back)
 
     async def _messages(self, missing: MissingMessages, counter: Counter) -> list[Message]:
         """The missing messages, parsed and counted; most of them were parsed for an earlier turn."""

@@ -7,11 +7,11 @@ after the reply, both in `proxy/condensing/knowledge.py`.
 Calibration turns our token count into the upstream's. For each request it uses the first of these that is known:
 
     anchor    the upstream's own count for the beginning of this very view; only what is new is estimated
-    prices    fitted to replies of this upstream and model: a hidden prompt, framing, the cost of each kind of text
+    figures   of this upstream and model: what it adds to each prompt, its tokens for each of ours, a picture's price
     nothing   our own count, as it is
 
-An anchor is stored with its branch and kept in memory (`anchor`). Prices are fitted to a small reservoir of replies
-(`prices`), which replicas share as a fact of the store. Both together give the scale of one request (`anchor`). Marks,
-headroom and refusals follow from the scale, while headers and records keep our own count. `calibrator` is the shell
-around this.
+An anchor is stored with its branch and kept in memory, with the slope of its conversation (`anchor`). Figures are
+learned from prompts that we counted exactly (`figures`), and replicas share them as a fact of the store. Both together
+give the scale of one request (`anchor`). Marks, headroom and refusals follow from the scale, while headers and records
+keep our own count. `calibrator` is the shell around this.
 """

@@ -5,9 +5,10 @@ and the chain digest of its last message. So the newest digests of a transcript 
 what came after it is estimated. Tools and system messages are outside of the chain and may change from turn to turn;
 the anchor stays valid then, and the difference is estimated like new messages.
 
-A scale is a straight line through the estimate of the whole request. Its offset is what no condensation touches, so the
-estimate holds for a condensed view too. Media are the exception, because their prices differ too much from those of
-text: if a request has any, a condensed view is estimated by what it is made of.
+Text of one kind has another slope than text of another: a server may count three times as many tokens for Chinese, and
+as many for English. A conversation is mostly of one kind, so its branch has a slope of its own: that of its first
+request, and of all it has grown by since. What is new is estimated by this slope, and a condensed view too, because
+what was left out is of the same kind.
 """
 
 from __future__ import annotations
@@ -17,20 +18,43 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from proxy.knowledge.prices import EVEN, Features, of_messages
+from proxy.knowledge.figures import OWN, Figures, Lesson, pictures_in
 from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.lru import Lru
 from strategies.core.budget import UNSCALED, Scale
-from strategies.core.messages import Message
+from strategies.core.messages import NO_PICTURES, Message, Pictures
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 
 MAX_GROWTH = 64  # chain messages after an anchor; a turn adds fewer
 MIN_SLOPE, MAX_SLOPE = 0.3, 4.0  # upstream tokens for each token that we count
+MAX_WEIGHT = 16_000
+"""Tokens; a slope that more of them have shown still follows what is new."""
+_UNSURE = 25
+"""The weight of a slope that a conversation has not shown itself."""
 _MIN_CHAIN = 64  # tokens; fewer say nothing about a slope
 _DIGITS = 6
 _ALIKE = 0.02  # of a view's tokens; a form that merges messages costs slightly fewer
 _NOWHERE = LessonScope("", "")
+
+
+class Slope(NamedTuple):
+    """The upstream's tokens for each of ours, in the text of one conversation."""
+
+    value: float = 1.0
+    weight: int = 0
+    """The tokens of text that have shown it; 0 if nothing has, and it is the model's."""
+
+    def after(self, text: int, counted: int) -> Slope:
+        """The slope after so many more tokens of text, for which the upstream counts `counted`."""
+        if text <= 0:
+            return self
+        known = max(self.weight, _UNSURE)
+        return Slope(_bounded((self.value * known + counted) / (known + text)), min(known + text, MAX_WEIGHT))
+
+    def converted(self, own: int, other: int) -> Slope:
+        """The slope by another counter, which counts `other` tokens where ours counts `own`."""
+        return Slope(_bounded(self.value * own / other), self.weight) if other > 0 else Slope()
 
 
 @dataclass(frozen=True)
@@ -41,33 +65,30 @@ class CountedPrompt:
     counter: str
     frame: str
     """A digest of all that is outside of the chain."""
-    has_tools: bool = False
-    upper_bound: int | None = None
-    """Tokens that no tokenizer exceeds for this request, if that is known."""
+    figures_for: str = ""
+    """The name of the counter whose figures apply; another one than `counter` if that is an estimate by length."""
+    is_exact: bool = True
+    """Whether its count is exact, so that it may teach."""
+    has_media: bool = False
     hidden: tuple[tuple[int, Message], ...] = ()
     """Messages of hidden rounds, each with the number of chain messages before it."""
-    chain_features: Features | None = None
     scope: LessonScope = _NOWHERE
-    conversation: str = ""
 
     @property
-    def chain(self) -> Features:
-        return of_messages(self.transcript.chain) if self.chain_features is None else self.chain_features
-
-    @cached_property
-    def fixed(self) -> Features:
-        """The features of what no condensation touches: tools, framing and system messages."""
-        systems = of_messages([message for _, message in self.transcript.systems])
-        made_of = systems.messages, systems.words, systems.code, systems.non_latin
-        return Features(1.0, float(self.has_tools), *made_of, float(self.overhead))
-
-    @cached_property
-    def whole(self) -> Features:
-        return self.fixed.plus(self.chain)
+    def outside(self) -> int:
+        """Tokens of what no condensation touches: tools, framing and system messages."""
+        return self.overhead + self.transcript.system_tokens
 
     @property
     def own(self) -> int:
         return self.transcript.tokens + self.overhead
+
+    @cached_property
+    def pictures(self) -> Pictures:
+        return self.pictures_of(self.transcript.chain)
+
+    def pictures_of(self, messages: Sequence[Message]) -> Pictures:
+        return pictures_in(messages) if self.has_media else NO_PICTURES
 
     def since(self, length: int) -> list[Message]:
         return [*[message for at, message in self.hidden if at >= length], *self.transcript.chain[length:]]
@@ -93,12 +114,15 @@ class Anchor(NamedTuple):
     counter: str
     """The name of the tokenizer that counted for us."""
     frame: str
-    fixed: Features
+    outside: int
+    pictures: Pictures
+    slope: Slope
 
 
 def from_row(value: Sequence[Any]) -> Anchor:
-    """The anchor that was written as a JSON array; raises `ValueError`, `LookupError` or `TypeError`."""
-    return Anchor._make([*value[:-1], Features(*map(float, value[-1]))])
+    """The anchor that was written as a JSON array; raises `ValueError` or `TypeError`."""
+    *known, pictures, slope = value
+    return Anchor._make([*known, Pictures(*pictures), Slope(*slope)])
 
 
 def stands_in(anchor: Anchor, digests: Sequence[bytes]) -> bool:
@@ -127,9 +151,13 @@ class Growth(NamedTuple):
     """The part of a request that came after its anchor."""
 
     anchor: Anchor
-    features: Features
+    text: int
+    """Tokens of all but pictures, by our own count."""
+    pictures: Pictures
     own: int
     """Our count of the whole grown view, in tokens."""
+    slope: Slope
+    """That of the anchor, by the counter of the request."""
 
 
 def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
@@ -139,16 +167,19 @@ def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
     changed or a condensation replaces history.
     """
     new = prompt.since(anchor.length)
-    features = of_messages(new)
+    tokens, pictures = sum([message.tokens for message in new]), prompt.pictures_of(new)
     if anchor.counter == prompt.counter:
-        tokens = sum([message.tokens for message in new])
-        if anchor.fixed == prompt.fixed:
-            return Growth(anchor, features, anchor.own + tokens)
-        outside = prompt.fixed.minus(anchor.fixed)
-        return Growth(anchor, features.plus(outside), anchor.own + tokens + round(outside.own))
+        tokens += prompt.outside - anchor.outside
+        return Growth(anchor, tokens - pictures.tokens, pictures, anchor.own + tokens, anchor.slope)
     if anchor.applied or anchor.frame != prompt.frame:
         return None
-    return Growth(anchor, features, prompt.own)
+    slope = anchor.slope.converted(anchor.own, prompt.own - tokens)
+    return Growth(anchor, tokens - pictures.tokens, pictures, prompt.own, slope)
+
+
+def whole_lesson(prompt: CountedPrompt, view: View, counted: int) -> Lesson:
+    pictures = prompt.pictures_of(view.item_messages)
+    return Lesson(view.tokens - pictures.tokens, pictures, counted, is_whole=True)
 
 
 class Calibration(NamedTuple):
@@ -160,17 +191,23 @@ class Calibration(NamedTuple):
     """The anchor, and the part of the request that came after it; None without one."""
     error: float | None = None
     """The share by which an estimate may be wrong; None if that is not known."""
-    prices: Features = EVEN
-    """The prices for requests without an anchor."""
-    with_media: CountedPrompt | None = None
-    """The request, if it has media whose price is known; None for text."""
+    slope: Slope = Slope()
+    figures: Figures = OWN
+    pictures: Pictures = NO_PICTURES
+    """Those in the view that the scale is exact for, if the request has media."""
+    at: int = 0
+    """The tokens of that view, by our own count."""
+    has_media: bool = False
 
     def expected(self, view: View, applied: str) -> int:
         """Tokens that the upstream is expected to count for a view of the request that applies this condensation."""
-        prompt = self.with_media
-        if prompt is None or view.is_verbatim or self.growth_since(applied, view.tokens) is not None:
+        if not self.has_media or self.growth_since(applied, view.tokens) is not None:
             return self.scale.upstream(view.tokens)
-        return round(prompt.fixed.plus(of_messages(view.item_messages)).at(self.prices))
+        # A line does not hold for another mixture of text and pictures.
+        pictures = pictures_in(view.item_messages)
+        text = view.tokens - pictures.tokens - (self.at - self.pictures.tokens)
+        more = self.slope.value * text + self.figures.cost(pictures) - self.figures.cost(self.pictures)
+        return max(round(self.scale.upstream(self.at) + more), 0)
 
     def growth_since(self, applied: str, own: int) -> Growth | None:
         """What came since the anchor, if a view of `own` tokens with this condensation has grown from it; else None.
@@ -182,35 +219,66 @@ class Calibration(NamedTuple):
             return None
         return self.grown if abs(self.grown.own - own) <= _ALIKE * own else None
 
+    def lesson(self, prompt: CountedPrompt, view: View, applied: str, counted: int) -> Lesson:
+        """What the upstream's count of a view shows: what it has more than its anchor, or all of it without one."""
+        since = self.growth_since(applied, view.tokens)
+        if since is not None:
+            return Lesson(since.text, since.pictures, counted - since.anchor.counted, is_whole=False)
+        whole = whole_lesson(prompt, view, counted)
+        if self.grown is not None and whole.pictures.number != self.grown.anchor.pictures.number:
+            # A condensed view shows the price of the pictures that it lacks.
+            was = self.grown.anchor
+            text = whole.text - (was.own - was.pictures.tokens)
+            return Lesson(text, whole.pictures.minus(was.pictures), counted - was.counted, is_whole=False)
+        return whole
+
+    def slope_after(self, prompt: CountedPrompt, view: View, lesson: Lesson, counted: int) -> Slope:
+        """The slope of the branch after a lesson; that of text next to pictures is not known."""
+        if not lesson.is_whole and not lesson.pictures.number:
+            return self.slope.after(lesson.text, lesson.counted)
+        if self.slope.weight or lesson.pictures.number:
+            return self.slope
+        shown, certainty = self.figures.slope_shown(view.tokens, counted)
+        return Slope(_bounded(shown), round(certainty**2 * max(view.tokens - prompt.outside, 0)))
+
 
 UNCALIBRATED = Calibration()
 
 
 def calibration_for(
-    prompt: CountedPrompt, prices: Features, anchor: Anchor | None, window: int | None, error: float | None = None
+    prompt: CountedPrompt, figures: Figures, anchor: Anchor | None, stored: Anchor | None, window: int | None
 ) -> Calibration:
-    """The calibration of a request whose transcript has the `anchor`; `window` is in tokens of the upstream."""
+    """The calibration of a request whose transcript has the `anchor`; `window` is in tokens of the upstream.
+
+    Without an anchor, the slope is that of the one `stored` with the branch, whose history has changed since.
+    """
     grown = growth(anchor, prompt) if anchor is not None else None
-    with_media = prompt if prices != EVEN and prompt.whole.media else None
     if grown is not None:
-        total = grown.anchor.counted + grown.features.at(prices)
-        return Calibration(_through(prompt, prices, grown.own, total), grown, error, prices, with_media)
-    if prices == EVEN:
-        return Calibration(error=error)
-    total = prompt.whole.at(prices)
-    if prompt.upper_bound is not None:
-        total = min(total, prompt.upper_bound + prices.hidden)
-    scale = _through(prompt, prices, prompt.own, total)
+        slope = grown.slope if grown.slope.weight else Slope(figures.slope)
+        pictures = grown.anchor.pictures.plus(grown.pictures)
+        total = grown.anchor.counted + slope.value * grown.text + figures.cost(grown.pictures)
+        scale = _through(prompt, figures, slope, grown.own, total)
+        return Calibration(scale, grown, None, slope, figures, pictures, grown.own, prompt.has_media)
+    is_known = stored is not None and stored.counter == prompt.counter and stored.slope.weight
+    slope = stored.slope if stored is not None and is_known else Slope(figures.slope)
+    if not figures.is_taught and not slope.weight:
+        return UNCALIBRATED
     # A guess may take only a part of the window; the upstream's own figure may take more.
-    most = scale.offset if window is None else window // 4
-    scale = scale if scale.offset <= most else Scale(most, scale.slope)
-    return Calibration(scale, error=error, prices=prices, with_media=with_media)
+    offset = figures.offset if window is None else min(figures.offset, window // 4)
+    pictures = prompt.pictures
+    total = offset + slope.value * (prompt.own - pictures.tokens) + figures.cost(pictures)
+    scale = _through(prompt, figures, slope, prompt.own, total)
+    return Calibration(scale, None, None, slope, figures, pictures, prompt.own, prompt.has_media)
 
 
-def _through(prompt: CountedPrompt, prices: Features, own: int, total: float) -> Scale:
-    """The line through `total` at `own` tokens and through the fixed part, if there is enough besides that."""
-    fixed = prompt.fixed
-    chain = own - fixed.own
-    slope = (total - fixed.at(prices)) / chain if chain >= _MIN_CHAIN else prices.words
-    slope = round(min(max(slope, MIN_SLOPE), MAX_SLOPE), _DIGITS)
-    return Scale(round(total - slope * own), slope)
+def _through(prompt: CountedPrompt, figures: Figures, slope: Slope, own: int, total: float) -> Scale:
+    """The line through `total` at `own` tokens: with the slope of the text, or with media, of all in the chain."""
+    chain = own - prompt.outside
+    if prompt.has_media and chain >= _MIN_CHAIN:
+        slope = Slope((total - figures.offset - slope.value * prompt.outside) / chain)
+    value = _bounded(slope.value)
+    return Scale(round(total - value * own), value)
+
+
+def _bounded(slope: float) -> float:
+    return round(min(max(slope, MIN_SLOPE), MAX_SLOPE), _DIGITS)

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from hashlib import blake2b
 from typing import NamedTuple
 
-from proxy.knowledge.prices import Features, of_messages
 from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
@@ -45,25 +44,9 @@ _DEFERRED, _REFERENCE = "defer_loading", b"tool_reference"
 _REFERRED = re.compile(rb'"tool_name"\s*:\s*"([^"\\]+)"')
 
 
-class CountedTranscript(NamedTuple):
-    """A transcript, and the features of its chain from which calibration predicts the upstream's count."""
-
-    transcript: Transcript
-    features: Features
-
-    @classmethod
-    def of(cls, messages: Iterable[Message]) -> CountedTranscript:
-        transcript = Transcript.of(messages)
-        return cls(transcript, of_messages(transcript.chain))
-
-    def followed(self, messages: Iterable[Message]) -> CountedTranscript:
-        longer = self.transcript.extended_by(messages)
-        return CountedTranscript(longer, self.features.plus(of_messages(longer.chain[len(self.transcript.chain) :])))
-
-
 class CachedPrefix(NamedTuple):
     elements: Sequence[Element]
-    counted: CountedTranscript
+    transcript: Transcript
     size: int
 
 
@@ -87,8 +70,6 @@ class Measured(NamedTuple):
     counted_by: str = ""
     outside_digest: str = ""
     """A digest, in hex, of the members besides `messages` that were counted; "" if there are none."""
-    features: Features | None = None
-    """The features of the transcript's chain, for calibration; None if they were not computed."""
     unpriced_outside: bool = False
     """Whether something besides the messages has no published price."""
 
@@ -130,11 +111,11 @@ class Prefixes:
         messages = [element.messages[counted_by] for element in elements[start:end]]
         size = sum(element.cost for element in elements[start:end])
         if found is None:
-            counted = CountedTranscript.of(messages)
+            transcript = Transcript.of(messages)
         else:
-            counted, size = found.counted.followed(messages), found.size + size
+            transcript, size = found.transcript.extended_by(messages), found.size + size
             self._kept.forget((found.elements[-1], counted_by))
-        self._kept.put((elements[end - 1], counted_by), CachedPrefix(elements[:end], counted, size), size)
+        self._kept.put((elements[end - 1], counted_by), CachedPrefix(elements[:end], transcript, size), size)
 
 
 class _Split(NamedTuple):
@@ -165,10 +146,10 @@ class Measurer:
         split = self._split(body, name)
         new = [element for element in (*split.systems, *split.later) if name not in element.messages]
         read = dict(zip(map(id, new), await self._read_messages(new, counter), strict=True))
-        transcript, features = self._build(body, split, name, read)
+        transcript = self._build(body, split, name, read)
         digest = body.envelope.outside_digest
         overhead, unpriced = await self._overhead(digest, body, transcript, counter)
-        return Measured(transcript, overhead, counter.exact, 0, name, digest.hex(), features, unpriced)
+        return Measured(transcript, overhead, counter.exact, 0, name, digest.hex(), unpriced)
 
     def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
@@ -180,9 +161,9 @@ class Measurer:
                 message = self._reader.read(element.data, element.value, tokens, element.endpoint.dialect)
                 element.set_message(LENGTH_ESTIMATE, message)
                 read[id(element)] = message
-        transcript, features = self._build(body, split, LENGTH_ESTIMATE, read)
+        transcript = self._build(body, split, LENGTH_ESTIMATE, read)
         overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
-        return Measured(transcript, overhead, False, 0, LENGTH_ESTIMATE, body.envelope.outside_digest.hex(), features)
+        return Measured(transcript, overhead, False, 0, LENGTH_ESTIMATE, body.envelope.outside_digest.hex())
 
     def _split(self, body: Body, counted_by: str) -> _Split:
         head = end_of_systems(body.elements)
@@ -191,7 +172,7 @@ class Measurer:
         later = others[len(prefix.elements) :] if prefix else others
         return _Split(body.elements[:head], others, prefix, later)
 
-    def _build(self, body: Body, split: _Split, counted_by: str, new: Mapping[int, Message]) -> CountedTranscript:
+    def _build(self, body: Body, split: _Split, counted_by: str, new: Mapping[int, Message]) -> Transcript:
         """The transcript of a body; `new` are the messages just read, by the id of their element. Caches all of it."""
         elements = (*split.systems, *split.later)
         messages = [new.get(id(element)) or element.messages[counted_by] for element in elements]
@@ -199,10 +180,9 @@ class Measurer:
         if len(split.others) > MIN_MESSAGES:
             self.prefixes.store(split.others, counted_by, split.prefix)
         if split.prefix is None:
-            return CountedTranscript.of(messages)
+            return Transcript.of(messages)
         head = len(split.systems)
-        transcript, features = split.prefix.counted.followed(messages[head:])
-        return CountedTranscript(transcript.with_leading_systems(messages[:head]), features)
+        return split.prefix.transcript.extended_by(messages[head:]).with_leading_systems(messages[:head])
 
     async def _read_messages(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
         """Reads the messages of elements, and counts those whose bytes were not counted before."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
@@ -26,7 +26,7 @@ _CARDS = ("memories", "memory_cards", "cards")
 _SPEAKERS = (Role.USER, Role.ASSISTANT, Role.TOOL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MemoryCard:
     content: str
     """A sentence of at most `LONGEST` characters."""
@@ -45,20 +45,15 @@ class MemoryCard:
     places: tuple[int, ...] = ()
     """The chain indices of the messages that it was made from; empty if none were found."""
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Cards with the same content, type and condensation have the same id."""
-        return _card_id(self.type, self.condensation, self.content)
+        identity = f"{self.type}\n{self.condensation}\n{normalized(self.content)}"
+        return sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     @property
     def holds(self) -> bool:
         return not self.superseded_by
-
-
-@lru_cache(maxsize=4_096)
-def _card_id(card_type: str, condensation: str, content: str) -> str:
-    identity = f"{card_type}\n{condensation}\n{normalized(content)}"
-    return sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def read_cards(value: object) -> tuple[MemoryCard, ...]:

@@ -16,14 +16,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from functools import lru_cache
 from hashlib import blake2b
 from itertools import accumulate
 
 DIGEST_BYTES = 16
 ROOT = b"\x00" * DIGEST_BYTES
-LINKS_REMEMBERED = 8_192
-"""Entries of the cache of links: about 2 MB."""
 
 _UNNAMED = "chat"  # its digests were stored before there were other dialects
 
@@ -43,12 +40,8 @@ def chain(digests: Iterable[bytes], root: bytes = ROOT) -> list[bytes]:
     return list(accumulate(digests, link, initial=root))[1:]
 
 
-@lru_cache(maxsize=LINKS_REMEMBERED)
 def link(previous: bytes, digest: bytes) -> bytes:
-    """The chain digest after `previous` and one more message with `digest`.
-
-    Cached, because each request of a conversation needs all of its links again.
-    """
+    """The chain digest after `previous` and one more message with `digest`."""
     return blake2b(previous + digest, digest_size=DIGEST_BYTES).digest()
 
 

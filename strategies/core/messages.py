@@ -107,8 +107,8 @@ class Dialect(ABC):
         """All text of a value; a part that is not text appears as its type in brackets."""
 
     @abstractmethod
-    def media(self, value: Value) -> int:
-        """How many parts of a value are not text: pictures, sounds and files."""
+    def pictures(self, value: Value) -> int:
+        """How many parts of a value are pictures."""
 
     @abstractmethod
     def digest_fields(self, value: Value) -> Iterable[str]:
@@ -187,6 +187,24 @@ class TokenCounter(Protocol):
         """Tokens of a value with its framing."""
 
 
+class Pictures(NamedTuple):
+    """The pictures in one message or several."""
+
+    number: int = 0
+    tokens: int = 0
+    """By our own count; about, because a message is counted as a whole."""
+
+    def plus(self, other: Pictures) -> Pictures:
+        return Pictures(self.number + other.number, self.tokens + other.tokens)
+
+    def minus(self, other: Pictures) -> Pictures:
+        return Pictures(self.number - other.number, self.tokens - other.tokens)
+
+
+NO_PICTURES = Pictures()
+_FRAME, _BYTES_PER_TOKEN = 4, 4
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """One message: the bytes that it came in, and what was read from them."""
@@ -209,6 +227,7 @@ class Message:
     """Whether it has loaded tools, or is a user message in which only the client says something (`client_context`)."""
     unpriced: bool = False
     """Whether it has a part whose tokens nobody can know, such as a file that only the server has; it counts 0."""
+    pictures: Pictures = NO_PICTURES
     parsed: Value | None = field(default=None, compare=False, repr=False)
     """The parsed JSON, or None: messages cached for later requests go without it (`lean`), and `body` parses again."""
 
@@ -254,7 +273,8 @@ class Message:
     def lean(self) -> Message:
         """The same message without its parsed JSON. Every new message is made twice, so `replace` would be too slow."""
         known = self.data, self.dialect, self.role, self.written_role, self.digest, self.tokens
-        return Message(*known, self.calls, self.answers, self.is_result, self.is_signed, self.stays, self.unpriced)
+        read = self.calls, self.answers, self.is_result, self.is_signed, self.stays
+        return Message(*known, *read, self.unpriced, self.pictures)
 
 
 class Reader:
@@ -282,7 +302,9 @@ class Reader:
             role, stays = (Role.TOOL, False) if self._tool_output.search(text) else (role, is_context(text))
         known = digest or message_digest(value, dialect)
         read = calls, answers, is_result, is_signed, stays
-        return Message(data, dialect, role, written_role, known, tokens, *read, unpriced, value)
+        number = dialect.pictures(value)
+        pictures = Pictures(number, max(tokens - _tokens_of(dialect.text(value)), 0)) if number else NO_PICTURES
+        return Message(data, dialect, role, written_role, known, tokens, *read, unpriced, pictures, value)
 
     def role(self, value: Value, dialect: Dialect) -> Role:
         """The part that a message plays, whatever comes before it."""
@@ -291,6 +313,11 @@ class Reader:
 
     def _is_tool_output(self, value: Value, dialect: Dialect) -> bool:
         return self._tool_output.search(dialect.text(value)) is not None
+
+
+def _tokens_of(text: str) -> int:
+    """About the tokens of a text, its framing included."""
+    return _FRAME + len(text.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN
 
 
 def message_digest(value: Value, dialect: Dialect) -> bytes:

@@ -59,8 +59,8 @@ class Chat(Dialect):
     def text(self, value: Value) -> str:
         return content_text(value.get("content"))
 
-    def media(self, value: Value) -> int:
-        return sum(not isinstance(part.get("text"), str) for part in objects_in(value.get("content")))
+    def pictures(self, value: Value) -> int:
+        return sum(part.get("type") == "image_url" for part in objects_in(value.get("content")))
 
     def digest_fields(self, value: Value) -> Iterable[str]:
         role = value.get("role")

@@ -53,8 +53,8 @@ class Messages(Dialect):
         said = [word(block.get("text")) for block in _blocks(value) if _is(block, "text")]
         return "\n".join(text for text in said if not is_context(text))
 
-    def media(self, value: Value) -> int:
-        return _media(_blocks(value))
+    def pictures(self, value: Value) -> int:
+        return _pictures(_blocks(value))
 
     def digest_fields(self, value: Value) -> Iterable[str]:
         yield word(value.get("role"))
@@ -161,10 +161,9 @@ def _texts(parts: Iterable[Value]) -> Iterator[str]:
                 yield f"[{kind or 'part'}]"
 
 
-def _media(parts: Iterable[Value]) -> int:
+def _pictures(parts: Iterable[Value]) -> int:
     return sum(
-        _media(_parts(part.get("content"))) if _is(part, "tool_result") else part.get("type") in ("image", "document")
-        for part in parts
+        _pictures(_parts(part.get("content"))) if _is(part, "tool_result") else _is(part, "image") for part in parts
     )
 
 

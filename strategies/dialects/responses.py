@@ -39,7 +39,7 @@ _ANSWERS = frozenset(_OUTPUTS.values())
 _TEXTUAL = ("function_call_output", "custom_tool_call_output", "local_shell_call_output", "apply_patch_call_output")
 _GIVEN = ("arguments", "input", "action", "operation", "code")
 _ROLES = {"system": Role.SYSTEM, "developer": Role.SYSTEM, "assistant": Role.ASSISTANT}
-_MEDIA = ("input_image", "input_file", "input_audio")
+_PICTURES = ("input_image", "computer_screenshot")
 _UNSEEN = ("id", "status", "annotations", "logprobs", "phase")
 
 
@@ -70,8 +70,9 @@ class Responses(Dialect):
             return "\n".join(_texts(value.get(_member(value))))
         return "" if kind == REASONING or kind in _OUTPUTS else f"[{kind}]"
 
-    def media(self, value: Value) -> int:
-        return sum(word(part.get("type")) in _MEDIA for part in objects_in(value.get(_member(value))))
+    def pictures(self, value: Value) -> int:
+        given = value.get(_member(value))
+        return sum(part.get("type") in _PICTURES for part in objects_in([given] if isinstance(given, dict) else given))
 
     def digest_fields(self, value: Value) -> Iterable[str]:
         kind = _kind(value)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -56,28 +56,31 @@ def merge_cards(old: Sequence[MemoryCard], new: Iterable[MemoryCard]) -> list[Me
 
     A new card that repeats a superseded one counts as new.
     """
-    cards, board = list(old), _Board()
+    cards, board, read = list(old), _Board(), cache(_read)
     for at, card in enumerate(cards):
-        board.put(at, card)
+        board.put(at, card, read(card.content))
     for card in new:
-        reading = _read(card.content)
+        reading = read(card.content)
         near = board.near(reading)
-        if any(_says_the_same(_read(cards[at].content), reading) and _may_replace(cards[at], card) for at in near):
+        if any(_says_the_same(read(cards[at].content), reading) and _may_replace(cards[at], card) for at in near):
             continue
         for at in near | board.about(reading):
             earlier = cards[at]
             can_replace = earlier.type == card.type and _may_replace(card, earlier)
-            if can_replace and _contradict(_read(earlier.content), reading):
-                board.remove(at, earlier)
+            if can_replace and _contradict(read(earlier.content), reading):
+                board.remove(at, read(earlier.content))
                 cards[at] = replace(earlier, superseded_by=card.id)
-        board.put(len(cards), card)
+        board.put(len(cards), card, reading)
         cards.append(card)
     return cards
 
 
 @lru_cache(maxsize=32)
 def settled_cards(cards: tuple[MemoryCard, ...]) -> tuple[MemoryCard, ...]:
-    """`cards`, given in the order in which they came, after merging. Cached until another card comes."""
+    """`cards`, given in the order in which they came, after merging. Cached until another card comes.
+
+    A session's cards have its random ids and times, so no other session has the same.
+    """
     return tuple(merge_cards((), cards))
 
 
@@ -89,13 +92,13 @@ class _Board:
         self._grams: dict[tuple[str, frozenset[str]], set[int]] = {}
         self._subjects: dict[frozenset[str], set[int]] = {}
 
-    def put(self, at: int, card: MemoryCard) -> None:
+    def put(self, at: int, card: MemoryCard, reading: _Reading) -> None:
         if card.holds:
-            for indices in self._of(_read(card.content)):
+            for indices in self._of(reading):
                 indices.add(at)
 
-    def remove(self, at: int, card: MemoryCard) -> None:
-        for indices in self._of(_read(card.content)):
+    def remove(self, at: int, reading: _Reading) -> None:
+        for indices in self._of(reading):
             indices.discard(at)
 
     def near(self, reading: _Reading) -> set[int]:
@@ -132,7 +135,6 @@ _BROAD = frozenset(
 )
 
 
-@lru_cache(maxsize=1_024)  # a reading takes 20 to 30 KB
 def _read(text: str) -> _Reading:
     copula = _COPULA.search(text)
     subject, value = (text[: copula.start()], text[copula.end() :]) if copula else ("", text)

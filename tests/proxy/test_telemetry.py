@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.knowledge.calibrator import Progress
-from proxy.knowledge.prices import EVEN
+from proxy.knowledge.figures import Figures
 from proxy.telemetry import MAX_MODELS, OTHER, Telemetry
 
 
 def test_models_that_come_when_there_are_many_share_a_label() -> None:
     telemetry = Telemetry()
     for number in range(MAX_MODELS + 50):
-        telemetry.record_calibration(f"m{number}", Progress(0.1, 0.01, EVEN))
-    telemetry.record_calibration("m0", Progress(0.2, 0.01, EVEN))
+        telemetry.record_calibration(f"m{number}", Figures(first_error=0.1))
+    telemetry.record_calibration("m0", Figures(first_error=0.2))
     lines = [line for line in telemetry.exposition().decode().splitlines() if "calibration_error{" in line]
     assert len(lines) == 2 * (MAX_MODELS + 1)
     assert sum(f'model="{OTHER}"' in line for line in lines) == 2
@@ -23,7 +22,7 @@ def test_models_that_come_when_there_are_many_share_a_label() -> None:
 @pytest.mark.parametrize("name", ["m" * 65, "my model", 'm"} 1\nforged{a="b', "modèle"])
 def test_a_name_that_is_long_or_not_plain_is_no_label(name: str) -> None:
     telemetry = Telemetry()
-    telemetry.record_calibration(name, Progress(0.1, 0.01, EVEN))
+    telemetry.record_calibration(name, Figures(first_error=0.1))
     lines = [line for line in telemetry.exposition().decode().splitlines() if "calibration_error{" in line]
     assert len(lines) == 2
     assert all(f'model="{OTHER}"' in line for line in lines)

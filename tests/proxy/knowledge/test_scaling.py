@@ -15,13 +15,14 @@ from proxy.knowledge.anchor import (
     UNCALIBRATED,
     Anchor,
     CountedPrompt,
+    Slope,
     calibration_for,
     from_row,
     growth,
     longest_anchor,
     stands_in,
 )
-from proxy.knowledge.prices import EVEN, Features
+from proxy.knowledge.figures import OWN, Figures, Votes
 from proxy.knowledge.profiles import LessonScope
 from proxy.runtime.lru import Lru
 from strategies.core.messages import Reader, Role, dump, literal
@@ -32,7 +33,7 @@ from strategies.dialects.chat import CHAT
 from tests.support.transcripts import WORDS
 
 SCOPE = LessonScope("m", "t")
-LINE = EVEN._replace(requests=700, words=1.5)
+LINE = OWN._replace(offset=700, slope=1.5, line=Votes(9))
 
 
 def transcript(*texts: str, system: str = "Be brief.") -> Transcript:
@@ -42,15 +43,22 @@ def transcript(*texts: str, system: str = "Be brief.") -> Transcript:
     return Transcript.of([Reader().read(dump(body), body, len(str(body["content"])), CHAT) for body in bodies])
 
 
+UNKNOWN = Slope()
+
+
 def asked(of: Transcript, *, counter: str = "c", frame: str = "f", overhead: int = 3) -> CountedPrompt:
     return CountedPrompt(of, overhead, counter, frame)
 
 
-def anchored(request: CountedPrompt, counted: int, applied: str = "") -> Anchor:
-    digests = request.transcript.digests
-    return Anchor(
-        digests[-1].hex(), len(digests), applied, counted, request.own, request.counter, request.frame, request.fixed
-    )
+def anchored(request: CountedPrompt, counted: int, applied: str = "", slope: Slope = UNKNOWN) -> Anchor:
+    digests, made_by = request.transcript.digests, (request.counter, request.frame, request.outside)
+    return Anchor(digests[-1].hex(), len(digests), applied, counted, request.own, *made_by, request.pictures, slope)
+
+
+def expected(
+    request: CountedPrompt, figures: Figures, known: Anchor | None = None, stored: Anchor | None = None
+) -> int:
+    return calibration_for(request, figures, known, stored, 50_000).scale.upstream(request.own)
 
 
 TALK = ("a" * 400, "b" * 300, "c" * 200)
@@ -59,33 +67,44 @@ NEXT = asked(transcript(*TALK, "d" * 500, "e" * 100))
 
 
 def test_what_the_upstream_has_counted_is_used_and_only_what_is_new_is_estimated() -> None:
-    scale = calibration_for(NEXT, LINE, anchored(FIRST, 2_000), 50_000).scale
-    assert abs(scale.upstream(NEXT.own) - (2_000 + 1.5 * 600)) <= 1
+    assert abs(expected(NEXT, LINE, anchored(FIRST, 2_000)) - (2_000 + 1.5 * 600)) <= 1
+
+
+def test_a_conversation_has_a_slope_of_its_own() -> None:
+    known = anchored(FIRST, 2_000, slope=Slope(2.5, 400))
+    assert abs(expected(NEXT, LINE, known) - (2_000 + 2.5 * 600)) <= 1
+    elsewhere = asked(transcript("another", *TALK))
+    assert abs(expected(elsewhere, LINE, None, stored=known) - (700 + 2.5 * elsewhere.own)) <= 1
+
+
+def test_a_slope_follows_what_a_conversation_grows_by() -> None:
+    slope = Slope(1.0, 100).after(300, 780)
+    assert slope == Slope(2.2, 400)
+    assert slope.after(0, 50) == slope
+    assert slope.converted(100, 50).value == 4.0  # the other counter makes half as many tokens
 
 
 def test_system_messages_and_tools_may_change_behind_an_anchor() -> None:
     later = asked(transcript(*TALK, "d" * 500, system="It is a quarter past ten."), overhead=43)
-    scale = calibration_for(later, EVEN, anchored(FIRST, 2_000), 50_000).scale
     longer = len("It is a quarter past ten.") - len("Be brief.")
-    assert abs(scale.upstream(later.own) - (2_000 + 500 + longer + 40)) <= 1
+    assert abs(expected(later, OWN, anchored(FIRST, 2_000)) - (2_000 + 500 + longer + 40)) <= 1
 
 
 def test_an_anchor_holds_though_another_counter_counts_now() -> None:
     now = asked(transcript(*TALK, "d" * 500), counter="another")
     grown = growth(anchored(FIRST, 2_000), now)
     assert grown is not None
-    assert grown.features.own == 500
+    assert grown.text == 500
 
 
 def test_an_anchor_is_left_where_another_counter_counted_what_has_changed_since() -> None:
     now = asked(transcript(*TALK, "d" * 500), counter="another", frame="other tools")
     assert growth(anchored(FIRST, 2_000), now) is None
     assert growth(anchored(FIRST, 2_000, "c1"), replace(now, frame="f")) is None
-    assert calibration_for(now, EVEN, anchored(FIRST, 2_000), 50_000) is not None
 
 
 def test_a_view_has_grown_from_an_anchor_if_it_holds_its_view_and_what_came_since() -> None:
-    known = calibration_for(NEXT, LINE, anchored(FIRST, 2_000, "c1"), 50_000)
+    known = calibration_for(NEXT, LINE, anchored(FIRST, 2_000, "c1"), None, 50_000)
     assert known.growth_since("c1", NEXT.own) is not None
     assert known.growth_since("", NEXT.own) is None
     assert known.growth_since("c1", NEXT.own - 300) is None  # another session's record, or messages that were left out
@@ -100,38 +119,31 @@ def test_a_condensed_view_with_fewer_pictures_is_estimated_by_what_it_is_made_of
     bodies = [picture(number) for number in range(10)]
     whole = Transcript.of([Reader().read(dump(body), body, 1_100, CHAT) for body in bodies])
     text = literal({"role": "user", "content": "w " * 200}, WORDS, Role.USER)
-    request = asked(whole, overhead=0)
-    cheap = EVEN._replace(media=250, media_tokens=0)
-    known = calibration_for(request, cheap, None, None)
+    request = replace(asked(whole, overhead=0), has_media=True)
+    known = calibration_for(request, OWN._replace(picture=250), None, None, None)
     view = fold(whole, [Overlay(whole.digests[7], 8, 8, (Literal(text.raw, PieceKind.REPLACEMENT),))], 0, WORDS)
     assert abs(known.expected(fold(whole, (), 0, WORDS), "") - 10 * 256) <= 50
     assert abs(known.expected(view, "c1") - (2 * 256 + text.tokens)) <= 20
 
 
 def test_nothing_learned_leaves_our_own_count() -> None:
-    assert calibration_for(NEXT, EVEN, None, 50_000) == UNCALIBRATED
+    assert calibration_for(NEXT, OWN, None, None, 50_000) == UNCALIBRATED
 
 
 def test_an_upstream_that_counts_as_we_do_leaves_every_number_as_it_was() -> None:
-    scale = calibration_for(NEXT, EVEN, anchored(FIRST, FIRST.own), 50_000).scale
+    scale = calibration_for(NEXT, OWN, anchored(FIRST, FIRST.own), None, 50_000).scale
     assert (scale.offset, scale.slope) == (0, 1.0)
 
 
 def test_a_guess_takes_away_no_more_than_a_quarter_of_a_window() -> None:
-    assert calibration_for(NEXT, EVEN._replace(requests=30_000), None, 4_000).scale.offset <= 1_000
-
-
-def test_an_estimate_by_length_is_no_more_than_the_bytes_and_what_is_hidden() -> None:
-    short = replace(NEXT, upper_bound=1_600)
-    line = EVEN._replace(requests=700, words=4.0)
-    assert calibration_for(short, line, None, None).scale.upstream(short.own) <= 1_600 + 700 + 1
+    assert calibration_for(NEXT, LINE._replace(offset=30_000), None, None, 4_000).scale.offset <= 1_000
 
 
 @given(st.integers(1, 400_000), st.integers(1, 2_000), st.integers(0, 2_000))
 def test_a_scale_is_steady_and_goes_through_what_is_known(counted: int, first: int, then: int) -> None:
     before = asked(transcript("a" * first))
     after = asked(transcript("a" * first, "b" * then))
-    scale = calibration_for(after, EVEN, anchored(before, counted), None).scale
+    scale = calibration_for(after, OWN, anchored(before, counted), None, None).scale
     assert MIN_SLOPE <= scale.slope <= MAX_SLOPE
     assert abs(scale.upstream(after.own) - (counted + then)) <= 1
     assert scale.upstream(after.own - 1) <= scale.upstream(after.own)
@@ -161,4 +173,4 @@ def test_an_anchor_comes_back_from_the_store_as_it_was() -> None:
     anchor = anchored(FIRST, 2_000, "c1")
     row = json.loads(json.dumps(anchor))
     assert from_row(row) == anchor
-    assert isinstance(from_row(row).fixed, Features)
+    assert isinstance(from_row(row).slope, Slope)

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.chat.counter import ChatCounter
-from proxy.knowledge.prices import of_messages
 from proxy.request.measure import (
     LENGTH_ESTIMATE,
     MAX_NEW_MESSAGES,
@@ -85,7 +84,6 @@ def known(transcript: Transcript) -> list[object]:
 
 def assert_same(one: Measured, other: Measured) -> None:
     assert known(one.transcript) == known(other.transcript)
-    assert one.features == pytest.approx(of_messages(one.transcript.chain))
     assert (one.overhead, one.outside_digest) == (other.overhead, other.outside_digest)
 
 

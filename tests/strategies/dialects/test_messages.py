@@ -64,10 +64,10 @@ def test_the_text_has_results_but_neither_calls_nor_thoughts() -> None:
     assert dialect.text(assistant(*web_search("q"))) == "[server_tool_use]\n[web_search_tool_result]"
 
 
-def test_pictures_and_documents_are_media() -> None:
+def test_pictures_are_counted_in_results_too() -> None:
     page = {"type": "document", "source": {"type": "file", "file_id": "f"}}
-    assert dialect.media(user({**RESULT, "content": [text("one"), PICTURE]}, PICTURE, page, text("Stop!"))) == 3
-    assert dialect.media(assistant(THOUGHT, CALL, *web_search("q"))) == 0
+    assert dialect.pictures(user({**RESULT, "content": [text("one"), PICTURE]}, PICTURE, page, text("Stop!"))) == 2
+    assert dialect.pictures(assistant(THOUGHT, CALL, *web_search("q"))) == 0
 
 
 SAME: list[tuple[Body, Body]] = [

@@ -80,10 +80,12 @@ def test_the_text_has_outputs_but_neither_calls_nor_reasoning() -> None:
     assert dialect.text(web_search_call("q")) == "[web_search_call]"
 
 
-def test_pictures_and_files_are_media() -> None:
-    assert dialect.media(PICTURED) == 1
-    assert dialect.media({"role": "user", "content": [{"type": "input_file"}, {"type": "input_image"}]}) == 2
-    assert dialect.media(CALL) == dialect.media(USER) == dialect.media(THOUGHT) == 0
+def test_pictures_are_counted_wherever_they_stand() -> None:
+    assert dialect.pictures(PICTURED) == 1
+    assert dialect.pictures({"role": "user", "content": [{"type": "input_file"}, {"type": "input_image"}]}) == 1
+    screen = {"type": "computer_screenshot", "image_url": "data:image/png;base64,"}
+    assert dialect.pictures({"type": "computer_call_output", "call_id": "c", "output": screen}) == 1
+    assert dialect.pictures(CALL) == dialect.pictures(USER) == dialect.pictures(THOUGHT) == 0
 
 
 SAME: list[tuple[Body, Body]] = [

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import tracemalloc
-from random import Random
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strategies.core.cards import LONGEST, MemoryCard
+from strategies.core.cards import MemoryCard
 from strategies.core.messages import Role
-from strategies.memory.merging import _read, merge_cards, settled_cards
-from tests.support.transcripts import english
+from strategies.memory.merging import merge_cards, settled_cards
 
 CARDS = st.lists(
     st.builds(
@@ -132,19 +128,3 @@ def test_of_many_cards_each_is_compared_with_those_that_it_may_be_like() -> None
     cards = [MemoryCard(f"{name} was told of in message {at}.", condensation=f"c{at}") for at, name in enumerate(names)]
     again = [MemoryCard(card.content.upper(), condensation="again") for card in cards]
     assert merge_cards((), [*cards, *again]) == cards
-
-
-def test_the_readings_that_are_kept_take_less_than_64_megabytes() -> None:
-    random, number = Random(1), 64
-    texts = [english(random, LONGEST)[:LONGEST] for _ in range(number)]
-    _read.cache_clear()
-    tracemalloc.start()
-    try:
-        for text in texts:
-            _read(text)
-        taken = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    most = _read.cache_info().maxsize
-    assert most is not None
-    assert most * taken / number < 64 * 1024 * 1024

@@ -1,0 +1,83 @@
+"""Nothing of what one tenant has sent makes the same quicker for another: what is cached for all has no content."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strategies.core.cards import MemoryCard
+from strategies.core.digest import ROOT, chain
+from strategies.core.ledger import rank_facts
+from strategies.core.messages import Role
+from strategies.memory.merging import merge_cards
+from strategies.memory.ranking import Entry, Index
+
+ROOT_OF_CODE = Path(__file__).parent.parent
+FOR_ALL = {
+    "proxy/log.py": {"_second"},
+    "proxy/request/wire.py": {"_opening"},  # by the name of a protocol's list
+    "proxy/searching/rounds.py": {"definition", "_tokens"},  # of our own tool, by the tenant's counter
+    "proxy/tokens/images.py": {"family_of"},  # by model
+    "proxy/tokens/ranks.py": {"load"},
+    "proxy/tokens/windows.py": {"bundled_table"},
+    "proxy/upstream/__init__.py": {"_trusting", "_checked"},  # by path
+    "strategies/__init__.py": {"_parse"},  # by names of strategies
+    "strategies/keywords/__init__.py": {"keywords"},
+    "strategies/memory/merging.py": {"settled_cards"},  # by cards, which have random ids and times of their session
+    "strategies/prompts/__init__.py": {"prompt", "prompt_digest"},
+}
+TEXT = "We told Maria that build/out-7.tar of release v2.31.9 must never be deployed to staging-eu-4 on Fridays."
+
+
+def cached_for_all(path: Path) -> set[str]:
+    """The functions of a module whose results are kept for the whole process."""
+    return {
+        node.name
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef)
+        and any("cache" in ast.unparse(decorator) for decorator in node.decorator_list)
+    }
+
+
+def test_what_is_kept_for_the_whole_process_has_no_content_of_requests() -> None:
+    modules = [path for folder in ("proxy", "strategies") for path in (ROOT_OF_CODE / folder).rglob("*.py")]
+    found = {str(path.relative_to(ROOT_OF_CODE)): cached_for_all(path) for path in modules}
+    assert {name: functions for name, functions in found.items() if functions} == FOR_ALL
+
+
+def steps(work: Callable[[], Any]) -> int:
+    """The calls that some work makes."""
+    number = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal number
+        number += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return number
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: merge_cards((), [MemoryCard(TEXT), MemoryCard("The port is 8080"), MemoryCard("The port is 9090")]),
+        lambda: rank_facts((), [TEXT, TEXT]),
+        lambda: Index([Entry("k", Role.USER, TEXT, 0)]).search("deployed builds"),
+        lambda: chain([bytes([number]) * 16 for number in range(9)], ROOT),
+        lambda: MemoryCard(TEXT).id,
+    ],
+    ids=["cards", "facts", "index", "chain", "id of a card"],
+)
+def test_the_same_text_is_as_much_work_again(work: Callable[[], Any]) -> None:
+    work()  # compiles patterns
+    assert steps(work) == steps(work) > 0
