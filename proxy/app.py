@@ -1,7 +1,8 @@
 """The ASGI application: routes, error handlers and lifespan.
 
-`create_app` builds all of it, and nothing that a request brings is kept outside of its app, so several apps can run in
-one process. Requests that are condensed do not pass through the framework's layers: `Serving` calls their route directly, and handles errors as the layers do.
+`create_app` builds all of it, and nothing that a request brings is kept outside of its app: several can run in one
+process. Requests that are condensed do not pass through the framework's layers: `Serving` calls their route directly,
+and handles errors as the layers do.
 """
 
 from __future__ import annotations

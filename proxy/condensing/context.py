@@ -203,7 +203,7 @@ class RequestContext(NamedTuple):
             return self
         context = self._replace(offer=offer)
         if offer.is_made:
-            prompt = replace(self.prompt, overhead=context.framing, has_tools=True, frame=f"{self.prompt.frame}+")
+            prompt = replace(self.prompt, overhead=context.framing, frame=f"{self.prompt.frame}+")
             return context._replace(prompt=prompt)
         return context.with_transcripts(lambda transcript: transcript.having(patches=blocks_in(transcript.patches)))
 
