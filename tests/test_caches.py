@@ -22,10 +22,10 @@ FOR_ALL = {
     "proxy/log.py": {"_second"},
     "proxy/request/wire.py": {"_opening"},  # by the name of a protocol's list
     "proxy/searching/rounds.py": {"definition", "_tokens"},  # of our own tool, by the tenant's counter
-    "proxy/tokens/images.py": {"family_of"},  # by model
+    "proxy/tokens/images.py": {"media_prices"},  # by model
     "proxy/tokens/ranks.py": {"load"},
     "proxy/tokens/windows.py": {"bundled_table"},
-    "proxy/upstream/__init__.py": {"_trusting", "_checked"},  # by path
+    "proxy/upstream/__init__.py": {"_trusting"},
     "strategies/__init__.py": {"_parse"},  # by names of strategies
     "strategies/keywords/__init__.py": {"keywords"},
     "strategies/memory/merging.py": {"settled_cards"},  # by cards, which have random ids and times of their session
