@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 from proxy.endpoints.hidden_calls import NO_ANSWER
-from tests.clients.cases import TOOL, ZURICH
+from tests.clients.cases import KEY, MODEL, TOOL, ZURICH
 from tests.http.strict import problems
-from tests.support import replies
+from tests.http.test_memory_injection import FORCE, diary
+from tests.support import replies, wire
 from tests.support.proxy import Proxy
 from tests.support.recording import CHAT
 from tests.support.replies import Reply, ToolCall
@@ -20,9 +21,12 @@ from tests.support.upstream import ScriptedUpstream
 
 HEADERS = {
     "X-Condenser-Session": "searching",
-    "X-Condenser-Strategy": "mask+half-window",
+    "X-Condenser-Strategy": "recent",
     "X-Condenser-Memory": "tool",
+    "X-Condenser-Window": "8192",
 }
+HISTORY = diary(12)[:-1]
+"""What was said before; its beginning is condensed away."""
 QUESTION: dict[str, Any] = {"role": "user", "content": "Where does the greenhouse key hang?"}
 TOOLS: list[Any] = [TOOL]
 FOUND = "Behind the blue barrel."
@@ -56,8 +60,13 @@ def _split() -> Reply:
     return replies.stream(*said(None), *deltas, CALLED, replies.usage_chunk(100, 10))
 
 
-def script(upstream: ScriptedUpstream, position: str, streamed: bool) -> None:
-    """Has the upstream play the whole conversation."""
+def script(proxy: Proxy, upstream: ScriptedUpstream, position: str, streamed: bool) -> None:
+    """Has the history condensed, and the upstream play the whole conversation after it."""
+    headers = [*HEADERS.items(), ("Authorization", f"Bearer {KEY}"), FORCE]
+    body = {"model": MODEL, "messages": diary(12), "tools": TOOLS}
+    assert wire.post_json(proxy.url, CHAT, body, headers).status == 200
+    proxy.journal.clear()
+    upstream.journal.clear()
     later = [answered(f"Nothing of that, {turn}", streamed=streamed) for turn in TURNS]
     upstream.reply(*first_turn(position, streamed), *later)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.clients.searching import HEADERS, POSITIONS, QUESTION, TOOLS, TURNS, check, script
+from tests.clients.searching import HEADERS, HISTORY, POSITIONS, QUESTION, TOOLS, TURNS, check, script
 from tests.clients.test_openai_node import HERE, INSTALLED, NODE
 from tests.support.proxy import Proxy
 from tests.support.signals import BOUND
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 def converse(proxy: Proxy, streamed: bool) -> list[str | None]:
     """What the client prints: the text of each reply."""
     assert NODE is not None
-    conversation: dict[str, Any] = {"headers": HEADERS, "question": QUESTION, "tools": TOOLS, "turns": TURNS}
+    conversation: dict[str, Any] = {"headers": HEADERS, "history": [*HISTORY, QUESTION], "tools": TOOLS, "turns": TURNS}
     command = [NODE, "search_memory.mjs", proxy.base_url, json.dumps({**conversation, "streamed": streamed})]
     environment = {"PATH": os.environ["PATH"]}
     done = subprocess.run(
@@ -38,5 +38,5 @@ def converse(proxy: Proxy, streamed: bool) -> list[str | None]:
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("position", POSITIONS)
 def test_it_sees_nothing_of_a_search(proxy: Proxy, upstream: ScriptedUpstream, position: str, streamed: bool) -> None:
-    script(upstream, position, streamed=streamed)
+    script(proxy, upstream, position, streamed=streamed)
     check(proxy, upstream, converse(proxy, streamed), position)

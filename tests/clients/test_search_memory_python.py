@@ -10,7 +10,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from tests.clients.cases import KEY, MODEL, tool_result, user
 from tests.clients.cases import ZURICH as CALL
-from tests.clients.searching import HEADERS, POSITIONS, QUESTION, TOOLS, TURNS, check, script
+from tests.clients.searching import HEADERS, HISTORY, POSITIONS, QUESTION, TOOLS, TURNS, check, script
 from tests.support.proxy import Proxy
 from tests.support.upstream import ScriptedUpstream
 
@@ -19,7 +19,7 @@ positions = pytest.mark.parametrize("position", POSITIONS)
 
 def converse(ask: Callable[[list[Any]], Any]) -> list[str | None]:
     """The whole conversation; the text of each reply that the client was given one for."""
-    messages: list[Any] = [QUESTION]
+    messages: list[Any] = [*HISTORY, QUESTION]
     texts: list[str | None] = []
     for turn in (*TURNS, None):
         reply = ask(messages)
@@ -33,7 +33,7 @@ def converse(ask: Callable[[list[Any]], Any]) -> list[str | None]:
 
 
 async def converse_async(ask: Callable[[list[Any]], Awaitable[Any]]) -> list[str | None]:
-    messages: list[Any] = [QUESTION]
+    messages: list[Any] = [*HISTORY, QUESTION]
     texts: list[str | None] = []
     for turn in (*TURNS, None):
         reply = await ask(messages)
@@ -48,7 +48,7 @@ async def converse_async(ask: Callable[[list[Any]], Awaitable[Any]]) -> list[str
 
 @positions
 def test_a_reply_in_one_piece(proxy: Proxy, upstream: ScriptedUpstream, position: str) -> None:
-    script(upstream, position, streamed=False)
+    script(proxy, upstream, position, streamed=False)
     with OpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=HEADERS) as client:
 
         def ask(messages: list[Any]) -> Any:
@@ -59,7 +59,7 @@ def test_a_reply_in_one_piece(proxy: Proxy, upstream: ScriptedUpstream, position
 
 @positions
 def test_a_streamed_reply(proxy: Proxy, upstream: ScriptedUpstream, position: str) -> None:
-    script(upstream, position, streamed=True)
+    script(proxy, upstream, position, streamed=True)
     with OpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=HEADERS) as client:
 
         def ask(messages: list[Any]) -> Any:
@@ -78,7 +78,7 @@ def test_a_streamed_reply(proxy: Proxy, upstream: ScriptedUpstream, position: st
 @pytest.mark.anyio
 @positions
 async def test_a_reply_in_one_piece_asynchronously(proxy: Proxy, upstream: ScriptedUpstream, position: str) -> None:
-    script(upstream, position, streamed=False)
+    script(proxy, upstream, position, streamed=False)
     async with AsyncOpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=HEADERS) as client:
 
         async def ask(messages: list[Any]) -> Any:
@@ -91,7 +91,7 @@ async def test_a_reply_in_one_piece_asynchronously(proxy: Proxy, upstream: Scrip
 @pytest.mark.anyio
 @positions
 async def test_a_streamed_reply_asynchronously(proxy: Proxy, upstream: ScriptedUpstream, position: str) -> None:
-    script(upstream, position, streamed=True)
+    script(proxy, upstream, position, streamed=True)
     async with AsyncOpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=HEADERS) as client:
 
         async def ask(messages: list[Any]) -> Any:

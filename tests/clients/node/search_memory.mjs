@@ -1,10 +1,10 @@
 // A conversation of the official openai client for Node, whose model searches its memory; prints the replies' texts.
 //
-//   node search_memory.mjs BASE_URL CONVERSATION     (a JSON object: headers, question, tools, turns, streamed)
+//   node search_memory.mjs BASE_URL CONVERSATION     (a JSON object: headers, history, tools, turns, streamed)
 import OpenAI from "openai";
 
 const [baseURL, given] = process.argv.slice(2);
-const { headers, question, tools, turns, streamed } = JSON.parse(given);
+const { headers, history, tools, turns, streamed } = JSON.parse(given);
 const client = new OpenAI({ baseURL, apiKey: "sk-tests", maxRetries: 0, defaultHeaders: headers });
 const model = "scripted-1";
 
@@ -15,7 +15,7 @@ async function ask(messages) {
   return (await runner.finalChatCompletion()).choices[0].message;
 }
 
-const messages = [question];
+const messages = [...history];
 const texts = [];
 for (const turn of [...turns, null]) {
   let reply = await ask(messages);
