@@ -39,6 +39,7 @@ class Reason(StrEnum):
     SUMMARY_PAUSED = "summary-paused"
     SUMMARY_EXPIRED = "summary-expired"
     SUMMARY_NOT_ACCEPTED = "summary-not-accepted"
+    SUMMARY_SHARED_CACHE = "summary-shared-cache"
     SUMMARY_UNREADABLE = "summary-unreadable"
     SUMMARY_CALLED_TOOLS = "summary-called-tools"
     SUMMARY_CUT_SHORT = "summary-cut-short"

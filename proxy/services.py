@@ -159,7 +159,10 @@ class Services:
             add_offer=searcher.with_offer,
             keeps_text=keeps_text,
         )
-        leases, runner = Leases(stored, tasks), PipelineRunner(resolver, tasks, self.asking.expected_seconds)
+        leases, runner = (
+            Leases(stored, tasks),
+            PipelineRunner(resolver, tasks, self.asking.expected_seconds, self.discovered.shared_cache),
+        )
         maker = Maker(runner, keeper, leases, tasks, clock)
         preparer = Preparer(
             maker=maker,

@@ -73,20 +73,46 @@ class Models:
     _policy: Policy
     caller: Caller
     """On whose behalf models are asked; it becomes a background caller once no request waits."""
+    _view: View
+    _shared_cache: Callable[[str], int | None]
 
     async def __call__(self, effects: tuple[Effect, ...]) -> tuple[Result, ...]:
+        if not all(map(self._fits, effects)):
+            _log.info("no call for %s: it would not fit the server's shared cache beside the view", self.caller.model)
+            return tuple(Failure("shared-cache") for _ in effects)
         return await self._resolver.resolve(effects, self._policy.roles, self.caller)
+
+    def _fits(self, effect: Effect) -> bool:
+        """Whether prompt, answer and the client's view fit a cache that the slots of the upstream's server share."""
+        role, budget, text = self._policy.roles[effect.role], self._policy.budget, self._view.counter.text
+        tokens = self._shared_cache(self.caller.model) if role.base_url is None else None
+        if tokens is None or budget is None:
+            return True
+        continued = text(effect.view or "") if isinstance(effect, Ask) else 0
+        needed = text(effect.system) + text(effect.user) + continued + effect.max_tokens + self._view.tokens
+        return needed <= tokens * budget.window / budget.nominal_window  # in tokens of our own count
 
 
 class PipelineRunner:
-    """`expected_seconds` tells how long an answer would take (`Dispatcher.expected_seconds`)."""
+    """`expected_seconds` tells how long an answer would take (`Dispatcher.expected_seconds`).
+
+    `shared_cache` gives the tokens of the cache that the slots of a model's server share, if they do.
+    """
 
     def __init__(
-        self, resolver: Resolver, tasks: OwnedTasks, expected_seconds: Callable[..., float] = lambda *_, **__: 0.0
+        self,
+        resolver: Resolver,
+        tasks: OwnedTasks,
+        expected_seconds: Callable[..., float] = lambda *_, **__: 0.0,
+        shared_cache: Callable[[str], int | None] = lambda _: None,
     ) -> None:
         self._resolver = resolver
+        self._shared_cache = shared_cache
         self._expected_seconds = expected_seconds
         self._tasks = tasks
+
+    def _models(self, policy: Policy, caller: Caller, view: View) -> Models:
+        return Models(self._resolver, policy, caller, view, self._shared_cache)
 
     async def project(self, run: Run) -> RunResult:
         """Runs the pipeline with projected texts in place of a model's."""
@@ -94,7 +120,7 @@ class PipelineRunner:
 
     async def run(self, run: Run, caller: Caller) -> RunResult:
         """Runs the pipeline, however long its models take."""
-        return await _drive(run, Models(self._resolver, run.policy, caller))
+        return await _drive(run, self._models(run.policy, caller, run.base.view))
 
     async def run_until(self, deadline: float, run: Run, caller: Caller) -> RunResult:
         """Runs the pipeline until `deadline`, a time of the event loop's clock; after that, without its models."""
@@ -104,7 +130,7 @@ class PipelineRunner:
             # has taken longer than the client would wait for this one.
             return await _without_models(run)
         caller = caller if caller.waiters is not NOBODY else replace(caller, waiters=Waiters())
-        models = Models(self._resolver, run.policy, caller)
+        models = self._models(run.policy, caller, run.base.view)
         task = self._tasks.own(_drive(run, models))
         try:
             with caller.waiters.waiting():
@@ -130,7 +156,7 @@ class PipelineRunner:
         self, polling: Generator[tuple[Effect, ...], tuple[Result, ...], T], view: View, policy: Policy, caller: Caller
     ) -> tuple[T, int]:
         """The result of a poll of judges about a view, and the tokens that it cost."""
-        driver = _Driver(Models(self._resolver, policy, caller), view)
+        driver = _Driver(self._models(policy, caller, view), view)
         return await driver.drive(polling), driver.tokens
 
 

@@ -137,3 +137,16 @@ def test_one_own_call_runs_at_a_time() -> None:
         own = [event for event in serial.events if event.startswith("own")]
         assert own
         assert own == ["own begins", "own ends"] * (len(own) // 2)
+
+
+@pytest.mark.parametrize(("slots", "reason", "asks"), [(4, "summary-shared-cache", False), (2, "", True)])
+def test_what_would_not_fit_a_shared_cache_beside_the_view_is_not_asked(slots: int, reason: str, asks: bool) -> None:
+    with serving(slots) as serial:
+        serial.gate.set()
+        with proxying(serial.url, upstream=DISCOVERS, strategy="half-window", background="off") as proxy:
+            ask(proxy, "first")
+            proxy.quiet()
+            begun = serial.events.count("own begins")
+            answer = ask(proxy, "s", force="true")
+        assert (answer.header("x-condenser-reason") or "") == reason
+        assert (serial.events.count("own begins") > begun) == asks
