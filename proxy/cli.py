@@ -16,8 +16,6 @@ OK, FAILED, USAGE = 0, 1, 2
 COMMANDS = {
     "serve": "Run the proxy.",
     "wrap": "Run a command behind a proxy of its own, and print a receipt at its end.",
-    "watch": "Show the live conversations of a running proxy, a row for each.",
-    "service": "Run the proxy at every login of this user.",
     "check": "Check settings, store, tokenizers and upstream, and print the effective numbers for a model.",
     "demo": "Show what the proxy does with a long conversation; needs no key and no model.",
     "replay": "Compare strategies on recorded conversations, offline and without a model.",

@@ -1,4 +1,4 @@
-"""The live conversations: a row for each that this process has served, for `wrap`, `watch` and the dashboard.
+"""The live conversations: a row for each that this process has served, for `wrap` and the dashboard.
 
 The rows are kept in the memory of each worker, and begin with it. They hold no text of messages.
 """

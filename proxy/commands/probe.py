@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,9 +13,14 @@ from proxy.commands.running import find_proxy
 from proxy.errors import CommandFailed, SettingsError
 from proxy.values import json_or_none
 
+_EVERY = 1.0  # seconds between two prints of `status --watch`
+_CLEAR = "\x1b[H\x1b[2J"  # clears a terminal
+
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--url", metavar="URL", help=URL_HELP)
+    if command.prog.endswith(" status"):
+        command.add_argument("--watch", action="store_true", help="print it every second until interrupted")
     if command.prog.endswith(" dashboard"):
         command.add_argument("--no-open", action="store_true", help="print the address only")
 
@@ -26,19 +32,29 @@ def healthcheck(arguments: argparse.Namespace) -> None:
 
 
 def status(arguments: argparse.Namespace) -> None:
-    ready = ask(arguments.url, "/readyz")
+    while True:
+        lines = "\n".join(_status_lines(arguments.url))
+        print(f"{_CLEAR if arguments.watch and sys.stdout.isatty() else ''}{lines}", flush=True)
+        if not arguments.watch:
+            return
+        time.sleep(_EVERY)
+
+
+def _status_lines(url: str | None) -> Iterator[str]:
+    ready = ask(url, "/readyz")
     if ready.status != 200:
         raise CommandFailed(ready.problem)
     state = json_or_none(ready.body)
     if not isinstance(state, dict) or "tokenizers" not in state:
         raise CommandFailed(f"{ready.base} is not a condenser")
-    print(f"condenser {state['version']}: {state['status']}")
-    print(f"  address     {ready.base}")
-    print(f"  upstream    {state['upstream']}")
-    print(f"  store       {state['store']['url']} ({state['store']['state']})")
-    print(f"  strategy    {state['strategy']}")
-    print("  tokenizers  " + ", ".join(f"{name} {what}" for name, what in state["tokenizers"].items()))
-    print("\n".join([*known_lines(arguments.url, ready.base), *counters(ask(ready.base, "/metrics").body.decode())]))
+    yield f"condenser {state['version']}: {state['status']}"
+    yield f"  address     {ready.base}"
+    yield f"  upstream    {state['upstream']}"
+    yield f"  store       {state['store']['url']} ({state['store']['state']})"
+    yield f"  strategy    {state['strategy']}"
+    yield "  tokenizers  " + ", ".join(f"{name} {what}" for name, what in state["tokenizers"].items())
+    yield from known_lines(url, ready.base)
+    yield from counters(ask(ready.base, "/metrics").body.decode())
 
 
 def known_lines(url: str | None, base: str) -> list[str]:

@@ -72,10 +72,6 @@ def find_proxy() -> Note | None:
     return found[-1] if found else None
 
 
-def note_at(url: str) -> Note | None:
-    return next((note for note in _living() if note.url == url), None)
-
-
 @contextmanager
 def noted(note: Note) -> Iterator[None]:
     """Notes a proxy while it runs; prints a warning if that is not possible."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -154,25 +153,3 @@ def test_a_command_that_is_not_there_is_said_as_a_shell_would(upstream: Scripted
     code, _, err = wrapped(upstream.base_url, "memory://", "no-such-command-here")
     assert code == 127
     assert err.startswith("condenser: no-such-command-here: no such file or directory\n")
-
-
-def test_watch_shows_a_row_for_each_live_conversation_in_plain_lines_where_there_is_no_terminal(
-    upstream: ScriptedUpstream, wrapped: Wrap, tmp_path: Path
-) -> None:
-    watching = [sys.executable, "-c", SERVE, "watch"]
-    script = (
-        f"{OPENAI}\nimport subprocess\nsubprocess.run({[*watching, '--once']!r})\n"
-        f"watch = subprocess.Popen({watching!r}, stdout=subprocess.PIPE, text=True)\n"
-        "print('LINE', watch.stdout.readline())\nwatch.terminate(); watch.wait()"
-    )
-    options = ("--strategy", "extract", "--window", "4096")
-    store = f"sqlite:///{tmp_path}/s.db"
-    _, out, _ = wrapped(upstream.base_url, store, sys.executable, "-c", script, RULE, options=options)
-    _, title, row, *rest = out.splitlines()
-    assert title.split() == ["SESSION", "MODEL", "WINDOW", "ACTION", "REQUESTS", "CONDENSED", "SAVED", "COST", "IDLE"]
-    assert "scripted-1" in row
-    assert "of 4,096" in row
-    (plain,) = [each for each in rest if each.startswith("LINE")]
-    assert "scripted-1" in plain
-    assert "\x1b" not in out
-    assert json.dumps(RULE) not in out

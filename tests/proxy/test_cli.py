@@ -336,6 +336,17 @@ def test_the_status_shows_parts_and_counters(capsys: pytest.CaptureFixture[str])
     assert re.search(r'tokens\{stage="before"\} +3,8\d\d\n', out)
 
 
+def test_a_watched_status_is_printed_again_and_again() -> None:
+    with staged() as stage:
+        words = [sys.executable, "-m", "proxy", "status", "--watch", "--url", stage.proxy.url]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            titles = (line for line in process.stdout if line.startswith("condenser "))
+            seen = [next(titles), next(titles)]
+            process.terminate()
+    assert seen == [f"condenser {VERSION}: ok\n"] * 2
+
+
 def test_counters_that_are_nothing_and_lines_that_are_no_counters_are_left_out() -> None:
     lines = [
         "# HELP x",
@@ -347,7 +358,7 @@ def test_counters_that_are_nothing_and_lines_that_are_no_counters_are_left_out()
     assert list(counters("\n".join(lines))) == ['  a{b="c"}  1,234']
 
 
-@pytest.mark.parametrize("words", [("watch", "--once"), ("sessions", "list"), ("memory", "list", "s")])
+@pytest.mark.parametrize("words", [("sessions", "list"), ("memory", "list", "s")])
 @pytest.mark.parametrize("document", [["a"], {}, {"data": []}, "text", None])
 def test_what_another_server_answers_is_no_listing(
     words: tuple[str, ...], document: object, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
@@ -357,12 +368,12 @@ def test_what_another_server_answers_is_no_listing(
     assert ended == (1, "", "condenser: the server at that address is not a condenser\n")
 
 
-@pytest.mark.parametrize("words", [("watch", "--once"), ("sessions", "list"), ("memory", "list", "s")])
+@pytest.mark.parametrize("words", [("sessions", "list"), ("memory", "list", "s")])
 def test_an_unexpected_error_of_the_system_is_one_line(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(_arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("proxy.commands.proxy_client._token", full)
+    monkeypatch.setattr("proxy.commands.proxy_client.token_for", full)
     assert run(capsys, *words) == (1, "", "condenser: No space left on device\n")
