@@ -148,26 +148,29 @@ def _text(parts: Iterable[Value]) -> str:
     return "\n".join(_texts(parts))
 
 
-def _texts(parts: Iterable[Value]) -> Iterator[str]:
+# No client sends a result within a result. There it counts as a part of an unknown type, because each level would be
+# gone through once more for each level above it.
+
+
+def _texts(parts: Iterable[Value], *, is_within: bool = False) -> Iterator[str]:
     for part in parts:
         match part.get("type"):
             case "text":
                 yield word(part.get("text"))
-            case "tool_result":
-                yield from _texts(_parts(part.get("content")))
+            case "tool_result" if not is_within:
+                yield from _texts(_parts(part.get("content")), is_within=True)
             case "thinking" | "redacted_thinking" | "tool_use":
                 pass
             case kind:
                 yield f"[{kind or 'part'}]"
 
 
-def _pictures(parts: Iterable[Value]) -> int:
-    return sum(
-        _pictures(_parts(part.get("content"))) if _is(part, "tool_result") else _is(part, "image") for part in parts
-    )
+def _pictures(parts: Sequence[Value]) -> int:
+    within = [inner for part in parts if _is(part, "tool_result") for inner in _parts(part.get("content"))]
+    return sum(_is(part, "image") for part in (*parts, *within))
 
 
-def _fields(parts: Iterable[Value]) -> Iterator[str]:
+def _fields(parts: Iterable[Value], *, is_within: bool = False) -> Iterator[str]:
     for part in parts:
         match part.get("type"):
             case "text":
@@ -178,9 +181,9 @@ def _fields(parts: Iterable[Value]) -> Iterator[str]:
             case "tool_use":
                 call = _call(part)
                 yield from ("call", call.id, call.name, canonical_arguments(call.arguments))
-            case "tool_result":
+            case "tool_result" if not is_within:
                 yield from ("result", word(part.get("tool_use_id")), "error" if part.get("is_error") else "")
-                yield from _fields(_parts(part.get("content")))
+                yield from _fields(_parts(part.get("content")), is_within=True)
                 yield "end"
             case _:
                 seen = {key: member for key, member in part.items() if key not in _UNSEEN and member is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -187,3 +188,26 @@ def test_to_write_the_texts_of_results_again_changes_nothing(messages: list[Body
     for each in filter(results, messages):
         again = dialect.with_texts(each, dialect.texts(each))
         assert list(dialect.digest_fields(again)) == list(dialect.digest_fields(each))
+
+
+def calls_to_read(depth: int) -> int:
+    """The Python calls that reading a result takes, which has results within results to this depth."""
+    content: list[object] = [{}] * 200
+    for _ in range(depth):
+        content = [{"type": "tool_result", "tool_use_id": "t", "content": content}]
+    value, calls = {"role": "user", "content": content}, 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        dialect.text(value), dialect.texts(value), dialect.pictures(value), list(dialect.digest_fields(value))
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_results_within_results_cost_no_more_with_depth() -> None:
+    assert calls_to_read(60) == calls_to_read(30) < 500
