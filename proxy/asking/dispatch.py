@@ -37,6 +37,7 @@ from strategies.core.effects import Failure
 CREDENTIAL_LIFE = 60.0  # seconds after the caller's own request
 EXPIRED = "expired"
 PACE_LIFE = 600.0  # seconds for which the last answer tells how long the next one takes
+_LONGER = 1.25  # how much longer than it has taken a call without an answer is assumed to take
 _MAX_MODELS = 1_000
 NOT_ACCEPTED = "not-accepted"
 
@@ -125,12 +126,13 @@ class Pace:
     def note_end(self, began: float, now: float, *, is_answered: bool) -> None:
         self.running.remove(began)
         # A call that was given up would have taken longer; how long is known only of the longest.
-        if is_answered or now - began > self.seconds:
-            self.seconds, self.at = now - began, now
+        seconds = (now - began) * (1.0 if is_answered else _LONGER)
+        if is_answered or seconds > self.seconds:
+            self.seconds, self.at = seconds, now
 
     def expected(self, now: float, *, joins: bool) -> float:
         elapsed, last = now - min(self.running, default=now), self.seconds if now <= self.at + PACE_LIFE else 0.0
-        return max(last - elapsed, 0.0) if joins else max(last, elapsed)
+        return max(last - elapsed, 0.0) if joins else max(last, elapsed * _LONGER)
 
 
 @dataclass(slots=True, eq=False)

@@ -315,12 +315,12 @@ def test_a_call_takes_as_long_as_the_last_one_or_as_one_that_was_given_up() -> N
     pace = Pace()
     assert pace.expected(0.0, joins=False) == 0.0
     pace.running.append(0.0)
-    assert (pace.expected(12.0, joins=False), pace.expected(12.0, joins=True)) == (12.0, 0.0)
+    assert (pace.expected(12.0, joins=False), pace.expected(12.0, joins=True)) == (15.0, 0.0)
     pace.note_end(0.0, 20.0, is_answered=False)
     pace.running.append(30.0)
-    assert (pace.expected(35.0, joins=False), pace.expected(35.0, joins=True)) == (20.0, 15.0)
+    assert (pace.expected(35.0, joins=False), pace.expected(35.0, joins=True)) == (25.0, 20.0)
     pace.note_end(30.0, 36.0, is_answered=False)
-    assert pace.expected(36.0, joins=False) == 20.0
+    assert pace.expected(36.0, joins=False) == 25.0
     pace.running.append(40.0)
     pace.note_end(40.0, 42.0, is_answered=True)
     assert pace.expected(42.0, joins=False) == 2.0
