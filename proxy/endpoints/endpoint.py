@@ -175,10 +175,6 @@ class Endpoint(ABC):
         """Whether a request asks for a window of a million tokens, which some of Claude's models have as a beta."""
         return any(name == b"anthropic-beta" and b"context-1m" in value for name, value in headers)
 
-    def compacts_by_usage(self, headers: Headers) -> bool:
-        """Whether the client is an agent that compacts its own history, depending on the usage that it is shown."""
-        return False
-
     # -- replies: how they are read
 
     answer: re.Pattern[bytes]

@@ -26,7 +26,6 @@ _THOUGHT = re.compile(r"</think(?:ing)?>")
 _MARGIN = 16  # characters; enough for a tag that ends the thinking just before the ending
 _DATA, _DONE = b"data:", b"[DONE]"
 _PROBE = b"no model says this"
-_PROMPT_COUNTS = ("prompt_tokens", "input_tokens", "total_tokens")
 _DECODER = json.JSONDecoder()
 
 Json = dict[str, Any]
@@ -74,12 +73,6 @@ def tokens_in(usage: Any) -> int:
         return total
     counts = usage_in(usage)
     return counts.prompt + counts.completion if counts else count_at(usage, "completion_tokens")
-
-
-def with_prompt_tokens(usage: Mapping[str, Any], extra: int) -> dict[str, Any]:
-    """A usage in which all counts that include the prompt are raised by `extra`, and none gets negative."""
-    counts = {key: usage[key] for key in _PROMPT_COUNTS if isinstance(usage.get(key), int)}
-    return {**usage, **{key: max(count + extra, 0) for key, count in counts.items()}}
 
 
 class Capture(ABC):

@@ -1,12 +1,10 @@
-"""Reads the usage and the ending of a reply while it is relayed, and edits the usage before the client sees it.
+"""Reads the usage and the ending of a reply while it is relayed.
 
-Reading. No event is parsed. The usage is at the end of a reply, with some servers at its beginning. So the first and
+No event is parsed. The usage is at the end of a reply, with some servers at its beginning. So the first and
 the last bytes are kept, and searched once at the end of the reply. The key `"usage"` cannot be mistaken: inside a text
 its quotation marks would be escaped.
 
-Editing. By default a client, which may compact its own history by `usage`, sees the tokens of what was forwarded. The
-settings may show it what its own message list would have cost instead: then the tokens that were left out are added to
-the usage. And if the proxy has asked for the usage of a stream and the client has not, the usage event is removed.
+If the proxy has asked for the usage of a stream and the client has not, the usage event is removed.
 """
 
 from __future__ import annotations
@@ -14,13 +12,12 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.replies import Capture, Items, Usage, ending_in, ran_out, usage_in, with_prompt_tokens
+from proxy.endpoints.replies import Capture, Items, Usage, ending_in, ran_out, usage_in
 from proxy.http.encodings import Decoder, NotDecodable, decoder_for
-from proxy.http.headers import Headers, encoding_of, is_event_stream
+from proxy.http.headers import Headers, encoding_of
 from proxy.http.sse import EventEditor, EventReader, LineSplitter
 from proxy.overflow import Refusal, recognise
 from proxy.values import json_or_none
@@ -134,34 +131,14 @@ def _counts_at(text: str, at: int) -> dict[str, Any]:
 # -- editing ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class WholeEditor:
-    """Adds `extra_tokens` to the prompt tokens of a reply in one piece, which is sent at its end."""
-
-    _extra_tokens: int
-    _chunks: list[bytes] = field(default_factory=list)
-
-    def feed(self, chunk: bytes) -> bytes:
-        """Keeps the chunk and returns nothing."""
-        self._chunks.append(chunk)
-        return b""
-
-    def end(self) -> bytes:
-        body = b"".join(self._chunks)
-        self._chunks.clear()
-        return add_prompt_tokens(body, self._extra_tokens)
-
-
-class StreamEditor(EventEditor):
-    """Adds `extra_tokens` to the prompt tokens of a stream's usage, or removes the usage event.
+class UsageRemover(EventEditor):
+    """Removes the usage event of a stream.
 
     Complete lines are passed on at once, except those of an event with a usage: they wait for the end of the event.
     """
 
-    def __init__(self, endpoint: Endpoint, extra_tokens: int, *, removes_usage: bool) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._extra_tokens = extra_tokens
-        self._removes_usage = removes_usage
         self._lines = LineSplitter()
         self._usage_event: list[bytes] = []
         self._usage_size = 0
@@ -181,7 +158,7 @@ class StreamEditor(EventEditor):
             return b""
         event, self._usage_event, self._usage_size = b"".join(self._usage_event), [], 0
         is_alone = any(self._endpoint.is_usage_alone(json_or_none(data)) for data in EventReader().feed(event))
-        return b"" if self._removes_usage and is_alone else add_prompt_tokens(event, self._extra_tokens)
+        return b"" if is_alone else event
 
     def _release(self) -> bytes:
         rest, self._usage_event = b"".join([*self._usage_event, self._lines.take_rest()]), []
@@ -190,37 +167,3 @@ class StreamEditor(EventEditor):
 
     def end(self) -> bytes:
         return self._release()
-
-
-Editor = WholeEditor | StreamEditor
-"""Changes a reply on its way to the client."""
-
-
-def editor_for(endpoint: Endpoint, headers: Headers, extra_tokens: int, *, removes_usage: bool) -> Editor | None:
-    """The editor for a reply with these headers; None if there is nothing to edit or the reply is encoded."""
-    if encoding_of(headers):
-        return None
-    if is_event_stream(headers):
-        return StreamEditor(endpoint, extra_tokens, removes_usage=removes_usage)
-    return WholeEditor(extra_tokens) if extra_tokens else None
-
-
-def add_prompt_tokens(text: bytes, extra_tokens: int) -> bytes:
-    """A body or event with prompt tokens added in its last usage; everything else keeps its bytes.
-
-    A text whose last `"usage"` is not an object is returned as it is.
-    """
-    at = text.rfind(_KEY) if extra_tokens else -1
-    if at < 0:
-        return text
-    try:
-        rest = text[at + len(_KEY) :].decode()
-        start = rest.index(":") + 1
-        start += len(rest[start:]) - len(rest[start:].lstrip())
-        usage, end = _DECODER.raw_decode(rest, start)
-    except (ValueError, RecursionError):
-        return text
-    if not isinstance(usage, dict):
-        return text
-    edited = json.dumps(with_prompt_tokens(usage, extra_tokens), ensure_ascii=False)
-    return text[: at + len(_KEY)] + (rest[:start] + edited + rest[end:]).encode()

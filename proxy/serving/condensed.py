@@ -27,15 +27,14 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.condensing import account
-from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import DEFECT, CredentialUnproven, HistoryUnavailable, ProxyError, UpgradeRefused, UpstreamUnavailable
-from proxy.http.headers import ENCODING, encode_headers, first, is_success, to_upstream
+from proxy.http.headers import ENCODING, encode_headers, encoding_of, first, is_event_stream, is_success, to_upstream
 from proxy.log import LINE, RequestLine
 from proxy.reasons import Action, Reason
-from proxy.reply.watching import WatchedReply, editor_for
+from proxy.reply.watching import UsageRemover, WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.services import Services
 from proxy.serving.keepalive import KeepAlive
@@ -50,7 +49,6 @@ from proxy.serving.reading import (
     Unread,
     read_request,
     receive_body,
-    shows_original_usage,
 )
 from proxy.serving.relay import Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
@@ -181,7 +179,7 @@ class _OneRequest:
         """Sends a body under the request's headers, and returns the upstream's answer."""
         services, request = self.services, self.request
         headers = request.headers
-        if exchange.reads_reply or self._extra_tokens(exchange.decision):
+        if exchange.reads_reply:
             headers = [pair for pair in headers if pair[0] != b"accept-encoding"]
         if request.encoded_body and sent is request.body.data:
             sent, headers = request.encoded_body, [*headers, *request.encoding_headers]
@@ -192,10 +190,6 @@ class _OneRequest:
             # Noted here, because a refusal may never reach the client: a request after a search may be repeated.
             services.asking.lane.note_refusal(first(reply.headers, b"retry-after"))
         return reply
-
-    def _extra_tokens(self, decision: Decision) -> int:
-        """Prompt tokens that are added to the usage which the client sees, because its own list is longer."""
-        return decision.tokens_saved if shows_original_usage(self.services, self.endpoint, self.request.headers) else 0
 
     def _relay(self, reply: UpstreamReply, exchange: Exchange) -> Relay:
         """The response; what a later request depends on is stored only if the upstream accepted this one."""
@@ -209,9 +203,9 @@ class _OneRequest:
             relay.must_settle = bool(decision.append_head)
             relay.follow = exchange.follow_up
             relay.start_task = partial(self.services.background.own, to_its_end=True)
-            extra_tokens = self._extra_tokens(decision)
-            if extra_tokens or decision.probed:
-                relay.editor = editor_for(endpoint, reply.headers, extra_tokens, removes_usage=decision.probed)
+            # A reply that came encoded all the same passes with its usage event.
+            if decision.probed and is_event_stream(reply.headers) and not encoding_of(reply.headers):
+                relay.editor = UsageRemover(endpoint)
         return relay
 
     def _settle(self, exchange: Exchange, watched: WatchedReply) -> Awaitable[None] | None:
@@ -248,13 +242,8 @@ class Counting(Placed):
     endpoint: Endpoint
 
     async def serve(self, arrival: Arrival) -> None:
-        """Lets the upstream count the view, or the request itself if clients are shown what that would have cost."""
-        await arrival.answer(await self._count(arrival))
-
-    async def _count(self, arrival: Arrival) -> ASGIApp:
-        if shows_original_usage(arrival.services, self.endpoint, arrival.scope["headers"]):
-            return await pass_unread(arrival, Unread(Reason.NOT_CONDENSED_ENDPOINT))
-        return await _read_only(self.endpoint, arrival, _counted)
+        """Lets the upstream count the view."""
+        await arrival.answer(await _read_only(self.endpoint, arrival, _counted))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Coroutine
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from starlette.responses import Response
@@ -24,7 +23,7 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.http.admission import Place
 from proxy.http.encodings import decode_body, decoder_for
-from proxy.http.headers import ENCODING, Headers, encoding_of, to_upstream
+from proxy.http.headers import ENCODING, encoding_of, to_upstream
 from proxy.http.paths import UNLISTED
 from proxy.reasons import Reason
 from proxy.request import wire
@@ -42,8 +41,6 @@ WATCH_AFTER = 0.05
 """Seconds until a task starts to watch for the client's disconnect; a reply that comes sooner saves that task."""
 CLIENT_CLOSED_REQUEST = 499  # only for the access log, as the client has left
 T = TypeVar("T")
-
-_USAGE_AS_FORWARDED = "report_usage is forwarded for this client, which compacts its history by the usage that it sees"
 
 
 class Arrival(NamedTuple):
@@ -187,11 +184,6 @@ class Placed(ABC):
         """Reads the request and answers it."""
 
 
-def shows_original_usage(services: Services, endpoint: Endpoint, headers: Headers) -> bool:
-    """Whether a client is shown what its own list would have cost; never true if it compacts its list by the usage."""
-    return services.settings.report_usage == "original" and not endpoint.compacts_by_usage(headers)
-
-
 async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
     """Reads a request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
     scope, services, owner, place = arrival.scope, arrival.services, arrival.owner, arrival.place
@@ -267,8 +259,6 @@ def _client_request(
     scope, services, owner, endpoint = arrival.scope, arrival.services, arrival.owner, body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
     asked = controls.read(scope["headers"], body.values.get(EXTENSION), suffix, services.permit)
-    if services.settings.report_usage == "original" and endpoint.compacts_by_usage(scope["headers"]):
-        asked = replace(asked, warnings=(*asked.warnings, _USAGE_AS_FORWARDED))
     headers, encoding_headers = to_upstream(scope["headers"], services.own_key, endpoint.key_header), []
     if encoded_body:
         # The headers of the encoding are kept apart, because other bodies are not encoded.

@@ -27,7 +27,7 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import DEFECT, ProxyError
 from proxy.http.headers import Headers, encode_headers, first, is_event_stream, to_client
 from proxy.http.sse import between_events
-from proxy.reply.watching import MAX_HELD, Editor, WatchedReply
+from proxy.reply.watching import MAX_HELD, UsageRemover, WatchedReply
 from proxy.serving.reading import ClientGone, Incoming
 from proxy.upstream import UpstreamReply
 
@@ -59,7 +59,7 @@ class Relay:
     settle: Settle | None = None
     watched: WatchedReply | None = None
     follow: Callable[[], None] | None = None
-    editor: Editor | None = None
+    editor: UsageRemover | None = None
     start_task: Callable[[Coroutine[Any, Any, None]], asyncio.Future[None]] = asyncio.ensure_future
     must_settle: bool = False
     """Whether a `ProxyError` that `settle` raises replaces what has not been sent yet."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from operator import attrgetter
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
@@ -74,7 +74,6 @@ class Settings(BaseSettings):
     inline_timeout: float = Field(10.0, gt=0)
     keepalive_interval: float = Field(10.0, ge=0)
     usage_probe: bool = True
-    report_usage: Literal["forwarded", "original"] = "forwarded"
     server: tables.ServerSettings = tables.ServerSettings()
     controls: ControlSettings = ControlSettings()
     log: tables.LogSettings = tables.LogSettings()

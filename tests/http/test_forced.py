@@ -116,7 +116,7 @@ def test_a_replayed_condensation_keeps_its_id() -> None:
 
 
 def test_what_observe_would_save_is_counted_nowhere_as_saved() -> None:
-    with staged(strategy="observe:recent", admin={"token": TOKEN}, report_usage="original") as talk:
+    with staged(strategy="observe:recent", admin={"token": TOKEN}) as talk:
         answer = talk.ask(chat(12), asked(session="s"))
         before = int(answer.header("x-condenser-tokens-before") or 0)
         assert answer.header("x-condenser-action") == "would-condense"

@@ -17,7 +17,6 @@ from tests.support.messages_upstream import (
     MESSAGES,
     Script,
     StrictMessages,
-    count,
     text,
     thinking,
     tool_use,
@@ -415,32 +414,6 @@ def test_append_mode_sends_the_stored_history_with_the_models_own_blocks(stream:
             {"role": "assistant", "content": said},
             {"role": "user", "content": results},
         ]
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_client_may_be_shown_what_its_own_list_would_have_cost(stream: bool) -> None:
-    settings: Any = {"strategy": "mask", "window": WINDOW, "report_usage": "original"}
-    with StrictMessages(reader) as upstream, proxying(upstream.url, **settings) as proxy:
-        agent = Agent(proxy.url, stream=stream)
-        while agent.turn().header("x-condenser-action") != "condensed":
-            pass
-        shown = input_tokens(proxy.journal.to(MESSAGES)[-1].sent)
-        assert input_tokens(upstream.journal.to(MESSAGES)[-1].sent) < 0.7 * shown
-        assert shown == pytest.approx(count(proxy.journal.to(MESSAGES)[-1].json()), rel=0.03)
-
-
-def test_an_agent_that_compacts_by_usage_is_shown_what_was_forwarded_and_told_so() -> None:
-    settings: Any = {"strategy": "mask", "window": WINDOW, "report_usage": "original"}
-    with StrictMessages(reader) as upstream, proxying(upstream.url, **settings) as proxy:
-        agent = Agent(proxy.url)
-        agent.messages += talk(12)
-        headers = [*HEADERS, ("user-agent", "claude-cli/2.1.197"), ("x-condenser-force", "true")]
-        answer = wire.post_json(proxy.url, MESSAGES, agent.body(), headers)
-        assert "report_usage is forwarded" in (answer.header("x-condenser-warning") or "")
-        assert answer.body == upstream.journal.to(MESSAGES)[-1].sent
-        counted = {key: value for key, value in agent.body().items() if key not in ("stream", "max_tokens")}
-        wire.post_json(proxy.url, COUNT, counted, headers[:-1])
-        assert sent_count(upstream)["messages"] == sent(upstream)[-1]["messages"]
 
 
 def input_tokens(body: bytes) -> int:

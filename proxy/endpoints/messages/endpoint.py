@@ -115,10 +115,6 @@ class MessagesEndpoint(Endpoint):
         """Whether the client is a subagent of Claude Code."""
         return any(name == _AGENT and value for name, value in headers)
 
-    def compacts_by_usage(self, headers: Headers) -> bool:
-        """Whether the client is Claude Code."""
-        return any(name == _SESSION or (name == b"user-agent" and b"claude-c" in value) for name, value in headers)
-
     # -- replies
 
     def is_greeting(self, event: object) -> bool:

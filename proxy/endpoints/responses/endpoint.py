@@ -23,7 +23,6 @@ from proxy.endpoints.responses.replies import (
     shown_items,
     text_of,
 )
-from proxy.http.headers import Headers
 from proxy.reasons import Reason
 from proxy.values import json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
@@ -91,10 +90,6 @@ class ResponsesEndpoint(Endpoint):
     def offers_tools(self, values: Values, transcript: Transcript) -> bool:
         offers = (b'"additional_tools"' in message.data for _, message in transcript.systems)
         return bool(values.get("tools")) or any(offers)
-
-    def compacts_by_usage(self, headers: Headers) -> bool:
-        """Whether the client is Codex."""
-        return any(name == b"originator" and value.startswith(b"codex") for name, value in headers)
 
     # -- replies
 

@@ -12,7 +12,7 @@ from starlette.types import Message
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, ChatEndpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
-from proxy.reply.watching import StreamEditor, WatchedReply
+from proxy.reply.watching import UsageRemover, WatchedReply
 from proxy.serving.reading import Incoming
 from proxy.serving.relay import Relay
 from tests.support.giants import SIZE, giant
@@ -267,7 +267,7 @@ async def test_a_held_part_of_an_event_is_sent_before_the_error(held: bytes, bet
     async def send(message: Message) -> None:
         parts.append(message.get("body", b""))
 
-    editor = StreamEditor(CHAT_ENDPOINT, 5, removes_usage=False)
+    editor = UsageRemover(CHAT_ENDPOINT)
     relay = Relay(CHAT_ENDPOINT, Incoming(stays), Broken(STREAM, b"data: 1\n\n" + held), [], editor=editor)
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, stays, send)

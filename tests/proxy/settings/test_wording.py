@@ -31,7 +31,7 @@ def problems(**given: Any) -> list[str]:
         ("MARKS__TRIGGER", "1.5", "marks.trigger: must be less than or equal to 1, not '1.5'"),
         ("STORE__TTL", "0", "store.ttl: must be greater than 0, not '0'"),
         ("USAGE_PROBE", "perhaps", "usage_probe: must be a valid boolean, not 'perhaps'"),
-        ("REPORT_USAGE", "pings", "report_usage: must be 'forwarded' or 'original', not 'pings'"),
+        ("ECONOMY", "pings", "economy: must be 'off', 'advise' or 'auto', not 'pings'"),
         ("UPSTREAM", "http://user:hunter2@h", "upstream: must be a table"),
         ("STORE", "somewhere", "store: must be a table ("),
         ("ADMIN", "hunter2secret", "admin: must be a table ("),
