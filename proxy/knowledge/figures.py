@@ -31,7 +31,7 @@ MIN_GROWTH = 64  # tokens; less teaches nothing
 _BALANCED = 600
 """The tokens of a prompt whose error is as likely to lie in the offset as in the slope."""
 _MOST_TEXT = 4
-"""Text of so many times the tokens of the pictures next to it still shows what these cost, if its slope is known."""
+"""Text of so many times what the pictures next to it cost still shows what these cost, if its slope is known."""
 _FIRST = 3
 """So many whole prompts with pictures may set their price anew."""
 _NEWEST = 16
@@ -159,7 +159,7 @@ class Figures(NamedTuple):
         number, published = lesson.pictures
         rest = lesson.counted - lesson.slope * lesson.text - (self.offset if lesson.is_whole else 0.0)
         shown = rest / number
-        most = abs(published) * (_MOST_TEXT if lesson.is_sure else 1 / _MOST_TEXT)
+        most = abs(rest) * (_MOST_TEXT if lesson.is_sure else 1 / _MOST_TEXT)
         if abs(lesson.text) > most or not 0 < shown <= MAX_PICTURE:
             return self
         if not self.price.is_firm:
