@@ -22,7 +22,6 @@ class Reason(StrEnum):
     NOT_PREPARED = "not-prepared"
     AWAITING_VERDICT = "awaiting-verdict"
     NO_VERDICT = "no-verdict"
-    AWAITING_PAYBACK = "awaiting-payback"
     NO_PROGRESS = "no-progress"
     NO_ROOM = "no-room"
     NOTHING_TO_CONDENSE = "nothing-to-condense"

@@ -176,7 +176,7 @@ class Services:
             keeps_text=keeps_text,
         )
         injector = Injector(recall, memory, tasks)
-        decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout, settings.cost.cache_lifetime)
+        decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout)
         report = self.telemetry.record_overflow
         pause = lambda: asyncio.sleep(random.uniform(*POOL_WAIT))  # noqa: E731, S311
         refusals = Refusals(knowledge, self.policies, keeper, decider.smaller)

@@ -27,7 +27,6 @@ from proxy.condensing.requiring import (
     assess_need,
     find_prepared,
     still_required,
-    waits_to_pay_back,
     why_not_prepared,
     with_floor,
 )
@@ -54,8 +53,6 @@ class Decider:
     injector: Injector
     timeout: float
     """Seconds that a request waits for models."""
-    cache_lifetime: float
-    """Seconds for which the upstream is taken to keep a prompt in its cache."""
 
     async def decide(self, context: RequestContext) -> Decision:
         """The decision on a request; after an internal error, to forward it unchanged. Raises `ProxyError`."""
@@ -93,8 +90,6 @@ class Decider:
             return decision
         if context.wish is not None:
             await self.keeper.mark_logged(context.recognised, context.wish.mark_of_end)
-        if requirement is Requirement.SOFT and waits_to_pay_back(decision, context, self.cache_lifetime):
-            return decision._replace(reason=Reason.AWAITING_PAYBACK)
         prepared = await self._with_prepared(requirement, decision, context, deadline)
         if prepared is not None:
             decision, requirement = prepared, still_required(prepared, context)

@@ -104,16 +104,12 @@ class Policy(NamedTuple):
     """The maximum tokens of a memory block."""
     background: Mode = "off"
     """When models may be asked for work that no request waits for."""
-    prices: Prices | None = None
-    """The prices in the settings; if given, a condensation that is not needed yet waits until it pays back."""
     economy: str = "off"
     """`off`, `advise` or `auto`: whether the trigger is where condensing is cheapest."""
     costs: Prices = RATIOS
     """The prices for that: those of the settings, else the published ones, else usual ratios."""
     strict: bool = False
     """Whether a request that stays over the budget is refused."""
-    payback_turns: float = 0.0
-    """The number of turns in which a condensation that is not needed yet must pay back."""
     profile: Profile = ANY
     """The form of requests that the upstream accepts."""
     ledger: LedgerCaps = LEDGER
@@ -355,11 +351,9 @@ class Policies:
             summarizer=own("summarizer"),
             judge=own("judge"),
             background=own("background"),
-            prices=prices,
             costs=prices or self._table.prices(model) or RATIOS,
             economy=own("economy"),
             strict=own("strict"),
-            payback_turns=self._settings.cost.payback_turns,
         )
         listed = Window(found.window, TABLE_SOURCE, limit or found.max_input) if found else Window(None, UNKNOWN)
         return _ModelFacts(

@@ -7,7 +7,6 @@ from typing import NamedTuple
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason
-from strategies.core.economics import Condensing, Prices, turns_to_pay_back
 from strategies.core.replay import JUDGED, Replayed, best_prepared
 from strategies.core.requirement import RULES, Requirement, floor, has_grown, requirement_for
 from strategies.pipeline import is_due
@@ -103,31 +102,3 @@ def still_required(decision: Decision, context: RequestContext) -> Requirement |
     if tokens <= budget.target or applied.trigger == JUDGED or decision.action is Action.DEGRADED:
         return None
     return None if all(stage.asks for stage in context.policy.stages) else Requirement.SOFT
-
-
-def waits_to_pay_back(decision: Decision, context: RequestContext, cache_lifetime: float) -> bool:
-    """Whether condensing now would cost more than it saves within `payback_turns`.
-
-    If no condensation is prepared, a view at the target is expected. `cache_lifetime` is the number of seconds for
-    which the upstream is taken to keep a prompt in its cache.
-    """
-    prices, budget = context.policy.prices, context.budget
-    # If the trigger is the cheapest one, the cost of condensing has been weighed already.
-    if prices is None or context.policy.economy == "auto":
-        return False
-    found = find_prepared(Requirement.SOFT, decision, context)
-    idle = context.request.received_at - context.branch.last_used if context.branch else 0.0
-    condensing = Condensing(
-        landing=budget.scale.upstream(found.view.tokens if found else budget.target),
-        head=budget.scale.upstream(context.prompt.outside),
-        calls=_price(prices, found) if found else 0.0,
-    )
-    before, is_cold = budget.scale.upstream(decision.tokens_after), idle > cache_lifetime
-    return turns_to_pay_back(condensing, before, prices, is_cold=is_cold) > context.policy.payback_turns
-
-
-def _price(prices: Prices, prepared: Replayed) -> float:
-    """The price of a record's model calls: its text counts as what they wrote, the rest as what they read."""
-    place, spent = prepared.view.replacement, prepared.applied.own_tokens if prepared.applied else 0
-    written = min(prepared.view.front[place].message.tokens, spent) if place is not None else 0
-    return prices.of_call(prompt=spent - written, reply=written)

@@ -84,7 +84,6 @@ class Settings(BaseSettings):
     summarizer: tables.SummarizerRole = tables.SummarizerRole()
     judge: tables.JudgeRole = tables.JudgeRole()
     background: tables.BackgroundSettings = tables.BackgroundSettings()
-    cost: tables.CostSettings = tables.CostSettings()
     ledger: tables.LedgerSettings = tables.LedgerSettings()
     memory: tables.MemorySettings = tables.MemorySettings()
     tokenizer: tables.TokenizerSettings = tables.TokenizerSettings()

@@ -262,13 +262,6 @@ class ModelPrices(Table):
         return Prices(self.input, self.cached_input, self.cache_write, self.output)
 
 
-class CostSettings(Table):
-    """When a condensation that is not needed yet is worth its cost, for models with prices."""
-
-    payback_turns: float = Field(8.0, ge=0)
-    cache_lifetime: float = Field(300.0, ge=0)
-
-
 class ModelSettings(Table):
     """Settings for models whose name matches; the first match wins. None leaves a key to the general setting."""
 

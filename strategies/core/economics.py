@@ -78,20 +78,6 @@ def break_even(condensing: Condensing, before: int, prices: Prices) -> float:
     return condensing.cost(prices) / saved if saved > 0 else inf
 
 
-def turns_to_pay_back(condensing: Condensing, before: int, prices: Prices, *, is_cold: bool = False) -> float:
-    """Turns until a condensation has saved its cost: 0 if it saves at once, infinity if it never does.
-
-    The first request to read less is the one that it is made for. If the cache `is_cold`, all is read anew in any case.
-    """
-    gone = max(before - condensing.landing, 0)
-    saved = gone * prices.cached_input / _MILLION
-    cold = condensing.calls - gone * prices.cache_write / _MILLION
-    cost = cold if is_cold else condensing.cost(prices) - saved
-    if cost <= 0:
-        return 0.0
-    return cost / saved if saved > 0 else inf
-
-
 def best_trigger(condensing: Condensing, growth: float, prices: Prices) -> float:
     """The size in tokens at which to condense a view that grows by `growth` per request; infinity for never."""
     price = prices.cached_input / _MILLION

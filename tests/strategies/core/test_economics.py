@@ -21,7 +21,6 @@ from strategies.core.economics import (
     cost_of_request,
     follow,
     is_cheaper_continued,
-    turns_to_pay_back,
 )
 
 CHEAP = Prices(input=0.95, cached_input=0.16, cache_write=0.95, output=4.0)
@@ -100,33 +99,6 @@ def test_after_its_break_even_a_condensation_has_saved_its_cost(
 
 
 COSTLY = Prices(input=3.0, cached_input=0.3, cache_write=3.0, output=15.0)
-
-
-def test_a_cold_cache_pays_at_once() -> None:
-    assert turns_to_pay_back(Condensing(50_000, 2_000), 100_000, COSTLY, is_cold=True) == 0
-
-
-def test_a_warm_cache_pays_after_the_turns_that_reading_anew_costs() -> None:
-    # 48,000 tokens are read anew for 2.7 more a million; each turn reads 50,000 fewer for 0.3, this one among them.
-    turns = turns_to_pay_back(Condensing(50_000, 2_000), 100_000, COSTLY)
-    assert turns == pytest.approx((48_000 * 2.7 - 50_000 * 0.3) / (50_000 * 0.3))
-
-
-def test_our_own_calls_make_it_pay_later() -> None:
-    plain = turns_to_pay_back(Condensing(50_000, 2_000), 100_000, COSTLY)
-    assert turns_to_pay_back(Condensing(50_000, 2_000, calls=0.5), 100_000, COSTLY) > plain
-
-
-def test_what_leaves_nothing_out_never_pays() -> None:
-    assert turns_to_pay_back(Condensing(10_000, 0, calls=0.1), 10_000, COSTLY, is_cold=True) == inf
-
-
-@given(sizes, condensings, st.booleans(), st.integers(0, 50_000))
-def test_leaving_out_more_never_pays_later(before: int, condensing: Condensing, is_cold: bool, more: int) -> None:
-    less = turns_to_pay_back(condensing, before, COSTLY, is_cold=is_cold)
-    deeper = condensing._replace(landing=max(condensing.landing - more, 0))
-    further = turns_to_pay_back(deeper, before, COSTLY, is_cold=is_cold)
-    assert 0 <= further <= less or isclose(further, less)
 
 
 def test_a_call_costs_what_is_fresh_what_is_cached_and_the_reply() -> None:
