@@ -47,7 +47,7 @@ class Timing:
 
 def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> list[tuple[str, str]]:
     """The `X-Condenser-*` and `Server-Timing` headers; `accepted` tells if the upstream accepted the request."""
-    head = decision.append_head if accepted else decision.append_head_before
+    policy, head = decision.policy, decision.append_head if accepted else decision.append_head_before
     pairs = [
         ("X-Condenser-Session", decision.session),
         ("X-Condenser-Session-Source", decision.session_source),
@@ -58,7 +58,8 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
         ("X-Condenser-Tokens-Before", str(decision.tokens_before)),
         ("X-Condenser-Tokens-After", str(decision.tokens_after)),
         ("X-Condenser-Count", decision.precision),
-        ("X-Condenser-Window", str(decision.policy.window)),
+        # Of an unknown window, the size that was refused is all that is known.
+        ("X-Condenser-Window", str(policy.window if policy.window.tokens else policy.size_refused or policy.window)),
         ("Server-Timing", timing.header()),
     ]
     if decision.reason:

@@ -145,8 +145,9 @@ def test_a_size_refused_bounds_its_session_for_an_hour_whatever_window_is_said(r
 def test_a_size_refused_bounds_a_session_of_an_unknown_window_and_a_longer_view_ends_it() -> None:
     with narrow(numberless, limit=5_000, strategy="recent") as stage:
         answer = stage.ask(chat(20), asked(session="s"))
-        assert (answer.header("x-condenser-window"), answer.header("x-condenser-headroom")) == ("unknown", None)
         refused = count(stage.forwarded[0].json())
+        assert answer.header("x-condenser-headroom") is None
+        assert abs(int(str(answer.header("x-condenser-window"))) - refused) < refused / 20
         stage.ask(chat(22), asked(session="s"))
         assert [count(each.json()) > refused for each in stage.forwarded[1:]] == [False, False]
 
