@@ -24,7 +24,7 @@ from tests.support.stage import Stage, asked, body_of, count
 MAX_BYTES = 60  # of a reply that breaks off
 PLAIN = "I do not know where it hangs."
 ROOM = 500  # tokens that the upstream takes beside the first view
-GONE = (replies.hang_up(),)
+GONE = (replies.hang_up(), replies.hang_up())
 REFUSALS = {
     "400": (replies.error(400, "messages with role 'tool' are not taken"),),
     "429": (replies.error(429, "slow down", headers=[("retry-after", "7")]),),
