@@ -14,7 +14,6 @@ from strategies.core.cards import MemoryCard
 from strategies.core.digest import ROOT, chain
 from strategies.core.ledger import rank_facts
 from strategies.core.messages import Role
-from strategies.memory.merging import merge_cards
 from strategies.memory.ranking import Entry, Index
 
 ROOT_OF_CODE = Path(__file__).parent.parent
@@ -28,7 +27,6 @@ FOR_ALL = {
     "proxy/upstream/__init__.py": {"_trusting"},
     "strategies/__init__.py": {"_parse"},  # by names of strategies
     "strategies/keywords/__init__.py": {"keywords"},
-    "strategies/memory/merging.py": {"settled_cards"},  # by cards, which have random ids and times of their session
     "strategies/prompts/__init__.py": {"prompt", "prompt_digest"},
 }
 TEXT = "We told Maria that build/out-7.tar of release v2.31.9 must never be deployed to staging-eu-4 on Fridays."
@@ -70,13 +68,12 @@ def steps(work: Callable[[], Any]) -> int:
 @pytest.mark.parametrize(
     "work",
     [
-        lambda: merge_cards((), [MemoryCard(TEXT), MemoryCard("The port is 8080"), MemoryCard("The port is 9090")]),
         lambda: rank_facts((), [TEXT, TEXT]),
         lambda: Index([Entry("k", Role.USER, TEXT, 0)]).search("deployed builds"),
         lambda: chain([bytes([number]) * 16 for number in range(9)], ROOT),
         lambda: MemoryCard(TEXT).id,
     ],
-    ids=["cards", "facts", "index", "chain", "id of a card"],
+    ids=["facts", "index", "chain", "id of a card"],
 )
 def test_the_same_text_is_as_much_work_again(work: Callable[[], Any]) -> None:
     work()  # compiles patterns

@@ -16,7 +16,7 @@ from proxy.quoting import one_line
 from proxy.sessions.session import MAIN
 from strategies.core.cards import TYPES, from_json, to_json
 
-COLUMNS = ("CARD", "TYPE", "STATE", "ROLE", "SOURCE", "CREATED", "CONDENSATION", "MESSAGES", "TAGS", "CONTENT")
+COLUMNS = ("CARD", "TYPE", "ROLE", "SOURCE", "CREATED", "CONDENSATION", "MESSAGES", "TAGS", "CONTENT")
 HINT_404 = "there is no such card, session or branch"
 _ID = "the session as `sessions list` prints it, or its id"
 
@@ -83,8 +83,7 @@ def _request(arguments: argparse.Namespace, *names: str, **how: Any) -> Any:
 
 
 def _row(card: Mapping[str, Any]) -> Sequence[str]:
-    state = "holds" if card["holds"] else f"superseded by {card['superseded_by']}"
-    cells = (card["type"], state, card["role"], card["source"], card["created_at"], card["condensation"])
+    cells = (card["type"], card["role"], card["source"], card["created_at"], card["condensation"])
     return tuple(map(one_line, (card["id"], *cells, _messages(card), ",".join(card["tags"]), card["content"])))
 
 

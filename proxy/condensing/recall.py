@@ -96,9 +96,9 @@ def _condensed(context: RequestContext) -> list[Condensation]:
 
 
 def cards_of(context: RequestContext) -> list[MemoryCard]:
-    """The memory cards that a request's history may see, without contradicted ones."""
+    """The memory cards that a request's history may see."""
     session = context.recognised.session or Session(id="", source="", created_at=0.0)
-    return [card for card in session.cards(_condensed(context)) if card.holds]
+    return session.cards(_condensed(context))
 
 
 def hidden_by(view: View) -> list[int]:

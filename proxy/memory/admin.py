@@ -1,7 +1,6 @@
 """The memory of sessions for an operator, who may list, search, add and delete cards as JSON documents.
 
-A list has the cards of all branches, with superseded ones marked. A search covers one branch: its stored messages, and
-the cards that it may see.
+A list has the cards of all branches. A search covers one branch: its stored messages, and the cards that it may see.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from functools import reduce
 from typing import Any
 
 from proxy.errors import BadRequest
-from proxy.sessions.cards import standing_for, with_card, without_cards
+from proxy.sessions.cards import with_card, without_cards
 from proxy.sessions.histories import StoredHistory, messages_on, read_in_thread
 from proxy.sessions.session import MAIN, Branch, Session, has_node
 from proxy.sessions.stored import StoredSessions
@@ -56,14 +55,14 @@ class MemoryAdmin:
         return {"object": "list", "data": [card_document(card, session) for card in cards]}
 
     async def export_cards(self, key: StoreKey) -> list[Document] | None:
-        """The cards that hold, oldest first, in the export format of the reference document and with no other members.
+        """The cards, oldest first, in the export format of the reference document and with no other members.
 
         `source` is left out if it is not known.
         """
         session = await self.stored.in_time(self.stored.load(key))
         if session is None:
             return None
-        cards = to_json(card for card in await asyncio.to_thread(session.cards) if card.holds)
+        cards = to_json(await asyncio.to_thread(session.cards))
         return [{name: card[name] for name in EXPORTED if name in card} for card in cards]
 
     async def search(self, key: StoreKey, query: str, name: str = MAIN, top_k: int = TOP_K) -> Document | None:
@@ -83,7 +82,7 @@ class MemoryAdmin:
         transcript = Transcript.of(messages_on(session, branch, stored, self.reader))
         digests = transcript.digests
         standing = [record for record in session.condensations if has_node(digests, record.covered, record.digest)]
-        index = Index(card_entry(card.id, card) for card in session.cards(standing) if card.holds)
+        index = Index(card_entry(card.id, card) for card in session.cards(standing))
         for place, message in enumerate(transcript.chain):
             index.add(message_entries(digests[place].hex(), message, place))
         return index.search(query, MAX_HITS)
@@ -91,7 +90,7 @@ class MemoryAdmin:
     async def add(self, key: StoreKey, written: object, *, replaces: str | None = None) -> Document | None:
         """Adds a card that a person wrote, in place of the one with the id `replaces`. Raises `BadRequest`.
 
-        Returns the card that holds then; None also if there is no card to replace.
+        Returns the card that says so then, which may be an earlier one; None also if there is no card to replace.
         """
         self._check_keeps_text()
         card = parse_card(written, self.clock())
@@ -103,7 +102,9 @@ class MemoryAdmin:
             return session and with_card(session, card)
 
         session = await self._change(key, changed)
-        return card_document(standing_for(session, card) or card, session) if session else None
+        if session is None:
+            return None
+        return card_document(next(known for known in session.cards() if card.repeats(known)), session)
 
     async def import_cards(self, key: StoreKey, written: object) -> Document | None:
         """Adds the cards of an export in the format of the reference document; those that are there already stay.
@@ -204,11 +205,11 @@ def _are_tags(tags: object) -> bool:
 
 
 def card_document(card: MemoryCard, session: Session) -> Document:
-    """A card with all its members, its id, whether it holds, and how many messages its condensation covers."""
+    """A card with all its members, its id, and how many messages its condensation covers."""
     covered = next((made.covered for made in session.condensations if made.id == card.condensation), None)
     (told,) = to_json((card,))
-    empty: Document = {"source": "", "condensation": "", "superseded_by": "", "messages": [], "places": []}
-    return {"id": card.id, "holds": card.holds, "covered": covered, **empty, **told}
+    empty: Document = {"source": "", "condensation": "", "messages": [], "places": []}
+    return {"id": card.id, "covered": covered, **empty, **told}
 
 
 def _hit(hit: Hit) -> Document:

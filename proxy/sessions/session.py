@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from proxy.endpoints.replies import ending
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import SizeRefused
-from strategies.core.cards import MemoryCard
+from strategies.core.cards import MemoryCard, distinct
 from strategies.core.condensation import Condensation
 from strategies.core.digest import ROOT, link
 from strategies.core.messages import Role
@@ -35,7 +35,6 @@ from strategies.core.pieces import Literal, Overlay
 from strategies.core.protocol import Verdict
 from strategies.core.reasoning import Bound
 from strategies.core.transcript import Transcript
-from strategies.memory.merging import settled_cards
 
 OWN_HEADER = "X-Condenser-Session"
 MAX_SHOWN = 256
@@ -324,12 +323,12 @@ class Session(NamedTuple):
     def cards(self, condensations: Iterable[Condensation] | None = None) -> list[MemoryCard]:
         """The memory cards of condensations, by default of all in the session, and those that a person wrote.
 
-        Oldest first. They include cards that a later one contradicts, marked as superseded.
+        Oldest first; what says the same stands once.
         """
         sources = self.condensations if condensations is None else condensations
         recorded = [card for record in sorted(sources, key=lambda record: record.created_at) for card in record.cards]
         cards = sorted((*recorded, *self.added_cards), key=lambda card: card.created_at)
-        return [card for card in settled_cards(tuple(cards)) if card.id not in self.forgotten_ids]
+        return [card for card in distinct(cards) if card.id not in self.forgotten_ids]
 
     def with_verdict(self, verdict: Verdict, judging: Mapping[str, Any]) -> Session:
         return self._replace(verdicts=(*self.verdicts, verdict)[-MAX_VERDICTS:], judging=judging)

@@ -1,7 +1,7 @@
 """Memory cards: single sentences that a summarizer thought worth remembering, each with its origin.
 
-A card is immutable; `strategies.memory.merging` merges new cards with old ones. A card made from a tool's text has the
-type code or fact, whatever the summarizer calls it: no page that an agent reads can become a rule or a task.
+A card made from a tool's text has the type code or fact, whatever the summarizer calls it: no page that an agent reads
+can become a rule or a task.
 
 This module reads cards as a summarizer writes them, and converts them to and from stored JSON.
 """
@@ -40,20 +40,34 @@ class MemoryCard:
     """The chain digests, in hex, of the messages that it was made from; empty if none were found."""
     condensation: str = ""
     """The id of the condensation whose summary brought it."""
-    superseded_by: str = ""
-    """The id of the later card that contradicts it; "" while it holds."""
     places: tuple[int, ...] = ()
     """The chain indices of the messages that it was made from; empty if none were found."""
 
     @cached_property
     def id(self) -> str:
         """Cards with the same content, type and condensation have the same id."""
-        identity = f"{self.type}\n{self.condensation}\n{normalized(self.content)}"
+        identity = f"{self.type}\n{self.condensation}\n{self.words}"
         return sha256(identity.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
-    @property
-    def holds(self) -> bool:
-        return not self.superseded_by
+    @cached_property
+    def words(self) -> str:
+        return normalized(self.content)
+
+    def repeats(self, earlier: MemoryCard) -> bool:
+        """Whether it says the same in the same words. What a tool said never stands for what somebody else says."""
+        return self.words == earlier.words and (earlier.role is not Role.TOOL or self.role is Role.TOOL)
+
+
+def distinct(cards: Iterable[MemoryCard]) -> list[MemoryCard]:
+    """The cards in their order, without those that repeat an earlier one."""
+    firsts: dict[str, list[MemoryCard]] = {}
+    found = []
+    for card in cards:
+        same = firsts.setdefault(card.words, [])
+        if not any(card.repeats(earlier) for earlier in same):
+            same.append(card)
+            found.append(card)
+    return found
 
 
 def read_cards(value: object) -> tuple[MemoryCard, ...]:
@@ -98,7 +112,6 @@ def _to_object(card: MemoryCard) -> dict[str, Any]:
         "messages": list(card.messages),
         "places": list(card.places),
         "condensation": card.condensation,
-        "superseded_by": card.superseded_by,
     }
     return always | {key: value for key, value in more.items() if value}
 
@@ -123,6 +136,5 @@ def _from_object(entry: object) -> MemoryCard:
         source=str(entry.get("source") or ""),
         messages=tuple(map(str, entry.get("messages") or ())),
         condensation=str(entry.get("condensation") or ""),
-        superseded_by=str(entry.get("superseded_by") or ""),
         places=tuple(place for place in entry.get("places") or () if isinstance(place, int)),
     )

@@ -70,11 +70,11 @@ def block(stage: Stage, text: str, session: str = "s", *more: tuple[str, str]) -
 # -- what is seen ------------------------------------------------------------------------------------------
 
 
-def test_cards_are_listed_with_where_they_come_from_and_what_holds(stage: Stage) -> None:
+def test_cards_are_listed_with_where_they_come_from(stage: Stage) -> None:
     condensed(stage)
-    old, fig, new = listed(stage, place(stage))
-    assert contents([old, fig, new]) == contents(CARDS)
-    assert (old["holds"], old["superseded_by"], new["holds"]) == (False, new["id"], True)
+    cards = listed(stage, place(stage))
+    assert contents(cards) == contents(CARDS)
+    fig = cards[1]
     assert (fig["type"], fig["tags"], fig["role"], fig["source"]) == (
         "fact",
         ["fig", "names"],
@@ -83,7 +83,6 @@ def test_cards_are_listed_with_where_they_come_from_and_what_holds(stage: Stage)
     )
     assert fig["condensation"].startswith("c")
     assert fig["created_at"].endswith("+00:00")
-    assert fig["superseded_by"] == ""
 
 
 def test_a_session_without_cards_has_an_empty_list(stage: Stage) -> None:
@@ -101,10 +100,10 @@ def test_the_export_of_a_session_has_its_cards_as_the_documents_array(stage: Sta
 def test_an_export_of_memory_is_the_documents_array_and_nothing_else(stage: Stage) -> None:
     condensed(stage)
     exported = admin(stage, place(stage) + "/export").json()
-    assert [list(card) for card in exported] == [["content", "type", "tags", "created_at", "source"]] * 2
-    holding = [each for each in listed(stage, place(stage)) if each["holds"]]
-    assert exported == [{name: each[name] for name in exported[0]} for each in holding]
-    assert [card.content for card in from_json(exported)] == contents(holding)
+    assert [list(card) for card in exported] == [["content", "type", "tags", "created_at", "source"]] * 3
+    cards = listed(stage, place(stage))
+    assert exported == [{name: each[name] for name in exported[0]} for each in cards]
+    assert [card.content for card in from_json(exported)] == contents(cards)
 
 
 def test_a_search_finds_cards_and_messages_with_their_role_and_place(stage: Stage) -> None:
@@ -151,13 +150,6 @@ def test_a_card_that_a_person_wrote_is_put_before_the_message_that_is_about_it(s
     assert (added["content"], added["source"], added["condensation"]) == ("The well is behind the barn.", "person", "")
     assert added in listed(stage, place(stage))
     assert added["content"] in block(stage, "Where is the well?")
-
-
-def test_a_card_that_a_person_wrote_supersedes_what_it_contradicts(stage: Stage) -> None:
-    condensed(stage)
-    card = admin(stage, place(stage), "POST", {"content": "The gate code is 1234."}).json()
-    holding = [each for each in listed(stage, place(stage)) if each["holds"]]
-    assert contents(holding) == [CARD, card["content"]]
 
 
 def test_a_card_that_is_there_already_is_not_added_twice(stage: Stage) -> None:

@@ -17,7 +17,7 @@ from strategies.core.ledger import find_facts, rank_facts
 from strategies.core.parsing import normalized
 from strategies.dynacontext.record import tagged
 from strategies.extract import record
-from strategies.memory import merging, ranking, terms
+from strategies.memory import ranking, terms
 from strategies.memory.attribution import attribute_cards
 from strategies.memory.block import appears_in as shown_before
 from strategies.scoring import body
@@ -127,7 +127,7 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
         "dates": terms.dates,
         "split": ranking.split,
         "standing": lambda text: shown_before([text]),
-        "merged": lambda text: merging.merge_cards((), _cards_of(text)),
+        "merged": lambda text: cards.distinct(_cards_of(text)),
         "index": lambda text: ranking.Index(ranking.message_entries("k", message(user(text)), 0)).search(text),
         "attributed": _attributed,
     },

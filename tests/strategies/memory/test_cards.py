@@ -5,7 +5,7 @@ import json
 import pytest
 
 from strategies.core.answer import ParsedAnswer, read_json_answer, read_plain_answer
-from strategies.core.cards import LONGEST, MAX_CARDS, MemoryCard, from_json, to_json
+from strategies.core.cards import LONGEST, MAX_CARDS, MemoryCard, distinct, from_json, to_json
 from strategies.core.messages import Role
 
 CARD = {"content": "Use Postgres", "type": "decision", "tags": ["database"]}
@@ -128,7 +128,7 @@ def test_cards_are_written_as_the_document_shows() -> None:
 def test_cards_are_read_as_they_were_written() -> None:
     cards = [
         *read_json_answer(answer(CARD, {"content": "log at /var/log", "role": "tool"})).cards,
-        MemoryCard("Use MySQL", "decision", superseded_by="0123"),
+        MemoryCard("Use MySQL", "decision"),
     ]
 
     assert from_json(json.loads(json.dumps(to_json(cards)))) == cards
@@ -152,3 +152,24 @@ def test_a_cards_id_is_that_of_content_type_and_condensation() -> None:
     assert card.id == MemoryCard("use  postgres", "decision", ("x",), "later", condensation="c1").id
     assert card.id != MemoryCard("use postgres", "fact", condensation="c1").id
     assert card.id != MemoryCard("use postgres", "decision", condensation="c2").id
+
+
+@pytest.mark.parametrize("again", ["Use Postgres for orders.", "use  postgres for ORDERS"])
+def test_cards_with_the_same_words_are_one(again: str) -> None:
+    first, *others = MemoryCard("Use Postgres for orders.", "decision"), MemoryCard(again, condensation="c2")
+
+    assert distinct([first, *others]) == [first]
+
+
+@pytest.mark.parametrize("other", ["The port is 9090", "The port is not 8080", "The port is 8080 now"])
+def test_cards_with_other_words_stay_side_by_side(other: str) -> None:
+    cards = [MemoryCard("The port is 8080"), MemoryCard(other)]
+
+    assert distinct(cards) == cards
+
+
+def test_the_users_own_words_are_kept_beside_the_same_from_a_tool() -> None:
+    tools, users = MemoryCard("Use tabs", role=Role.TOOL), MemoryCard("Use tabs")
+
+    assert distinct([tools, users, tools]) == [tools, users]
+    assert distinct([users, tools]) == [users]
