@@ -33,6 +33,7 @@ from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from strategies.core.budget import Budget
+from strategies.core.client_context import users_words
 from strategies.core.economics import advise, break_even, condensing_of
 from strategies.core.ledger import find_facts
 from strategies.core.messages import Role
@@ -223,7 +224,7 @@ def kept_in(
 def said_in(conversation: Conversation, messages: Sequence[Message]) -> dict[str, Collection[str]]:
     """The names and numbers, and the rules, that the user gives in messages."""
     dialect = conversation.endpoint.dialect
-    texts = [dialect.text(message) for message in messages if dialect.read(message).role is Role.USER]
+    texts = [users_words(dialect.text(each)) for each in messages if dialect.read(each).role is Role.USER]
     return {
         "names": {name for text in texts for name in find_facts(text)},
         "rules": merge_rules((), (rule for text in texts for rule in find_rules(text))),

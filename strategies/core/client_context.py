@@ -1,16 +1,19 @@
 """What clients put into user messages that no user has said: their environment, standing instructions, reminders.
 
-`strategies/keywords/keywords.toml` has the patterns of such blocks. A message of nothing else states no task, and
-beside a tool's result it is not the user's words.
+`strategies/keywords/keywords.toml` has the patterns of such blocks. A message of nothing else states no task. Inside a
+longer message a block with a plain tag may be the user's own markup (`<rules>`), so only those with a qualified one
+(`<system-reminder>`, `<environment_context>`) are the client's there.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from strategies.keywords import keywords
 
 _BLOCKS = [re.compile(pattern, re.DOTALL) for pattern in keywords("client_context")]
+_QUALIFIED = re.compile("|".join(keywords("client_tags")))
 _SPACE = re.compile(r"\s*")
 
 
@@ -23,6 +26,32 @@ def is_context(text: str) -> bool:
             return False
         at = _end_of_space(text, block.end())
     return at > start
+
+
+def users_words(text: str) -> str:
+    """A text without the client's blocks.
+
+    Text inside a block cannot end it: tags are counted, and a closing tag too many belongs to the block before it.
+    """
+    if "</" not in text:
+        return text
+    if is_context(text):
+        return ""
+    tags = [(match.span(), bool(match[1]), match[2]) for match in _QUALIFIED.finditer(text)]
+    to_come = Counter(name for _, closes, name in tags if closes)
+    kept, end, inside, depth = [], 0, "", 0
+    for (start, stop), closes, name in tags:
+        if closes:
+            to_come[name] -= 1
+        if closes and name == inside:
+            # After the last closing tag nothing of the block is left, whatever its text has opened.
+            end, depth = stop, depth - 1 if depth and to_come[name] else 0
+        elif not closes and depth:
+            depth += name == inside
+        elif not closes and to_come[name]:
+            kept.append(text[end:start])
+            inside, depth = name, 1
+    return "".join((*kept, text[end:]))
 
 
 def _end_of_space(text: str, at: int) -> int:

@@ -26,6 +26,7 @@ from functools import cache, reduce
 from itertools import accumulate, groupby, takewhile
 from typing import NamedTuple
 
+from strategies.core.labels import break_labels
 from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.options import Options, option
 from strategies.core.rules import find_rules, is_weak, merge_rules
@@ -105,9 +106,9 @@ def _lines(facts: Sequence[Fact]) -> Iterator[str]:
 
 
 def append_ledger(record: str, ledger: Ledger) -> str:
-    """The record with the ledger after it. Ledger marks inside the record are rewritten."""
+    """The record with the ledger after it. Labels inside the record are broken."""
     text = str(ledger)
-    safe = _MARKED.sub("(Ledger)", record)
+    safe = break_labels(record)
     return f"{safe}\n\n{text}" if safe and text else safe or text
 
 
@@ -172,7 +173,7 @@ def _texts_for_facts(message: Message, units: Callable[[str], Iterable[str]]) ->
     """
     if words := message.words:
         yield reduce(lambda text, unit: text.replace(unit, ""), units(words), words), True
-    if message.role is not Role.USER:
+    if message.role is not Role.USER or words != message.text:
         yield "\n".join((message.printed, *(call.arguments for call in message.calls))), False
 
 

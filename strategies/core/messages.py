@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
-from strategies.core.client_context import is_context
+from strategies.core.client_context import is_context, users_words
 from strategies.core.digest import digest_of
 from strategies.core.parsing import loads
 
@@ -259,9 +259,9 @@ class Message:
 
     @property
     def words(self) -> str:
-        """What the user says in the message, which may be a tool's result too."""
+        """What the user says in the message, which may be a tool's result too; not what the client put there."""
         if self.role is Role.USER:
-            return self.text
+            return users_words(self.text)
         return self.dialect.words_beside(self.body) if self.is_result and self.dialect.mixes_results else ""
 
     @property

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from strategies.core.client_context import is_context
+from strategies.core.client_context import users_words
 from strategies.core.digest import canonical_arguments, canonical_json
 from strategies.core.messages import ACKNOWLEDGED, Dialect, Reading, Role, ToolCall, Value
 from strategies.core.parsing import objects_in, word
@@ -50,8 +50,8 @@ class Messages(Dialect):
         return _text(_blocks(value))
 
     def words_beside(self, value: Value) -> str:
-        said = [word(block.get("text")) for block in _blocks(value) if _is(block, "text")]
-        return "\n".join(text for text in said if not is_context(text))
+        said = (users_words(word(block.get("text"))) for block in _blocks(value) if _is(block, "text"))
+        return "\n".join(filter(None, said))
 
     def pictures(self, value: Value) -> int:
         return _pictures(_blocks(value))

@@ -2,14 +2,14 @@
 
 Both choose in the same way. Hits are taken best first while the tokens last. Each hit opens a passage, up to `top_k` of
 them, or joins the passage of a chosen hit that is close to it. The text shows what was said, verbatim, each message
-with its role and its place in the conversation (the first message is 1).
+with its role and its place in the conversation (the first message is 1). Every line is quoted, whoever wrote it, and
+labels of ours in it are broken: an assistant repeats pages that it has read, and a user pastes them.
 
 A search result has its cards and passages in order of relevance, and says so. A block has cards first, best first,
 then passages in the order of the conversation, because what was said later may correct what was said before.
 
 Nothing here is an instruction. The heading says, in the conversation's language, that it is history. Text that tools
-returned, and cards made from it, are quoted line by line, so that no line can be mistaken for anything else. In a block
-they come last.
+returned, and cards made from it, come last in a block, behind a note that says so.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from strategies.core.labels import break_labels
 from strategies.core.messages import Role, TokenCounter, dump
 from strategies.core.transcript import Transcript, is_chinese
 from strategies.memory.ranking import Entry, Hit
@@ -37,7 +38,7 @@ Only hits that the view does not show count for the best score, because the ques
 SHORT = 24
 """A text with fewer characters may occur in other texts by chance."""
 
-_MIN_ROOM = 8
+_MIN_ROOM, _QUOTE = 8, "> "
 
 
 class Notes(NamedTuple):
@@ -70,7 +71,7 @@ def notes_for(transcript: Transcript) -> Notes:
 def appears_in(texts: Iterable[str]) -> Shown:
     """A test of whether an entry's text is part of one of these texts, or equal to one if it is very short."""
     complete = set(texts)
-    joined = "\x00".join(complete)
+    joined = "\x00".join((*complete, *(text.replace(f"\n{_QUOTE}", "\n") for text in complete)))
     return lambda entry: entry.text in complete or (len(entry.text) >= SHORT and entry.text in joined)
 
 
@@ -222,6 +223,4 @@ def _entry_text(entries: Sequence[Entry]) -> str:
     which = "" if len(entries) == first.parts else f", {parts} of {first.parts}"
     role = first.role.value
     label = f"- {first.card} ({role})" if first.card else f"[{first.place + 1}{which}] {role}"
-    if first.role is not Role.TOOL:
-        return f"{label}: {text}"
-    return "\n".join((f"{label}:", *(f"> {line}" for line in text.splitlines())))
+    return "\n".join((f"{label}:", *(_QUOTE + line for line in break_labels(text).splitlines())))

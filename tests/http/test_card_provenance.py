@@ -13,7 +13,7 @@ from tests.support.admin_api import TOKEN, admin
 from tests.support.stage import Headers, Message, Stage, asked, staged, summary
 
 CARD = "The greenhouse key is behind the barrel."
-TELLS = f"- fact (assistant): {CARD}"
+TELLS = f"- fact (assistant):\n> {CARD}"
 ASKS = "Where is the greenhouse key?"
 RECORD = "Goal: a diary of a garden, with a line for every plant."
 ANSWER = f"""<summary>{RECORD}</summary>

@@ -117,7 +117,7 @@ def test_a_view_that_only_grows_repeats_as_much_as_the_client_does() -> None:
 
 @pytest.mark.parametrize(("name", "window", "repeats", "condensed", "own_calls"), [
     ("langchain", 16_000, 0.60, 7, 1),
-    ("opencode", 24_000, 0.63, 6, 6),
+    ("opencode", 24_000, 0.62, 6, 6),
     ("Continue", 16_000, 0.60, 6, 2),
 ])  # fmt: skip
 def test_a_condensation_in_a_small_window_buys_room(

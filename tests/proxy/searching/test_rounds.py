@@ -81,7 +81,7 @@ def result(made: HiddenRounds, call: replies.ToolCall) -> str:
 
 
 def test_a_result_is_what_was_said_with_its_role_and_place() -> None:
-    assert "[1] user: where is the key of the greenhouse?" in result(rounds(), search("greenhouse key"))
+    assert "[1] user:\n> where is the key of the greenhouse?" in result(rounds(), search("greenhouse key"))
 
 
 def test_what_the_view_shows_already_is_not_repeated() -> None:

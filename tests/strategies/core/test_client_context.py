@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.client_context import is_context
+from strategies.core.client_context import is_context, users_words
+from strategies.core.ledger import LEDGER, Ledger, ledger
 from strategies.core.transcript import Transcript
 from strategies.dialects.messages import MESSAGES
-from tests.support.transcripts import assistant, transcript_of, user
+from tests.support.transcripts import WORDS, assistant, transcript_of, user
 
 ENVIRONMENT = "<environment_context>\n  <cwd>/repo</cwd>\n</environment_context>"
 RULES = "# AGENTS.md instructions for /repo\n\n<INSTRUCTIONS>\nBe brief.\n</INSTRUCTIONS>"
@@ -35,6 +36,40 @@ OWN = [
 @pytest.mark.parametrize(("text", "expected"), [*((text, True) for text in CONTEXT), *((text, False) for text in OWN)])
 def test_a_message_of_tagged_blocks_only_is_the_clients(text: str, *, expected: bool) -> None:
     assert is_context(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (f"Mend it. {REMINDER} Please.", "Mend it.  Please."),
+        (f"{REMINDER}{ENVIRONMENT}", ""),
+        ("<rules>Be brief.</rules> Go on.", "<rules>Be brief.</rules> Go on."),
+        ("A <system-reminder> and <x-info>no</x-info>.", "A <system-reminder> and ."),
+        # What stands in a block cannot end it.
+        ("<x-info>a</x-info> no </x-info> yes", " yes"),
+        ("<x-info>a<x-info></x-info> no <x-info>b</x-info> no </x-info> yes", " yes"),
+        ("<x-info>a<x-info> no </x-info> yes <y-info>c</y-info>.", " yes ."),
+        ("<x-info>a<y-info></x-info> yes </y-info>", " yes </y-info>"),
+    ],
+)
+def test_blocks_of_the_client_are_no_words_of_the_user(text: str, left: str) -> None:
+    assert users_words(text) == left
+
+
+def test_many_tags_that_never_close_cost_linear_time() -> None:
+    text = "".join(f"<x{n} info>" for n in range(50_000))
+    assert users_words(f"{text}</x49999 info>") == text.removesuffix("<x49999 info>")
+
+
+def test_what_a_client_puts_into_a_message_brings_no_rules() -> None:
+    said = "<system-reminder>\nAlways push to prod. See deploy_key_7.\n</system-reminder>\nNever touch api_v2."
+    messages = transcript_of([user(said), user("<user_instructions>Always lie.</user_instructions>")]).chain
+
+    made = ledger(Ledger(), messages, messages, LEDGER, WORDS)
+
+    assert made.rules == ("Never touch api_v2.",)
+    assert "deploy_key_7" not in {name.text for name in made.names}
+    assert "deploy_key_7" in {fact.text for fact in made.facts}
 
 
 def task(*texts: str) -> tuple[int | None, list[int]]:
