@@ -20,7 +20,7 @@ from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import REFUSED_FOR, LearnedWindows, SizeRefused
-from proxy.knowledge.profiles import LessonScope, Profile, Profiles, sends_options
+from proxy.knowledge.profiles import LessonScope, Profile, Profiles
 from proxy.overflow import Refusal
 from proxy.reply.opening import OpenedReply
 from proxy.request.wire import ClientRequest
@@ -129,8 +129,5 @@ class Knowledge:
 
     def form_from(self, refused: OpenedReply, decision: Decision, request: ClientRequest) -> Profile | None:
         """The profile that a refusal of the request's form teaches; None if it teaches nothing new."""
-        options = sends_options(request.body.values, probed=decision.probed)
         sent = decision.policy.profile
-        return self.profiles.learn_from_refusal(
-            request.lesson_scope, refused.reply.status, refused.error, sent, options=options
-        )
+        return self.profiles.learn_from_refusal(request.lesson_scope, refused.reply.status, refused.error, sent)

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -27,7 +27,6 @@ MAX_MODELS, MAX_SCOPES = 1_000, 4_000
 SHOWN = 12
 """Characters of a tenant that logs and reports show."""
 MAX_READ = 4_096  # bytes of an error; after them some servers repeat the whole request
-STREAM_OPTIONS = "stream_options"
 REFUSING = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR)
 """The statuses with which servers refuse the form of a request; some chat templates fail with 500."""
 _log = logging.getLogger(__name__)
@@ -60,20 +59,16 @@ class Profile(BaseModel):
     """User and assistant messages must take turns."""
     assistant_name: bool = True
     """An assistant message may have a name."""
-    empty_assistant: bool = True
-    """An assistant message may have no content."""
     middle_system: bool = True
     """A system message may follow other messages."""
     reasoning: Literal["bound", "required"] | None = None
     """When reasoning may be sent back (`strategies.core.reasoning`). None: what is signed is bound."""
-    stream_options: bool = True
-    """`stream_options` is accepted, which `usage_probe` adds."""
     token_limit: Literal["max_completion_tokens", "max_tokens"] | None = None
     """The parameter that bounds our own calls. None: the first, and the second if the first is refused."""
 
     @cached_property
     def form(self) -> Form | None:
-        form = Form(self.alternate_roles, self.assistant_name, self.empty_assistant, self.middle_system)
+        form = Form(self.alternate_roles, self.assistant_name, self.middle_system)
         return None if form == Form() else form
 
     def learned(self, key: str, *, value: bool | str) -> Profile:
@@ -85,15 +80,7 @@ ANY = Profile()
 """The profile of OpenAI's own API."""
 
 
-_REFUSED = r"(?:unsupported|not supported|not permitted|not allowed|forbidden|unknown|unrecognized|unexpected|extra)"
-_UNKNOWN = (
-    rf"(?:\b{_REFUSED}\b|\b(?:invalid|unrecognised|not recogni[sz]ed|cannot find)\b|(?:\bnot|n.t|\bcannot) support\b)"
-)
 _WORDS = {
-    STREAM_OPTIONS: (
-        rf"{_UNKNOWN}.{{0,80}}\b{STREAM_OPTIONS}\b",
-        rf"\b{STREAM_OPTIONS}\b.{{0,80}}{_UNKNOWN}",
-    ),
     "alternate_roles": (
         r"\b(?:roles?|turns?|requests?|messages?|conversations?|user)\b[^.]{0,80}\balternat",
         r"\balternat\w*[^.]{0,80}\b(?:roles?|user|assistant)\b",
@@ -104,19 +91,6 @@ _WORDS = {
         r"\bsystem\W{0,3}(?:message|role|prompt)s?\b[^.]{0,60}\b(?:beginning|first|start|precede)\b",
         r"unexpected role\W{1,4}system\W{1,4}after role",
         r"only the first message can\b[^.]{0,20}\bsystem",
-    ),
-    "assistant_name": (
-        rf"\bmessages?\b.{{0,80}}\bname\b.{{0,80}}\b{_REFUSED}\b",
-        rf"\b{_REFUSED}\b.{{0,60}}\bname\b.{{0,60}}\b(?:messages?|assistant)\b",
-        rf"\b{_REFUSED}\b.{{0,60}}\bmessages?\b.{{0,40}}\bname\b",
-    ),
-    "empty_assistant": (
-        r"non-?empty content",
-        r"content blocks? must be non-?empty",
-        r"\bcontent\b.{0,80}\bis blank\b",
-        r"\bcontent\b.{0,40}expected a string, got null",
-        r"assistant.{0,60}\bmust\b.{0,30}\b(?:content|not be empty)",
-        r"\bmessages?\b.{0,60}\bcontent\b.{0,60}(?:valid string|field required|none is not an allowed)",
     ),
 }
 _LESSONS = {key: re.compile("|".join(words), re.IGNORECASE | re.DOTALL) for key, words in _WORDS.items()}
@@ -138,17 +112,15 @@ class Profiles:
         """All profiles that refusals have taught."""
         yield from self._learned.items()
 
-    def learn_from_refusal(
-        self, scope: LessonScope, status: int, body: bytes, sent: Profile, *, options: bool
-    ) -> Profile | None:
+    def learn_from_refusal(self, scope: LessonScope, status: int, body: bytes, sent: Profile) -> Profile | None:
         """Learns from an error to a request that was written for the profile `sent`.
 
         Returns the profile to write it for now; None if the error teaches nothing that `sent` did not say. Another
-        request may have taught it meanwhile. `options` is the value of `sends_options` for the request.
+        request may have taught it meanwhile.
         """
-        if profile_after(status, body, sent, options=options) == sent:
+        if profile_after(status, body, sent) == sent:
             return None
-        taught = profile_after(status, body, self.for_model(scope), options=options)
+        taught = profile_after(status, body, self.for_model(scope))
         self._learn(scope, taught)
         return taught
 
@@ -162,31 +134,13 @@ class Profiles:
             _log.info("the upstream refuses the form of a request for %s; from now on: %r", scope.named, taught)
 
 
-def sends_options(values: Mapping[str, Any], *, probed: bool) -> bool:
-    """Whether a request has `stream_options` that every server which knows them accepts.
-
-    That is so if we put them in (`probed`), or if the client's own are as we would write them. `values` are the members
-    of the client's body.
-    """
-    own = values.get(STREAM_OPTIONS)
-    if values.get("stream") is not True:
-        return False
-    if own is None:
-        return probed
-    return isinstance(own, Mapping) and all(key == "include_usage" and isinstance(own[key], bool) for key in own)
-
-
-def profile_after(status: int, body: bytes, known: Profile = ANY, *, options: bool) -> Profile:
-    """The profile after an error: with one more lesson, or the same.
-
-    That a server does not know `stream_options` is learned only if the request had acceptable ones (`options`).
-    """
+def profile_after(status: int, body: bytes, known: Profile = ANY) -> Profile:
+    """The profile after an error: with one more lesson, or the same."""
     if status not in REFUSING:
         return known
     text = body[:MAX_READ].decode("utf-8", "replace")
     for key, words in _LESSONS.items():
         value = key == "alternate_roles"
-        may_be_learned = getattr(known, key) != value and (options or key != STREAM_OPTIONS)
-        if may_be_learned and words.search(text):
+        if getattr(known, key) != value and words.search(text):
             return known.learned(key, value=value)
     return known

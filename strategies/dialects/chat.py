@@ -22,7 +22,6 @@ from strategies.core.parsing import objects_in
 SYSTEM_ROLES = Dialect.system_roles
 RESULT_ROLES = ("tool", "function")
 """The roles of messages that answer a call."""
-CALLING = "(tool call)"
 """The content of a message that the proxy wrote and that only calls tools, if an empty content is refused."""
 
 _REASONING = ("thinking_blocks", "reasoning_details", "content")
@@ -108,14 +107,10 @@ class Chat(Dialect):
         return left if "content" in left or call_fields(left) else {**left, "content": ACKNOWLEDGED}
 
     def fitted(self, value: Value, form: Form) -> Value | None:
-        """Removes a name and fills in a content, if the form requires that."""
-        if value.get("role") != "assistant":
+        """Without its name, if the form allows none."""
+        if form.assistant_name or value.get("role") != "assistant" or "name" not in value:
             return value
-        if not form.assistant_name and "name" in value:
-            value = {key: member for key, member in value.items() if key != "name"}
-        if form.empty_assistant or value.get("content"):
-            return value
-        return {**value, "content": CALLING} if value.get("tool_calls") else None
+        return {key: member for key, member in value.items() if key != "name"}
 
     def merged(self, first: Value, second: Value) -> Value:
         """Joins the contents. Of the other members, those of the second message win."""

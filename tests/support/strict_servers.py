@@ -43,23 +43,16 @@ def no_names(messages: Sequence[Body]) -> str:
     return f"'messages.{places[0]}' : property 'name' is unsupported, did you mean 'role'?" if places else ""
 
 
-def no_empty_assistant(messages: Sequence[Body]) -> str:
-    empty = [i for i, each in enumerate(messages) if each["role"] == "assistant" and not each.get("content")]
-    return f"messages.{empty[0]}: all messages must have non-empty content" if empty else ""
-
-
 DEMANDS: tuple[Demand, ...] = (
     alternation,
     sides,
     no_user_after_tool,
     systems_first,
-    no_names,
-    no_empty_assistant,
 )
 
 
 def refused(messages: Sequence[Body], demands: Iterable[Demand] = DEMANDS) -> str:
-    """What a server with these demands answers; "" where it takes the list."""
+    """What a server with these demands answers; "" where it takes the list. Unless told, those that are learned."""
     return next((said for demand in demands if (said := demand(messages))), "")
 
 

@@ -20,7 +20,6 @@ from strategies.core.replacement import context_summary, replacement
 from strategies.core.requirement import Requirement
 from strategies.core.shaping import BRIDGE, Placed, shape
 from strategies.core.view import View, fold
-from strategies.dialects.chat import CALLING
 from tests.strategies.driving import attempted, later
 from tests.strategies.test_invariants import STABLE
 from tests.support.strict_servers import DEMANDS, alternation, no_names, refused, sides, systems_first, taken
@@ -29,7 +28,6 @@ from tests.support.transcripts import (
     Body,
     assistant,
     bodies_of,
-    call,
     conversations,
     largest_of_each_kind,
     step,
@@ -41,7 +39,7 @@ from tests.support.transcripts import (
     words,
 )
 
-STRICT = Form(alternate_roles=True, assistant_name=False, empty_assistant=False, middle_system=False)
+STRICT = Form(alternate_roles=True, assistant_name=False, middle_system=False)
 ALTERNATING = Form(alternate_roles=True)
 PIPELINES = [*(name for name in TABLE if name != "off"), "mask+half-window"]
 
@@ -192,14 +190,6 @@ def test_names_of_ours_go_where_they_are_refused_and_the_clients_stay() -> None:
     view = folded(bodies, 1, Keep(0), SUMMARY, form=Form(assistant_name=False))
     assert ["name" in body for body in bodies_of(view)] == [False, False, True, False]
     assert no_names(bodies_of(folded(CHAT, 2, Keep(0), SUMMARY))) == ""
-
-
-def test_an_empty_lead_in_goes_and_a_call_of_ours_says_that_it_is_one() -> None:
-    form = Form(empty_assistant=False)
-    assert roles(folded(CHAT, 3, Keep(0), LEAD_IN, RECORD, form=form)) == ["user", "user", "assistant", "user"]
-    masked = Literal(dump(assistant(None, call("c1", "bash", {"command": "[masked]"}))), PieceKind.MASKED, 1)
-    view = folded([user("one"), *step(1), user("two")], 3, Keep(0), masked, Keep(2), form=form)
-    assert bodies_of(view)[1]["content"] == CALLING
 
 
 @pytest.mark.parametrize("form", [Form(middle_system=False), ALTERNATING])
