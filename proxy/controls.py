@@ -185,6 +185,13 @@ class Controls:
         sticks="yes; a change takes effect at once",
         settings="`memory.default`; `inject` with rolling; `off` in the modes refer and openhands of dynacontext",
     )
+    memory_scope: str | None = control(
+        "memory-scope",
+        _text(r"[A-Za-z0-9_.-]{1,64}", "1-64 letters, digits, '_', '.' or '-' of ASCII"),
+        "what the session [shares memory cards](sessions.md#memory) with: 1-64 of `A-Z a-z 0-9 _ . -`; 400 unless"
+        " `memory.scopes` is set",
+        sticks="yes, until another scope is named",
+    )
     economy: str | None = control(
         "economy",
         _word({word: word for word in ("off", "advise", "auto")}, "one of off, advise, auto"),

@@ -18,7 +18,7 @@ from strategies.core.cards import TYPES, from_json, to_json
 
 COLUMNS = ("CARD", "TYPE", "ROLE", "SOURCE", "CREATED", "CONDENSATION", "MESSAGES", "TAGS", "CONTENT")
 HINT_404 = "there is no such card, session or branch"
-_ID = "the session as `sessions list` prints it, or its id"
+_ID = "the session as `sessions list` prints it, or its id, or scope:NAME"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -93,6 +93,8 @@ class Intake:
         # 8. Choose.
         size = self.knowledge.size_refused(request, recognised)
         policy = self._policy(request, recognised, basis._replace(size_refused=size and size.tokens))
+        if policy.scope:
+            recognised = await self.recogniser.with_card_scope(recognised, policy.scope, read=any(policy.memory))
         if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
             policy = policy._replace(memory=MEMORY["off"])
         # 9. Complete the context.

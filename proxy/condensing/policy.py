@@ -104,6 +104,8 @@ class Policy(NamedTuple):
     """The maximum tokens of a memory block."""
     background: Mode = "off"
     """When models may be asked for work that no request waits for."""
+    scope: str = ""
+    """The scope in which memory cards are shared; "" if they are not."""
     economy: str = "off"
     """`off`, `advise` or `auto`: whether the trigger is where condensing is cheapest."""
     costs: Prices = RATIOS
@@ -251,6 +253,9 @@ class Policies:
         pipeline = asked.strategy or own.pipeline
         strategies, ledger = self._stages(pipeline, asked.options, controls.param("options"))
         memory = self._settings.memory
+        if controls.memory_scope is not None and not memory.scopes:
+            param = controls.param("memory-scope")
+            raise BadRequest(f"{param} needs memory.scopes = true in the settings of the proxy.", param=param)
         injection = _injection(strategies)
         return own._replace(
             pipeline=pipeline,
@@ -267,6 +272,7 @@ class Policies:
             block_tokens=injection.max_tokens or memory.max_tokens,
             economy=asked.economy or own.economy,
             strict=own.strict if asked.strict is None else asked.strict == "true",
+            scope=(asked.memory_scope or "") if memory.scopes else "",
             profile=basis.profile,
         )
 

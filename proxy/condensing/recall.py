@@ -33,6 +33,7 @@ from proxy.memory.meaning import Asker, Meanings, Vector
 from proxy.reasons import Action
 from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
 from proxy.searching.rounds import NO_OFFER
+from proxy.sessions.cards import combined_cards
 from proxy.sessions.session import MemoryBlock, Session, has_node
 from proxy.settings.tables import MemorySettings
 from proxy.store.base import StoreKey
@@ -96,9 +97,10 @@ def _condensed(context: RequestContext) -> list[Condensation]:
 
 
 def cards_of(context: RequestContext) -> list[MemoryCard]:
-    """The memory cards that a request's history may see."""
+    """The memory cards that a request may see, of its history and of its scope."""
     session = context.recognised.session or Session(id="", source="", created_at=0.0)
-    return session.cards(_condensed(context))
+    own, scope = session.cards(_condensed(context)), context.recognised.card_scope
+    return combined_cards(session, own, scope) if scope else own
 
 
 def hidden_by(view: View) -> list[int]:

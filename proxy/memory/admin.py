@@ -1,6 +1,7 @@
 """The memory of sessions for an operator, who may list, search, add and delete cards as JSON documents.
 
 A list has the cards of all branches. A search covers one branch: its stored messages, and the cards that it may see.
+A scope is read and changed like a session, by its own key.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class MemoryAdmin:
         patience = self.stored.patience()
         session = await patience.read(self.stored.load(key))
         branch = next((known for known in session.branches if known.name == name), None) if session else None
-        # A session with cards only has no branches, and can be searched.
+        # A scope has no branches, and neither has a session with cards only; both can be searched.
         if session is None or (branch is None and name != MAIN):
             return None
         blocks = await patience.read(self.stored.blocks(key, session))

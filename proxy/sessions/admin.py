@@ -12,6 +12,7 @@ from hmac import compare_digest
 from typing import Any, NamedTuple
 
 from proxy.errors import BadRequest
+from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.codec import condensation_document, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, history_at, messages_on, read_in_thread
 from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, session_key, wish_for
@@ -56,7 +57,7 @@ class Admin:
         """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
         keys = await self._stored.store.keys(tenant)
         if name is not None:
-            names = {name, *(session_key(name, dialect) for dialect in DIALECTS)}
+            names = {name, *(session_key(name, dialect) for dialect in (*DIALECTS, SCOPE))}
             keys = [key for key in keys if key.name in names]
         loaded = [pair async for pair in self._each_session(keys)]
         rows = [_summary(key, session) for key, session in loaded if session is not None]
@@ -190,7 +191,7 @@ class Admin:
         totals: Tally[str] = Tally()
         tenants: set[str] = set()
         async for key, session in self._each_session(await self._stored.store.keys()):
-            if session is not None:
+            if session is not None and session.source != SCOPE:
                 tenants.add(key.tenant)
                 totals.update(sessions=1, branches=len(session.branches), condensations=len(session.condensations))
                 totals.update(session.totals)

@@ -1,19 +1,44 @@
-"""Memory cards that a session's condensations did not bring: those that a person changed. Pure.
+"""Memory cards that a session's own condensations did not bring: those a person changed, and shared scopes. Pure.
 
 A card that came with a condensation stays in that record, which never changes. If a person deletes it, the session
 lists it as forgotten, and it is no longer shown. The same happens to cards that say the same, because another
 condensation may bring the card again. A card that a person writes is seen on all branches; if it repeats a forgotten
 card, that card is shown again.
+
+A scope is stored as a session with cards and no history, under a key that no session id leads to. The cards of a
+request's condensation are also put into its scope.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
-from proxy.sessions.session import Session
+from proxy.sessions.session import Session, session_key
+from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard, distinct
 
+SOURCE = "X-Condenser-Memory-Scope"
+SHOWN = "scope:"
+"""The prefix of a scope's name in its id."""
 MAX_CARDS = 500
+
+
+def scope_key(tenant: str, id: str) -> StoreKey:
+    """The key of a scope with the id `scope:NAME`; no session's id leads to it."""
+    return StoreKey(tenant, session_key(id, SOURCE))
+
+
+def with_shared(stored: Session | None, scope: Session, cards: Sequence[MemoryCard], now: float) -> Session:
+    """A scope with more cards, created if it is not stored yet; `now` is in seconds since the epoch."""
+    before = stored or scope._replace(created_at=now)
+    return before._replace(added_cards=tuple(distinct([*before.added_cards, *cards])[-MAX_CARDS:]))
+
+
+def combined_cards(session: Session, own: Sequence[MemoryCard], scope: Session) -> list[MemoryCard]:
+    """The cards of a session's history and its scope, each once, without what session or scope have forgotten."""
+    told = distinct([*own, *(card for card in _all(session) if card.id in session.forgotten_ids)])
+    kept = (card for card in scope.added_cards if card.id not in scope.forgotten_ids)
+    return [*own, *distinct([*told, *kept])[len(told) :]]
 
 
 def with_card(session: Session, card: MemoryCard) -> Session:

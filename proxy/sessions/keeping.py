@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import count
 
+from proxy.sessions.cards import scope_key, with_shared
 from proxy.sessions.codec import encode_condensation, new_block, record_name
 from proxy.sessions.recognition import Recognised, new_derived_id
 from proxy.sessions.session import MAIN, Branch, Session, Tip, printable_id
@@ -68,7 +70,9 @@ class Keeper:
         if recognised.trust.defers(self._logged(lambda: self.record(recognised, condensation, standing=standing))):
             return replace(condensation, standing=standing)
         putting = self._put(recognised.key, condensation, standing=standing)
-        return await self._stored.write(putting, recognised.patience)
+        kept = await self._stored.write(putting, recognised.patience)
+        await self._share(recognised, kept.cards)
+        return kept
 
     async def _put(self, key: StoreKey, condensation: Condensation, *, standing: bool) -> Condensation:
         name = record_name(condensation.digest, condensation.depth)
@@ -76,6 +80,18 @@ class Keeper:
         if standing:
             await self._stored.store.mark(key, name)
         return self._stored.records.condensation(data, standing=standing) or condensation
+
+    async def _share(self, recognised: Recognised, cards: Sequence[MemoryCard]) -> None:
+        """Puts the cards of a condensation into the scope that its request names; a failure is only logged."""
+        scope = recognised.card_scope
+        if scope is None or not cards:
+            return
+        key = scope_key(recognised.key.tenant, scope.id)
+        shared = partial(with_shared, scope=scope, cards=cards, now=self.clock())
+        try:
+            await self._stored.write(self._stored.change(key, shared, self.ttl), recognised.patience)
+        except StoreError as error:
+            self._stored.outage.failed("cards were not shared", error)
 
     async def mark_standing(self, recognised: Recognised, condensation: Condensation) -> None:
         """Marks a condensation as applied by a forwarded view; raises `StoreError`.

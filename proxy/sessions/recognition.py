@@ -26,6 +26,7 @@ from proxy.errors import BadRequest
 from proxy.http.headers import Headers, lowered_names
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
+from proxy.sessions.cards import SHOWN, SOURCE, scope_key
 from proxy.sessions.histories import Histories, History, MissingMessages, history_at
 from proxy.sessions.session import (
     CHAT,
@@ -104,6 +105,7 @@ class Recognised(NamedTuple):
     """How many of the last messages are the newest turn; 0 if it is not known what the last request had."""
     missing: MissingMessages | None = None
     """The messages left out by a client that sends only the newest part of its history."""
+    card_scope: Session | None = None
     trust: Trust = ALWAYS
 
     def last_applied(self, branch: Branch | None) -> str | None:
@@ -179,6 +181,17 @@ class Recogniser:
         except StoreError as error:
             self.stored.outage.failed("the store failed", error)
             return blank._replace(failure=error.reason)
+
+    async def with_card_scope(self, found: Recognised, name: str, *, read: bool) -> Recognised:
+        """`found` with the scope of that name; with `read`, its cards are read too unless the store fails."""
+        scope = Session(id=SHOWN + name, source=SOURCE, created_at=0.0)
+        try:
+            if read and not found.failure:
+                stored = await found.patience.read(self.stored.load(scope_key(found.key.tenant, scope.id)))
+                scope = stored or scope
+        except StoreError as error:
+            self.stored.outage.failed("the cards of a scope were not read", error)
+        return found._replace(card_scope=scope)
 
     def _blank(self, tenant: str, identity: Identity, transcript: Transcript, patience: Patience) -> Recognised:
         if identity.id is not None:

@@ -142,6 +142,7 @@ class MemorySettings(Table):
     max_tokens: int = Field(800, ge=64)
     top_k: int = Field(5, gt=0)
     max_rounds: int = Field(3, gt=0)
+    scopes: bool = False
     embeddings_model: str = ""
     embeddings_search_wait: float = Field(0.3, ge=0)
     embeddings_inject_wait: float = Field(0.0, ge=0)

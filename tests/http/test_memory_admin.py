@@ -5,23 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from strategies.core.cards import LONGEST, TYPES, from_json
-from tests.http.test_memory_injection import FORCE, diary
+from tests.http.test_memory_injection import FORCE, diary, ending
+from tests.http.test_memory_scopes import CARD, QUESTION, question, scope
 from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.stage import Message, Stage, asked, chat, staged, summary
 
-CARD = "The fig tree is called Ada."
-QUESTION = "What is the fig tree called?"
 CARDS = [
     {"content": "The gate code is 4711.", "type": "fact", "tags": ["gate"]},
     {"content": CARD, "type": "fact", "tags": ["fig", "names"]},
     {"content": "The gate code is 9000.", "type": "fact", "tags": ["gate"]},
 ]
+
+WITHOUT_CARDS = [*asked(strategy="recent", memory="inject"), FORCE]
+"""Has a session condensed without a summary, so that it brings no cards of its own."""
 
 
 @pytest.fixture
@@ -29,7 +32,7 @@ def stage() -> Iterator[Stage]:
     answer = json.dumps(
         {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": CARDS}
     )
-    settings: dict[str, Any] = {"strategy": "rolling", "admin": {"token": TOKEN}}
+    settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}, "admin": {"token": TOKEN}}
     with staged(answers=lambda _: summary(answer), **settings) as built:
         yield built
 
@@ -51,10 +54,6 @@ def contents(cards: Sequence[Mapping[str, Any]]) -> list[str]:
     return [card["content"] for card in cards]
 
 
-def question(text: str = QUESTION) -> list[Message]:
-    return [{"role": "user", "content": text}]
-
-
 def condensed(stage: Stage, session: str = "s") -> list[Message]:
     messages = diary(12)
     stage.ask(messages, [*asked(session=session), FORCE])
@@ -63,7 +62,7 @@ def condensed(stage: Stage, session: str = "s") -> list[Message]:
 
 def block(stage: Stage, text: str, session: str = "s", *more: tuple[str, str]) -> str:
     """The memory block that a question has put before it, "" for none."""
-    stage.ask([*diary(12)[:-1], *question(text)], [*asked(session=session), *more])
+    stage.ask(ending(diary(12), text), [*asked(session=session), *more])
     return "".join(each["content"] for each in stage.last_view if each.get("name") == "memory_context")
 
 
@@ -296,3 +295,68 @@ def test_a_store_that_keeps_no_text_takes_no_card() -> None:
         stage.ask(chat(1), asked(session="s"))
         assert admin(stage, place(stage), "POST", {"content": CARD}).status == 400
         assert listed(stage, place(stage)) == listed(stage, place(stage) + "/search?query=garden") == []
+
+
+# -- scopes ------------------------------------------------------------------------------------------------
+
+
+def test_a_scope_is_listed_searched_and_changed_as_a_session_is(stage: Stage) -> None:
+    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
+    path = place(stage, "scope:home")
+    assert contents(listed(stage, path)) == contents(CARDS)
+    assert listed(stage, path + "/search?query=fig")[0]["text"] == CARD
+    admin(stage, path, "POST", {"content": "The well is behind the barn."})
+    (fig,) = [card for card in listed(stage, path) if card["content"] == CARD]
+    admin(stage, f"{path}/{fig['id']}", "DELETE")
+    found = block(stage, QUESTION + " And where is the well?", "t", *WITHOUT_CARDS, scope("home"))
+    assert "behind the barn" in found
+    assert CARD not in found
+
+
+def test_a_card_that_its_session_forgets_is_not_seen_there_through_the_scope(stage: Stage) -> None:
+    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
+    (fig,) = [card for card in listed(stage, place(stage)) if card["content"] == CARD]
+    admin(stage, f"{place(stage)}/{fig['id']}", "DELETE")
+    assert CARD not in block(stage, QUESTION, "s", scope("home"))
+    assert CARD in block(stage, QUESTION, "t", *WITHOUT_CARDS, scope("home"))
+
+
+def test_a_scope_is_no_session_that_an_id_leads_to_and_none_that_is_counted(stage: Stage) -> None:
+    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
+    key = place(stage, "scope:home").split("/")[-2]
+    for name in ("scope:home", "home", key):
+        assert CARD not in block(stage, QUESTION, name, *WITHOUT_CARDS)
+    assert admin(stage, "/_condenser/stats").json()["sessions"] == 4
+
+
+# -- who gets in -------------------------------------------------------------------------------------------
+
+
+def test_a_wrong_token_is_refused_and_changes_nothing(stage: Stage) -> None:
+    condensed(stage)
+    path = place(stage)
+    for method, more in (("GET", ""), ("GET", "/search?query=a"), ("POST", ""), ("DELETE", ""), ("DELETE", "/x")):
+        assert admin(stage, path + more, method, {"content": "a"}, token="wrong").status == 401
+    assert contents(listed(stage, path)) == contents(CARDS)
+
+
+def test_under_another_tenant_or_name_there_is_nothing(stage: Stage) -> None:
+    condensed(stage)
+    replace(stage, key="sk-second", sent=[]).ask(chat(1), asked(session="other"))
+    tenant, session = place(stage).split("/")[-3:-1]
+    strangers = place(stage, "other").split("/")[-3]
+    (first, *_) = listed(stage, place(stage))
+    for path in (f"{strangers}/{session}", f"{tenant}/none", f"{tenant}/*"):
+        for method, more in (("GET", ""), ("GET", "/search?query=a"), ("POST", ""), ("DELETE", f"/{first['id']}")):
+            answer = admin(stage, f"{SESSIONS}/{path}/memory{more}", method, {"content": "a"})
+            assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
+    assert contents(listed(stage, place(stage))) == contents(CARDS)
+
+
+def test_a_card_that_is_not_there_and_a_wrong_method_are_told(stage: Stage) -> None:
+    condensed(stage)
+    path = place(stage)
+    assert admin(stage, f"{path}/0123456789abcdef", "DELETE").status == 404
+    for method, more in (("PUT", ""), ("PATCH", "/x"), ("GET", "/x"), ("POST", "/x")):
+        assert admin(stage, path + more, method).status == 405
+    assert admin(stage, path + "/x/y").status == 404

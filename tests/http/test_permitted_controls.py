@@ -20,6 +20,7 @@ VALUES = {
     "history": "append",
     "if-head": "0-a",
     "memory": "inject",
+    "memory-scope": "team",
     "economy": "auto",
     "strict": "true",
     "force": "true",

@@ -17,8 +17,8 @@ from proxy.store.base import Snapshot
 from strategies.core.cards import MemoryCard, from_json
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Role
-from tests.http.test_memory_admin import CARD
 from tests.http.test_memory_injection import FORCE, diary
+from tests.http.test_memory_scopes import CARD, scope
 from tests.proxy.command_line import run
 from tests.support.stage import Stage, asked, on_file, summary
 
@@ -34,9 +34,9 @@ def stage(store_file: Path) -> Iterator[Stage]:
     answer = json.dumps(
         {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": CARDS}
     )
-    settings: dict[str, Any] = {"strategy": "rolling"}
+    settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}}
     with on_file(store_file, answers=lambda _: summary(answer), **settings) as built:
-        built.ask(diary(12), [*asked(session="mine"), FORCE])
+        built.ask(diary(12), [*asked(session="mine"), scope("home"), FORCE])
         yield built
 
 
@@ -139,6 +139,11 @@ def test_a_file_that_cannot_be_imported_ends_with_1_and_says_why(
     assert problem in err
     code, err = memory.refused("import", "mine", str(tmp_path / "none.json"))
     assert (code, "No such file" in err) == (1, True)
+
+
+def test_a_scope_is_named_by_its_name(memory: Command) -> None:
+    assert CARD in memory("list", "scope:home")
+    assert memory("forget", "scope:home", "--all") == "forgot 2 cards\n"
 
 
 def test_what_is_not_there_or_wrong_ends_with_1_and_says_why(memory: Command) -> None:
