@@ -81,7 +81,7 @@ class Services:
         self.tokenizers = Tokenizers(settings.tokenizer.ranks_dir)
         self.message_cache = MessageCache()
         self._reader = Reader(tool_output_patterns())
-        key, keeps_text, limits = settings.upstream.api_key, settings.store.keeps_text, settings.limits
+        key, limits = settings.upstream.api_key, settings.limits
         self.own_key = key.get_secret_value() if key else None
         """The operator's key for the upstream; None if callers bring their own."""
         self.callers = self._callers()
@@ -105,10 +105,8 @@ class Services:
         self.exchanges = self._exchanges(knowledge, summarizer or self.asking)
         self.admission = self._admission()
         self.admin = Admin(self.stored, token, self._reader, self.tokenizers)
-        self.memory_admin = MemoryAdmin(
-            self.stored, self._reader, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text
-        )
-        self.kept_replies = KeptReplies(self.stored) if settings.sessions.take_over and keeps_text else None
+        self.memory_admin = MemoryAdmin(self.stored, self._reader, ttl=settings.store.ttl, clock=clock)
+        self.kept_replies = KeptReplies(self.stored) if settings.sessions.take_over else None
         """The histories of replies that requests may name; None if they are not taken over."""
         self.bounds = Bounds(limits.messages, limits.members, limits.values)
         """What one request body may hold."""
@@ -144,8 +142,8 @@ class Services:
 
     def _exchanges(self, knowledge: Knowledge, resolver: Resolver) -> Exchanges:
         settings, stored, tasks, clock = self.settings, self.stored, self.background, self.clock
-        memory, allowance, keeps_text = settings.memory, settings.background.allowance, settings.store.keeps_text
-        keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock, keeps_text=keeps_text)
+        memory, allowance = settings.memory, settings.background.allowance
+        keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock)
         model = memory.embeddings_model
         recall = Recall(Meanings(self.asking.embed, keeper, model, allowance, clock) if model else None)
         searcher = Searcher(recall, memory, knowledge.learned, settings.upstream.learned_ttl, clock)
@@ -153,11 +151,10 @@ class Services:
             policies=self.policies,
             recogniser=Recogniser(stored, settings.sessions.headers),
             measurer=Measurer(self._reader, self.counting, self.message_cache),
-            restorer=Restorer(self._reader, self.counting, keeps_text=keeps_text),
+            restorer=Restorer(self._reader, self.counting),
             tokenizers=self.tokenizers,
             knowledge=knowledge,
             add_offer=searcher.with_offer,
-            keeps_text=keeps_text,
         )
         leases, runner = (
             Leases(stored, tasks),
@@ -173,7 +170,6 @@ class Services:
             counted=intake.with_counts,
             clock=clock,
             allowance=allowance,
-            keeps_text=keeps_text,
         )
         injector = Injector(recall, memory, tasks)
         decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout)

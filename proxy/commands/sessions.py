@@ -265,10 +265,8 @@ def _message_lines(messages: Sequence[Any], session: Mapping[str, Any], branch: 
     for number, message in enumerate(messages):
         pin = pins.get(number)
         pinned = f" (pinned as {pin['id']}{'' if pin['fits'] else ', does not fit'})" if pin else ""
-        said = "text not kept"
-        if message is not None:
-            content = message.get("content") or message.get("tool_calls")
-            said = f"{_cut(str(message.get('role')))}: {_cut(json.dumps(content, ensure_ascii=False))}"
+        content = message.get("content") or message.get("tool_calls")
+        said = f"{_cut(str(message.get('role')))}: {_cut(json.dumps(content, ensure_ascii=False))}"
         yield f"  {number}{pinned}  {said}"
 
 

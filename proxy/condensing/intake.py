@@ -58,7 +58,6 @@ class Intake:
     tokenizers: Tokenizers
     knowledge: Knowledge
     add_offer: Callable[[RequestContext], RequestContext]
-    keeps_text: bool = True
 
     async def build_context(self, request: ClientRequest, timing: Timing) -> RequestContext:
         """The context of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
@@ -148,11 +147,7 @@ class Intake:
         # An append names the history that it continues.
         if context.recognised.missing is None or context.append is not None:
             return context
-        restored = await self.restorer.restore(
-            context.measured, context.recognised.missing, context.recognised.condensations, context.counter
-        )
-        if restored is None:
-            return context
+        restored = await self.restorer.restore(context.measured, context.recognised.missing, context.counter)
         session = context.recognised.session
         context = context._replace(branch=session.find_branch(restored.transcript) if session else None)
         if not context.policy.rewrites:
@@ -166,7 +161,7 @@ class Intake:
         """In append mode, the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
         if not request.controls.append:
             return request, None
-        check_append(request.controls, request.body, identity.id, keeps_text=self.keeps_text)
+        check_append(request.controls, request.body, identity.id)
         try:
             writes = not request.controls.dry_run
             stored = await self.recogniser.appended_history(request.tenant, identity, patience, writes=writes)

@@ -33,6 +33,7 @@ from proxy.sessions.keeping import Keeper
 from proxy.store.access import compress, decompress
 from proxy.store.base import StoreError
 from strategies.core.condensation import Condensation, standing_condensations
+from strategies.core.plan import head_pieces
 from strategies.core.protocol import Judging, Verdict
 from strategies.core.replay import JUDGED, Replayed, shows_protected_messages
 from strategies.core.requirement import RULES, Requirement
@@ -228,7 +229,7 @@ class Maker:
             id=_new_id(),
             digest=view.transcript.digests[view.covered_count - 1],
             covered=view.covered_count,
-            pieces=self._keeper.pieces_to_record(view),
+            pieces=head_pieces(view),
             tokens_after=view.tokens,
             metadata={**judged.metadata, **shortened.metadata},
         )
@@ -251,7 +252,7 @@ class Maker:
             digest=view.transcript.digests[view.covered_count - 1],
             covered=view.covered_count,
             depth=base.applied.depth + 1 if base.applied else 1,
-            pieces=self._keeper.pieces_to_record(view),
+            pieces=head_pieces(view),
             window=policy.budget.nominal_window if policy.budget else 0,
             strategy=policy.pipeline.text,
             requirement=run.requirement.value,

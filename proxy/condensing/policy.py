@@ -281,11 +281,11 @@ class Policies:
         return (controls.strategy or self._facts(model).policy.pipeline).is_off
 
     def _memory(self, asked: Controls, pipeline: Pipeline, unasked: bool | None) -> Memory:
-        """The uses of memory that are allowed; none if the store keeps no text: a block must last a whole turn.
+        """The uses of memory that are allowed; none if the request stores nothing: a block must last a whole turn.
 
         `unasked` is what the pipeline says of injection if nobody chose a memory mode.
         """
-        if not self._settings.store.keeps_text or asked.no_store or pipeline.is_off or pipeline.observe:
+        if asked.no_store or pipeline.is_off or pipeline.observe:
             return MEMORY["off"]
         default = MEMORY["off" if unasked is False else self._settings.memory.default]
         return asked.memory or default._replace(inject=default.inject or bool(unasked))
@@ -395,13 +395,11 @@ def _injection(strategies: Sequence[Strategy]) -> Injection:
 def option_tables(settings: Settings) -> dict[str, dict[str, object]]:
     """The strategies' option tables.
 
-    Options about memory that a table leaves out come from the settings of memory. If the store keeps no text, no
-    strategy asks for cards.
+    Options about memory that a table leaves out come from the settings of memory.
     """
     memory: dict[str, object] = {
         "memory_top_k": settings.memory.top_k,
         "memory_max_tokens": settings.memory.max_tokens,
-        **({} if settings.store.keeps_text else {"memory_cards": False}),
     }
     known = {name: {option.name for option in fields(row.options)} for name, row in TABLE.items()}
     return {

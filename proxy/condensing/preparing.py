@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from proxy.asking import Caller
 from proxy.condensing.context import ON_EMBEDDINGS, RequestContext, fold_view
@@ -67,8 +67,7 @@ class Preparer:
     """Holds votes and prepares condensations; one per app.
 
     `counted` counts the tokens of a request that were estimated by length. `allowance` is a share of the session's
-    forwarded prompt tokens. Without `keeps_text` the judges' reasoning is not kept, because it may quote the
-    conversation.
+    forwarded prompt tokens.
     """
 
     maker: Maker
@@ -79,7 +78,6 @@ class Preparer:
     counted: Callable[[RequestContext], Awaitable[RequestContext]]
     clock: Callable[[], float]
     allowance: float
-    keeps_text: bool = True
     _failed_tries: Lru[Hashable, FailedTry] = field(default_factory=lambda: Lru(_REMEMBERED), init=False)
     _held: int = field(default=0, init=False)
 
@@ -203,8 +201,7 @@ class Preparer:
             return VoteRound(None, "internal-error")
         if verdict.failure:
             _log.warning("judges gave no verdict: %s", verdict.failure)
-        kept = verdict if self.keeps_text else replace(verdict, metadata=_without_reasoning(verdict.metadata))
-        return VoteRound(kept, verdict.failure, tokens)
+        return VoteRound(verdict, verdict.failure, tokens)
 
     async def _note_round(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
         """Stores in the session a verdict on a view, or why there is none; a missing verdict creates no session."""
@@ -323,10 +320,3 @@ def _has_changed_enough(failed: FailedTry, base: Replayed, budget: Budget) -> bo
     """Whether a branch has another base than when it failed, or has grown by a step."""
     tokens = base.view.tokens
     return base.applied_id != failed.applied or tokens < failed.tokens or tokens - failed.tokens >= budget.step
-
-
-def _without_reasoning(metadata: Any) -> Any:
-    """The metadata of votes without the judges' reasoning."""
-    if isinstance(metadata, Mapping):
-        return {name: _without_reasoning(value) for name, value in metadata.items() if name != "reasoning"}
-    return [_without_reasoning(value) for value in metadata] if isinstance(metadata, list) else metadata

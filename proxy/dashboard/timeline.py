@@ -128,10 +128,9 @@ def visible(text: str) -> str:
 
 
 def _row(branch: Branch, number: int, is_condensed: bool, pin: str) -> Row:
-    message, text = branch.messages[number], "text not kept"
-    if message.has_text:
-        calls = (f"{call.name} {call.arguments}" for call in message.calls)
-        text = "\n".join(filter(None, (message.text, *calls))) or json.dumps(message.body, ensure_ascii=False)
+    message = branch.messages[number]
+    calls = (f"{call.name} {call.arguments}" for call in message.calls)
+    text = "\n".join(filter(None, (message.text, *calls))) or json.dumps(message.body, ensure_ascii=False)
     can_pin = message.role is not Role.SYSTEM and not pin
     shown, cut = visible(text[:SHOWN]), max(len(text) - SHOWN, 0)
     return Row(number, message.role.value, shown, cut, branch.tokens[number], is_condensed, pin, can_pin)
@@ -147,7 +146,7 @@ def branch_of(
     digests = Transcript.of(messages).digests
     own = [made for made in condensations if made.covered <= len(digests) and digests[made.covered - 1] == made.digest]
     own.sort(key=lambda made: (made.created_at, made.depth))
-    tokens = [count(message) if message.has_text else 0 for message in messages]
+    tokens = [count(message) for message in messages]
     return Branch(messages, tokens, own, next((made for made in own if made.id == applied), None))
 
 

@@ -37,7 +37,7 @@ Document = dict[str, Any]
 
 @dataclass(slots=True)
 class MemoryAdmin:
-    """The memory of sessions; one per app. `ttl` is in seconds; without `keeps_text` no card may be added.
+    """The memory of sessions; one per app. `ttl` is in seconds.
 
     Methods return None if there is no such session, and raise `StoreError`.
     """
@@ -46,7 +46,6 @@ class MemoryAdmin:
     reader: Reader
     ttl: int
     clock: Callable[[], float]
-    keeps_text: bool = True
 
     async def list_cards(self, key: StoreKey) -> Document | None:
         session = await self.stored.in_time(self.stored.load(key))
@@ -93,7 +92,6 @@ class MemoryAdmin:
 
         Returns the card that says so then, which may be an earlier one; None also if there is no card to replace.
         """
-        self._check_keeps_text()
         card = parse_card(written, self.clock())
 
         def changed(session: Session | None) -> Session | None:
@@ -112,7 +110,6 @@ class MemoryAdmin:
 
         Returns how many were added, and how many were there. Raises `BadRequest`, which names a bad card by its place.
         """
-        self._check_keeps_text()
         cards = parse_export(written, self.clock())
         added = 0
 
@@ -127,10 +124,6 @@ class MemoryAdmin:
 
         session = await self._change(key, changed)
         return {"object": "imported", "added": added, "known": len(cards) - added} if session else None
-
-    def _check_keeps_text(self) -> None:
-        if not self.keeps_text:
-            raise BadRequest('With store.content = "digests" no text is kept, and so no memory.')
 
     async def forget(self, key: StoreKey, card: str | None = None) -> Document | None:
         """Deletes all cards, or one and those that say the same. Returns how many; None also if it is not there."""

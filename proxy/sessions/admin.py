@@ -309,14 +309,14 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
 
 
 def _branch(branch: Branch, stored: StoredHistory) -> Document:
-    """A branch with all its messages; a message whose text was not kept is null."""
+    """A branch with all its messages."""
     return {
         "name": branch.name,
         "head": branch.head.hex(),
         "count": branch.length,
         "last_used": branch.last_used,
         "applied": branch.applied,
-        "messages": [None if message.raw is None else loads(message.raw) for message in stored.tree.line(branch.head)],
+        "messages": [loads(message.raw) for message in stored.tree.line(branch.head)],
     }
 
 

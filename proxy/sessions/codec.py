@@ -234,14 +234,14 @@ def _literal(raw: Any, kind: PieceKind, origin: int | None, before: int) -> Lite
 
 
 class StoredMessage(NamedTuple):
-    """A stored message: the chain digest before it, its own digest, and its text if that was kept."""
+    """A stored message: the chain digest before it, its own digest, and its text."""
 
     before: bytes
     digest: bytes
-    raw: str | None
+    raw: str
 
 
-def new_block(transcript: Transcript, start: int, end: int | None = None, *, keeps_text: bool) -> dict[str, bytes]:
+def new_block(transcript: Transcript, start: int, end: int | None = None) -> dict[str, bytes]:
     """The block of the chain messages from `start` to `end`, by its name; empty if there are no such messages."""
     messages = transcript.chain[start:end]
     if not messages:
@@ -250,7 +250,7 @@ def new_block(transcript: Transcript, start: int, end: int | None = None, *, kee
         "v": BLOCK_VERSION,
         "from": (transcript.digests[start - 1] if start else ROOT).hex(),
         "digests": [message.digest.hex() for message in messages],
-        "messages": [message.raw for message in messages] if keeps_text else None,
+        "messages": [message.raw for message in messages],
     }
     return {transcript.digests[start + len(messages) - 1].hex(): json.dumps(document).encode()}
 
@@ -268,7 +268,7 @@ def messages_of(document: Mapping[str, Any]) -> list[StoredMessage]:
     if "digests" not in document:
         return []
     digests: Sequence[str] = document["digests"]
-    texts: Sequence[str | None] = document["messages"] or [None] * len(digests)
+    texts: Sequence[str] = document["messages"]
     node = bytes.fromhex(document["from"])
     messages: list[StoredMessage] = []
     for digest, raw in zip(map(bytes.fromhex, digests), texts, strict=True):

@@ -1,9 +1,9 @@
 """The blocks that store a session's history, one for each turn, and a cache of the decoded blocks.
 
-A block holds the messages that a request added to its branch: their digests, and their text unless the store keeps only
-digests. Its name is the chain digest that it ends with, and it names the chain digest that it continues. So the blocks
-of a session form a tree, and from any node the path leads back to the root. A block of append mode holds one append
-instead, and names the block before it.
+A block holds the messages that a request added to its branch: their digests and their text. Its name is the chain
+digest that it ends with, and it names the chain digest that it continues. So the blocks of a session form a tree, and
+from any node the path leads back to the root. A block of append mode holds one append instead, and names the block
+before it.
 
 Blocks never change, so a decoded block serves all later turns. A turn reads by name the blocks that are not cached,
 usually only the newest one. It reads all blocks of the session only if reading by name does not lead back to the
@@ -49,7 +49,7 @@ from proxy.store.access import T, decompress
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import Tree
 from strategies.core.digest import DIGEST_BYTES, ROOT, chain
-from strategies.core.messages import Message, Reader, Role, dump, unknown
+from strategies.core.messages import Message, Reader, dump
 from strategies.core.parsing import loads
 
 MAX_BYTES = 32 * 1024 * 1024
@@ -167,10 +167,7 @@ def messages_on(session: Session, branch: Branch | None, stored: StoredHistory, 
     if branch is not None and not session.tip.block:
         dialect = stored.endpoint.dialect
         for message in stored.tree.line(branch.head):
-            if message.raw is None:
-                yield unknown(message.digest, Role.USER, dialect)
-            else:
-                yield reader.read(message.raw, loads(message.raw), 0, dialect, message.digest)
+            yield reader.read(message.raw, loads(message.raw), 0, dialect, message.digest)
     for element in history_at(session.tip, stored.appended).elements:
         yield reader.read(element.raw, element.value, 0, element.endpoint.dialect)
 
@@ -189,8 +186,8 @@ async def read_in_thread(read: Callable[..., T], *arguments: object) -> T:
         raise StoreError("store-corrupt", f"a block cannot be read: {type(error).__name__}") from None
 
 
-def _text_bytes(raw: str | bytes | None) -> int:
-    return 0 if raw is None else _TEXT_BYTES + _COPIES * len(raw)
+def _text_bytes(raw: str | bytes) -> int:
+    return _TEXT_BYTES + _COPIES * len(raw)
 
 
 class Histories:
@@ -300,10 +297,8 @@ def append_to(stored: History, sent: Sequence[Element], if_head: str | None) -> 
     return Append(base, tuple(sent), head_after(history), stored.tip.head), history
 
 
-def check_append(controls: Controls, body: Body, session: str | None, *, keeps_text: bool) -> None:
-    """Raises `BadRequest` unless the store keeps text, the session is named, storing is allowed, and `n` is 1."""
-    if not keeps_text:
-        raise BadRequest('X-Condenser-History: append needs store.content = "full".', param=controls.param("history"))
+def check_append(controls: Controls, body: Body, session: str | None) -> None:
+    """Raises `BadRequest` unless the session is named, storing is allowed, and `n` is 1."""
     if session is None:
         raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
     if controls.no_store:

@@ -29,9 +29,6 @@ from proxy.store.access import compress
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
-from strategies.core.pieces import Piece
-from strategies.core.plan import head_pieces, with_task
-from strategies.core.view import View
 
 SMALL_SHARE = 4
 SMALL_TOKENS = 2_048
@@ -44,22 +41,11 @@ class Keeper:
     ttl: int
     """Seconds that a session lives after a write."""
     clock: Callable[[], float]
-    keeps_text: bool = True
 
     def cards_to_record(self, cards: Sequence[MemoryCard], condensation: str, now: float) -> tuple[MemoryCard, ...]:
-        """Memory cards as they are recorded with a condensation at `now`; none if no text may be kept."""
+        """Memory cards as they are recorded with a condensation at `now`."""
         at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
-        dated = (replace(card, condensation=condensation, created_at=card.created_at or at) for card in cards)
-        return tuple(dated) if self.keeps_text else ()
-
-    def pieces_to_record(self, view: View) -> tuple[Piece, ...]:
-        """The pieces of a view's head as they are recorded.
-
-        If the store keeps no text, they include the first user message, so that it stays in views when the client trims
-        it later. Otherwise the stored history has it.
-        """
-        pieces = head_pieces(view)
-        return pieces if self.keeps_text else with_task(pieces, view.transcript)
+        return tuple(replace(card, condensation=condensation, created_at=card.created_at or at) for card in cards)
 
     async def record(self, recognised: Recognised, condensation: Condensation, *, standing: bool) -> Condensation:
         """Records a condensation; returns the one that is stored, ours or another writer's. Raises `StoreError`.
@@ -218,8 +204,7 @@ class Keeper:
         if update.tip is not None:
             return await self._stored.save(recognised.key, session, self.ttl, update.blocks, index)
         shared, own = (
-            new_block(update.transcript, run.start, run.stop, keeps_text=self.keeps_text)
-            for run in unstored_in(before, update.transcript, branch)
+            new_block(update.transcript, run.start, run.stop) for run in unstored_in(before, update.transcript, branch)
         )
         own |= update.blocks
         inheriting = session._replace(inherited=before.inherited) if before.inherited else session

@@ -55,15 +55,8 @@ class StoreSettings(Table):
     url: StoreUrl = Field(default_factory=lambda: f"sqlite:///{data_directory() / 'condenser.db'}")
     ttl: int = Field(7 * 24 * 3600, gt=0)
     timeout: float = Field(1.0, gt=0)
-    content: Literal["full", "digests"] = "full"
-    """`digests` keeps no text of clients' messages: only digests, counts and pieces that the proxy wrote."""
     max_session_bytes: int = Field(0, ge=0)
     max_tenant_bytes: int = Field(0, ge=0)
-
-    @property
-    def keeps_text(self) -> bool:
-        """Whether the text of clients' messages is stored, not only their digests."""
-        return self.content == "full"
 
 
 class MarkShares(Table):

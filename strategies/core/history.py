@@ -66,8 +66,7 @@ def _levels(limits: Limits) -> list[Limits]:
 def originals(view: View, items: Sequence[Item]) -> list[tuple[int, Message]]:
     """The messages that items come from, with their chain indices; for a masked or cut item, the client's original."""
     chain = view.transcript.chain
-    sourced = [(item.source, item) for item in items if item.source is not None]
-    return [(index, chain[index] if chain[index].has_text else item.message) for index, item in sourced]
+    return [(item.source, chain[item.source]) for item in items if item.source is not None]
 
 
 def as_text(messages: Sequence[tuple[int, Message]], cap: int, counter: TokenCounter, limits: Limits = WIDEST) -> str:
@@ -272,10 +271,10 @@ def _caps(budget: Budget, counter: TokenCounter) -> LedgerCaps:
 
 
 def _messages_since(view: View, end: int, earlier: Ledger) -> Iterator[Message]:
-    """The messages before item `end` that the earlier ledger does not cover and whose text is stored."""
+    """The messages before item `end` that the earlier ledger does not cover."""
     transcript = view.transcript
     start = 0 if earlier == Ledger() or view.replacement is None else view.messages_before(view.replacement + 1)
     for index in range(start, view.messages_before(end)):
         is_open = index in transcript.question and index != transcript.task
-        if transcript.chain[index].has_text and not is_open:
+        if not is_open:
             yield transcript.chain[index]

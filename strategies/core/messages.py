@@ -209,7 +209,7 @@ class Message:
     """One message: the bytes that it came in, and what was read from them."""
 
     data: bytes
-    """The JSON text as it came in; empty if only the digest of the message is stored."""
+    """The JSON text as it came in."""
     dialect: Dialect
     role: Role
     """The part that the message plays in the conversation; the next fields are those of `Reading`."""
@@ -229,11 +229,6 @@ class Message:
     pictures: Pictures = NO_PICTURES
     parsed: Value | None = field(default=None, compare=False, repr=False)
     """The parsed JSON, or None: messages cached for later requests go without it (`lean`), and `body` parses again."""
-
-    @property
-    def has_text(self) -> bool:
-        """Whether the text is stored. If only the digest is left, no view can show the message."""
-        return bool(self.data)
 
     @property
     def continues_reply(self) -> bool:
@@ -321,11 +316,6 @@ def _tokens_of(text: str) -> int:
 
 def message_digest(value: Value, dialect: Dialect) -> bytes:
     return digest_of(dialect.name, dialect.digest_fields(value))
-
-
-def unknown(digest: bytes, role: Role, dialect: Dialect) -> Message:
-    """A placeholder in the chain for a message of which only the digest is stored."""
-    return Message(b"", dialect, role, "", digest, 0, parsed={})
 
 
 def literal(value: Value, counter: TokenCounter, role: Role | None = None, raw: str | None = None) -> Message:

@@ -117,7 +117,7 @@ def check(view: View, *, may_cut_newest_results: bool = False) -> None:
     if sum(item.is_replacement for item in view.front) > 1:
         raise InvalidPlan("two replacements in one view")
     task = view.transcript.task
-    if task is not None and view.transcript.chain[task].has_text and view.task is None:
+    if task is not None and view.task is None:
         raise InvalidPlan("the first user message is gone")
     for index in _protected(view.transcript):
         if not _stands(view, index, may_cut_newest_results):
@@ -139,13 +139,13 @@ def newest_is_shortened(view: View) -> bool:
 
 
 def _protected(transcript: Transcript) -> Iterator[int]:
-    """Yields the chain indices of the last user message and the newest round, except those whose text is not stored."""
+    """Yields the chain indices of the last user message and the newest round."""
     chain = transcript.chain
-    if transcript.last_user is not None and chain[transcript.last_user].has_text:
+    if transcript.last_user is not None:
         yield transcript.last_user
     newest = newest_round(chain)
     if newest is not None:
-        yield from (i for i in range(newest.start, newest.end) if chain[i].role is not Role.USER and chain[i].has_text)
+        yield from (i for i in range(newest.start, newest.end) if chain[i].role is not Role.USER)
 
 
 def violations(messages: Iterable[Message]) -> set[tuple[str, str]]:
@@ -171,17 +171,6 @@ def head_pieces(view: View) -> tuple[Piece, ...]:
     return tuple(item.piece for item in view.front[: view.head_size] if not is_memory(item.piece))
 
 
-def with_task(pieces: Iterable[Piece], transcript: Transcript) -> tuple[Piece, ...]:
-    """The pieces with the first user message as a literal, so that they outlive the stored text of the transcript."""
-    task = transcript.task
-    return tuple(
-        Literal(transcript.chain[piece.index].raw, PieceKind.TASK, piece.index)
-        if isinstance(piece, Keep) and piece.index == task
-        else piece
-        for piece in pieces
-    )
-
-
 def replace_before(view: View, end: int, replacement: Literal, task_cap: int) -> Replace:
     """The edit that replaces everything before item `end` with the task and the replacement.
 
@@ -200,7 +189,7 @@ def with_wider_task(view: View, most: int, most_of_part: int) -> View:
     `most_of_part` tokens.
     """
     place, task = view.task, view.transcript.task
-    if place is None or task is None or view.item(place).intact or not view.transcript.chain[task].has_text:
+    if place is None or task is None or view.item(place).intact:
         return view
     message, rest = view.transcript.chain[task], view.tokens - view.item(place).message.tokens
     is_whole = rest + message.tokens <= most

@@ -80,7 +80,6 @@ class Transcript:
         # Stored where `cached_property` looks for them.
         vars(longer).update(
             digests=[*self.digests, *chain((message.digest for message in rest.chain), root)],
-            unknown=[*self.unknown, *(len(self.chain) + i for i in rest.unknown)],
             system_tokens=self.system_tokens + rest.system_tokens,
             tokens=self.tokens + rest.tokens,
             unpriced=self.unpriced or rest.unpriced,
@@ -95,7 +94,7 @@ class Transcript:
         more = sum([system.tokens for system in systems])
         known = {"system_tokens": self.system_tokens + more, "tokens": self.tokens + more}
         unpriced = self.unpriced or any(system.unpriced for system in systems)
-        vars(led).update(known, digests=self.digests, unknown=self.unknown, unpriced=unpriced)
+        vars(led).update(known, digests=self.digests, unpriced=unpriced)
         return led
 
     def having(self, **fields: Unpack[TranscriptFields]) -> Transcript:
@@ -111,10 +110,6 @@ class Transcript:
     @cached_property
     def digests(self) -> list[bytes]:
         return chain([message.digest for message in self.chain])
-
-    @cached_property
-    def unknown(self) -> list[int]:
-        return [i for i, message in enumerate(self.chain) if not message.data]
 
     @cached_property
     def task(self) -> int | None:
@@ -235,7 +230,7 @@ def pinned_in(
     """The chain indices of the messages that stay because of these pins, given as digests in the order they were made.
 
     A pin has no effect if its messages do not fit beside those of earlier pins into the share of the `window`, which is
-    in tokens, or if some of their text is not stored.
+    in tokens.
     """
     chain, digests = transcript.chain, transcript.digests
     places = [digests.index(node) for node in nodes if node in digests]
@@ -246,8 +241,6 @@ def pinned_in(
         start = next(i for i in range(place, -1, -1) if cuts[i])
         end = next(i for i in range(place + 1, len(cuts)) if cuts[i])
         more = set(range(start, end)) - pinned
-        if not all(chain[i].has_text for i in more):
-            continue
         size = sum(tokens(chain[i]) for i in more)
         if window is None or spent + size <= window // PIN_SHARE:
             pinned |= more

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from strategies.core.messages import Form, Message, Role, TokenCounter, ToolCall, literal, message_digest
+from strategies.core.messages import Form, Message, Role, TokenCounter, ToolCall, literal
 from strategies.core.parsing import loads
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind, source, with_kept
 from strategies.core.rounds import Structure, structure
@@ -198,16 +198,10 @@ class View:
         before_round = newest.start if newest else self.size
         return min(before_round, *self.question) if self.last_user == self.size - 1 else before_round
 
-    @property
-    def is_verbatim(self) -> bool:
-        """Whether the view is the transcript itself, and the text of all its messages is stored."""
-        return not self.is_changed and not self.transcript.unknown
-
     @cached_property
     def is_changed(self) -> bool:
-        """Whether the view differs from those messages of the transcript whose text is stored."""
-        known = len(self.transcript.chain) - len(self.transcript.unknown)
-        return self.size != known or not all(self._is_as_sent(item) for item in self.front)
+        """Whether the view differs from the transcript."""
+        return self.size != len(self.transcript.chain) or not all(self._is_as_sent(item) for item in self.front)
 
     def bound_to(self, until: int | None) -> View:
         """The same view with another `Transcript.bound_until`: that of its whole chain, or None."""
@@ -296,7 +290,7 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     that came after hidden rounds, because the client has joined it with what was said before them.
     """
     until = transcript.bound_until
-    if not (overlays or transcript.patches or transcript.unknown or (until and transcript.is_signed)):
+    if not (overlays or transcript.patches or (until and transcript.is_signed)):
         return View(transcript, (), 0, 0, fixed + transcript.system_tokens, counter, 0)
     head = max((overlay for overlay in overlays if overlay.covered), key=lambda overlay: overlay.covered, default=None)
     covered = head.covered if head else 0
@@ -311,7 +305,7 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
     front = list(_resolve(with_kept(head.pieces, pinned) if head else (), transcript, counter, until))
     length = len(front)
     bound = min(until, len(transcript.chain)) if until and transcript.is_signed else 0
-    rest = max([covered, bound, *(at + 1 for at in (*inserted, *transcript.unknown[-1:]))])
+    rest = max([covered, bound, *(at + 1 for at in inserted)])
     for i in range(covered, rest):
         pieces = inserted.get(i, ())
         front.extend(_resolve(pieces, transcript, counter, until if i < bound else None))
@@ -323,19 +317,19 @@ def fold(transcript: Transcript, overlays: Sequence[Overlay], fixed: int, counte
 def _resolve(
     pieces: Iterable[Piece], transcript: Transcript, counter: TokenCounter, bound_until: int | None
 ) -> Iterator[Item]:
-    """The items of pieces. A kept message of which only the digest is stored is left out.
+    """The items of pieces.
 
     Messages before `bound_until`, and all that the proxy wrote, lose their signed reasoning; with None all keep it.
     """
     for piece in pieces:
-        if isinstance(piece, Literal) and not _is_here(piece, transcript):
+        if isinstance(piece, Literal):
             role = None if piece.origin is None else transcript.chain[piece.origin].role
             written = literal(loads(piece.raw), counter, role, piece.raw)
             yield Item(written if bound_until is None else _unbound(written, counter), piece)
             continue
         index = source(piece)
-        if index is not None and (message := transcript.chain[index]).has_text:
-            is_bound = bound_until is not None and index < bound_until
+        if index is not None:
+            message, is_bound = transcript.chain[index], bound_until is not None and index < bound_until
             yield Item(_unbound(message, counter) if is_bound else message, Keep(index))
 
 
@@ -344,19 +338,6 @@ def _unbound(message: Message, counter: TokenCounter) -> Message:
     if not message.is_signed:
         return message
     return literal(message.dialect.unbound(message.body), counter, message.role)
-
-
-def _is_here(piece: Literal, transcript: Transcript) -> bool:
-    """Whether a literal is just the transcript's own first user message.
-
-    Records hold that message as a literal if they must outlive the stored text of their transcript (`plan.with_task`).
-    """
-    if piece.kind is not PieceKind.TASK or piece.origin is None:
-        return False
-    message = transcript.chain[piece.origin]
-    return message.has_text and (
-        message.raw == piece.raw or message.digest == message_digest(loads(piece.raw), message.dialect)
-    )
 
 
 def item_for(piece: Piece, transcript: Transcript, counter: TokenCounter) -> Item:

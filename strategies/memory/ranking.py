@@ -80,7 +80,7 @@ class Entry:
 
 def message_entries(key: str, message: Message, place: int) -> list[Entry]:
     """The entries of a stored message; none for a system message, or if only a digest of the message is left."""
-    if message.role is Role.SYSTEM or not message.has_text:
+    if message.role is Role.SYSTEM:
         return []
     calls = (f"{call.name}({call.arguments})" for call in message.calls)
     entries = text_entries(key, message.role, "\n".join(filter(None, (message.printed, *calls))), place)

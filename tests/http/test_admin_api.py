@@ -151,14 +151,6 @@ def test_one_session_shows_branches_condensations_and_messages(stage: Stage) -> 
     assert any(isinstance(piece, list) for piece in condensation["pieces"])
 
 
-def test_where_only_digests_are_kept_messages_have_no_text() -> None:
-    with staged(admin={"token": TOKEN}, store={"url": "memory://", "content": "digests"}) as stage:
-        stage.ask(chat(2), asked(session="mine"))
-        document = admin(stage, place(listed(stage)[0])).json()
-        assert document["branches"][0]["messages"] == [None] * 5
-        assert "garden" not in json.dumps(document)
-
-
 def test_what_was_appended_is_shown(stage: Stage) -> None:
     stage.ask(chat(0), asked(session="mine", history="append"))
     appended = admin(stage, place(listed(stage)[0])).json()["appended"]

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from proxy.reply.watching import MAX_HELD
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy
 from tests.support.recording import CHAT
 from tests.support.replies import (
     Reply,
@@ -180,16 +180,6 @@ def test_tenants_with_one_session_id_append_to_histories_of_their_own(
     append(client, user("mine"))
     append(client, user("yours"), headers={"authorization": "Bearer other"})
     assert [each["content"] for each in forwarded(upstream)] == ["yours"]
-
-
-def test_append_needs_a_store_that_keeps_text(upstream: ScriptedUpstream) -> None:
-    with (
-        proxying(upstream.url, store={"url": "memory://", "content": "digests"}) as running,
-        httpx.Client(base_url=running.url) as client,
-    ):
-        refused = append(client, USER)
-    assert refused.status_code == 400
-    assert refused.json()["error"]["param"] == "X-Condenser-History"
 
 
 def test_a_turn_whose_reply_is_too_large_to_be_kept_is_refused_and_not_stored(

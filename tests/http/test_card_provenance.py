@@ -94,10 +94,3 @@ def test_another_session_with_another_history_does_not_see_it(stage: Stage) -> N
     agent = [{"role": "user", "content": "You are a sub-agent. Look for a key."}, *messages[1:3]]
     told(stage, [*agent, messages[-1]], session="agent")
     assert CARD not in str(stage.last_view)
-
-
-def test_a_store_that_keeps_no_text_is_asked_for_no_cards() -> None:
-    with staged(answers=lambda _: summary(RECORD), store={"url": "memory://", "content": "digests"}) as stage:
-        condensed(stage)
-        (asked_for, *_) = stage.summaries
-        assert "memory cards" not in asked_for.json()["messages"][0]["content"]

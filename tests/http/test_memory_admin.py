@@ -290,13 +290,6 @@ def test_a_turn_of_the_client_keeps_what_a_person_added(stage: Stage) -> None:
     assert contents(listed(stage, place(stage))) == ["The well is behind the barn."]
 
 
-def test_a_store_that_keeps_no_text_takes_no_card() -> None:
-    with staged(admin={"token": TOKEN}, store={"url": "memory://", "content": "digests"}) as stage:
-        stage.ask(chat(1), asked(session="s"))
-        assert admin(stage, place(stage), "POST", {"content": CARD}).status == 400
-        assert listed(stage, place(stage)) == listed(stage, place(stage) + "/search?query=garden") == []
-
-
 # -- scopes ------------------------------------------------------------------------------------------------
 
 

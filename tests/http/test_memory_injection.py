@@ -122,13 +122,6 @@ def test_it_is_off_unless_somebody_asks_for_it_and_then_sticks() -> None:
         assert blocks(stage)
 
 
-def test_a_store_that_keeps_no_text_finds_none() -> None:
-    with gardening(store={"url": "memory://", "content": "digests"}) as stage:
-        messages = ending(condensed(stage), QUESTION)
-        stage.ask(messages, [*asked(session="s"), INJECT])
-        assert not blocks(stage)
-
-
 CARDS = [
     {"content": "The user waters at dawn only.", "type": "constraint", "tags": ["water"]},
     {"content": "The fig tree is called Ada.", "type": "fact", "tags": []},

@@ -379,13 +379,6 @@ def test_an_error_that_is_not_about_tools_is_the_clients() -> None:
         assert [offers_search(each) for each in stage.forwarded] == [True, False]
 
 
-@pytest.mark.parametrize("settings", [{"store": {"url": "memory://", "content": "digests"}}], ids=["digests"])
-def test_a_store_that_keeps_no_text_offers_none(settings: dict[str, Any]) -> None:
-    with staged(**settings) as stage:
-        asks(stage, diary(2), False)
-        assert not offers_search(stage.forwarded[-1])
-
-
 def test_a_request_of_which_nothing_is_kept_offers_none() -> None:
     with staged() as stage:
         stage.ask(diary(2), [*asked(session="s", no_store="true"), TOOL])

@@ -17,11 +17,8 @@ from proxy.request.measure import Measured
 from proxy.sessions.codec import new_block
 from proxy.sessions.histories import MissingMessages, StoredHistory
 from proxy.tokens.counter import Counted, Counter, CountingPool, Tokenizers
-from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader, Role
-from strategies.core.pieces import Keep, Literal, Piece, PieceKind
 from strategies.core.transcript import Transcript
-from strategies.core.view import fold
 
 pytestmark = pytest.mark.anyio
 
@@ -68,35 +65,23 @@ def read(bodies: Sequence[Body]) -> Transcript:
 DIALOGUE = [make(f"{i}") for i in range(6) for make in (user, assistant)]
 
 
-def left_out(count: int, *, kept_first: bool = False, keeps_text: bool = True) -> MissingMessages:
+def left_out(count: int, *, kept_first: bool = False) -> MissingMessages:
     """The first messages of the dialogue, stored and not sent."""
     whole = read(DIALOGUE)
-    history = StoredHistory.of(new_block(whole, 0, keeps_text=keeps_text))
+    history = StoredHistory.of(new_block(whole, 0))
     line = history.tree.line(whole.digests[count - 1])
     return MissingMessages(tuple(line[1 if kept_first else 0 :]), kept_first, history)
-
-
-def condensation(covered: int, *pieces: Piece) -> Condensation:
-    digest = read(DIALOGUE).digests[covered - 1]
-    return Condensation("c", digest, covered, 1, pieces, 0, "extract", "hard", "forced", 9, 5, 0.0)
-
-
-def summary(*, origin: int | None = None, kind: PieceKind = PieceKind.REPLACEMENT) -> Literal:
-    return Literal(json.dumps(user("[what was said]")), kind, origin)
 
 
 async def whole_of(
     pool: CountingPool,
     bodies: Sequence[Body],
     restored: MissingMessages,
-    *condensations: Condensation,
-    keeps_text: bool = True,
-) -> Transcript | None:
+) -> Transcript:
     sent = Measured(read(bodies), 3, exact=True)
-    whole = await Restorer(READER, pool, keeps_text=keeps_text).restore(sent, restored, condensations, COUNTER)
-    if whole is not None:
-        assert whole.tokens == sent.tokens
-    return whole.transcript if whole else None
+    whole = await Restorer(READER, pool).restore(sent, restored, COUNTER)
+    assert whole.tokens == sent.tokens
+    return whole.transcript
 
 
 async def test_what_was_left_out_is_put_in_front(pool: Counting) -> None:
@@ -107,7 +92,6 @@ async def test_what_was_left_out_is_put_in_front(pool: Counting) -> None:
 async def test_or_behind_a_first_message_that_was_kept(pool: Counting) -> None:
     bodies = [system("rules"), DIALOGUE[0], system("late"), *DIALOGUE[5:], system("last")]
     whole = await whole_of(pool, bodies, left_out(5, kept_first=True))
-    assert whole is not None
     assert whole.chain == read(DIALOGUE).chain
     assert [(place, each.body["content"]) for place, each in whole.systems] == [
         (0, "rules"),
@@ -127,61 +111,18 @@ async def test_a_turn_reads_and_counts_what_its_window_lost_since_the_last_one(p
 async def test_tool_output_that_was_sent_first_answers_what_is_put_before_it(pool: Counting) -> None:
     bodies = [user("task"), assistant("ls"), user("[output] a"), user("[output] b"), assistant("done")]
     stored = read(bodies)
-    history = StoredHistory.of(new_block(stored, 0, keeps_text=True))
+    history = StoredHistory.of(new_block(stored, 0))
     restored = MissingMessages(tuple(history.tree.line(stored.digests[1])), False, history)
     whole = await whole_of(pool, bodies[2:], restored)
-    assert whole is not None
     assert [each.role for each in whole.chain] == [each.role for each in stored.chain]
     assert whole.chain[2].role is Role.TOOL
 
 
-@pytest.mark.parametrize("keeps_text", [True, False])
-async def test_without_texts_only_the_places_are_restored(pool: Counting, keeps_text: bool) -> None:
-    restored = left_out(4, keeps_text=not keeps_text)
-    whole = await whole_of(pool, DIALOGUE[4:], restored, condensation(2, summary()), keeps_text=keeps_text)
-    assert whole is not None
-    assert whole.digests == read(DIALOGUE).digests
-    assert [each.has_text for each in whole.chain] == [False] * 4 + [True] * 8
-    assert pool.counted == 0
-
-
-@pytest.mark.parametrize("covered", [2, 4, 6])
-@pytest.mark.parametrize("kept_first", [True, False])
-async def test_the_view_is_the_heads_literals_and_what_was_sent_behind_it(
-    pool: Counting, covered: int, kept_first: bool
-) -> None:
-    head = condensation(covered, Keep(0), summary(), Keep(1))
-    sent = [DIALOGUE[0], *DIALOGUE[4:]] if kept_first else DIALOGUE[4:]
-    restored = left_out(4, kept_first=kept_first, keeps_text=False)
-    whole = await whole_of(pool, sent, restored, head)
-    assert whole is not None
-    view = fold(whole, (head.overlay,), 0, COUNTER)
-    shown = [message.body["content"] for message in view.messages]
-    first = ["0"] if kept_first else []
-    assert shown == [*first, "[what was said]", *(each["content"] for each in DIALOGUE[max(covered, 4) :])]
-    assert [message.body for message in fold(whole, (), 0, COUNTER).messages] == sent
-    assert not fold(whole, (), 0, COUNTER).is_changed
-
-
-async def test_without_texts_and_a_head_nothing_is_restored(pool: Counting) -> None:
-    other = Condensation("c", b"other", 2, 1, (summary(),), 0, "extract", "hard", "forced", 9, 5, 0.0)
-    assert await whole_of(pool, DIALOGUE[4:], left_out(4, keeps_text=False), other) is None
-
-
-async def test_the_place_of_the_task_is_known_by_the_head_that_holds_it(pool: Counting) -> None:
-    head = condensation(4, summary(origin=2, kind=PieceKind.TASK))
-    whole = await whole_of(pool, DIALOGUE[4:], left_out(4, keeps_text=False), head)
-    assert whole is not None
-    assert whole.task == 2
-    assert fold(whole, (head.overlay,), 0, COUNTER).task == 0
-
-
-@given(count=st.integers(2, 8), covered=st.integers(1, 12), kept_first=st.booleans())
-async def test_places_have_the_chain_of_the_whole(count: int, covered: int, kept_first: bool) -> None:
+@given(count=st.integers(2, 8), kept_first=st.booleans())
+async def test_places_have_the_chain_of_the_whole(count: int, kept_first: bool) -> None:
     pool = CountingPool()
     sent = [*(DIALOGUE[:1] if kept_first else ()), *DIALOGUE[count:]]
-    restored = left_out(count, kept_first=kept_first, keeps_text=False)
-    whole = await whole_of(pool, sent, restored, condensation(covered, summary()))
+    restored = left_out(count, kept_first=kept_first)
+    whole = await whole_of(pool, sent, restored)
     pool.close()
-    assert whole is not None
     assert whole.digests == read(DIALOGUE).digests

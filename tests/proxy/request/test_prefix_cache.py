@@ -78,7 +78,7 @@ class Reading:
 
 
 def known(transcript: Transcript) -> list[object]:
-    worked_out = transcript.digests, transcript.unknown, transcript.tokens, transcript.system_tokens
+    worked_out = transcript.digests, transcript.tokens, transcript.system_tokens
     return [transcript, *worked_out, transcript.task, transcript.last_user]
 
 

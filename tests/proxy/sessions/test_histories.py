@@ -52,7 +52,7 @@ class Stage:
 
     async def grow(self, text: str, start: int, key: StoreKey = KEY) -> None:
         """Stores the block of the letters from `start` on."""
-        await self.write(new_block(transcript(text), start, keeps_text=True), key)
+        await self.write(new_block(transcript(text), start), key)
 
     async def read(self, text: str, key: StoreKey = KEY, session: Session = SESSION) -> str:
         """The stored line to the end of `text`."""
@@ -136,7 +136,7 @@ async def test_what_is_forgotten_is_read_again(stage: Stage) -> None:
 
 
 async def test_sessions_used_least_are_forgotten_for_others(store: Store) -> None:
-    stage = Stage(store, most_bytes=2 * StoredHistory.of(new_block(transcript("abc"), 0, keeps_text=True)).size)
+    stage = Stage(store, most_bytes=2 * StoredHistory.of(new_block(transcript("abc"), 0)).size)
     keys = [StoreKey("t", f"s{i}") for i in range(3)]
     for key in keys:
         await stage.grow("abc", 0, key)
@@ -161,7 +161,7 @@ async def test_a_large_history_is_decoded_the_same_way(stage: Stage) -> None:
 
 
 async def test_blocks_from_before_there_were_versions_are_read(stage: Stage) -> None:
-    blocks = new_block(transcript("abc"), 0, keeps_text=True)
+    blocks = new_block(transcript("abc"), 0)
     await stage.write({name: without_version(data) for name, data in blocks.items()})
     assert await stage.read("abc") == "abc"
 

@@ -5,26 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import string
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat.counter import ChatCounter
 from proxy.sessions.histories import Append
-from proxy.sessions.keeping import Keeper, is_small
+from proxy.sessions.keeping import is_small
 from proxy.sessions.session import Tip
-from proxy.sessions.stored import StoredSessions
 from proxy.sessions.turn import SessionUpdate
 from proxy.store import open_store
 from proxy.store.base import Store, StoreKey
-from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Condensation
-from strategies.core.pieces import Keep, Literal, PieceKind
-from strategies.core.view import fold
-from tests.proxy.remembered import NAMED, Sessions, condensation, made, recognised, settled, transcript, turn
+from strategies.core.pieces import Keep
+from tests.proxy.remembered import NAMED, Sessions, condensation, made, recognised, settled, turn
 from tests.support.chat_bodies import element
 
 pytestmark = pytest.mark.anyio
@@ -51,14 +46,6 @@ async def test_the_first_writer_of_a_condensation_wins(sessions: Sessions) -> No
 
 def fields(made_one: Condensation) -> dict[str, Any]:
     return {name: getattr(made_one, name) for name in Condensation.__dataclass_fields__}
-
-
-@pytest.mark.parametrize("keeps_text", [True, False])
-async def test_a_record_holds_the_first_user_message_where_no_history_does(keeps_text: bool, store: Store) -> None:
-    keeper = Keeper(StoredSessions(store, 5.0), ttl=60, clock=time.time, keeps_text=keeps_text)
-    view = fold(transcript("abc"), (condensation("ab").overlay,), 0, Tokenizers().for_model("gpt-4o", ChatCounter))
-    written = Literal(transcript("a").chain[0].raw, PieceKind.TASK, 0)
-    assert keeper.pieces_to_record(view) == ((Keep(0),) if keeps_text else (written,))
 
 
 async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:

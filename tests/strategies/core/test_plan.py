@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
 from strategies.core.errors import InvalidPlan
-from strategies.core.messages import Role, dump, unknown
+from strategies.core.messages import dump
 from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
 from strategies.core.plan import (
     Plan,
@@ -22,9 +22,7 @@ from strategies.core.plan import (
     replace_before,
     task_piece,
     violations,
-    with_task,
 )
-from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.strategies.driving import later, texts
 from tests.support.transcripts import (
@@ -273,42 +271,10 @@ def test_budget_caps_are_what_plans_are_made_with() -> None:
     assert Budget.of(8_000).task_cap == 1_000
 
 
-def test_a_kept_task_can_be_written_out_so_that_it_outlives_its_transcript() -> None:
-    view = planned(WORK, Replace(0, 5, (Keep(0), SUMMARY)))
-    task = literal_of(user("task"), PieceKind.TASK, 0)
-    assert with_task((Keep(0), SUMMARY, Keep(5)), view.transcript) == (
-        Literal(view.transcript.chain[0].raw, PieceKind.TASK, 0),
-        SUMMARY,
-        Keep(5),
-    )
-    assert with_task((SUMMARY, task), view.transcript) == (SUMMARY, task)
-
-
-@pytest.mark.parametrize("body", [user("go"), {"content": [{"type": "text", "text": "go"}], "role": "user"}])
-def test_a_task_that_is_written_out_stands_where_the_last_user_message_must(body: Body) -> None:
-    work = [user("go"), assistant("a"), assistant("b"), assistant("c")]
-    view = planned(work, Replace(0, 2, (literal_of(body, PieceKind.TASK, 0), SUMMARY)))
-    check(view)
-    assert head_pieces(view) == (Keep(0), SUMMARY)
-
-
 def test_another_task_than_the_clients_does_not_stand_there() -> None:
     work = [user("go"), assistant("a"), assistant("b"), assistant("c")]
     other = literal_of(user("stay"), PieceKind.TASK, 0)
     assert "was changed" in refused(work, Replace(0, 2, (other, SUMMARY)))
-
-
-def test_of_messages_that_nothing_is_known_of_no_plan_need_show_any() -> None:
-    chain = transcript_of([user("task"), assistant("a"), user("b"), assistant("c")]).chain
-    places = (
-        unknown(chain[0].digest, Role.USER, WORDS.dialect),
-        unknown(chain[1].digest, Role.ASSISTANT, WORDS.dialect),
-    )
-    transcript = Transcript((*places, *chain[2:]))
-    overlay = Overlay(transcript.digests[1], 2, 2, (Keep(0), SUMMARY, Keep(1)))
-    view = fold(transcript, (overlay,), 0, WORDS)
-    check(view)
-    assert texts(view) == ["[summary]", "b", "c"]
 
 
 def test_a_memory_block_that_a_plan_leaves_standing_is_not_recorded_with_it() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from strategies.core.messages import Role, dump, unknown
+from strategies.core.messages import Role, dump
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
@@ -57,19 +57,6 @@ def test_a_head_stands_for_what_it_covers() -> None:
     assert sent(view) == ["one", "[summary]", "three", "four", "five"]
     assert (view.head_size, view.covered_count, view.is_changed) == (3, 3, True)
     assert (view.task, view.replacement, view.last_user) == (0, 1, 4)
-
-
-def test_what_is_not_known_any_more_is_left_out_wherever_it_stands() -> None:
-    chain = [system("rules"), *CHAT]
-    whole = transcript_of(chain)
-    known = (*(unknown(each.digest, Role.ASSISTANT, WORDS.dialect) for each in whole.chain[:3]), *whole.chain[3:])
-    transcript = Transcript(known, whole.systems)
-    assert transcript.digests == whole.digests
-    bare = fold(transcript, (), 0, WORDS)
-    assert sent(bare) == ["rules", "four", "five"]
-    assert not bare.is_changed
-    head = Overlay(transcript.digests[1], 2, 2, (Keep(0), SUMMARY, Keep(1)))
-    assert sent(fold(transcript, (head,), 0, WORDS)) == ["rules", "[summary]", "four", "five"]
 
 
 def test_systems_before_the_first_message_lead() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
-from strategies.core.messages import Message, Reader, Role, unknown
+from strategies.core.messages import Message, Reader, Role
 from strategies.dialects.chat import CHAT
 from strategies.memory.ranking import NOWHERE, PART_WIDTH, card_entry, message_entries, split, text_entries
 from strategies.memory.terms import width
@@ -41,7 +41,6 @@ def test_calls_of_an_assistant_are_found_too() -> None:
 def test_what_has_no_text_of_the_conversation_is_no_entry() -> None:
     assert message_entries("k", message(role="system", content="be brief"), 0) == []
     assert message_entries("k", message(role="assistant", content="  "), 0) == []
-    assert message_entries("k", unknown(b"digest", Role.USER, CHAT), 0) == []
 
 
 def test_a_card_has_no_place_and_the_role_of_its_source() -> None:
