@@ -12,11 +12,11 @@ from functools import partial
 import anyio.lowlevel
 
 from proxy.asking import Asking, Resolver
+from proxy.condensing.claims import Claims
 from proxy.condensing.deciding import Decider
 from proxy.condensing.exchange import Exchanges
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.leases import Leases
 from proxy.condensing.making import Maker
 from proxy.condensing.policy import Policies
 from proxy.condensing.preparing import Preparer
@@ -156,16 +156,13 @@ class Services:
             knowledge=knowledge,
             add_offer=searcher.with_offer,
         )
-        leases, runner = (
-            Leases(stored, tasks),
-            PipelineRunner(resolver, tasks, self.asking.expected_seconds, self.discovered.shared_cache),
-        )
-        maker = Maker(runner, keeper, leases, tasks, clock)
+        runner = PipelineRunner(resolver, tasks, self.asking.expected_seconds, self.discovered.shared_cache)
+        maker = Maker(runner, keeper, tasks, clock)
         preparer = Preparer(
             maker=maker,
             runner=runner,
             keeper=keeper,
-            leases=leases,
+            claims=Claims(stored),
             tasks=tasks,
             counted=intake.with_counts,
             clock=clock,

@@ -40,7 +40,6 @@ from proxy.settings.sources import sets
 from proxy.settings.token import token_file
 from proxy.store import file_of, open_store
 from proxy.store.base import StoreError
-from proxy.store.sqlite_file import SCHEMA_VERSION, version_on_disk
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
 from proxy.tokens.windows import WindowLookup, bundled_table, no_stated_window
 from strategies import TABLE, Pipeline
@@ -190,9 +189,6 @@ def _why_unopened(settings: Settings) -> tuple[str, bool] | None:
         if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
             return "not there yet", True
         return f"not there, and nothing can be made in {nearest}", False
-    version = version_on_disk(file)
-    if version and version < SCHEMA_VERSION:
-        return f"of version {version}, which serve brings up to {SCHEMA_VERSION}", True
     return None if file.stat().st_size else ("an empty file, which serve fills", True)
 
 

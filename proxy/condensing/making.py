@@ -1,14 +1,12 @@
 """Makes a condensation, once for all requests that want the same one, and returns the stored record.
 
     single flight          requests that want the same condensation share one task while a model may be asked
-    under a lease          if a model can be asked, replicas share one lease: its holder does the work and hands over
-                           the record to the others
     unless recorded        the store is asked whether the record has appeared since the request was recognised
     run and record         the pipeline runs, and the record is stored
 
 A flight ends when its record is stored, so a request that comes too late for the flight finds the record instead of
-asking again. Flights and leases save model calls and decide nothing: the first writer of a record wins, with a lease or
-without.
+asking again. Flights save model calls and decide nothing: replicas may make the same condensation at the same time, and
+the first writer of a record wins.
 """
 
 from __future__ import annotations
@@ -24,13 +22,10 @@ from typing import NamedTuple
 from proxy.asking import Caller
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
-from proxy.condensing.leases import Leases
 from proxy.condensing.running import PipelineRunner, Run, RunResult
 from proxy.reasons import Trigger
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.sessions.codec import UNREADABLE, decode_condensation, encode_condensation
 from proxy.sessions.keeping import Keeper
-from proxy.store.access import compress, decompress
 from proxy.store.base import StoreError
 from strategies.core.condensation import Condensation, standing_condensations
 from strategies.core.plan import head_pieces
@@ -88,7 +83,6 @@ class Job(NamedTuple):
 class Maker:
     _runner: PipelineRunner
     _keeper: Keeper
-    _leases: Leases
     _tasks: OwnedTasks
     _clock: Callable[[], float]
 
@@ -144,23 +138,10 @@ class Maker:
 
         The result says how long the flight waited for the store, because each of these requests has waited as long.
         """
-        patience, policy = job.context.recognised.patience, job.context.policy
+        patience = job.context.recognised.patience
         before = patience.remaining
-        can_ask = any(stage.asks for stage in (*policy.stages, *policy.ladder))
-        result = await (self._under_lease(job) if can_ask else self._unless_recorded(job))
+        result = await self._unless_recorded(job)
         return result._replace(store_seconds=before - patience.remaining)
-
-    async def _under_lease(self, job: Job) -> MakeResult:
-        """Takes over what another replica has made, or makes it in the time that remains."""
-        context = job.context
-        request, patience = context.request, context.recognised.patience
-        async with self._leases.share(request.tenant, job.shared_id, job.until, patience, request.trust) as shared:
-            theirs = decoded_or_none(shared.received, standing=True)
-            if theirs is not None and _shows_required(theirs, context):
-                return await self._record(MakeResult(theirs), context)
-            result = await (self._unless_recorded(job) if shared.held else self._run_and_record(job))
-            shared.handover = handed_over(result.condensation)
-            return result
 
     async def _unless_recorded(self, job: Job) -> MakeResult:
         context, applied = job.context, job.decision.applied
@@ -288,17 +269,3 @@ def _deeper(condensation: Condensation) -> Condensation:
 def _shows_required(condensation: Condensation, context: RequestContext) -> bool:
     """Whether this request's view shows all that it must show with a condensation."""
     return shows_protected_messages(fold(context.history, (condensation.overlay,), context.overhead, context.counter))
-
-
-def handed_over(made: Condensation | None) -> bytes:
-    """The bytes that the holder of a lease leaves for other replicas."""
-    return compress(encode_condensation(made)) if made else b""
-
-
-def decoded_or_none(left: bytes, *, standing: bool = False) -> Condensation | None:
-    """The condensation that another replica has handed over; None if there is none, or it cannot be read."""
-    try:
-        return decode_condensation(decompress(left), standing=standing) if left else None
-    except (*UNREADABLE, StoreError):
-        _log.warning("the condensation handed over by another replica is unreadable")
-        return None

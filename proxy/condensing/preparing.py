@@ -12,17 +12,16 @@ round costs more: otherwise five votes on a fifth of a window would never be hel
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from proxy.asking import Caller
+from proxy.condensing.claims import Claims
 from proxy.condensing.context import ON_EMBEDDINGS, RequestContext, fold_view
 from proxy.condensing.decision import Decision
-from proxy.condensing.leases import Leases
-from proxy.condensing.making import Maker, MakeResult, decoded_or_none, handed_over
+from proxy.condensing.making import Maker, MakeResult
 from proxy.condensing.running import PipelineRunner
 from proxy.reasons import Action
 from proxy.runtime.lru import Lru
@@ -73,7 +72,7 @@ class Preparer:
     maker: Maker
     runner: PipelineRunner
     keeper: Keeper
-    leases: Leases
+    claims: Claims
     tasks: OwnedTasks
     counted: Callable[[RequestContext], Awaitable[RequestContext]]
     clock: Callable[[], float]
@@ -121,8 +120,7 @@ class Preparer:
     async def wait_for_preparation(self, context: RequestContext, deadline: float) -> Condensation | None:
         """The condensation that results from a preparation under way for this branch, if there is one.
 
-        The preparation may be this replica's, or another's that began after the branch's last request. It is waited for
-        until `deadline`, a time of the event loop's clock.
+        It is waited for until `deadline`, a time of the event loop's clock.
         """
         caller = context.caller(background=False)
         if not _may_prepare(context) or self.runner.is_hopeless(
@@ -130,12 +128,7 @@ class Preparer:
         ):
             return None
         prepared: Condensation | None = await self.tasks.result_of(context.branch_work_key, deadline)
-        branch = context.branch
-        if prepared is not None or branch is None or not context.policy.prepares:
-            return prepared
-        work = context.shared_work_id(_PREPARE.value, branch.head, branch.applied)
-        patience = context.recognised.patience
-        return decoded_or_none(await self.leases.result(context.request.tenant, work, deadline, patience))
+        return prepared
 
     async def _why_no_vote(self, stage: Judging, decision: Decision, context: RequestContext) -> str:
         """Why no votes are held for a decision; "" if they are."""
@@ -180,11 +173,10 @@ class Preparer:
         """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
         if stage.is_bound and context.allowance_after_votes(self.allowance) <= context.spent(ON_EMBEDDINGS):
             return VoteRound(None, NO_ALLOWANCE)
-        view, now = base.view, asyncio.get_running_loop().time()
+        view = base.view
         work = context.shared_work_id("vote", view.transcript.digests[-1], base.applied_id)
-        request, patience = context.request, context.recognised.patience
-        async with self.leases.share(request.tenant, work, now, patience, request.trust) as shared:
-            if not shared.held:
+        async with self.claims.taken(work, context) as is_ours:
+            if not is_ours:
                 return VoteRound(None, HELD_ELSEWHERE)
             vote_round = await self._hold(stage, view, context, caller)
         if vote_round.verdict is not None:
@@ -246,14 +238,11 @@ class Preparer:
     async def _prepare(
         self, base: Replayed, context: RequestContext, verdict: Verdict | None = None, *, background: bool = True
     ) -> Condensation | None:
-        head = base.view.transcript.digests[-1]
-        work, now = context.shared_work_id(_PREPARE.value, head, base.applied_id), asyncio.get_running_loop().time()
-        request, patience = context.request, context.recognised.patience
-        async with self.leases.share(request.tenant, work, now, patience, request.trust) as shared:
-            if not shared.held or await self._is_prepared_already(base, context, verdict):
+        work = context.shared_work_id(_PREPARE.value, base.view.transcript.digests[-1], base.applied_id)
+        async with self.claims.taken(work, context) as is_ours:
+            if not is_ours or await self._is_prepared_already(base, context, verdict):
                 return None
             result = await self.maker.prepare(base, context, context.caller(self.tasks, background=background), verdict)
-            shared.handover = handed_over(result.condensation)
         await self._note(result, base, context, verdict)
         return result.condensation
 

@@ -17,8 +17,8 @@ and error messages, which are older than this distinction, an entry is called a 
 Facts belong to no entry and to no tenant. A fact has a name and a time to live, and the last writer wins. A fact may be
 lost, so it must be something that can be learned again.
 
-A tenant also has leases, each with a name and for a number of seconds. The holder of a lease does a piece of work that
-others would do too, and may hand its result over to them. Leases only save work: correctness never depends on them.
+A tenant also has claims, each with a name and for a number of seconds. The holder of a claim does a piece of work that
+others would do too. Claims only save work: correctness never depends on them.
 
 Quotas bound the bytes of one entry, and of all entries of one tenant. The bytes of an entry are those of its meta, and
 of its blocks and records with their names, in stored form. Two rules hold when an entry is full:
@@ -92,17 +92,6 @@ class FindResult(NamedTuple):
     snapshots: Mapping[str, Snapshot] = MappingProxyType({})
 
 
-class Lease(NamedTuple):
-    """The state of a lease.
-
-    As the result of `lease`, `held` says whether the caller holds it; as the result of `read_lease`, whether anybody
-    does. `handover` is the result that its last holder handed over; empty for none.
-    """
-
-    held: bool
-    handover: bytes = b""
-
-
 class Store(Protocol):
     """The protocol of all stores. Methods raise `StoreError` if they fail, and nothing else."""
 
@@ -127,21 +116,14 @@ class Store(Protocol):
         The entries with the `likely` names are read in the same round trip, each as by `load`.
         """
 
-    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
-        """Takes a lease for `ttl` seconds, unless another holder has it or has handed a result over.
+    async def claim(self, tenant: str, name: str, holder: str, ttl: float) -> bool:
+        """Claims a piece of work for `ttl` seconds, unless another holder has; returns whether the holder has it.
 
-        The holder renews its lease by the same call. `name` and `holder` consist of the same characters as a key; each
-        attempt at a piece of work has a holder of its own.
+        The holder renews its claim by the same call. `name` and `holder` consist of the same characters as a key.
         """
 
-    async def read_lease(self, tenant: str, name: str) -> Lease:
-        """The state of a lease; changes nothing."""
-
-    async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
-        """Ends a lease if the holder still has it. A `handover` that is not empty can be read for `ttl` seconds."""
-
     async def get_fact(self, name: str) -> bytes | None:
-        """The fact of that name; None if there is none, or it has expired. Names are as in `lease`."""
+        """The fact of that name; None if there is none, or it has expired. Names are as in `claim`."""
 
     async def put_fact(self, name: str, fact: bytes, ttl: int) -> None:
         """Stores a fact for `ttl` seconds, in place of the one with its name."""

@@ -7,7 +7,7 @@ Keys of one entry share the hash tag in braces, so they are in one slot of a clu
     condenser:{<tenant>:<session>}:standing    set of names
     condenser:{<tenant>:<session>}:blocks      hash: end digest -> block
     condenser:{<tenant>:<c>}:chain:<digest>    the session, a hint; c is the first character of the digest
-    condenser:{<tenant>:<name>}:lease          hash: its holder, or the handover of its last holder
+    condenser:{<tenant>:<name>}:claim          its holder
     condenser:{<name>}:fact                    the fact
     condenser:{<tenant>}:sizes                 hash: session -> bytes, and "" -> all of them; only with a quota
     condenser:{<tenant>}:ends                  the same sessions, sorted by when they expire
@@ -36,7 +36,7 @@ from hashlib import sha1
 from pathlib import Path
 from typing import Any, TypeVar
 
-from proxy.store.base import FindResult, Lease, Quotas, Snapshot, StoreError, StoreKey, Write
+from proxy.store.base import FindResult, Quotas, Snapshot, StoreError, StoreKey, Write
 from proxy.store.breaker import Breaker
 from proxy.store.redis import Client, Command, Limits, Word, open_client, store_errors
 
@@ -92,20 +92,9 @@ class RedisStore:
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         return await self._call(self._find(tenant, digests, likely))
 
-    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
-        command = _script("lease", [_key("lease", tenant, name)], holder, _ms(ttl))
-        held, handover = await self._call(self._ask_one(command))
-        return Lease(bool(held), handover)
-
-    async def read_lease(self, tenant: str, name: str) -> Lease:
-        key = _key("lease", tenant, name)
-        command = Command(("HMGET", key, "holder", "left"), key)
-        holder, handover = await self._call(self._ask_one(command))
-        return Lease(holder is not None, handover or b"")
-
-    async def release(self, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
-        command = _script("release", [_key("lease", tenant, name)], holder, handover, _ms(ttl))
-        await self._call(self._ask_one(command))
+    async def claim(self, tenant: str, name: str, holder: str, ttl: float) -> bool:
+        command = _script("claim", [_key("claim", tenant, name)], holder, _ms(ttl))
+        return bool(await self._call(self._ask_one(command)))
 
     async def get_fact(self, name: str) -> bytes | None:
         key = _key("fact", name)
@@ -250,9 +239,7 @@ def _read(name: str) -> tuple[str, str]:
     return source, sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_SCRIPTS = {
-    name: _read(name) for name in ("load", "save", "put_record", "stand", "lease", "release", "delete", "usage")
-}
+_SCRIPTS = {name: _read(name) for name in ("load", "save", "put_record", "stand", "claim", "delete", "usage")}
 
 
 def _key(kind: str, *tag: str) -> str:

@@ -29,7 +29,7 @@ from json import dumps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from proxy.store.base import UNBOUNDED, FindResult, Lease, Quotas, Snapshot, StoreError, StoreKey, Write
+from proxy.store.base import UNBOUNDED, FindResult, Quotas, Snapshot, StoreError, StoreKey, Write
 from proxy.store.sqlite_file import open_database, transaction
 
 P = ParamSpec("P")
@@ -246,38 +246,19 @@ class SqliteStore:
         self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
         return revision > 0
 
-    # Leases and facts
+    # Claims and facts
 
     @_job
-    def lease(self, now: float, tenant: str, name: str, holder: str, ttl: float) -> Lease:
+    def claim(self, now: float, tenant: str, name: str, holder: str, ttl: float) -> bool:
         self._purge_at_times(now)
         with transaction(self._connection, "IMMEDIATE"):
-            self._rows(
-                "INSERT INTO leases VALUES (?, ?, ?, ?, x'') ON CONFLICT (tenant, name) DO UPDATE"
-                " SET holder = excluded.holder, expires_at = excluded.expires_at, left_behind = x''"
-                " WHERE holder = excluded.holder OR expires_at <= ?",
+            taken = self._rows(
+                "INSERT INTO claims VALUES (?, ?, ?, ?) ON CONFLICT (tenant, name) DO UPDATE"
+                " SET holder = excluded.holder, expires_at = excluded.expires_at"
+                " WHERE holder = excluded.holder OR expires_at <= ? RETURNING 1",
                 *(tenant, name, holder, now + ttl, now),
             )
-            select = "SELECT holder, left_behind FROM leases WHERE tenant = ? AND name = ?"
-            ((holds, handover),) = self._rows(select, tenant, name)
-        return Lease(holds == holder, handover)
-
-    @_job
-    def read_lease(self, now: float, tenant: str, name: str) -> Lease:
-        select = "SELECT holder, left_behind FROM leases WHERE tenant = ? AND name = ? AND expires_at > ?"
-        rows = self._rows(select, tenant, name, now)
-        return Lease(rows[0][0] is not None, rows[0][1]) if rows else Lease(held=False)
-
-    @_job
-    def release(self, now: float, tenant: str, name: str, holder: str, handover: bytes, ttl: float) -> None:
-        # Without a handover the row expires now, which is as good as deleting it.
-        ends = now + ttl if handover else now
-        with transaction(self._connection, "IMMEDIATE"):
-            self._rows(
-                "UPDATE leases SET holder = NULL, expires_at = ?, left_behind = ?"
-                " WHERE tenant = ? AND name = ? AND holder = ? AND expires_at > ?",
-                *(ends, handover, tenant, name, holder, now),
-            )
+        return bool(taken)
 
     @_job
     def get_fact(self, now: float, name: str) -> bytes | None:
@@ -314,9 +295,9 @@ class SqliteStore:
                 " (SELECT tenant, digest FROM chain WHERE expires_at <= ? LIMIT ?)",
                 *(now, PURGE_INDEX),
             )
-            # No limit: there are only a few facts for each model of an upstream, and leases live for seconds.
+            # No limit: there are only a few facts for each model of an upstream, and claims live for minutes.
             self._rows("DELETE FROM facts WHERE expires_at <= ?", now)
-            self._rows("DELETE FROM leases WHERE expires_at <= ?", now)
+            self._rows("DELETE FROM claims WHERE expires_at <= ?", now)
 
     # Statements of several jobs, inside their transactions
 

@@ -1,8 +1,8 @@
-"""The file of the SQLite store: its schema and migrations, and how it is opened. All of this blocks.
+"""The file of the SQLite store: its schema, and how it is opened. All of this blocks.
 
 The file holds people's conversations, so it and the directories made for it are readable by their owner only. SQLite
-gives its -wal and -shm files the mode of the database. A file with an older schema is migrated when it is opened; older
-programs cannot open it after that. A file with a newer schema, or of another program, is refused and left unchanged.
+gives its -wal and -shm files the mode of the database. A file of another version of the schema, or of another program,
+is refused and left unchanged.
 """
 
 from __future__ import annotations
@@ -17,10 +17,7 @@ from typing import Literal
 
 from proxy.store.base import StoreError
 
-SCHEMA_VERSION = 4
-
-_MAGIC = b"SQLite format 3\0"
-_HEADER = 64  # bytes, of which the last four are the version
+SCHEMA_VERSION = 5
 
 BUSY = 1.0  # seconds to wait for another process; about as long as a request may wait for its store
 
@@ -33,6 +30,7 @@ _SCHEMA = (
         revision INTEGER NOT NULL,
         expires_at REAL NOT NULL,
         meta BLOB,
+        bytes INTEGER NOT NULL DEFAULT 0,
         UNIQUE (tenant, session)
     )
     """,
@@ -70,36 +68,19 @@ _SCHEMA = (
     """,
     "CREATE INDEX sessions_by_expiry ON sessions (expires_at)",
     "CREATE INDEX chain_by_expiry ON chain (expires_at)",
+    # It covers the sum over a tenant, so that no meta is read for it.
+    "CREATE INDEX sessions_by_tenant ON sessions (tenant, expires_at, session, bytes)",
+    """
+    CREATE TABLE claims (
+        tenant TEXT NOT NULL,
+        name TEXT NOT NULL,
+        holder TEXT NOT NULL,
+        expires_at REAL NOT NULL,
+        PRIMARY KEY (tenant, name)
+    ) WITHOUT ROWID
+    """,
+    "CREATE TABLE facts (name TEXT PRIMARY KEY, fact BLOB NOT NULL, expires_at REAL NOT NULL) WITHOUT ROWID",
 )
-
-# The statements that migrate each version to the next; version 0 is an empty file.
-_STEPS: dict[int, tuple[str, ...]] = {
-    0: _SCHEMA,
-    1: (
-        "ALTER TABLE sessions ADD COLUMN bytes INTEGER NOT NULL DEFAULT 0",
-        """
-        UPDATE sessions SET bytes = coalesce(length(meta), 0)
-            + (SELECT coalesce(sum(length(name) + length(record)), 0) FROM records WHERE session_id = id)
-            + (SELECT coalesce(sum(length(digest) + length(block)), 0) FROM blocks WHERE session_id = id)
-        """,
-        # It covers the sum over a tenant, so that no meta is read for it.
-        "CREATE INDEX sessions_by_tenant ON sessions (tenant, expires_at, session, bytes)",
-    ),
-    2: (
-        # A lease without a holder has ended, and only its handover (left_behind) lives on.
-        """
-        CREATE TABLE leases (
-            tenant TEXT NOT NULL,
-            name TEXT NOT NULL,
-            holder TEXT,
-            expires_at REAL NOT NULL,
-            left_behind BLOB NOT NULL,
-            PRIMARY KEY (tenant, name)
-        )
-        """,
-    ),
-    3: ("CREATE TABLE facts (name TEXT PRIMARY KEY, fact BLOB NOT NULL, expires_at REAL NOT NULL) WITHOUT ROWID",),
-}
 
 
 @contextmanager
@@ -128,22 +109,11 @@ def open_database(path: Path | None) -> sqlite3.Connection:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA journal_size_limit = 67108864")
         connection.execute("PRAGMA secure_delete = ON")
-        _bring_up_to_date(connection)
+        _create_tables(connection)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def version_on_disk(path: Path) -> int | None:
-    """The schema version of a file, read without opening it as a database, so that nothing changes.
-
-    None for a file that is no database. Must not be called in a process that has the database open: closing the file
-    would drop its locks.
-    """
-    with path.open("rb") as file:
-        header = file.read(_HEADER)
-    return int.from_bytes(header[-4:]) if len(header) == _HEADER and header.startswith(_MAGIC) else None
 
 
 def _private_file(path: Path) -> str:
@@ -161,9 +131,9 @@ def _refuse_unknown_schema(connection: sqlite3.Connection) -> None:
     with transaction(connection, "DEFERRED"):  # one consistent view: another process may be creating the tables
         version = _version(connection)
         tables = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
-    if version > SCHEMA_VERSION:
-        newer = f"the file has version {version} of a newer Condenser; this one knows {SCHEMA_VERSION}"
-        raise StoreError("store-schema", newer)
+    if version not in (0, SCHEMA_VERSION):
+        other = f"the file has version {version}, of another version of Condenser; this one knows {SCHEMA_VERSION}"
+        raise StoreError("store-schema", other)
     if version == 0 and tables:
         raise StoreError("store-schema", "the file is a database of another program")
 
@@ -182,14 +152,15 @@ def _use_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+def _create_tables(connection: sqlite3.Connection) -> None:
     if _version(connection) == SCHEMA_VERSION:
         return
     with transaction(connection, "IMMEDIATE"):
-        # The version is read again: another process may have migrated the file meanwhile.
-        for version in range(_version(connection), SCHEMA_VERSION):
-            for statement in _STEPS[version]:
-                connection.execute(statement)
+        # The version is read again: another process may have created the tables meanwhile.
+        if _version(connection) == SCHEMA_VERSION:
+            return
+        for statement in _SCHEMA:
+            connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

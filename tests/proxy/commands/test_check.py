@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sqlite3
 from collections.abc import Callable, Coroutine
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +98,6 @@ async def a_store_without_its_key(folder: Path) -> None:
     await (await open_store(f"sqlite:///{folder}/s.db")).close()
 
 
-async def an_older_store(folder: Path) -> None:
-    with closing(sqlite3.connect(folder / "s.db")) as database:
-        database.execute("CREATE TABLE sessions (id INTEGER PRIMARY KEY)")
-        database.execute("PRAGMA user_version = 2")
-
-
 async def an_empty_file(folder: Path) -> None:
     (folder / "s.db").touch()
 
@@ -119,7 +111,6 @@ async def nothing(folder: Path) -> None:
     [
         (nothing, "new/s.db", "not there yet"),
         (a_store_without_its_key, "s.db", "ok"),
-        (an_older_store, "s.db", "of version 2, which serve brings up to"),
         (an_empty_file, "s.db", "an empty file, which serve fills"),
     ],
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pytest
 from proxy import controls
 from proxy.asking import Caller, Roles
 from proxy.condensing.decision import Decision
-from proxy.condensing.making import handed_over
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.wire import ClientRequest
@@ -22,7 +20,7 @@ from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.session import session_key
 from proxy.settings import Settings
 from proxy.store import open_store
-from proxy.store.base import Lease, Store, StoreError, StoreKey
+from proxy.store.base import Store, StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.effects import Effect, Result
@@ -76,32 +74,13 @@ async def test_a_record_made_for_a_longer_history_does_not_hide_the_question_at_
     assert decision.applied.depth == first.depth + 1
 
 
-# Leases
+# Several replicas
 
 
-class Watched(SqliteStore):
-    """The store in memory; it tells which leases were asked for, and what they left."""
+class WithoutClaims(SqliteStore):
+    """A store that fails where work is claimed."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.asked: list[str] = []
-        self.left: asyncio.Queue[bytes] = asyncio.Queue()
-
-    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
-        """As it is, and told."""
-        self.asked.append(name)
-        return await super().lease(tenant, name, holder, ttl)
-
-    async def release(self, tenant: str, name: str, holder: str, left: bytes, ttl: float) -> None:
-        """As it is, and told."""
-        await super().release(tenant, name, holder, left, ttl)
-        self.left.put_nowait(left)
-
-
-class WithoutLeases(SqliteStore):
-    """A store that fails where it is asked for a lease."""
-
-    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
+    async def claim(self, tenant: str, name: str, holder: str, ttl: float) -> bool:
         """Fails."""
         raise StoreError("store-unavailable")
 
@@ -119,84 +98,22 @@ class Summarizer(ScriptedSummarizer):
         return await super().resolve(effects, roles, caller)
 
 
-async def opened() -> Watched:
-    store = await Watched.open(None)
-    assert isinstance(store, Watched)
-    return store
-
-
-async def summarized(store: Store, summarizer: Summarizer, *, timeout: float = 10.0) -> Decision:
-    """What a replica of its own decides on the request, with a strategy that asks."""
-    settings = Settings(strategy="half-window", window=2_048, inline_timeout=timeout)
-    async with open_services(settings, store=store, summarizer=summarizer) as built:
-        return (await built.exchanges.open(request())).decision
-
-
-async def work() -> tuple[str, bytes]:
-    """The name of the lease for the request, and what it leaves; the same for every store."""
-    store = await opened()
-    await summarized(store, Summarizer())
-    (name,), left = store.asked, await store.left.get()
-    await store.close()
-    return name, left
-
-
-async def test_what_another_replica_leaves_is_forwarded_and_kept_without_asking_a_model() -> None:
-    name, left = await work()
-    store, summarizer = await opened(), Summarizer()
-    await store.lease("t", name, "another replica", 60)
-    await store.release("t", name, "another replica", left, 60)
-
-    decision = await summarized(store, summarizer)
-
-    assert (decision.action, decision.own_tokens, summarizer.calls) == (Action.CONDENSED, 0, 0)
-    assert decision.applied is not None
-    assert handed_over(decision.applied) == left
-    record = record_name(decision.applied.digest, decision.applied.depth)
-    assert await store.put_record(StoreKey("t", session_key("s")), record, b"", 60) == left
-    await store.close()
-
-
-async def test_what_cannot_be_read_of_another_replica_is_made_again() -> None:
-    name, _ = await work()
-    store, summarizer = await opened(), Summarizer()
-    await store.lease("t", name, "another replica", 60)
-    await store.release("t", name, "another replica", b"{}", 60)
-
-    assert (await summarized(store, summarizer)).action is Action.CONDENSED
-    assert summarizer.calls > 0
-    await store.close()
-
-
-async def test_waiting_for_another_replica_counts_against_the_time_for_models() -> None:
-    name, _ = await work()
-    store, summarizer = await opened(), Summarizer()
-    await store.lease("t", name, "another replica", 60)
-
-    decision = await summarized(store, summarizer, timeout=0.3)
-
-    assert (decision.action, decision.metadata["stages"]) == (Action.CONDENSED, ["extract"])
-    assert summarizer.calls == 0
-    await store.close()
-
-
-async def test_a_store_that_gives_no_leases_costs_no_condensation() -> None:
-    store, summarizer = await WithoutLeases.open(None), Summarizer()
-
-    assert (await summarized(store, summarizer)).action is Action.CONDENSED
-    assert summarizer.calls > 0
-    await store.close()
-
-
-@pytest.mark.parametrize(
-    "more", [{"strategy": "extract"}, {"strategy": "mask+recent"}, {"no_store": "true"}, {"dry_run": "true"}]
-)
-async def test_where_no_model_is_asked_or_nothing_is_kept_no_lease_is_taken(more: dict[str, str]) -> None:
-    store = await opened()
-
+async def test_what_must_be_condensed_now_needs_no_claim() -> None:
+    store, summarizer = await WithoutClaims.open(None), Summarizer()
     settings = Settings(strategy="half-window", window=2_048)
-    async with open_services(settings, store=store, summarizer=Summarizer()) as built:
-        await built.exchanges.open(request(**more))
+    async with open_services(settings, store=store, summarizer=summarizer) as built:
+        decision = (await built.exchanges.open(request())).decision
+    assert decision.action is Action.CONDENSED
+    assert summarizer.calls > 0
+    await store.close()
 
-    assert store.asked == []
+
+async def test_the_record_of_the_replica_that_was_first_counts_for_all() -> None:
+    store, views = await open_store("memory://"), []
+    settings = Settings(strategy="half-window", window=2_048)
+    for _ in range(2):
+        async with open_services(settings, store=store, summarizer=Summarizer()) as built:
+            # Without a settled session the other replica finds nothing, as if both had begun at the same time.
+            views.append((await built.exchanges.open(request())).decision)
+    assert views[0].body == views[1].body
     await store.close()

@@ -22,7 +22,7 @@ from proxy.services import Services, open_services
 from proxy.sessions.codec import Records
 from proxy.sessions.session import session_key
 from proxy.settings import Settings
-from proxy.store.base import Lease, StoreKey
+from proxy.store.base import StoreKey
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Condensation
@@ -41,16 +41,16 @@ TURNS = 200
 
 
 class Watched(SqliteStore):
-    """The store in memory; it tells which leases were asked for."""
+    """The store in memory; it tells which works were claimed."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self.asked: list[str] = []
 
-    async def lease(self, tenant: str, name: str, holder: str, ttl: float) -> Lease:
+    async def claim(self, tenant: str, name: str, holder: str, ttl: float) -> bool:
         """As it is, and told."""
         self.asked.append(name)
-        return await super().lease(tenant, name, holder, ttl)
+        return await super().claim(tenant, name, holder, ttl)
 
 
 class Judges(ScriptedSummarizer):
@@ -125,13 +125,6 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
         assert await preparer.wait_for_preparation(same, deadline) == first.applied
 
 
-async def test_who_looks_for_what_another_replica_prepares_takes_no_lease_for_it() -> None:
-    async with running(strategy="half-window") as (built, store, _):
-        await settled(built, request())
-        await built.exchanges.open(request(chat(13), force="true"))
-        assert len(store.asked) == 1
-
-
 async def test_a_yes_leads_to_a_record_of_its_own_though_one_for_a_mark_was_prepared_meanwhile() -> None:
     async with running() as (built, _store, judges):
         exchange = await settled(built, request())
@@ -149,6 +142,20 @@ async def test_a_yes_leads_to_a_record_of_its_own_though_one_for_a_mark_was_prep
         assert condensed.applied is not None
         assert condensed.applied.digest == for_a_mark.condensation.digest
         assert {card.condensation for card in condensed.applied.cards} <= {condensed.applied.id}
+
+
+async def test_what_another_replica_has_claimed_is_not_started_here() -> None:
+    async with running() as (built, store, judges), running() as (other, theirs, their_judges):
+        their_judges.gate.set()
+        (await settled(other, request())).follow_up()
+        await other.background.idle()
+        vote, *_ = theirs.asked
+        assert await store.claim("t", vote, "another replica", 60)
+        judges.gate.set()
+        (await settled(built, request())).follow_up()
+        await built.background.idle()
+        assert vote in store.asked[1:]
+        assert judges.asked == 0
 
 
 async def test_sessions_and_models_do_not_share_a_round_of_votes() -> None:

@@ -13,17 +13,14 @@ import pytest
 from proxy import controls
 from proxy.condensing.exchange import Exchange
 from proxy.condensing.knowledge import FIRST_LOOK
-from proxy.condensing.leases import Leases
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.wire import ClientRequest
-from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.services import Services, open_services
 from proxy.sessions.session import session_key
-from proxy.sessions.stored import LAST_SHARE, StoredSessions
+from proxy.sessions.stored import LAST_SHARE
 from proxy.settings import Settings
-from proxy.store.access import Patience
 from proxy.store.base import Snapshot, Store, StoreKey
 from proxy.tokens.counter import Tokenizers
 from tests.support import chat_bodies as wire
@@ -183,33 +180,6 @@ async def test_what_is_prepared_after_the_reply_has_patience_of_its_own(store: S
         exchange.follow_up()
         await built.background.idle()
         assert "put_record" in slow.asked
-
-
-async def test_waiting_for_the_work_of_another_replica_costs_no_patience(store: Store) -> None:
-    await store.lease("t", "work", "another", 600)
-    patience, asked, loop = Patience(WHOLE), SlowStore(store, lambda _: 100), asyncio.get_running_loop()
-    leases, until = Leases(StoredSessions(asked, WHOLE), OwnedTasks()), loop.time() + 5 * WHOLE
-    assert isinstance(loop, PassingTime)
-    with loop.passing():
-        async with leases.share("t", "work", until, patience) as shared:
-            assert not shared.held
-    assert len(asked.asked) * 100 > WHOLE
-    assert patience.remaining > WHOLE - 100 - BOUND
-
-
-async def test_a_lease_that_was_got_too_late_is_given_back(store: Store) -> None:
-    stored = StoredSessions(SlowStore(store, lambda name: 600 if name == "lease" else 0), WHOLE)
-    async with Leases(stored, OwnedTasks()).share("t", "work", 0.0, Patience(500.0)) as shared:
-        assert not shared.held
-    await stored.close()
-    assert (await store.lease("t", "work", "another", 60)).held
-
-
-async def test_no_lease_is_asked_for_when_patience_is_used_up(store: Store) -> None:
-    patience, asked = Patience(0.0), SlowStore(store, lambda _: 0)
-    async with Leases(StoredSessions(asked, WHOLE), OwnedTasks()).share("t", "work", 0.0, patience) as shared:
-        assert (shared.held, shared.received) == (False, b"")
-    assert asked.asked == []
 
 
 # A store that hangs

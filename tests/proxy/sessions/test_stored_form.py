@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
-from proxy.condensing.making import decoded_or_none, handed_over
 from proxy.sessions.codec import encode_session
 from proxy.sessions.histories import StoredHistory
 from proxy.sessions.session import Session
 from proxy.sessions.stored import IN_THREAD, StoredSessions
 from proxy.store import open_store
-from proxy.store.access import NEWER, compress
+from proxy.store.access import compress
 from proxy.store.base import Store, StoreError, StoreKey, Write
-from strategies.core.pieces import Keep, Literal, PieceKind
-from tests.proxy.sessions.test_records import MADE
 
 pytestmark = pytest.mark.anyio
 
@@ -82,14 +77,3 @@ async def test_a_fact_is_stored_compressed_and_read_back(store: Store) -> None:
     assert await facts.get("f", "a fact") == TEXT
     await store.put_fact("f", compress(TEXT)[:-5], 60)
     assert await facts.get("f", "a fact") is None
-
-
-async def test_what_a_replica_hands_over_is_compressed_and_what_cannot_be_read_is_nothing() -> None:
-    long = Literal('{"role": "user", "content": "' + "the same words again " * 100 + '"}', PieceKind.REPLACEMENT)
-    made = replace(MADE, pieces=(Keep(0), long))
-
-    left = handed_over(made)
-    assert len(left) < len(long.raw)
-    assert decoded_or_none(left, standing=True) == made
-    for other in (b"", UNKNOWN, left[:-5], NEWER):
-        assert decoded_or_none(other) is None

@@ -31,28 +31,23 @@ async def store(own_redis: RedisServer) -> AsyncIterator[RedisStore]:
 
 async def test_every_key_holds_the_tenant_and_has_a_time_to_live(store: RedisStore, client: Redis) -> None:
     await fill(store)
-    await store.lease("tenant", "held", "holder", 3)
-    await store.lease("tenant", "over", "holder", 3)
-    await store.release("tenant", "over", "holder", b"left", 5)
+    await store.claim("tenant", "work", "holder", 3)
 
     keys = sorted(await client.keys("*"))
 
     parts = (b"blocks", b"meta", b"records", b"standing")
     chain = b"condenser:{tenant:d}:chain:d"
-    leases = [b"condenser:{tenant:held}:lease", b"condenser:{tenant:over}:lease"]
+    claim = b"condenser:{tenant:work}:claim"
     session = [b"condenser:{tenant:session}:" + part for part in parts]
-    assert keys == sorted([chain, *leases, *session])
+    assert keys == sorted([chain, claim, *session])
     for key in keys:
         assert 0 < await client.pttl(key) <= TTL * 1000
 
 
-async def test_a_lease_and_what_it_leaves_live_for_seconds_and_parts_of_them(store: RedisStore, client: Redis) -> None:
+async def test_a_claim_lives_for_seconds_and_parts_of_them(store: RedisStore, client: Redis) -> None:
     for ttl in (30, 40):  # the second time it is renewed
-        await store.lease("tenant", "work", "holder", ttl + 0.5)
-        assert ttl * 1000 < await client.pttl("condenser:{tenant:work}:lease") <= ttl * 1000 + 500
-
-    await store.release("tenant", "work", "holder", b"left", 20.5)
-    assert 20_000 < await client.pttl("condenser:{tenant:work}:lease") <= 20_500
+        await store.claim("tenant", "work", "holder", ttl + 0.5)
+        assert ttl * 1000 < await client.pttl("condenser:{tenant:work}:claim") <= ttl * 1000 + 500
 
 
 async def test_the_keys_of_a_session_share_a_slot(store: RedisStore, client: Redis) -> None:

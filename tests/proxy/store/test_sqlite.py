@@ -18,6 +18,7 @@ import pytest
 
 from proxy.store.base import Snapshot, StoreError, StoreKey, Write
 from proxy.store.sqlite import PURGE_EVERY, SqliteStore
+from proxy.store.sqlite_file import SCHEMA_VERSION
 from tests.proxy.store.conftest import Clock
 from tests.support.signals import BOUND
 
@@ -194,77 +195,6 @@ async def test_a_cancelled_call_that_has_not_begun_is_dropped(store: SqliteStore
 # What a file may be
 
 
-VERSION_1 = """
-    CREATE TABLE sessions (
-        id INTEGER PRIMARY KEY,
-        tenant TEXT NOT NULL,
-        session TEXT NOT NULL,
-        revision INTEGER NOT NULL,
-        expires_at REAL NOT NULL,
-        meta BLOB,
-        UNIQUE (tenant, session)
-    );
-    CREATE TABLE records (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        name TEXT NOT NULL,
-        record BLOB NOT NULL,
-        UNIQUE (session_id, name)
-    );
-    CREATE TABLE standing (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        name TEXT NOT NULL,
-        PRIMARY KEY (session_id, name)
-    ) WITHOUT ROWID;
-    CREATE TABLE blocks (
-        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
-        digest TEXT NOT NULL,
-        block BLOB NOT NULL,
-        UNIQUE (session_id, digest)
-    );
-    CREATE TABLE chain (
-        tenant TEXT NOT NULL,
-        digest TEXT NOT NULL,
-        session TEXT NOT NULL,
-        expires_at REAL NOT NULL,
-        PRIMARY KEY (tenant, digest)
-    ) WITHOUT ROWID;
-    CREATE INDEX sessions_by_expiry ON sessions (expires_at);
-    CREATE INDEX chain_by_expiry ON chain (expires_at);
-    PRAGMA user_version = 1;
-    INSERT INTO sessions VALUES (7, 'tenant', 'session', 4, 9e9, CAST('meta' AS BLOB));
-    INSERT INTO sessions VALUES (9, 'tenant', 'other', 0, 9e9, NULL);
-    INSERT INTO records VALUES (7, 'r', CAST('record' AS BLOB));
-    INSERT INTO blocks VALUES (7, 'd', CAST('block' AS BLOB)), (7, 'e', CAST('' AS BLOB));
-"""
-
-
-async def test_a_file_of_the_first_schema_keeps_what_it_has_and_is_counted(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    with closing(sqlite3.connect(path)) as old:
-        old.executescript(VERSION_1)
-
-    for _ in range(2):  # the second time there is nothing to do
-        store = await SqliteStore.open(path)
-        assert await store.load(KEY) == Snapshot(b"meta", 4, {"r": b"record"})
-        assert await store.blocks(KEY) == {"d": b"block", "e": b""}
-        await store.close()
-
-    with closing(sqlite3.connect(path)) as made:
-        assert made.execute("SELECT bytes FROM sessions ORDER BY id").fetchall() == [(18,), (0,)]
-
-
-async def test_an_old_file_that_several_processes_open_is_brought_up_to_date_once(tmp_path: Path) -> None:
-    path = tmp_path / "old.db"
-    with closing(sqlite3.connect(path)) as old:
-        old.executescript(VERSION_1)
-
-    stores = await asyncio.gather(*(SqliteStore.open(path) for _ in range(8)))
-
-    for store in stores:
-        assert await store.load(KEY) == Snapshot(b"meta", 4, {"r": b"record"})
-        await store.close()
-
-
 async def test_the_usage_of_a_tenant_is_read_from_an_index_alone(store: SqliteStore, path: Path) -> None:
     query = "SELECT sum(bytes) FROM sessions WHERE tenant = 't' AND expires_at > 1 AND session <> 's'"
     with closing(sqlite3.connect(path)) as other:
@@ -272,17 +202,26 @@ async def test_the_usage_of_a_tenant_is_read_from_an_index_alone(store: SqliteSt
     assert "COVERING INDEX sessions_by_tenant" in plan[3]
 
 
-async def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
+@pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
+async def test_another_schema_is_refused_and_left_alone(version: int, path: Path) -> None:
     await (await SqliteStore.open(path)).close()
     with closing(sqlite3.connect(path)) as other:
-        other.execute("PRAGMA user_version = 5")
+        other.execute(f"PRAGMA user_version = {version}")
 
-    with pytest.raises(StoreError, match="version 5 of a newer Condenser") as raised:
+    with pytest.raises(StoreError, match=f"version {version}, of another version of Condenser") as raised:
         await SqliteStore.open(path)
 
     assert raised.value.reason == "store-schema"
     with closing(sqlite3.connect(path)) as other:
-        assert other.execute("PRAGMA user_version").fetchone() == (5,)
+        assert other.execute("PRAGMA user_version").fetchone() == (version,)
+
+
+async def test_a_new_file_that_several_processes_open_gets_its_tables_once(tmp_path: Path) -> None:
+    stores = await asyncio.gather(*(SqliteStore.open(tmp_path / "new.db") for _ in range(8)))
+
+    for store in stores:
+        await store.ping()
+        await store.close()
 
 
 async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path: Path) -> None:
@@ -334,7 +273,7 @@ async def test_what_has_expired_leaves_the_file_in_time(path: Path) -> None:
     for n in range(PURGE_EVERY):
         write = Write(b"meta", 0, ttl=600, blocks={"d": b"block"}, index=[f"d{n}"])
         await store.save(StoreKey("tenant", f"s{n}"), write)
-    await store.lease("tenant", "work", "holder", 3)
+    await store.claim("tenant", "work", "holder", 3)
     clock.now += 601
     for revision in range(PURGE_EVERY):
         await store.save(KEY, Write(b"meta", revision, ttl=600))
@@ -342,9 +281,9 @@ async def test_what_has_expired_leaves_the_file_in_time(path: Path) -> None:
 
     with closing(sqlite3.connect(path)) as other:
         left = {
-            table: count(other, table) for table in ("sessions", "records", "standing", "blocks", "chain", "leases")
+            table: count(other, table) for table in ("sessions", "records", "standing", "blocks", "chain", "claims")
         }
-    assert left == {"sessions": 1, "records": 0, "standing": 0, "blocks": 0, "chain": 0, "leases": 0}
+    assert left == {"sessions": 1, "records": 0, "standing": 0, "blocks": 0, "chain": 0, "claims": 0}
 
 
 def count(connection: sqlite3.Connection, table: str) -> int:
