@@ -51,10 +51,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     unpin.add_argument("message", metavar="MESSAGE", help="its number as `show` prints it, or the pin's id")
     for action in (pin, unpin):
         action.add_argument("--branch", metavar="BRANCH", default="main", help="its branch; main by default")
-    condense = add_action(
-        actions, "condense", _condense, "have the next request condensed, whatever the marks say", _ID
-    )
-    condense.add_argument("--branch", metavar="BRANCH", help="by default the one that was used last")
     delete = add_action(actions, "delete", _delete, "remove a session, or with --tenant alone all of a tenant")
     delete.add_argument("id", metavar="ID", nargs="?", help=_ID)
 
@@ -130,13 +126,6 @@ def _unpin(arguments: argparse.Namespace) -> None:
     print(f"unpinned {name}")
 
 
-def _condense(arguments: argparse.Namespace) -> None:
-    hint = f"the session has no branch {arguments.branch or 'yet'}"
-    given = {"branch": arguments.branch} if arguments.branch else {}
-    branch = request_session(arguments, "condense", method="POST", payload=given, hint_404=hint)["branch"]
-    print(f"the next request of branch {branch} is condensed")
-
-
 # Printing
 
 
@@ -171,8 +160,7 @@ def lines_of(session: Mapping[str, Any]) -> Iterator[str]:
     yield from _judging_lines(session)
     for branch in session["branches"]:
         yield ""
-        waits = ", condensed with its next request" if branch["name"] in session.get("condenses_next", ()) else ""
-        yield f"branch {branch['name']}: {branch['count']} messages, last used {_moment(branch['last_used'])}{waits}"
+        yield f"branch {branch['name']}: {branch['count']} messages, last used {_moment(branch['last_used'])}"
         yield from _message_lines(branch["messages"], session, branch["name"])
     if session["appended"]:
         yield ""

@@ -21,7 +21,7 @@ from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching.rounds import NO_OFFER, Offer, offer_members
 from proxy.sessions.histories import Append
 from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN, Branch, MemoryBlock, PicturesOut, Wish
+from proxy.sessions.session import MAIN, Branch, MemoryBlock, PicturesOut
 from proxy.tokens.counter import Counter
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, standing_condensations
@@ -218,14 +218,6 @@ class RequestContext(NamedTuple):
             return self
         others = (known for known in self.recognised.condensations if known.id != recorded.id)
         return self._replace(recognised=self.recognised._replace(condensations=(*others, recorded)))
-
-    @property
-    def wish(self) -> Wish | None:
-        """A person's wish that this request be condensed, if nobody has tried it yet."""
-        session, branch = self.recognised.session, self.branch
-        if session is None or branch is None or not (session.wishes and self.may_store):
-            return None
-        return next((wish for wish in session.wishes if wish.is_live and wish.what == branch.name), None)
 
     def is_held_back(self, applied: Condensation | None) -> bool:
         """Whether nothing is condensed until it must be, because a person reverted a condensation beyond `applied`."""

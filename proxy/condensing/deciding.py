@@ -88,8 +88,6 @@ class Decider:
         decision = decision._replace(reason=reason or decision.reason)
         if requirement is None:
             return decision
-        if context.wish is not None:
-            await self.keeper.mark_logged(context.recognised, context.wish.mark_of_end)
         prepared = await self._with_prepared(requirement, decision, context, deadline)
         if prepared is not None:
             decision, requirement = prepared, still_required(prepared, context)

@@ -242,12 +242,12 @@ def _needs_counts(context: RequestContext) -> bool:
     """Whether an estimate is not enough.
 
     An estimate cannot show how much smaller a judged record makes the view, which pinned messages fit into their share,
-    or what a condensation must reach that a person wishes for, or that a stage's own trigger asks for, or what memory
-    may take. Under `auto`, or with a size refused, the trigger may be below all marks.
+    what a condensation must reach that a stage's own trigger asks for, or what memory may take. Under `auto`, or with a
+    size refused, the trigger may be below all marks.
     """
     stage, known, digests = context.policy.judging, context.recognised.condensations, context.history.digests
     is_bounded = context.size_refused is not None or context.policy.economy == "auto"
-    if is_bounded or context.wish is not None or (known and (context.recognised.pins or context.history.lasting)):
+    if is_bounded or (known and (context.recognised.pins or context.history.lasting)):
         return True
     if context.uses_memory or (stage is not None and stage.inline):
         return True

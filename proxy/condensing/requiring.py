@@ -28,8 +28,7 @@ def assess_need(decision: Decision, context: RequestContext) -> Need:
     since = decision.applied.tokens_after if decision.applied else None
     judged = best_prepared(view, decision.applied, context.recognised.condensations, budget, judged_only=True)
     due = judged is not None or any(is_due(stage, view, budget) for stage in context.policy.stages)
-    forced = context.request.controls.force or context.wish is not None
-    requirement = requirement_for(tokens, budget, since=since, forced=forced, due=due)
+    requirement = requirement_for(tokens, budget, since=since, forced=context.request.controls.force, due=due)
     if requirement is Requirement.SOFT and context.is_held_back(decision.applied):
         return Need(None, Reason.REVERTED)
     if requirement is not None:

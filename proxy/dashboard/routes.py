@@ -176,7 +176,6 @@ _ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] 
     "revert": lambda services, key, form: services.admin.revert(key, form.get("id", "")),
     "pin": lambda services, key, form: services.admin.pin(key, _place_in(form)),
     "unpin": lambda services, key, form: services.admin.unpin(key, form.get("id", "")),
-    "condense": lambda services, key, form: services.admin.condense(key, {"branch": form.get("branch", "")}),
     "forget": lambda services, key, form: services.memory_admin.forget(key, form.get("id") or "-"),
     "remember": lambda services, key, form: services.memory_admin.add(key, _card_in(form)),
     "edit": lambda services, key, form: services.memory_admin.add(key, _card_in(form), replaces=form.get("id", "")),

@@ -166,7 +166,6 @@ _ROUTES: Mapping[str, Mapping[str, Callable[[Call], Awaitable[Answer]]]] = {
     },
     "sessions/*/*/pins": {"POST": lambda call: call.services.admin.pin(call.key, call.body)},
     "sessions/*/*/pins/*": {"DELETE": lambda call: call.services.admin.unpin(call.key, call.names[2])},
-    "sessions/*/*/condense": {"POST": lambda call: call.services.admin.condense(call.key, call.body)},
     "sessions/*/*/memory": {
         "GET": lambda call: call.services.memory_admin.list_cards(call.key),
         "POST": lambda call: call.services.memory_admin.add(call.key, call.body),

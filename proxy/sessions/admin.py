@@ -15,7 +15,7 @@ from proxy.errors import BadRequest
 from proxy.sessions.cards import SOURCE as SCOPE
 from proxy.sessions.codec import condensation_document, encode_verdict, record_name, reverted
 from proxy.sessions.histories import StoredHistory, history_at, messages_on, read_in_thread
-from proxy.sessions.session import CONDENSE, MAIN, PIN, Branch, Session, session_key, wish_for
+from proxy.sessions.session import MAIN, Branch, Session, pin_for, session_key
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError, StoreKey
 from proxy.tokens.counter import Counter, Tokenizers
@@ -129,7 +129,7 @@ class Admin:
             return None
         blocks = await patience.read(self._stored.blocks(key, session))
         node = await read_in_thread(self._pinnable, session, branch, blocks, number)
-        pin = wish_for(node.hex(), PIN, session.pins)
+        pin = pin_for(node.hex(), session.pins)
         await self._mark(key, pin.mark)
         return {"object": "pin", "id": pin.id, "message": number, "branch": name}
 
@@ -162,19 +162,6 @@ class Admin:
             if known.is_live:
                 await self._mark(key, known.mark_of_end)
         return {"object": "unpinned", "pin": pin} if found else None
-
-    async def condense(self, key: StoreKey, written: object) -> Document | None:
-        """Asks for the next request of a branch to be condensed; by default, of the branch that was used last.
-
-        None if there is no such session or branch. May be repeated. Raises `BadRequest`.
-        """
-        name = _branch_in(written, "")
-        session = await self._stored.in_time(self._stored.load(key))
-        branch = _branch_named(name, session)
-        if session is None or branch is None:
-            return None
-        await self._mark(key, wish_for(branch.name, CONDENSE, session.wishes).mark)
-        return {"object": "condense", "branch": branch.name}
 
     async def delete(self, key: StoreKey) -> bool:
         """Deletes a session, even one that cannot be read. Returns whether there was one."""
@@ -266,19 +253,17 @@ def _head(key: StoreKey, session: Session) -> Document:
     }
 
 
-def _branch_in(written: object, default: str = MAIN) -> str:
+def _branch_in(written: object) -> str:
     """The name of the branch in a body; raises `BadRequest` for a body of any other form."""
-    name = written.get("branch", default) if isinstance(written, Mapping) else None
+    name = written.get("branch", MAIN) if isinstance(written, Mapping) else None
     if not isinstance(written, Mapping) or not isinstance(name, str) or written.keys() - {"message", "branch"}:
-        raise BadRequest("The body is a JSON object with a 'branch', and for a pin with a 'message'.")
+        raise BadRequest("The body is a JSON object with a 'message' and a 'branch'.")
     return name
 
 
 def _branch_named(name: str, session: Session | None) -> Branch | None:
-    """The branch of that name, or for "" the one that was used last; None if there is none."""
     branches = session.branches if session else ()
-    named = [branch for branch in branches if name in ("", branch.name)]
-    return max(named, key=lambda branch: branch.last_used, default=None)
+    return next((branch for branch in branches if branch.name == name), None)
 
 
 def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> Document:
@@ -294,7 +279,6 @@ def session_document(key: StoreKey, session: Session, stored: StoredHistory) -> 
         "size_refused": session.size_refused and session.size_refused._asdict(),
         "totals": dict(session.totals),
         "branches": [_branch(branch, stored) for branch in session.branches],
-        "condenses_next": [wish.what for wish in session.wishes if wish.is_live],
         "context_strategy": session.strategy,
         "condensations": [_condensation(record, session) for record in condensations],
         "latest_condensation": latest and latest.id,

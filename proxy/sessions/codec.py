@@ -22,8 +22,6 @@ from proxy.knowledge.learned_windows import SizeRefused
 from proxy.runtime.lru import Lru
 from proxy.sessions.session import (
     CHAT,
-    CONDENSE,
-    PIN,
     Branch,
     FailedTry,
     MemoryBlock,
@@ -32,7 +30,7 @@ from proxy.sessions.session import (
     RefusedRewriting,
     Session,
     Tip,
-    wishes_in,
+    pins_in,
 )
 from proxy.store.access import decompress
 from proxy.store.base import Snapshot, StoreError
@@ -301,7 +299,7 @@ class Records:
         marks = snapshot.marks
         session = session._replace(revision=snapshot.revision)
         if marks:
-            session = session._replace(pins=wishes_in(marks, PIN), wishes=wishes_in(marks, CONDENSE))
+            session = session._replace(pins=pins_in(marks))
         if not snapshot.records:
             return session
         records = []

@@ -94,10 +94,6 @@ class Keeper:
         if not recognised.trust.defers(self._logged(lambda: self.mark(recognised, name))):
             await self._stored.write(self._stored.store.mark(recognised.key, name), recognised.patience)
 
-    async def mark_logged(self, recognised: Recognised, name: str) -> None:
-        """Sets a mark of the session; a failure is only logged."""
-        await self._logged(lambda: self.mark(recognised, name))()
-
     async def recorded_since(self, recognised: Recognised) -> list[Condensation]:
         """The condensations recorded since the session was read, including prepared ones; none if the store fails."""
         try:

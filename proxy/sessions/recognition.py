@@ -33,8 +33,8 @@ from proxy.sessions.session import (
     DERIVED,
     OWN_HEADER,
     Branch,
+    Pin,
     Session,
-    Wish,
     may_be_newest_part,
     printable_id,
     session_key,
@@ -93,7 +93,7 @@ class Recognised(NamedTuple):
     """The condensations of the session and of its ancestors."""
     patches: tuple[Overlay, ...] = ()
     """Hidden rounds of the session and of its ancestors, the newest last."""
-    pins: tuple[Wish, ...] = ()
+    pins: tuple[Pin, ...] = ()
     """The pins of the session; for a new fork, those of its parent, which it takes over."""
     parent: str | None = None
     """The stored name of the session that a new one forks from."""

@@ -50,9 +50,7 @@ SPARED_FOR = 3_600.0
 MAX_PATCHES = 64
 MAX_PATCH_CHARS = 512 * 1024
 NOTHING: Mapping[str, Any] = {}
-PIN, CONDENSE = "pin", "condense"
-_ENDS = {PIN: "unpin", CONDENSE: "condensed"}
-_MARK = re.compile(r"(pin|condense):([0-9]{1,9}):([a-z0-9]+)")
+_MARK = re.compile(r"pin:([0-9]{1,9}):([0-9a-f]+)")
 
 EMPTY = f"0-{ROOT.hex()}"
 """The head of a history without messages."""
@@ -223,33 +221,32 @@ class RefusedRewriting(NamedTuple):
         return self.proofs >= PROOFS and self.until > now
 
 
-class Wish(NamedTuple):
-    """A person's wish that a message be pinned, or that the next request of a branch be condensed."""
+class Pin(NamedTuple):
+    """A person's wish that a message stay word for word."""
 
     number: int
-    """Wishes of one kind count from 1; the one with the smaller number was made first."""
-    what: str
-    """The chain digest after the message, in hex, or the name of the branch."""
+    """Pins of a session count from 1; the one with the smaller number was made first."""
+    digest: str
+    """The chain digest after the message, in hex."""
     is_live: bool = True
-    """Whether the message is still pinned, or the branch still waits for a request that tries to condense it."""
-    kind: str = PIN
+    """Whether the message is still pinned."""
 
     @property
     def node(self) -> bytes:
-        return bytes.fromhex(self.what)
+        return bytes.fromhex(self.digest)
 
     @property
     def id(self) -> str:
         """The id that operators see: the same for every pin of one message."""
-        return f"p{self.what[:16]}"
+        return f"p{self.digest[:16]}"
 
     @property
     def mark(self) -> str:
-        return f"{self.kind}:{self.number}:{self.what}"
+        return f"pin:{self.number}:{self.digest}"
 
     @property
     def mark_of_end(self) -> str:
-        return f"{_ENDS[self.kind]}:{self.number}:{self.what}"
+        return f"un{self.mark}"
 
 
 class Session(NamedTuple):
@@ -274,10 +271,8 @@ class Session(NamedTuple):
     """The tokens that each condensation left out of the requests it was applied to, by its id."""
     condensations: tuple[Condensation, ...] = ()
     """The condensations of all branches, prepared and standing; each is stored in a record of its own."""
-    pins: tuple[Wish, ...] = ()
+    pins: tuple[Pin, ...] = ()
     """The messages that a person pinned, oldest pin first, including those unpinned later; each is stored as a mark."""
-    wishes: tuple[Wish, ...] = ()
-    """The branches that a person wants condensed, including those that were since; each is stored as a mark."""
     tip: Tip = Tip()
     """The end of the history that append mode has stored."""
     verdicts: tuple[Verdict, ...] = ()
@@ -397,14 +392,13 @@ def with_depth(name: str, depth: int) -> str:
     return name + ("+" * depth if depth <= 3 else f"+{depth}")
 
 
-def wishes_in(marks: frozenset[str], kind: str) -> tuple[Wish, ...]:
-    """All wishes of a kind among the marks of a session, including those that are over, in the order they were made."""
-    matches = filter(None, map(_MARK.fullmatch, marks))
-    found = (Wish(int(match[2]), match[3], kind=kind) for match in matches if match[1] == kind)
-    return tuple(sorted(wish._replace(is_live=wish.mark_of_end not in marks) for wish in found))
+def pins_in(marks: frozenset[str]) -> tuple[Pin, ...]:
+    """All pins among the marks of a session, including those that are over, in the order they were made."""
+    found = (Pin(int(match[1]), match[2]) for match in filter(None, map(_MARK.fullmatch, marks)))
+    return tuple(sorted(pin._replace(is_live=pin.mark_of_end not in marks) for pin in found))
 
 
-def wish_for(what: str, kind: str, known: Sequence[Wish]) -> Wish:
-    """The live wish for something among the `known` ones of its kind, else a new one."""
-    number = 1 + max((wish.number for wish in known), default=0)
-    return next((wish for wish in known if wish.is_live and wish.what == what), Wish(number, what, kind=kind))
+def pin_for(digest: str, known: Sequence[Pin]) -> Pin:
+    """The live pin of a message among the `known` ones, else a new one."""
+    number = 1 + max((pin.number for pin in known), default=0)
+    return next((pin for pin in known if pin.is_live and pin.digest == digest), Pin(number, digest))

@@ -96,7 +96,7 @@ class StoredSessions:
         is_first = await self.store.save(key, write)
         self.outage.answered(wrote=is_first)
         if is_first:
-            bare = session._replace(condensations=(), pins=(), wishes=())
+            bare = session._replace(condensations=(), pins=())
             self.records.put_session(write.meta, bare, len(meta))
         return is_first
 

@@ -107,8 +107,8 @@ def test_a_form_does_what_the_api_does() -> None:
     with watched() as stage:
         cookie, path = signed_in(stage), session_of(stage)
         form = form_of(stage, cookie)
-        assert posted(stage, path, {"do": "condense", "form": form, "branch": "main"}, cookie).status == 303
-        assert b"The next request of this branch is condensed" in page(stage, f"pages/{path}", cookie).body
+        assert posted(stage, path, {"do": "pin", "form": form, "branch": "main", "message": "1"}, cookie).status == 303
+        assert b"Unpin" in page(stage, f"pages/{path}", cookie).body
         assert posted(stage, path, {"do": "pin", "form": form, "branch": "main", "message": "x"}, cookie).status == 400
         assert posted(stage, path, {"do": "delete", "form": form}, cookie).status == 303
         assert page(stage, f"pages/{path}", cookie).status == 404
