@@ -152,9 +152,6 @@ def test_nothing_is_shared_where_nothing_is_to_be_stored() -> None:
     with gardening() as stage:
         stage.ask(diary(12), [*asked(session="a", no_store="true"), scope("home"), FORCE])
         assert not sees(stage, [*asked(session="b"), scope("home")])
-    with gardening(store={"url": "memory://", "content": "digests"}) as stage:
-        told(stage)
-        assert not sees(stage, [*asked(session="b"), scope("home")])
 
 
 def test_the_header_is_not_forwarded_and_neither_is_the_body_key() -> None:
