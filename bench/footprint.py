@@ -35,12 +35,12 @@ def measure(sessions: int = SESSIONS, forks: int = FORKS, starts: int = STARTS) 
         upstream = stack.enter_context(stub())
         seconds = median(_start(upstream, store) for _ in range(starts))
         served = stack.enter_context(condenser(upstream.port, store))
-        rows = [row("start to ready, median, s", seconds, MAX_SECONDS), row("ready, MB", _resident(served))]
+        rows = [row("start to ready, median, s", seconds, MAX_SECONDS), row("ready, MB", resident(served))]
         clients: dict[str, Any] = {"port": served.port, "connections": CLIENTS}
         sent(Job("small", cold=True, named=True, least=-(-sessions // CLIENTS), first=1, **clients))
-        rows.append(row(f"after {sessions:,} sessions, MB", _resident(served), MAX_RESIDENT))
+        rows.append(row(f"after {sessions:,} sessions, MB", resident(served), MAX_RESIDENT))
         sent(Job("medium", window=FORKED_WINDOW, least=-(-forks // CLIENTS), **clients))
-        rows.append(row(f"after {forks:,} forks of a history, MB", _resident(served)))
+        rows.append(row(f"after {forks:,} forks of a history, MB", resident(served)))
     return rows
 
 
@@ -57,7 +57,7 @@ def _is_ready(port: int) -> bool:
         return connection.getresponse().status == 200
 
 
-def _resident(served: Served) -> float:
+def resident(served: Served) -> float:
     lines = Path(f"/proc/{served.pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) / 1024
 

@@ -86,9 +86,9 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         sleep(0.005)
 
 
-def stub() -> AbstractContextManager[Served]:
-    """The upstream of `bench.stub`, on the last core, as the load."""
-    return serving([sys.executable, "-m", "bench.stub", _PORT], core=-1)
+def stub(wrong: int = 0) -> AbstractContextManager[Served]:
+    """The upstream of `bench.stub`, on the last core, as the load; with `wrong`, one answer in that many is."""
+    return serving([sys.executable, "-m", "bench.stub", _PORT, str(wrong)], core=-1)
 
 
 def condenser(

@@ -1,7 +1,8 @@
-"""An upstream that answers at once, as a process of its own: `python -m bench.stub PORT`.
+"""An upstream that answers at once, as a process of its own: `python -m bench.stub PORT [WRONG]`.
 
 A request is answered in its protocol with the same bytes each time, whole or as about 36 chunks of one event each; only
-the prompt tokens of its usage differ: a quarter of the request's bytes. The text would do for a summary.
+the prompt tokens of its usage differ: a quarter of the request's bytes. The text would do for a summary. With WRONG,
+one answer in that many is wrong, in each way of `FAULTS` in turn.
 """
 
 from __future__ import annotations
@@ -31,6 +32,29 @@ _TAIL = 400
 """Bytes at the end of a body in which `stream` stands: clients of this harness write it last."""
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 _END = b"0\r\n\r\n"
+
+
+def _refusal(status: str, *, code: str, message: str = "no", more: str = "") -> bytes:
+    data = json.dumps({"error": {"message": message, "type": "server_error", "param": None, "code": code}}).encode()
+    head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{more}content-length: {len(data)}\r\n\r\n"
+    return head.encode() + data
+
+
+FAULTS = (
+    _refusal("500 Internal Server Error", code="oops"),
+    _refusal("429 Too Many Requests", code="slow", more="retry-after: 1\r\n"),
+    _refusal("400 Bad Request", code="context_length_exceeded", message="Your input exceeds the context window."),
+    _refusal("400 Bad Request", code="odd"),
+    _refusal("503 Service Unavailable", code="busy"),
+    b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"id": 1,',
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 5\r\n\r\n<html",
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 900\r\n\r\n{",
+    _HEAD + b"9\r\ndata: {}\n\r\n",
+    b"no HTTP at all",
+    b"",
+)
+"""Wrong answers. After the last ones, which are not complete, the connection is closed."""
+_INCOMPLETE = 4
 
 
 class Answer(NamedTuple):
@@ -81,6 +105,9 @@ ANSWERS = {b"/v1/messages": _messages(), b"/v1/responses": _responses()}
 class _Connection(asyncio.Protocol):
     """One client; requests are answered in the order in which they come."""
 
+    requests = 0
+    wrong = 0
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._parser = httptools.HttpRequestParser(self)
@@ -100,6 +127,13 @@ class _Connection(asyncio.Protocol):
         is_stream = b'"stream":true' in self._tail.replace(b" ", b"")
         known, prompt = b"%d" % _PROMPT, b"%8d" % (self._size // BYTES_PER_TOKEN)
         self._tail, self._size = b"", 0
+        _Connection.requests += 1
+        if self.wrong and _Connection.requests % self.wrong == 0:
+            which = _Connection.requests // self.wrong % len(FAULTS)
+            self._transport.write(FAULTS[which])
+            if which >= len(FAULTS) - _INCOMPLETE:
+                self._transport.close()
+            return
         if not is_stream:
             self._transport.write(self._answer.plain.replace(known, prompt))
             return
@@ -110,11 +144,12 @@ class _Connection(asyncio.Protocol):
         self._transport.write(_END)
 
 
-async def main(port: int) -> None:
+async def main(port: int, wrong: int) -> None:
     """Answers on a port of this machine until it is ended."""
+    _Connection.wrong = wrong
     server = await asyncio.get_running_loop().create_server(_Connection, "127.0.0.1", port)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    uvloop.run(main(int(sys.argv[1])))
+    uvloop.run(main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0))
