@@ -4,32 +4,23 @@ Each stage plans on the view that the stages before it have left. A stage that d
 unchanged, and `Outcome.reasons` says why. The result is one view, recorded as one condensation, whichever stages took
 part. `run_required` applies the requirement's rule (`requirement.RULES`): which stages may run, and by how much the
 view must shrink for the result to be used. `run` drives the stages.
-
-`walk` computes the view of a transcript for which nothing is stored. Without a store, every replica must derive the
-same view from the transcript alone. So the walk repeats the requests that led to it: at each place where the client
-must have sent a request, it measures the view so far, and if that view required a condensation, the stages that ask no
-model make one. The cut stays the same from request to request until the next trigger. Token sums are updated on the
-way, so a walk costs one pass and one plan for each condensation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
 from typing import Any
 
 from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
 from strategies.core.effects import Effect, Result
 from strategies.core.errors import Declined, NothingToDo, StrategyError
-from strategies.core.messages import Role, TokenCounter
-from strategies.core.pieces import Overlay
-from strategies.core.plan import apply, check, head_pieces, newest_is_shortened, with_wider_task
+from strategies.core.messages import Role
+from strategies.core.plan import apply, check, newest_is_shortened, with_wider_task
 from strategies.core.protocol import Judging, Marking, SessionFacts, Strategy, Triggering
-from strategies.core.requirement import RULES, Requirement, can_help, condensable, requirement_for
-from strategies.core.transcript import Transcript
-from strategies.core.view import View, fold
+from strategies.core.requirement import RULES, Requirement, can_help, condensable
+from strategies.core.view import View
 
 
 @dataclass(slots=True)
@@ -192,64 +183,3 @@ def _run_stage(stage: Strategy, outcome: Outcome, budget: Budget, session: Sessi
         outcome.metadata[stage.name] = dict(plan.metadata)
         if plan.reason:
             outcome.note(stage, plan.reason)
-
-
-def walk(
-    transcript: Transcript,
-    stages: Sequence[Strategy],
-    ladder: Sequence[Strategy],
-    budget: Budget,
-    fixed: int,
-    counter: TokenCounter,
-) -> View:
-    """The view after all condensations that the stages without a model would have made for the earlier requests."""
-    allowed = [stage for stage in stages if not stage.asks]
-    head: tuple[Overlay, ...] = ()
-    since: int | None = None
-    sizes, more = _sizes(transcript), fixed
-    for end in _request_ends(transcript):
-        requirement = requirement_for(sizes[end] + more, budget, since=since)
-        if requirement is None:
-            continue
-        systems = tuple((place, message) for place, message in transcript.systems if place <= end)
-        pinned = frozenset(index for index in transcript.pinned if index < end)
-        view = fold(Transcript(transcript.chain[:end], systems, pinned=pinned), head, fixed, counter)
-        try:
-            running = run_required(requirement, allowed, ladder, view, budget, SessionFacts())
-            after = finish_without_effects(running).view
-        except StrategyError:
-            # Do not retry until the view has grown by a step: until then it still cannot be condensed.
-            since = sizes[end] + more
-        else:
-            covered = after.covered_count
-            head = (Overlay(transcript.digests[covered - 1], covered, covered, head_pieces(after)),)
-            since, more = after.tokens, after.tokens - sizes[end]
-    return fold(transcript, head, fixed, counter)
-
-
-def _request_ends(transcript: Transcript) -> Iterator[int]:
-    """Yields the length of each prefix that the client must have sent: one before each reply, and the whole chain."""
-    chain = transcript.chain
-    for i in range(1, len(chain)):
-        if chain[i].role is Role.ASSISTANT and chain[i - 1].role is not Role.ASSISTANT:
-            yield i
-    if chain:
-        yield len(chain)
-
-
-def _sizes(transcript: Transcript) -> list[int]:
-    """The tokens of every prefix, with the system messages up to its end; later ones must not change an earlier cut."""
-    own = [0, *(message.tokens for message in transcript.chain)]
-    for place, message in transcript.systems:
-        own[place] += message.tokens
-    return list(accumulate(own))
-
-
-def finish_without_effects(running: Run) -> Outcome:
-    """The outcome of a run in which no stage asks a model; raises `RuntimeError` if one does."""
-    try:
-        next(running)
-    except StopIteration as stop:
-        outcome: Outcome = stop.value
-        return outcome
-    raise RuntimeError("a stage that declares to ask no model has asked")

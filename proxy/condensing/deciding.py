@@ -7,8 +7,8 @@
     inject     put a memory block before the newest user message           (proxy/condensing/recall.py)
 
 Strategies are driven by `running.py`; this file decides when. A failure inside the proxy never stops a request: a view
-that cannot be condensed is sent as it is, and if the store is down, `walk` (strategies/pipeline.py) makes the view from
-the transcript alone. Only a request that no upstream could serve is refused, and the error says where its tokens are.
+that cannot be condensed is sent as it is, and if the store is down, the view is made from the transcript alone. Only a
+request that no upstream could serve is refused, and the error says where its tokens are.
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ from proxy.store.base import StoreError
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.replay import JUDGED, replay
-from strategies.core.requirement import RULES, Requirement, requirement_for
-from strategies.core.view import View
-from strategies.pipeline import walk
+from strategies.core.requirement import RULES, Requirement
 
 _log = logging.getLogger(__name__)
 
@@ -75,7 +73,7 @@ class Decider:
         if pipeline.observe:
             return await self._observed(decision, context)
         if context.recognised.failure:
-            return _walked(decision, context)
+            return await self._without_store(decision, context)
         condensed = await self._condensed(_replayed(decision, context), context)
         decision = with_floor(await self.injector.inject(condensed, context))
         return decision.with_loss_told()
@@ -94,6 +92,29 @@ class Decider:
         elif requirement is Requirement.SOFT and all(stage.asks for stage in context.policy.stages):
             return decision._replace(reason=why_not_prepared(decision, context))
         return decision if requirement is None else await self._with_new(requirement, decision, context, deadline)
+
+    async def _without_store(self, decision: Decision, context: RequestContext) -> Decision:
+        """The decision for a view that is made from the transcript alone, because the store has failed."""
+        requirement, _ = assess_need(decision, context)
+        if requirement is not None:
+            deadline = asyncio.get_running_loop().time() + self.timeout
+            decision = await self._from_transcript(requirement, decision, context, deadline)
+        refuse_if_hopeless(decision, context)
+        return decision
+
+    async def _from_transcript(
+        self, requirement: Requirement, decision: Decision, context: RequestContext, deadline: float
+    ) -> Decision:
+        """The decision with a view that no record holds, by the stages that ask no model; the same if they do not help.
+
+        Models are not asked: nothing would be kept of what they cost.
+        """
+        stages = [stage for stage in context.policy.stages if not stage.asks]
+        context = context._replace(policy=context.policy._replace(stages=stages))
+        made = (await self.maker.make(requirement, decision, context, deadline)).condensation
+        if made is None:
+            return decision
+        return decision.with_view(fold_view(context, made))._replace(trigger=TRIGGERS[requirement])
 
     async def _with_new(
         self, requirement: Requirement, decision: Decision, context: RequestContext, deadline: float
@@ -151,9 +172,9 @@ class Decider:
 
     async def _shrunk(self, decision: Decision, context: RequestContext, budget: Budget, seconds: float) -> Decision:
         context = context._replace(policy=context.policy._replace(budget=budget))
-        if context.recognised.failure:
-            return decision.with_view(_view_without_store(context, budget))._replace(trigger=Trigger.OVERFLOW)
         deadline = asyncio.get_running_loop().time() + seconds
+        if context.recognised.failure:
+            return await self._from_transcript(Requirement.OVERFLOW, decision, context, deadline)
         prepared = await self._with_prepared(Requirement.OVERFLOW, decision, context, deadline)
         if prepared is not None and prepared.tokens_after < budget.trigger:
             return prepared
@@ -189,9 +210,7 @@ class Decider:
 def standing_decision(context: RequestContext) -> Decision:
     """The decision to send the view as it stands: nothing new is condensed, and no model is asked."""
     decision = undecided(context)
-    if not context.policy.rewrites:
-        return decision
-    return _walked(decision, context) if context.recognised.failure else _replayed(decision, context)
+    return _replayed(decision, context) if context.policy.rewrites else decision
 
 
 def _made(decision: Decision, result: MakeResult, context: RequestContext, trigger: Trigger | None = None) -> Decision:
@@ -244,25 +263,3 @@ def _replayed(decision: Decision, context: RequestContext) -> Decision:
     if applied is None:
         return decision.with_view(view)
     return decision.with_view(view)._replace(applied=applied, action=Action.REPLAYED, metadata=applied.metadata)
-
-
-def _walked(decision: Decision, context: RequestContext) -> Decision:
-    """The decision for a view that is made from the transcript alone, because the store has failed."""
-    if context.policy.budget is None:
-        return decision
-    budget = context.policy.budget.coarse
-    requirement = requirement_for(decision.view.tokens, budget, since=None)
-    decision = decision.with_view(_view_without_store(context, budget))
-    if requirement is not None and decision.view.is_changed:
-        decision = decision._replace(trigger=TRIGGERS[requirement])
-    refuse_if_hopeless(decision, context)
-    return decision
-
-
-def _view_without_store(context: RequestContext, budget: Budget) -> View:
-    """The view made without a store; no record holds what it condenses."""
-    policy, measured, transcript = context.policy, context.measured, context.measured.transcript
-    view = walk(transcript, policy.stages, policy.ladder, budget, measured.overhead, context.counter)
-    if not transcript.is_signed or not (view.is_changed or context.refuses_reasoning):
-        return view
-    return view.bound_to(len(transcript.chain) if context.binds_reasoning else None)

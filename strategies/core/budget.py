@@ -19,7 +19,6 @@ from strategies.core.ledger import LEDGER, LedgerCaps
 MAX_RESERVE = 4_096
 TARGET_UNDER_TRIGGER = 0.8
 MIN_HEADROOM = 512
-_STEPS = 8  # of a coarse scale, from one whole number to the next
 MIN_TRIGGER = 0.5
 """The minimum of a strategy's own `trigger`, as a share of usable."""
 
@@ -147,16 +146,6 @@ class Budget:
     @property
     def unscaled(self) -> Budget:
         return self.nominal or self
-
-    @property
-    def coarse(self) -> Budget:
-        """The same budget with its scale rounded to eighths, and at least 1.
-
-        The measured scale changes a little with each reply. If no store remembers a view, it is made with this budget,
-        so that the next request makes the same view again.
-        """
-        ratio = self.unscaled.usable / max(self.usable, 1)
-        return self.unscaled.scaled(Scale(0, max(round(_STEPS * ratio) / _STEPS, 1.0)))
 
     @property
     def nominal_window(self) -> int:

@@ -8,7 +8,6 @@ a process and from a store alike.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -19,14 +18,12 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.errors import StrategyError
 from strategies.core.messages import Message
-from strategies.core.pieces import Piece
 from strategies.core.plan import head_pieces
 from strategies.core.replay import replay
 from strategies.core.requirement import Requirement, requirement_for
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-from strategies.pipeline import walk
-from tests.strategies.driving import Reply, attempted, failing, good, ladder, overlay_of, staged
+from tests.strategies.driving import Reply, attempted, failing, good
 from tests.strategies.invariants import faults
 from tests.strategies.test_invariants import FEWER, STABLE, VIOLENT
 from tests.support.transcripts import (
@@ -39,10 +36,8 @@ from tests.support.transcripts import (
     message,
     recorded,
     requests_of,
-    system,
     transcript_of,
     user,
-    words,
 )
 
 PIPELINES = [
@@ -216,63 +211,3 @@ def test_a_client_that_rewinds_edits_and_changes_its_model_is_never_sent_a_broke
         session.budget = Budget.of(window)
         session.last = None if lost else session.last
         session.handled(transcript_of(sent))
-
-
-# --- without a store --------------------------------------------------------------------------------------------
-
-
-def walked(bodies: list[Body], window: int, pipeline: str = "mask+half-window") -> View:
-    return walk(transcript_of(bodies), staged(pipeline), ladder(), Budget.of(window), 20, WORDS)
-
-
-def check_walk_rests(before: list[Body], last: list[Body], window: int) -> None:
-    """Where the view of one request, grown to the next one, is still below the marks, it is the next one's view."""
-    earlier, budget = walked(before, window), Budget.of(window)
-    rest = fold(transcript_of(last), (overlay_of(earlier),) if earlier.covered_count else (), 20, WORDS)
-    if rest.tokens < budget.trigger and budget.headroom(rest.tokens) >= budget.least_headroom:
-        assert walked(last, window).to_json() == rest.to_json()
-
-
-def check_walks(bodies: list[Body], window: int, pipeline: str = "mask+half-window") -> int:
-    """Walks every prefix that a client sent; the number of cuts. Views in between begin with the one before."""
-    cuts, sent = 0, "[]"
-    head: tuple[int, tuple[Piece, ...]] = (0, ())
-    for request in requests_of(bodies):
-        view = walked(request, window, pipeline)
-        assert faults(view, Budget.of(window), shortened=True) == []
-        if (view.covered_count, head_pieces(view)) == head:
-            assert view.to_json().startswith(sent.rstrip("]"))
-        else:
-            cuts += 1
-        head, sent = (view.covered_count, head_pieces(view)), view.to_json()
-    return cuts
-
-
-@pytest.mark.parametrize("bodies", [agent(50, size=60), chat(50, size=60)], ids=["agent", "chat"])
-def test_a_walk_makes_the_same_cut_until_the_next_trigger(bodies: list[Body]) -> None:
-    assert 2 <= check_walks(bodies, 2_000) <= 15
-
-
-def test_a_walk_is_not_moved_by_system_messages_that_come_later() -> None:
-    bodies: list[Body] = []
-    for i, body in enumerate(agent(40, size=40)):
-        bodies += [body, system(f"reminder {i} {words(30)}")] if body["role"] == "tool" else [body]
-    assert 2 <= check_walks(bodies, 3_000) <= 15
-    requests = list(requests_of(bodies))
-    for before, last in pairwise(requests):
-        check_walk_rests(before, last, 3_000)
-
-
-@pytest.mark.parametrize("pipeline", ["mask+half-window", "recent", "extract"])
-@given(bodies=conversations(at_most=40), window=st.sampled_from([300, 900, 2_500]))
-@FEWER
-def test_walks_of_all_prefixes_of_generated_sessions_agree(pipeline: str, bodies: list[Body], window: int) -> None:
-    check_walks(bodies, window, pipeline)
-
-
-@given(bodies=conversations(at_most=40), window=st.sampled_from([300, 900, 2_500]))
-@STABLE
-def test_a_walk_condenses_only_where_the_last_request_calls_for_it(bodies: list[Body], window: int) -> None:
-    *before, last = requests_of(bodies)
-    if before:
-        check_walk_rests(before[-1], last, window)

@@ -115,15 +115,3 @@ def test_a_budget_in_which_what_the_upstream_adds_does_not_fit_has_no_room() -> 
 def test_counts_there_and_back_are_no_more_than_they_were(scale: Scale, tokens: int) -> None:
     if (counted := scale.upstream(tokens)) > 0:
         assert scale.own(counted) <= tokens + 1 / scale.slope + 1
-
-
-@given(st.integers(1_000, 200_000), st.floats(0.8, 2.0), st.integers(0, 50))
-def test_a_coarse_budget_stays_where_it_is_while_the_scale_moves_a_little(
-    window: int, slope: float, offset: int
-) -> None:
-    budget = Budget.of(window)
-    coarse = budget.scaled(Scale(offset, slope)).coarse
-    assert coarse.usable <= budget.usable
-    assert abs(coarse.scale.slope - slope) <= 0.2 + offset / 200
-    steady = [budget.scaled(Scale(0, each)).coarse.usable for each in (0.5, 0.93, 1.0, 1.05)]
-    assert steady == [budget.usable] * 4
