@@ -1,7 +1,7 @@
 """Money beside what is kept, and what summaries carry: conversations played by the engine of `condenser replay`.
 
 Money: each strategy and what others do, at one trigger. *Newest only* is LangChain's `trim_messages`, which drops the
-oldest messages of each request; CliffCompaction's rule is in `proxy/replaying/baseline.py`. Our own calls are paid for.
+oldest messages of each request; CliffCompaction's rule is in `eval/baseline.py`. Our own calls are paid for.
 
 Summaries: which of the things that the user said in messages that are gone from the last view stand word for word in
 what the proxy wrote. The scripted summarizer copies out of these messages: an upper bound of what a model would keep.
@@ -16,8 +16,8 @@ from pathlib import Path
 
 from langchain_core.messages import BaseMessage, convert_to_messages, trim_messages
 
+from eval import baseline
 from eval.measure import Figure, tally
-from proxy.replaying import baseline
 from proxy.replaying.measures import Summary, summarize
 from proxy.replaying.models import RealModels
 from proxy.replaying.play import Player, Playing, open_replay_proxy, said_in, text_of

@@ -129,10 +129,10 @@ class Semantic(Strategy, Triggering):
         """The score of a unit is that of its most important message. Without analysis, all units score the same."""
         if not self.options.enable_semantic_analysis:
             return lambda _: 0.0
-        importance = self.importance(view, session)
+        importance = self._importance(view, session)
         return lambda unit: max(filter(None, map(importance, unit.items)), default=0.0)
 
-    def importance(self, view: View, session: SessionFacts) -> Callable[[int], float | None]:
+    def _importance(self, view: View, session: SessionFacts) -> Callable[[int], float | None]:
         """The score of an item, by its place in the view; None for an item that is not one of the client's messages."""
         sent = [i for i, item in enumerate(view.items) if item.source is not None]
         known = originals(view, view.items)

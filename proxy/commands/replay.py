@@ -12,14 +12,13 @@ import asyncio
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import starmap
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from proxy.cli import OK, USAGE
 from proxy.commands.options import pipeline, positive, use_config, window
-from proxy.condensing.policy import RATIOS, Window, option_tables
+from proxy.condensing.policy import RATIOS, Window
 from proxy.errors import SettingsError
 from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
@@ -47,9 +46,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--model", metavar="NAME", default="", help="whose tokenizer, window and settings to use")
     command.add_argument("--limit", metavar="N", type=positive, help="the first N conversations only")
     command.add_argument("--config", metavar="FILE", help=f"a TOML file ({CONFIG_VARIABLE})")
-    command.add_argument(
-        "--cliff", action="store_true", help="compare with CliffCompaction's rule too, which is not ours"
-    )
     command.add_argument("--each", action="store_true", help="a line for each conversation: where it is cheapest")
     for role in _ROLES:
         command.add_argument(
@@ -61,9 +57,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "--max-cost", metavar="AMOUNT", type=_amount, help="make no call that could cost more in all, and stop there"
     )
     command.add_argument("--html", metavar="REPORT", type=Path, help="write a page with plots to this file too")
-    command.add_argument(
-        "--explain", choices=["semantic"], help="print how important each message is to semantic; nothing is played"
-    )
     command.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -78,8 +71,6 @@ def run(arguments: argparse.Namespace) -> int:
     except Unreadable as error:
         print(f"condenser: {error}", file=sys.stderr)
         return USAGE
-    if arguments.explain:
-        return _explain(conversations, arguments)
     replayed = asyncio.run(_replay(conversations, arguments))
     if arguments.html:
         arguments.html.write_text(page(replayed), "utf-8")
@@ -89,22 +80,6 @@ def run(arguments: argparse.Namespace) -> int:
     print(table(replayed))
     if arguments.each:
         print("\n" + each_conversation(replayed))
-    return OK
-
-
-def _explain(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> int:
-    """Prints the scores of all messages, which need no window."""
-    from proxy.replaying.explain import scored, table
-    from proxy.tokens.counter import Tokenizers
-
-    settings = _settings(arguments)
-    tokenizers, options = Tokenizers(settings.tokenizer.ranks_dir), option_tables(settings).get(arguments.explain, {})
-    found = [
-        (talk.id, scored(talk, tokenizers.for_model(arguments.model, talk.endpoint.counter), options))
-        for talk in conversations
-    ]
-    listed = [{"conversation": name, "messages": [one._asdict() for one in of]} for name, of in found]
-    print(json.dumps(listed, indent=1) if arguments.json else "\n\n".join(starmap(table, found)))
     return OK
 
 
@@ -123,7 +98,6 @@ class _Progress:
 
 async def _replay(conversations: Sequence[Conversation], arguments: argparse.Namespace) -> ReplayResults:
     from proxy.knowledge.profiles import LessonScope
-    from proxy.replaying import baseline
     from proxy.replaying.measures import summarize
     from proxy.replaying.models import RealModels, prices_of
     from proxy.replaying.play import Player, Playing, open_replay_proxy
@@ -149,8 +123,6 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
             for results, one in zip(rows.values(), played, strict=True):
                 results.append(one)
         conversations = conversations[: len(rows[_OFF])]
-        if arguments.cliff:
-            rows[baseline.CLIFF] = [baseline.play_by_rule(player, conversation) for conversation in conversations]
         economies = [player.economy(conversation) for conversation in conversations]
         costs = prices_of(built.services, arguments.model)
     window = known if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")

@@ -3,9 +3,7 @@
 recorded   reads conversations from a file (JSON, JSONL, gzip), and writes them in another protocol
 play       decides every request of a conversation with the real driver
 models     takes the place of the summarizer and the judges: scripts, or real ones
-baseline   plays a conversation in the ways of others, without the driver
 measures   computes what a strategy sent, saved, kept and cost (pure)
-explain    how important the messages of a conversation are to `semantic` (pure)
 report     prints tables, and makes the JSON document of a replay (pure)
 page       makes the HTML report, with the plots of `plots` (pure)
 """

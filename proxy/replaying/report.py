@@ -20,8 +20,7 @@ NOTE = (
     "numbers of the user that are in the last view. rules: rules and open tasks of the user that are in it word for\n"
     "word. votes: of judges; YES: their share. cost: of all prompts and our own calls, at {prices};\n"
     "of direct: to what the client's own lists would cost, with the interval of 95 % over conversations;\n"
-    "dear writes: the same where a cached token costs a tenth of a fresh one, and writing it a quarter more.\n"
-    "cliff: CliffCompaction's rule, at the same trigger."
+    "dear writes: the same where a cached token costs a tenth of a fresh one, and writing it a quarter more."
 )
 
 _SCRIPTED = "Summaries are copied out of the history without a model, so they show sizes, not how well a model writes."

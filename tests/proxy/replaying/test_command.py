@@ -81,29 +81,6 @@ def test_a_report_that_cannot_be_written_exits_1_and_says_why(
     assert "Is a directory" in capsys.readouterr().err
 
 
-def test_the_scores_of_a_transcript_are_those_of_its_source_document(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "talk.json"
-    said = [
-        ("system", "Be brief."),
-        ("user", "请帮我修复这个 TypeError: 'NoneType' object is not subscriptable 错误"),
-        ("assistant", "Successfully committed changes to feature branch"),
-        ("user", "Fine\nthen\x1b[0m."),
-    ]
-    path.write_text(json.dumps([{"role": role, "content": text} for role, text in said]))
-
-    assert main(["replay", str(path), "--explain", "semantic"]) == 0
-    shown = capsys.readouterr().out
-    assert main(["replay", str(path), "--explain", "semantic", "--json"]) == 0
-
-    (found,) = json.loads(capsys.readouterr().out)
-    assert [(one["message"], one["score"]) for one in found["messages"]] == [(1, 0.9), (2, 0.45), (3, 0.4)]
-    assert "user 3" in shown
-    assert "Fine then" in shown
-    assert "\x1b" not in shown
-
-
 def test_a_terminal_gets_a_progress_bar(recorded: Path) -> None:
     screen, terminal = os.openpty()
     command = [sys.executable, "-m", "proxy", "replay", str(recorded), "--strategy", "recent", "--window", "1024"]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from proxy.replaying import baseline
+from eval import baseline
 from proxy.replaying.measures import ReplayedConversation, Summary, size, summarize
 from proxy.replaying.play import Player, Playing, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation, Message

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from proxy.cli import OK, main
-from proxy.replaying import baseline
+from eval import baseline
 from proxy.replaying.measures import ReplayedConversation
 from proxy.replaying.play import Player, open_replay_proxy
 from proxy.replaying.recorded import Conversation
@@ -66,11 +61,3 @@ def test_calls_and_results_are_cut_as_the_rule_says() -> None:
     lines = [line for message in work[:4] for line in baseline.lines_of(Conversation("a", work), message)]
     assert [line[:12] for line in lines] == ["called run {", "result: out0", "called run {"]
     assert len(lines[0]) == len("called run ") + 150
-
-
-def test_the_command_compares_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "talk.json"
-    path.write_text(json.dumps(talk(30)))
-    assert main(["replay", str(path), "--window", "2000", "--strategy", "recent", "--cliff"]) == OK
-    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
-    assert [name for name in ("off", "recent", baseline.CLIFF) if name in rows] == ["off", "recent", "cliff"]

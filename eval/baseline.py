@@ -17,7 +17,6 @@ from proxy.replaying.play import Player, kept_in, request_ends
 from proxy.replaying.recorded import Conversation, Message
 from strategies.core.messages import Role
 
-CLIFF = "cliff"
 STEPS = 3
 CALL, RESULT = 150, 500  # characters
 Show = Callable[[int], Sequence[Message]]
