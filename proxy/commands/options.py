@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import Any
 
 from proxy.controls import MIN_WINDOW, check_model, split_model
 from proxy.errors import BadRequest, SettingsError
 from proxy.pipeline_names import pipeline_named
+from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from proxy.settings.sources import COMMAND_LINE
 from strategies import Pipeline
+
+_IN_PROCESS_LIST = (
+    "condenser: whoever lists the processes of this machine sees the password in --store;"
+    " CONDENSER_STORE__URL_FILE names a file with the URL"
+)
 
 
 def add_settings_arguments(command: argparse.ArgumentParser) -> None:
@@ -27,6 +34,8 @@ def add_settings_arguments(command: argparse.ArgumentParser) -> None:
 def settings_from(arguments: argparse.Namespace) -> Settings:
     """The settings, overridden by the command line; raises `SettingsError`, including for an empty option."""
     use_config(arguments.config)
+    if "***@" in redacted(arguments.store or "://"):
+        print(_IN_PROCESS_LIST, file=sys.stderr)
     return load_settings(**command_line_settings(arguments))
 
 

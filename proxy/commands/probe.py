@@ -14,6 +14,7 @@ from proxy.errors import CommandFailed, SettingsError
 from proxy.values import json_or_none
 
 _EVERY = 1.0  # seconds between two prints of `status --watch`
+_HIDDEN = "only with admin.token"
 _CLEAR = "\x1b[H\x1b[2J"  # clears a terminal
 
 
@@ -41,7 +42,7 @@ def status(arguments: argparse.Namespace) -> None:
 
 
 def _status_lines(url: str | None) -> Iterator[str]:
-    ready = ask(url, "/readyz")
+    ready = ask(url, "/readyz", token=_token(url))
     if ready.status != 200:
         raise CommandFailed(ready.problem)
     state = json_or_none(ready.body)
@@ -49,23 +50,26 @@ def _status_lines(url: str | None) -> Iterator[str]:
         raise CommandFailed(f"{ready.base} is not a condenser")
     yield f"condenser {state['version']}: {state['status']}"
     yield f"  address     {ready.base}"
-    yield f"  upstream    {state['upstream']}"
-    yield f"  store       {state['store']['url']} ({state['store']['state']})"
+    yield f"  upstream    {state.get('upstream', _HIDDEN)}"
+    yield f"  store       {state['store'].get('url', _HIDDEN)} ({state['store']['state']})"
     yield f"  strategy    {state['strategy']}"
     yield "  tokenizers  " + ", ".join(f"{name} {what}" for name, what in state["tokenizers"].items())
     yield from known_lines(url, ready.base)
     yield from counters(ask(ready.base, "/metrics").body.decode())
 
 
+def _token(url: str | None) -> str | None:
+    try:
+        return token_for(url)
+    except SettingsError:
+        return None  # the settings here need not be those of the proxy
+
+
 def known_lines(url: str | None, base: str) -> list[str]:
     """What the proxy knows of each model of its upstream, and from where; it is told with the admin token only."""
-    try:
-        token = token_for(url)
-    except SettingsError:
-        token = None  # the settings here need not be those of the proxy
-    document = json_or_none(ask(base, "/_condenser/known", token=token).body)
+    document = json_or_none(ask(base, "/_condenser/known", token=_token(url)).body)
     if not isinstance(document, dict) or document.get("object") != "known":
-        return ["  known       only with admin.token"]
+        return [f"  known       {_HIDDEN}"]
     return [f"  known       {_known_line(row)}" for row in document["data"]] or ["  known       nothing yet"]
 
 

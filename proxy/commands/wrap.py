@@ -106,13 +106,15 @@ def _serving(settings: Settings, listening: socket.socket) -> Iterator[bool]:
 def _environment(url: str) -> dict[str, str]:
     """The command's environment, by which commands of `condenser` find this proxy too.
 
-    Requests to this proxy do not go through a proxy to the internet that the environment names.
+    The proxy's settings, which may be secret, are not in it. Requests to this proxy do not go through a proxy to the
+    internet that the environment names.
     """
     host, port = url.removeprefix("http://").rsplit(":", 1)
     direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), host]))
     addresses = {"OPENAI_BASE_URL": f"{url}/v1", "OPENAI_API_BASE": f"{url}/v1", "ANTHROPIC_BASE_URL": url}
     own = {f"{PREFIX}HOST": host, f"{PREFIX}PORT": port, "NO_PROXY": direct, "no_proxy": direct}
-    return {**os.environ, **addresses, **own}
+    others = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    return {**others, **addresses, **own}
 
 
 def _run(words: Sequence[str], environment: Mapping[str, str]) -> int:

@@ -24,11 +24,15 @@ async def livez(_request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Whether requests can be served, which does not need the store, and the state of each part.
 
-    The status is 503 while the server stops.
+    The status is 503 while the server stops. Only the admin token opens the addresses of upstream and store.
     """
     if request.app.state.drain.has_begun:
         return JSONResponse({"status": "draining", "version": VERSION}, HTTPStatus.SERVICE_UNAVAILABLE)
-    return JSONResponse(await readiness(request.app.state.services))
+    services: Services = request.app.state.services
+    found = await readiness(services)
+    if not services.admin.allows(request.headers.get("authorization", "").encode()):
+        del found["upstream"], found["store"]["url"]
+    return JSONResponse(found)
 
 
 async def root(request: Request) -> Response:

@@ -84,9 +84,12 @@ def path_beside(store_url: str, name: str) -> Path | None:
 
 
 def read_or_create(path: Path) -> bytes:
-    """The secret in `path`, created if there is none; processes that start together all get the same one."""
+    """The secret in `path`, created if there is none; processes that start together all get the same one.
+
+    Raises ValueError for a file that somebody else may have written, or that is empty.
+    """
     if path.exists():
-        return path.read_bytes()
+        return _own_secret(path)
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, written = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     with os.fdopen(handle, "wb") as file:
@@ -98,4 +101,16 @@ def read_or_create(path: Path) -> bytes:
         pass
     finally:
         os.unlink(written)
-    return path.read_bytes()
+    return _own_secret(path)
+
+
+def _own_secret(path: Path) -> bytes:
+    with path.open("rb") as file:
+        found, secret = os.fstat(file.fileno()), file.read()
+    if found.st_uid not in (os.getuid(), 0):
+        raise ValueError(f"{path} belongs to another user, who may know what is in it; remove it")
+    if found.st_mode & 0o022:
+        raise ValueError(f"{path} can be written by other users; remove it, or make it yours alone: chmod 600")
+    if not secret.strip():
+        raise ValueError(f"{path} is empty; remove it, and it is made anew")
+    return secret

@@ -129,6 +129,16 @@ def test_other_signals_reach_the_command_too(number: signal.Signals, upstream: S
     assert wrapped(upstream.base_url, "memory://", *words)[:2] == (40 + number, "")
 
 
+def test_the_command_gets_no_settings_of_the_proxy(
+    upstream: ScriptedUpstream, wrapped: Wrap, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("UPSTREAM__API_KEY", "TENANT__PEPPER", "ADMIN__TOKEN"):
+        monkeypatch.setenv(f"CONDENSER_{name}", "hush")
+    script = "import os; print(*sorted(name for name in os.environ if name.startswith('CONDENSER_')))"
+    code, out, err = wrapped(upstream.base_url, "memory://", sys.executable, "-c", script)
+    assert (code, out) == (0, "CONDENSER_HOST CONDENSER_PORT\n"), err
+
+
 def test_a_hangup_ends_neither_the_command_nor_the_proxy(
     upstream: ScriptedUpstream, wrapped: Wrap, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -86,10 +86,11 @@ def test_beyond_loopback_without_a_token_in_the_settings_nothing_is_there(tmp_pa
             assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
 
 
-def test_a_file_that_is_empty_opens_nothing(tmp_path: Path) -> None:
-    (tmp_path / "admin.token").write_text("\n")
-    with on_file(tmp_path / "s.db") as stage:
-        assert admin(stage, token="").status == 404
+def test_readiness_shows_addresses_to_holders_of_the_token_only(stage: Stage) -> None:
+    (hidden, wrong, shown) = (admin(stage, "/readyz", token=token).json() for token in (None, "wrong", TOKEN))
+    assert shown["upstream"] == stage.upstream.base_url
+    assert shown["store"] == {"url": "memory://", "state": "ok"}
+    assert hidden == wrong == {**{k: v for k, v in shown.items() if k != "upstream"}, "store": {"state": "ok"}}
 
 
 def test_beyond_loopback_the_token_of_the_settings_opens(tmp_path: Path) -> None:

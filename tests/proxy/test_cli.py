@@ -331,7 +331,8 @@ def test_the_status_shows_parts_and_counters(capsys: pytest.CaptureFixture[str])
         code, out, _ = run(capsys, "status", "--url", stage.proxy.url)
     assert code == 0
     assert f"condenser {VERSION}: ok" in out
-    assert "memory:// (ok)" in out
+    assert "upstream    only with admin.token" in out
+    assert "store       only with admin.token (ok)" in out
     assert re.search(r'requests\{action="condensed"\} +1\n', out)
     assert re.search(r'tokens\{stage="before"\} +3,8\d\d\n', out)
 

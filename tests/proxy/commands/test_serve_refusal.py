@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,9 +83,37 @@ def with_a_key_that_is_none(tmp_path: Path) -> Path:
 def test_an_address_that_is_none_is_one_line_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--port", "0", "--store", "redis://u:hunter2@h:bad/0"]) == 3
     out, err = capsys.readouterr()
-    assert (out, len(err.splitlines())) == ("", 1)
+    assert (out, len(err.splitlines())) == ("", 2)
+    assert "CONDENSER_STORE__URL_FILE" in err.splitlines()[0]
     assert "store.url" in err
     assert "hunter2" not in err
+
+
+@pytest.mark.parametrize("name", ["tenant.key", "admin.token"])
+@pytest.mark.parametrize(
+    ("planted", "says"),
+    [
+        (lambda file: file.chmod(0o606), "can be written by other users"),
+        (lambda file: file.chmod(0o660), "can be written by other users"),
+        (lambda file: file.write_text("\n"), "is empty"),
+        (lambda file: os.chown(file, 65534, -1), "belongs to another user"),
+    ],
+)
+def test_a_secret_that_others_may_have_written_is_refused(
+    planted: Callable[[Path], object], says: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / name
+    file.write_text("hush")
+    file.chmod(0o600)
+    try:
+        planted(file)
+    except PermissionError:
+        pytest.skip("only root may give a file away")
+    assert main(["serve", "--port", "0", "--store", f"sqlite:///{tmp_path}/s.db"]) == 3
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert f"{file} {says}" in err
+    assert "hush" not in err
 
 
 @pytest.mark.parametrize("made", [no_database, below_a_file, with_a_key_that_is_none])
