@@ -1,4 +1,4 @@
-FROM python:3.12-slim AS builder
+FROM python:3.12.12-slim-trixie AS builder
 
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1 \
@@ -26,7 +26,7 @@ RUN /opt/tools/bin/python -m pip wheel --no-deps --no-build-isolation --wheel-di
     python -m pip --python /opt/condenser/bin/python install --no-deps --no-index dist/*.whl
 
 
-FROM python:3.12-slim AS runtime
+FROM python:3.12.12-slim-trixie AS runtime
 
 ENV PATH=/opt/condenser/bin:$PATH \
     HOME=/tmp \

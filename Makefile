@@ -24,7 +24,7 @@ INSTALLED = $(VENV)/.stamp-$(firstword $(foreach each,$(1),$(if $(wildcard $(VEN
 # they skip elsewhere.
 locked_by_npm = $(if $(shell command -v npm),$(foreach each,$(1),$(if $(wildcard $(each)/package-lock.json),$(each)/node_modules/.package-lock.json)))
 
-.PHONY: help setup demo serve test check-lint format bench eval torture redis ranks lock clean
+.PHONY: help setup demo serve test check-lint format bench eval torture audit redis ranks lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,12 @@ eval: setup ## measure what of annotated dialogues reaches the model (ARGS=...)
 
 torture: setup redis ## the slow and violent tests (ARGS=... for pytest)
 	@$(BIN)/python -m pytest -m torture $(ARGS)
+
+# In an environment of its own, because it runs beside the program and is no part of it.
+audit: | $(VENV)/.stamp-venv ## look the locked packages up among known vulnerabilities (needs the network)
+	@$(BIN)/python -m venv $(VENV)/audit
+	@$(VENV)/audit/bin/python -m pip -qq --disable-pip-version-check install --require-hashes -r requirements/audit.txt
+	@sh deploy/audit.sh $(VENV)/audit/bin/pip-audit requirements/*.txt
 
 chromium: | $(VENV)/.stamp-dev
 	@sh deploy/ensure_chromium.sh
@@ -104,6 +110,7 @@ lock: | $(VENV)/.stamp-venv ## write requirements/*.txt anew (ARGS=--upgrade tak
 	@$(LOCK) pyproject.toml --extra dev -c requirements/base.txt -o requirements/dev.txt
 	@$(LOCK) requirements/build.in -c requirements/dev.txt -o requirements/build.txt
 	@$(LOCK) requirements/lock.in -o requirements/lock.txt
+	@$(LOCK) requirements/audit.in -o requirements/audit.txt
 	@$(LOCK) --no-deps requirements/redis.in -o requirements/redis.txt
 
 clean: ## remove what the other targets made

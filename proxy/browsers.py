@@ -30,7 +30,7 @@ class NotAllowed(ProxyError):
 class Guard:
     def __init__(self, settings: Settings) -> None:
         hosts = settings.server.hosts
-        self._is_strict = bool(hosts) or is_loopback(settings.host)
+        self._is_strict = bool(hosts) or settings.open_to_all or is_loopback(settings.host)
         self._names = {"localhost", settings.host.lower(), *hosts}
         self._endings = (".localhost", *(host[1:] for host in hosts if host.startswith("*")))
         self._origins = set(settings.server.origins)

@@ -25,7 +25,8 @@ from tests.support.signals import BOUND
 COMPOSE: dict[str, Any] = yaml.safe_load((repository.ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 PROXY, REDIS = SERVICES["proxy"], SERVICES["redis"]
-DEFAULT = re.compile(r"\$\{(\w+):-([^}]*)\}")
+DOCKERFILE = (repository.ROOT / "Dockerfile").read_text()
+VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*)|:\?[^}]*)\}")
 
 
 def test_the_two_services_are_the_proxy_and_its_store() -> None:
@@ -96,12 +97,22 @@ def test_the_store_url_names_the_store_service_with_its_password() -> None:
     assert interpolated(list(REDIS["environment"].values()), REDIS_PASSWORD="p1") == ["p1"]
 
 
+def test_no_password_has_a_default() -> None:
+    text = (repository.ROOT / "docker-compose.yml").read_text()
+    assert text.count("${REDIS_PASSWORD") == text.count("${REDIS_PASSWORD:?") == 3
+
+
+@pytest.mark.parametrize("tag", [REDIS["image"], *(stage.base for stage in stages(DOCKERFILE))])
+def test_an_image_is_named_by_an_exact_version(tag: str) -> None:
+    assert re.fullmatch(r"[a-z]+:\d+\.\d+\.\d+-[a-z-]+", tag)
+
+
 def test_a_model_server_on_this_machine_can_be_reached() -> None:
     assert PROXY["extra_hosts"] == ["host.docker.internal:host-gateway"]
 
 
 @pytest.mark.parametrize(
-    "name", ["UPSTREAM__API_KEY", "TENANT__PEPPER", "ADMIN__TOKEN", "WINDOW", "STRATEGY", "LOG_FORMAT"]
+    "name", ["UPSTREAM__API_KEY", "TENANT__PEPPER", "ADMIN__TOKEN", "WINDOW", "STRATEGY", "LOG_FORMAT", "SERVER__HOSTS"]
 )
 def test_secrets_and_usual_settings_are_passed_on_and_never_empty(name: str) -> None:
     """A name without a value is passed on where it is set; `${NAME:-}` would pass an empty one, which is refused."""
@@ -167,7 +178,7 @@ def running(command: list[str], environment: dict[str, str]) -> Iterator[None]:
 def interpolated(values: list[Any], **given: str) -> list[Any]:
     """The values as Compose fills them in; None is a variable that is passed on if it is set."""
     return [
-        None if value is None else DEFAULT.sub(lambda found: given.get(found[1], found[2]), str(value))
+        None if value is None else VARIABLE.sub(lambda found: given.get(found[1], found[2] or "p0"), str(value))
         for value in values
     ]
 

@@ -26,7 +26,7 @@ START_SECONDS = 20
 
 def test_a_builder_makes_what_a_slim_runtime_carries() -> None:
     assert [stage.name for stage in STAGES] == ["builder", "runtime"]
-    assert {stage.base for stage in STAGES} == {"python:3.12-slim"}
+    assert {stage.base for stage in STAGES} == {"python:3.12.12-slim-trixie"}
 
 
 def test_the_runtime_takes_only_the_installed_environment_from_the_builder() -> None:

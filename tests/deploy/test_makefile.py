@@ -15,8 +15,8 @@ from tests.deploy import repository
 
 ROOT = repository.ROOT
 MAKEFILE = (ROOT / "Makefile").read_text()
-TARGETS = "help setup demo serve test check-lint format bench eval torture lock clean".split()  # noqa: SIM905
-LOCKS = ["base", "dev", "build", "lock", "redis"]
+TARGETS = "help setup demo serve test check-lint format bench eval torture audit lock clean".split()  # noqa: SIM905
+LOCKS = ["base", "dev", "build", "lock", "redis", "audit"]
 PIN = re.compile(r"^([a-z0-9._-]+)(?:\[[a-z0-9,-]+\])?==(\S+)", re.MULTILINE)
 # An address of a package index, or a setting that would hold one, whatever the tool calls it.
 INDEX_ADDRESS = re.compile(
@@ -149,6 +149,27 @@ def test_continuous_integration_runs_the_whole_check_from_the_repository() -> No
     assert lines[:2] == ["#!/usr/bin/env bash", "set -euo pipefail"]
     assert lines[-1].startswith("exec make test")
     assert os.access(script, os.X_OK)
+
+
+@pytest.mark.parametrize(
+    ("says", "exits", "status"),
+    [
+        ("No known vulnerabilities found", 0, 0),
+        ("Found 1 known vulnerability in 1 package", 1, 1),
+        ("ERROR: uv: Dependency not found and could not be audited", 1, 2),
+        ("ServiceError: Max retries exceeded", 1, 2),
+    ],
+)
+def test_an_audit_that_could_not_ask_is_no_good_news(says: str, exits: int, status: int, tmp_path: Path) -> None:
+    tool = tmp_path / "pip-audit"
+    tool.write_text(f"#!/bin/sh\necho '{says}'\nexit {exits}\n")
+    tool.chmod(0o755)
+    audit = subprocess.run(
+        ["sh", "deploy/audit.sh", tool, "a.txt"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert audit.returncode == status
+    assert says in audit.stdout + audit.stderr
+    assert ("could not be asked" in audit.stderr) is (status == 2)
 
 
 @pytest.mark.parametrize("name", LOCKS)

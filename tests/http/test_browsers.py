@@ -89,13 +89,15 @@ def test_hosts_of_the_settings_are_accepted_and_others_are_not(upstream: Scripte
         assert [asked(proxy, Host=host).status for host in foreign] == [403] * 4
 
 
-def test_a_proxy_that_listens_openly_answers_to_every_host_unless_the_settings_name_some(
+def test_a_proxy_that_listens_openly_checks_hosts_with_a_list_or_open_to_all(
     upstream: ScriptedUpstream,
 ) -> None:
     with proxying(upstream.url, host=EVERYWHERE) as proxy:
         assert asked(proxy, Host="condenser:8484").status == 200
-    with proxying(upstream.url, host=EVERYWHERE, server={"hosts": ["proxy.lan"]}) as proxy:
-        assert asked(proxy, Host="condenser:8484").status == 403
+    for more in ({"server": {"hosts": ["proxy.lan"]}}, {"open_to_all": True}):
+        with proxying(upstream.url, host=EVERYWHERE, **more) as proxy:
+            assert asked(proxy, Host="condenser:8484").status == 403
+            assert asked(proxy, Host="10.0.0.5:8484").status == 200
 
 
 # -- Origin ------------------------------------------------------------------------------------------------
