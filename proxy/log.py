@@ -49,18 +49,9 @@ class RequestLine:
     upstream_ms: float = 0.0
     """Milliseconds until the upstream answered a request without an exchange."""
     _started: float = field(default_factory=perf_counter)
-    _is_written: bool = False
-
-    def concerns(self, record: logging.LogRecord) -> bool:
-        """Whether a record made in this request, or in a task that it started, is about this request.
-
-        Tasks outlive their request. What they log later is about it only if it is a failure of their work.
-        """
-        return bool(record.exc_info) or not self._is_written
 
     def write(self) -> None:
         """Writes the line; its text is made only if its level is logged."""
-        self._is_written = True
         level = logging.INFO if self.status is not None and self.status < 500 else logging.WARNING
         if self.path in _QUIET:
             level = logging.DEBUG
@@ -110,16 +101,31 @@ class RequestLine:
         return {name: value for name, value in fields.items() if value is not None}
 
 
-CURRENT: ContextVar[RequestLine | None] = ContextVar("condenser.request", default=None)
-"""The line of the request that is served; tasks that a request starts have it too."""
+@dataclass(slots=True, eq=False)
+class ServedRequest:
+    """What tasks and connections that a request starts know of it; they outlive it, so it is no more than its id."""
+
+    id: str
+    is_over: bool = False
+
+    def concerns(self, record: logging.LogRecord) -> bool:
+        """Whether a record made in this request, or in a task that it started, is about this request.
+
+        What a task logs later is about it only if it is a failure of the task's work.
+        """
+        return bool(record.exc_info) or not self.is_over
+
+
+CURRENT: ContextVar[ServedRequest | None] = ContextVar("condenser.request", default=None)
+"""The request that is served; tasks that it starts have it too."""
 
 
 def _request_id(record: logging.LogRecord) -> str | None:
     """The id of the request that a record is about."""
     if isinstance(record.msg, RequestLine):
         return record.msg.id
-    line = CURRENT.get()
-    return line.id if line is not None and line.concerns(record) else None
+    request = CURRENT.get()
+    return request.id if request is not None and request.concerns(record) else None
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -88,10 +88,11 @@ class ConnectionBounds:
 class JoiningTransport:
     """Wraps a transport, and joins the head of a reply with the data that is written next."""
 
-    def __init__(self, transport: asyncio.Transport, is_in_body: Callable[[], bool] = lambda: False) -> None:
-        """`is_in_body` tells whether the rest of a body is still to come."""
+    is_in_body = False
+    """Whether the rest of a body is still to come."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
-        self._is_in_body = is_in_body
         self._head = b""
         self._lingers = False
 
@@ -117,7 +118,7 @@ class JoiningTransport:
         if self.is_closing():
             return
         self.flush()
-        if not self._is_in_body():
+        if not self.is_in_body:
             self._transport.close()
             return
         self._lingers = True
@@ -136,8 +137,6 @@ class JoiningTransport:
 class Connection(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
-    _is_in_head = True
-    """Whether a head, or the rest of one, comes next; otherwise a body."""
     _body_bytes = 0
     _body_length = 0
     _body_began = 0.0
@@ -152,7 +151,7 @@ class Connection(HttpToolsProtocol):
         self._limits = bounds.limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._joining = JoiningTransport(transport, lambda: not self._is_in_head)
+        self._joining = JoiningTransport(transport)
         super().connection_made(cast("asyncio.Transport", self._joining))
         bounds, address = self._bounds, self.client[0] if self.client else ""
         bounds.idle[self] = None
@@ -202,7 +201,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Refuses transfer encodings that HTTP/1.1 servers must refuse."""
-        self._is_in_head, self._head_bytes, self._body_bytes = False, 0, 0
+        self._joining.is_in_body, self._head_bytes, self._body_bytes = True, 0, 0
         self._cancel_deadline()
         self._bounds.idle.pop(self, None)
         self._body_length = 0
@@ -222,7 +221,7 @@ class Connection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._is_in_head = True
+        self._joining.is_in_body = False
         self._cancel_deadline()
         self._bounds.incomplete.pop(self, None)
         if not self.transport.is_closing():
@@ -278,6 +277,11 @@ class Connection(HttpToolsProtocol):
         cycle: RequestResponseCycle | None = self.cycle
         has_request = cycle is not None and not cycle.response_complete
         return self._is_in_head and not has_request and not self.transport.is_closing()
+
+    @property
+    def _is_in_head(self) -> bool:
+        """Whether a head, or the rest of one, comes next; otherwise a body."""
+        return not self._joining.is_in_body
 
     def _await_rest(self) -> None:
         """Sets the deadline for the rest of a request."""

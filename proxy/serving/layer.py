@@ -25,7 +25,7 @@ from proxy.http.headers import Headers
 from proxy.http.paths import UNLISTED, Paths, read_path
 from proxy.http.server import Drain
 from proxy.http.sse import between_events
-from proxy.log import CURRENT, LINE, RequestLine
+from proxy.log import CURRENT, LINE, RequestLine, ServedRequest
 from proxy.serving.keepalive import allows_beats
 from proxy.serving.relay import body_message
 
@@ -71,7 +71,7 @@ class Serving:
         is_given = _GIVEN_ID in headers and _PLAIN_ID.fullmatch(headers[_GIVEN_ID])
         request_id = headers[_GIVEN_ID].decode("ascii") if is_given else self._new_id()
         line = scope[LINE] = RequestLine(request_id, scope["method"], scope["path"])
-        CURRENT.set(line)
+        CURRENT.set(served := ServedRequest(request_id))
         reply = _Reply(line, send)
         try:
             if b"origin" in headers or headers.get(b"host", b"") not in self._guard.known:
@@ -90,6 +90,8 @@ class Serving:
             if not await reply.answers(error, scope, receive):
                 raise
         finally:
+            served.is_over = True
+            del scope[LINE]  # the connection keeps the scope until its next request
             line.write()
 
     def _read_path(self, scope: Scope) -> None:

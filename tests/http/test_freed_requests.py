@@ -10,7 +10,9 @@ import pytest
 
 from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
-from tests.support.stage import asked, chat, staged
+from tests.support import wire
+from tests.support.recording import CHAT
+from tests.support.stage import asked, body_of, chat, staged
 
 
 @contextmanager
@@ -36,3 +38,13 @@ def test_nothing_of_a_request_is_left_when_it_is_over(streamed: bool, memory: st
             stage.ask(chat(rounds), asked(session="s", memory=memory), stream=streamed)
             stage.proxy.quiet()
         assert decisions() == before
+
+
+def test_a_connection_that_waits_keeps_nothing_of_its_last_request() -> None:
+    with staged(strategy="half-window") as stage, without_collections():
+        before = decisions()
+        headers = [*wire.JSON, ("Authorization", "Bearer k")]
+        with wire.opened(stage.proxy.url, "POST", CHAT, body_of(chat(3)), headers) as response:
+            assert response.read()
+            stage.proxy.quiet()
+            assert decisions() == before
