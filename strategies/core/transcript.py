@@ -83,6 +83,7 @@ class Transcript:
             system_tokens=self.system_tokens + rest.system_tokens,
             tokens=self.tokens + rest.tokens,
             unpriced=self.unpriced or rest.unpriced,
+            is_signed=self.is_signed or rest.is_signed,
         )
         return longer
 
@@ -94,7 +95,7 @@ class Transcript:
         more = sum([system.tokens for system in systems])
         known = {"system_tokens": self.system_tokens + more, "tokens": self.tokens + more}
         unpriced = self.unpriced or any(system.unpriced for system in systems)
-        vars(led).update(known, digests=self.digests, unpriced=unpriced)
+        vars(led).update(known, digests=self.digests, unpriced=unpriced, is_signed=self.is_signed)
         return led
 
     def having(self, **fields: Unpack[TranscriptFields]) -> Transcript:
