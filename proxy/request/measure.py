@@ -176,7 +176,7 @@ class Measurer:
         """The transcript of a body; `new` are the messages just read, by the id of their element. Caches all of it."""
         elements = (*split.systems, *split.later)
         messages = [new.get(id(element)) or element.messages[counted_by] for element in elements]
-        self._cache.keep(body.units)
+        self._cache.keep(body.elements)
         if len(split.others) > MIN_MESSAGES:
             self.prefixes.store(split.others, counted_by, split.prefix)
         if split.prefix is None:

@@ -6,11 +6,10 @@ If a new body continues with the bytes of the expected next message, it contains
 value begins with a complete object. Such a message costs one comparison of memory and is not decoded, parsed, digested
 or counted again. If the guess fails, messages are parsed and looked up by their bytes until a guess is possible again.
 
-`SPAN_LENGTH` messages that came side by side twice form a span. The bytes of a span are joined and compared at once,
-because copying them takes less time than a step for each message. New messages are parsed in chunks: each chunk is
+New messages are parsed in chunks: each chunk is
 decoded from UTF-8 as one text, and the event loop may run after it. Chunks grow while all that they hold is new.
 
-The cache drops what has been unused for longest, a span as a whole. References to the next message are weak, so that a
+The cache drops what has been unused for longest. References to the next message are weak, so that a
 message does not keep the next one alive. Tenants share nothing, so that no timing tells one of them what another has
 sent. Nothing here is thread-safe: an app has one cache, on its event loop.
 """
@@ -21,7 +20,7 @@ import asyncio
 import re
 from codecs import utf_8_decode
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Any, NamedTuple
 from weakref import ref
@@ -39,10 +38,6 @@ MIN_ENTRIES = 16
 """A message that would take more than 1 / MIN_ENTRIES of the cache is not kept."""
 ENTRY_BYTES = 1_250
 """About the bytes of memory that a kept message takes besides its own."""
-SPAN_LENGTH = 32
-"""Messages in a span: few enough that joining them in vain costs little."""
-MAX_COST_IN_SPAN = 16 * 1024
-"""The largest `cost` of a message in a span; for larger messages the comparison takes the time, not the step."""
 
 _FIRST_CHUNK = 2 * 1024
 _GROWTH = 8
@@ -60,7 +55,7 @@ class Element:
 
     __slots__ = (
         *("__weakref__", "_value", "cost", "data", "endpoint", "is_text"),
-        *("messages", "owner", "role", "span", "successor"),
+        *("messages", "owner", "role", "successor"),
     )
 
     data: bytes
@@ -76,8 +71,6 @@ class Element:
     """The element that came next in the last body that had both."""
     cost: int
     """Bytes of memory that keeping it takes; 0 if it is not in the cache."""
-    span: Span | None
-    """The span that it belongs to; only elements in the cache have one."""
 
     def __init__(self, data: bytes, value: Mapping[str, Any], endpoint: Endpoint, owner: str = "") -> None:
         """Raises `MalformedElement` if the value is no message."""
@@ -88,7 +81,6 @@ class Element:
         self.messages = {}
         self.successor = None
         self.cost = 0
-        self.span = None
         self._value: Mapping[str, Any] | None = value
 
     @classmethod
@@ -116,26 +108,10 @@ class Element:
         self._value = None
 
 
-class Span:
-    """Neighbouring elements of the cache; `texts` are the bytes of each."""
-
-    __slots__ = ("elements", "is_text", "texts")
-
-    def __init__(self, elements: Sequence[Element]) -> None:
-        self.elements = elements
-        self.texts = [element.data for element in elements]
-        self.is_text = False not in map(IS_TEXT, elements)
-
-
 class ElementArray(NamedTuple):
-    """The elements of an array; `units` are the same with spans in place of their elements.
-
-    `end` is the index just after the last element and the white space that follows it.
-    """
-
     elements: list[Element]
-    units: list[Element | Span]
     end: int
+    """The index just after the last element and the white space that follows it."""
 
 
 class MessageCache:
@@ -146,8 +122,8 @@ class MessageCache:
         self.size = 0
         self._max_bytes = max_bytes
         self.kept: dict[tuple[str, bytes], Element] = {}
-        self._units: OrderedDict[Element | Span, None] = OrderedDict()
-        """What is dropped as a whole, the least recently used first: spans, and elements outside of spans."""
+        self._by_use: OrderedDict[Element, None] = OrderedDict()
+        """The same elements, the least recently used first."""
         self._first: Lru[str, ref[Element]] = Lru(MAX_TENANTS)
 
     def __len__(self) -> int:
@@ -158,12 +134,11 @@ class MessageCache:
 
         Raises `ValueError` for anything but messages, and `BodyTooLarge` if the tally's bounds are exceeded.
         """
-        array = ElementArray([], [], at)
+        array = ElementArray([], at)
         guess = self._first.get(owner)
         first = guess() if guess else None
         if first is not None and data.startswith(first.data, at):
             array.elements.append(first)
-            array.units.append(first)
             at += len(first.data)
         else:
             at, _ = self._parse(data, at, _FIRST_CHUNK, array, tally, owner)
@@ -215,7 +190,6 @@ class MessageCache:
             if elements:
                 elements[-1].successor = ref(element)
             elements.append(element)
-            array.units.append(element)
             end = start + len(element.data)
             if element.successor is not None:
                 return end, _FIRST_CHUNK
@@ -236,49 +210,25 @@ class MessageCache:
 
         Returns the index just after the last one.
         """
-        starts, width, joinable = data.startswith, len(joint), 0
-        elements, units = array.elements, array.units
+        starts, width, elements = data.startswith, len(joint), array.elements
         guess = elements[-1].successor
         while guess is not None:
             element = guess()
-            if element is None or not starts(joint, at):
+            if element is None or not (starts(joint, at) and starts(element.data, at + width)):
                 break
-            span = element.span
-            if span and span.elements[0] is element and starts(text := joint.join(span.texts), at + width):
-                elements += span.elements
-                units.append(span)
-                at += width + len(text)
-                joinable = 0
-            elif starts(element.data, at + width):
-                elements.append(element)
-                units.append(element)
-                at += width + len(element.data)
-                joinable = joinable + 1 if span is None and 0 < element.cost <= MAX_COST_IN_SPAN else 0
-            else:
-                break
-            if joinable == SPAN_LENGTH:
-                self._bind(elements[-SPAN_LENGTH:])
-                joinable = 0
-            guess = elements[-1].successor
+            elements.append(element)
+            at += width + len(element.data)
+            guess = element.successor
         return at
 
-    def _bind(self, elements: Sequence[Element]) -> None:
-        span = Span(elements)
+    def keep(self, elements: Iterable[Element]) -> None:
+        """Adds elements to the cache, or marks them as used now."""
+        use = self._by_use.move_to_end
         for element in elements:
-            element.span = span
-            self._units.pop(element, None)  # an element may be in the span twice
-        self._units[span] = None
-
-    def keep(self, units: Iterable[Element | Span]) -> None:
-        """Adds elements to the cache or marks them as used now, and spans that are still in it."""
-        for unit in units:
-            if isinstance(unit, Span):
-                if unit in self._units:
-                    self._units.move_to_end(unit)
-            elif kept := unit if unit.cost else self.kept.get((unit.owner, unit.data)):
-                self._units.move_to_end(kept.span or kept)
+            if kept := element if element.cost else self.kept.get((element.owner, element.data)):
+                use(kept)
             else:
-                self._add(unit)
+                self._add(element)
         while self.size > self._max_bytes:
             self._drop_oldest()
 
@@ -286,16 +236,15 @@ class MessageCache:
         cost = _cost(element)
         if cost <= self._max_bytes // MIN_ENTRIES:
             self.kept[element.owner, element.data] = element
-            self._units[element] = None
+            self._by_use[element] = None
             element.cost = cost
             self.size += cost
 
     def _drop_oldest(self) -> None:
-        unit, _ = self._units.popitem(last=False)
-        for element in unit.elements if isinstance(unit, Span) else [unit]:
-            self.kept.pop((element.owner, element.data), None)
-            self.size -= element.cost
-            element.cost, element.span = 0, None
+        element, _ = self._by_use.popitem(last=False)
+        self.kept.pop((element.owner, element.data), None)
+        self.size -= element.cost
+        element.cost = 0
 
 
 def _cost(element: Element) -> int:

@@ -26,7 +26,7 @@ from proxy.errors import BadRequest
 from proxy.http.headers import Headers
 from proxy.knowledge.profiles import LessonScope
 from proxy.request.callers import ALWAYS, Ping, Trust
-from proxy.request.message_cache import IS_TEXT, Element, MessageCache, Span
+from proxy.request.message_cache import IS_TEXT, Element, MessageCache
 from proxy.request.scanning import (
     DEFAULT_BOUNDS,
     EXTENSION,
@@ -57,8 +57,6 @@ class Body(NamedTuple):
     values: Mapping[str, Any]
     elements: Sequence[Element]
     """The messages, after those that the store supplied."""
-    units: Sequence[Element | Span]
-    """The same, with a span in place of messages that were recognised as one piece."""
     size: int
     """Bytes of the request; with a supplied history an upper bound, which counts the appended messages twice."""
     hole: slice | None = None
@@ -67,12 +65,12 @@ class Body(NamedTuple):
     @property
     def is_text(self) -> bool:
         """Whether all messages are text only; the bytes of a picture, for example, do not bound its tokens."""
-        return False not in map(IS_TEXT, self.units)
+        return False not in map(IS_TEXT, self.elements)
 
     def with_history(self, elements: Sequence[Element]) -> Body:
         """The same request with these `elements` as its messages: the stored history and its own."""
         size = len(self.data) + sum(len(element.data) for element in elements)
-        return self._replace(elements=elements, units=elements, size=size)
+        return self._replace(elements=elements, size=size)
 
     def tools_with(self, tool: str) -> str:
         """The JSON text of `tools` with one more tool at the end; the client's own tools keep their bytes."""
@@ -192,13 +190,13 @@ async def _recognised(data: bytes, endpoint: Endpoint, cache: MessageCache, boun
         return None
     start, tally = opening.end(), Tally(endpoint, bounds, len(data))
     try:
-        elements, units, end = await cache.read_array(data, start, tally, owner)
+        elements, end = await cache.read_array(data, start, tally, owner)
         envelope = cache.envelopes.read(data[:start], data[end:], tally, owner)
     except (ValueError, RecursionError, BadRequest):
         return None
     if envelope is None:
         return None
-    return Body(endpoint, data, envelope, envelope.values, elements, units, len(data), slice(start, end))
+    return Body(endpoint, data, envelope, envelope.values, elements, len(data), slice(start, end))
 
 
 @cache
@@ -222,7 +220,7 @@ def read(data: bytes, endpoint: Endpoint, bounds: Bounds = DEFAULT_BOUNDS, owner
         raise BadRequest(TOO_DEEP) from None
     except ValueError as error:
         raise BadRequest(f"The request body is not valid JSON: {error}.") from None
-    return Body(endpoint, data, envelope, envelope.values, elements, elements, len(data))
+    return Body(endpoint, data, envelope, envelope.values, elements, len(data))
 
 
 def _parsed_elements(members: Mapping[str, Member], endpoint: Endpoint, owner: str) -> list[Element]:

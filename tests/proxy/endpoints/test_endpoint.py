@@ -76,7 +76,7 @@ def test_items_are_read_and_spliced_whether_they_are_known_or_not(turn: str) -> 
     cache, data = MessageCache(), body_bytes(input=STEP, instructions="Be brief.", condenser={"force": True})
     for _ in range(1 if turn == "first" else 3):
         body = read_by(cache, data, ITEMS)
-        cache.keep(body.units)
+        cache.keep(body.elements)
     assert [element.value for element in body.elements] == STEP
     assert [element.role for element in body.elements] == ["user", "assistant", "assistant"]
     assert json.loads(body.spliced(messages=b"[1]")) == {"model": "m", "input": [1], "instructions": "Be brief."}
@@ -115,7 +115,7 @@ def test_the_same_bytes_at_two_endpoints_have_nothing_in_common() -> None:
     read: list[wire.Body] = []
     for endpoint in (CHAT_ENDPOINT, other, CHAT_ENDPOINT):
         read.append(read_by(cache, data, endpoint, owner="t"))
-        cache.keep(read[-1].units)
+        cache.keep(read[-1].elements)
     assert [body.envelope.reply_limit for body in read] == [5, None, 5]
     assert [body.envelope.counted_length for body in read] == [0, 1, 0]
     assert read[0].elements[0] is read[2].elements[0] is not read[1].elements[0]

@@ -6,19 +6,19 @@ import gc
 import json
 from collections.abc import Sequence
 from typing import Any
-from weakref import ref
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.errors import BadRequest
-from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, MAX_COST_IN_SPAN, SPAN_LENGTH, Element, MessageCache
+from proxy.request.message_cache import ENTRY_BYTES, MAX_BYTES, Element, MessageCache
 from proxy.request.scanning import MAX_LEVELS
 from proxy.request.wire import Body
 from tests.proxy.request.test_wire import FEW, bodies
 from tests.support.chat_bodies import element, read
 
+MANY = 32
 Made = tuple[list[tuple[str, str]], list[str], str]
 
 
@@ -30,12 +30,12 @@ def body_bytes(messages: list[Any], **members: Any) -> bytes:
     return json.dumps({"model": "m", "messages": messages, **members}, ensure_ascii=False).encode()
 
 
-LONG = [user(f"{i} {'ü' * (i % 5)}") for i in range(3 * SPAN_LENGTH)]
+LONG = [user(f"{i} {'ü' * (i % 5)}") for i in range(3 * MANY)]
 
 
 def read_and_kept(data: bytes, cache: MessageCache) -> Body:
     body = read(data, cache)
-    cache.keep(body.units)
+    cache.keep(body.elements)
     return body
 
 
@@ -149,7 +149,7 @@ def test_no_tenant_is_served_a_message_that_another_has_sent() -> None:
     bodies_read: dict[str, list[Body]] = {}
     for owner in ("one", "two", "one", "two"):
         body = read(data, cache, owner=owner)
-        cache.keep(body.units)
+        cache.keep(body.elements)
         bodies_read.setdefault(owner, []).append(body)
     (one, one_again), (two, two_again) = bodies_read.values()
     assert_same(one, two)
@@ -191,32 +191,22 @@ def same_objects(one: Sequence[Element], other: Sequence[Element]) -> bool:
     return len(one) == len(other) and all(a is b for a, b in zip(one, other, strict=True))
 
 
-def bound(cache: MessageCache, messages: list[Any]) -> Sequence[Element]:
-    """The elements of messages that were read twice, so that they are in spans."""
-    for _ in range(2):
-        read_and_kept(body_bytes(messages), cache)
-    return read(body_bytes(messages), cache).elements
-
-
-def assert_whole(cache: MessageCache, elements: Sequence[Element]) -> None:
-    """All elements of a span are in the cache, and stand in the span once with their own bytes."""
-    for span in [each.span for each in elements if each.span]:
-        assert len(span.elements) == SPAN_LENGTH
-        assert [each.data for each in span.elements] == list(span.texts)
-        assert all(each.span is span and cache.kept.get((each.owner, each.data)) is each for each in span.elements)
+def kept(cache: MessageCache, messages: list[Any]) -> Sequence[Element]:
+    """The elements of messages that were read and kept."""
+    return read_and_kept(body_bytes(messages), cache).elements
 
 
 @st.composite
 def turns(draw: st.DrawFn) -> list[Any]:
     """A long conversation as a client sends it: whole, or cut at either end, changed, shortened or forked within."""
     start, length = (
-        draw(st.sampled_from([0, 0, 0, 1, SPAN_LENGTH])),
-        draw(st.sampled_from([len(LONG), 2 * SPAN_LENGTH + 3, SPAN_LENGTH - 1])),
+        draw(st.sampled_from([0, 0, 0, 1, MANY])),
+        draw(st.sampled_from([len(LONG), 2 * MANY + 3, MANY - 1])),
     )
     sent = LONG[start:][:length]
     at = draw(st.integers(0, len(LONG)))
     change = draw(st.sampled_from(["", "edit", "drop", "put", "twice", "fork"]))
-    other = [user(f"other {i}") for i in range(2 * SPAN_LENGTH)]
+    other = [user(f"other {i}") for i in range(2 * MANY)]
     changes = {
         "edit": [*sent[:at], other[0], *sent[at + 1 :]],
         "drop": [*sent[:at], *sent[at + 1 :]],
@@ -230,9 +220,9 @@ def turns(draw: st.DrawFn) -> list[Any]:
 @FEW
 @given(
     st.lists(st.tuples(turns(), st.integers(1, 3), st.booleans()), min_size=1, max_size=5),
-    st.sampled_from([MAX_BYTES, 4 * SPAN_LENGTH * (ENTRY_BYTES + 40), 2 * SPAN_LENGTH * (ENTRY_BYTES + 40)]),
+    st.sampled_from([MAX_BYTES, 4 * MANY * (ENTRY_BYTES + 40), 2 * MANY * (ENTRY_BYTES + 40)]),
 )
-def test_a_long_conversation_is_read_alike_with_any_spans_and_a_cache_of_any_size(
+def test_a_long_conversation_is_read_alike_with_a_cache_of_any_size(
     sent: list[tuple[list[Any], int, bool]], most_bytes: int
 ) -> None:
     cache = MessageCache(most_bytes)
@@ -241,35 +231,13 @@ def test_a_long_conversation_is_read_alike_with_any_spans_and_a_cache_of_any_siz
         for _ in range(times):
             body = read_and_kept(data, cache)
             assert_same(body, read(data))
-            assert_whole(cache, body.elements)
             assert cache.size == sum(each.cost for each in cache.kept.values()) <= most_bytes
 
 
-def test_messages_that_stood_side_by_side_twice_form_spans() -> None:
+@pytest.mark.parametrize("place", [1, 2, MANY, MANY + 1, MANY + 2, len(LONG) - 1])
+def test_an_edit_costs_that_message_only(place: int) -> None:
     cache = MessageCache()
-    once = read_and_kept(body_bytes(LONG), cache)
-    assert not any(each.span for each in once.elements)
-    elements = bound(cache, LONG)
-    assert [each.span is not None for each in elements] == [
-        False,
-        *[True] * 2 * SPAN_LENGTH,
-        *[False] * (SPAN_LENGTH - 1),
-    ]
-    assert same_objects(elements, once.elements)
-
-
-def test_messages_of_later_turns_form_a_span_once_there_are_enough() -> None:
-    cache = MessageCache()
-    for length in range(1, len(LONG) + 1):
-        body = read_and_kept(body_bytes(LONG[:length]), cache)
-        assert sum(each.span is None for each in body.elements) <= SPAN_LENGTH + 1
-        assert_whole(cache, body.elements)
-
-
-@pytest.mark.parametrize("place", [1, 2, SPAN_LENGTH, SPAN_LENGTH + 1, SPAN_LENGTH + 2, len(LONG) - 1])
-def test_an_edit_within_a_span_costs_that_message_only(place: int) -> None:
-    cache = MessageCache()
-    before = bound(cache, LONG)
+    before = kept(cache, LONG)
     edited = [*LONG[:place], user("edited"), *LONG[place + 1 :]]
     for _ in range(2):
         after = read_and_kept(body_bytes(edited), cache).elements
@@ -279,59 +247,11 @@ def test_an_edit_within_a_span_costs_that_message_only(place: int) -> None:
     assert same_objects(read(body_bytes(LONG), cache).elements, before)
 
 
-def test_conversations_that_share_part_of_a_span_are_both_recognised() -> None:
-    cache = MessageCache()
-    forks = [LONG, [*LONG[: SPAN_LENGTH // 2], *(user(f"other {i}") for i in range(2 * SPAN_LENGTH))]]
-    first, second = (bound(cache, each) for each in forks)
-    assert same_objects(first[: SPAN_LENGTH // 2], second[: SPAN_LENGTH // 2])
-    assert second[-1].span is not None or second[-SPAN_LENGTH].span is not None
-    for _ in range(2):
-        assert same_objects(read_and_kept(body_bytes(forks[0]), cache).elements, first)
-        assert same_objects(read_and_kept(body_bytes(forks[1]), cache).elements, second)
-    assert_whole(cache, [*first, *second])
-
-
-def test_the_spaces_between_the_messages_of_a_span_may_change() -> None:
-    cache = MessageCache()
-    before = bound(cache, LONG)
-    texts = [json.dumps(each, ensure_ascii=False) for each in LONG]
-    for joint in (",", " ,\n", ", "):
-        body = read(b'{"messages":[' + joint.join(texts).encode() + b"]}", cache)
-        assert same_objects(body.elements, before)
-
-
-def test_a_large_message_is_in_no_span() -> None:
-    cache = MessageCache()
-    elements = bound(cache, [user("x"), user("y" * MAX_COST_IN_SPAN), *LONG])
-    assert elements[1].span is None
-    assert elements[2].span is not None
-
-
-def test_the_messages_of_a_span_are_evicted_together_and_leave_no_garbage() -> None:
-    cache = MessageCache(max_bytes=4 * SPAN_LENGTH * (ENTRY_BYTES + 40))
-    elements = bound(cache, LONG[: SPAN_LENGTH + 1])
-    used, gone = elements[SPAN_LENGTH // 2], [ref(each) for each in elements[1:]]
-    for i in range(12 * SPAN_LENGTH):
+def test_messages_in_use_are_not_evicted() -> None:
+    cache = MessageCache(max_bytes=4 * MANY * (ENTRY_BYTES + 40))
+    elements = kept(cache, LONG[: MANY + 1])
+    for i in range(12 * MANY):
         read_and_kept(body_bytes([user(f"another {i}")]), cache)
-        cache.keep([used])
-    assert used.span is not None
-    assert all(each.cost for each in elements[1:])
-    del elements, used
-    gc.disable()
-    try:
-        for i in range(12 * SPAN_LENGTH):
-            read_and_kept(body_bytes([user(f"yet another {i}")]), cache)
-        assert [each() for each in gone] == [None] * len(gone)
-    finally:
-        gc.enable()
-
-
-def test_the_messages_of_a_span_in_use_are_not_evicted() -> None:
-    cache = MessageCache(max_bytes=4 * SPAN_LENGTH * (ENTRY_BYTES + 40))
-    elements = bound(cache, LONG[: SPAN_LENGTH + 1])
-    for i in range(12 * SPAN_LENGTH):
-        read_and_kept(body_bytes([user(f"another {i}")]), cache)
-        body = read_and_kept(body_bytes(LONG[: SPAN_LENGTH + 1]), cache)
-        assert body.units == [elements[0], elements[1].span]
+        body = read_and_kept(body_bytes(LONG[: MANY + 1]), cache)
     assert same_objects(body.elements, elements)
     assert all(each.cost for each in elements)

@@ -68,7 +68,7 @@ def test_a_value_that_ends_within_the_bounds_is_not_charged_with_what_follows_it
 def test_messages_that_were_seen_before_count_too() -> None:
     cache = MessageCache()
     texts = [b'{"role":"user","content":"%d"}' % i for i in range(21)]
-    cache.keep(read(body(b",".join(texts[:20])), cache, BOUNDS).units)
+    cache.keep(read(body(b",".join(texts[:20])), cache, BOUNDS).elements)
     with pytest.raises(BodyTooLarge):
         read(body(b",".join(texts)), cache, BOUNDS)
 
