@@ -1,9 +1,8 @@
 """The stored form of sessions, condensations, and the blocks that a history is stored in.
 
-The format is JSON with a schema version. A reader treats a newer version as a miss, and ignores members that it does
-not know. The text of replacements is stored, not the templates it was made from, so that a later version of a prompt or
-frame changes no view that stands. A run of kept messages is written as one range. Pieces are sent to upstreams, so they
-are checked when they are read.
+The format is JSON with a schema version. A reader treats any other version as a miss. The text of replacements is
+stored, not the templates it was made from, so that a later version of a prompt or frame changes no view that stands. A
+run of kept messages is written as one range. Pieces are sent to upstreams, so they are checked when they are read.
 
 `Records` decodes equal bytes once, whichever process wrote them, and caches what it decoded. When the cached values
 together exceed a number of bytes, the least recently used ones are dropped.
@@ -21,7 +20,6 @@ from proxy.knowledge import anchor as anchors
 from proxy.knowledge.learned_windows import SizeRefused
 from proxy.runtime.lru import Lru
 from proxy.sessions.session import (
-    CHAT,
     Branch,
     FailedTry,
     MemoryBlock,
@@ -44,9 +42,9 @@ from strategies.core.reasoning import Bound
 from strategies.core.transcript import Transcript
 from strategies.dialects import DIALECTS
 
-VERSION = 1
-BLOCK_VERSION = 1
-"""The schema version of all blocks, including those of append mode; the oldest blocks name none."""
+VERSION = 2
+BLOCK_VERSION = 2
+"""The schema version of all blocks, including those of append mode."""
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """The exceptions that decoding raises for bytes in any other format."""
 MAX_BYTES = 2 * 1024 * 1024
@@ -91,48 +89,46 @@ def encode_session(session: Session) -> bytes:
             "patches": [[patch.anchor, patch.at, list(_encode_pieces(patch.pieces))] for patch in session.patches],
             "added": to_json(session.added_cards) if session.added_cards else [],
             "forgotten": session.forgotten_ids,
-            **({} if session.dialect == CHAT else {"dialect": session.dialect}),
+            "dialect": session.dialect,
         }
     ).encode()
 
 
 def decode_document(meta: bytes) -> Session | None:
-    """The session in a document, without its condensations; None if a newer version wrote it."""
-    document = json.loads(meta)  # earlier versions wrote fewer members
-    dialect = document.get("dialect", CHAT)
-    if document["v"] > VERSION or dialect not in DIALECTS:
+    """The session in a document, without its condensations; None if another version wrote it."""
+    document = json.loads(meta)
+    if document["v"] != VERSION or document["dialect"] not in DIALECTS:
         return None
     return Session(
-        **{field: document[name] for name, field in _PLAIN.items() if name in document},
+        **{field: document[name] for name, field in _PLAIN.items()},
         branches=tuple(map(_branch, document["branches"])),
         tip=Tip(*document["line"]),
-        verdicts=tuple(_verdict(row) for row in document.get("verdicts", ())),
-        failed_try=FailedTry(*document["failed"]) if document.get("failed") else None,
-        rewriting=RefusedRewriting(*document.get("rewriting", ())),
-        size_refused=SizeRefused(*document["size"]) if document.get("size") else None,
-        pictures_out=PicturesOut(*document["pictures"]) if document.get("pictures") else None,
+        verdicts=tuple(_verdict(row) for row in document["verdicts"]),
+        failed_try=FailedTry(*document["failed"]) if document["failed"] else None,
+        rewriting=RefusedRewriting(*document["rewriting"]),
+        size_refused=SizeRefused(*document["size"]) if document["size"] else None,
+        pictures_out=PicturesOut(*document["pictures"]) if document["pictures"] else None,
         patches=tuple(
             Overlay(bytes.fromhex(anchor), at, 0, tuple(_decode_pieces(pieces, at)))
-            for anchor, at, pieces in document.get("patches", ())
+            for anchor, at, pieces in document["patches"]
         ),
-        added_cards=tuple(from_json(document.get("added", []))),
-        forgotten_ids=tuple(document.get("forgotten", ())),
-        dialect=dialect,
+        added_cards=tuple(from_json(document["added"])),
+        forgotten_ids=tuple(document["forgotten"]),
+        dialect=document["dialect"],
     )
 
 
 def _branch(row: Sequence[Any]) -> Branch:
-    """The branch in a row, which earlier versions wrote with fewer items."""
-    known: dict[str, Any] = dict(zip(Branch._fields, row, strict=False))
+    known: dict[str, Any] = dict(zip(Branch._fields, row, strict=True))
     known |= {
         "head": bytes.fromhex(known["head"]),
         "before": bytes.fromhex(known["before"]),
-        "seen": tuple((count, at) for count, at in known.get("seen", ())),
-        "block": MemoryBlock(*known.get("block", ())),
-        "anchor": anchors.from_row(known["anchor"]) if known.get("anchor") else None,
-        "last": bytes.fromhex(known.get("last", "")),
-        "bound": Bound(*known.get("bound", ())),
-        "openings": tuple(Opening(at, bytes.fromhex(node)) for at, node in known.get("openings", ())),
+        "seen": tuple((count, at) for count, at in known["seen"]),
+        "block": MemoryBlock(*known["block"]),
+        "anchor": anchors.from_row(known["anchor"]) if known["anchor"] else None,
+        "last": bytes.fromhex(known["last"]),
+        "bound": Bound(*known["bound"]),
+        "openings": tuple(Opening(at, bytes.fromhex(node)) for at, node in known["openings"]),
     }
     return Branch(**known)
 
@@ -151,9 +147,9 @@ def encode_verdict(verdict: Verdict) -> dict[str, Any]:
 
 
 def _verdict(row: Mapping[str, Any]) -> Verdict:
-    digest, earlier = bytes.fromhex(row["digest"]), tuple(map(bytes.fromhex, row.get("earlier", ())))
-    told = row["yes"], digest, row["count"], row["tokens"], row["at"], row.get("metadata", {}), earlier
-    return Verdict(*told, row.get("failure", ""))
+    digest, earlier = bytes.fromhex(row["digest"]), tuple(map(bytes.fromhex, row["earlier"]))
+    told = row["yes"], digest, row["count"], row["tokens"], row["at"], row["metadata"], earlier
+    return Verdict(*told, row["failure"])
 
 
 def record_name(digest: bytes, depth: int) -> str:
@@ -181,15 +177,14 @@ def encode_condensation(condensation: Condensation) -> bytes:
 
 
 def decode_condensation(data: bytes, standing: bool) -> Condensation | None:
-    """The condensation in a record; None if a newer version wrote it."""
+    """The condensation in a record; None if another version wrote it."""
     document = json.loads(data)
-    if document.pop("v") > VERSION:
+    if document.pop("v") != VERSION:
         return None
     document["digest"] = bytes.fromhex(document["digest"])
     document["pieces"] = tuple(_decode_pieces(document["pieces"], document["covered"]))
-    document["cards"] = tuple(from_json(document.get("cards", [])))
-    known = {key: document[key] for key in document.keys() & Condensation.__dataclass_fields__.keys()}
-    return Condensation(**known | {"standing": standing})
+    document["cards"] = tuple(from_json(document["cards"]))
+    return Condensation(**document, standing=standing)
 
 
 def _encode_pieces(pieces: Iterable[Piece]) -> Iterator[Any]:
@@ -254,11 +249,11 @@ def new_block(transcript: Transcript, start: int, end: int | None = None) -> dic
 
 
 def block_document(data: bytes) -> dict[str, Any]:
-    """The document of a stored block; empty if a newer version wrote it. Raises ValueError if it is not a block."""
+    """The document of a stored block; empty if another version wrote it. Raises ValueError if it is not a block."""
     document = json.loads(data)
     if not isinstance(document, dict):
         raise ValueError("a block is no object")  # noqa: TRY004
-    return document if document.get("v", BLOCK_VERSION) <= BLOCK_VERSION else {}
+    return document if document["v"] == BLOCK_VERSION else {}
 
 
 def messages_of(document: Mapping[str, Any]) -> list[StoredMessage]:
@@ -283,7 +278,7 @@ class Records:
         self._documents: Lru[bytes, Session] = Lru(max_documents)
 
     def session(self, snapshot: Snapshot | None) -> Session | None:
-        """The session in a snapshot; None if there is none or a newer version wrote it."""
+        """The session in a snapshot; None if there is none or another version wrote it."""
         if snapshot is None:
             return None
         session = self._documents.use(snapshot.meta)
@@ -315,7 +310,7 @@ class Records:
         self._documents.put(meta, session, size)
 
     def condensation(self, data: bytes, *, standing: bool) -> Condensation | None:
-        """The condensation in a record; None if a newer version wrote it."""
+        """The condensation in a record; None if another version wrote it."""
         key = blake2b(data, digest_size=16).digest()
         cached = self._records.use(key)
         if cached is None:

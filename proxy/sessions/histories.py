@@ -73,8 +73,8 @@ def decode_append(document: Mapping[str, Any], endpoint: Endpoint) -> StoredAppe
     """The append in a block's document; None for a block of a client that sends its whole history each time."""
     if "before" not in document:
         return None
-    raws = (*document["messages"], document["reply"])
-    return StoredAppend(Tip(*document["before"]), tuple(Element.of(raw, endpoint) for raw in raws))
+    elements = tuple(Element.of(raw, endpoint) for raw in document["messages"])
+    return StoredAppend(Tip(*document["before"]), elements)
 
 
 def history_at(tip: Tip, blocks: Mapping[str, StoredAppend]) -> History:
@@ -261,16 +261,11 @@ class Append(NamedTuple):
     current_head: str = EMPTY
 
     def block(self, reply: Items) -> tuple[Tip, bytes]:
-        """The tip of the history after this append, and the block that stores the append with its reply.
-
-        The last item of the reply has a member of its own, as in older blocks, in which every reply was one message.
-        """
-        *items, last = map(dump, reply)
+        """The tip of the history after this append, and the block that stores the append with its reply."""
         document = {
             "v": BLOCK_VERSION,
             "before": [self.base.head, self.base.block],
-            "messages": [*(element.raw for element in self.sent), *items],
-            "reply": last,
+            "messages": [*(element.raw for element in self.sent), *map(dump, reply)],
         }
         data = json.dumps(document).encode()
         return Tip(self.head, blake2b(data, digest_size=16).hexdigest()), data

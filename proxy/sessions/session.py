@@ -8,10 +8,9 @@ without the messages in front of the question: some clients move files or contex
 transcript that diverges earlier is a fork: a new branch if the session has an explicit id, a new session if it is
 derived.
 
-What a person asks of a session is stored as marks, which are never removed and need no revision of the document.
-`pin:NUMBER:NODE` pins the message at a chain digest, and `condense:NUMBER:BRANCH` asks for a branch to be condensed.
-`unpin:NUMBER:NODE` and `condensed:NUMBER:BRANCH` end this; asking again takes a new number. So replicas that write at
-the same time never undo each other's work, and earlier versions keep marks that they do not know.
+Pins are stored as marks, which are never removed and need no revision of the document. `pin:NUMBER:NODE` pins the
+message at a chain digest, `unpin:NUMBER:NODE` ends that, and pinning it again takes a new number. So replicas that
+write at the same time never undo each other's work.
 
 Sessions are immutable values, and everything here is pure; the driver reads and writes.
 """
@@ -42,7 +41,7 @@ MAX_SHOWN = 256
 MAIN = "main"
 DERIVED = "derived"
 CHAT = "chat"
-"""The dialect of what names none, such as the sessions of earlier versions."""
+"""The dialect of what names none."""
 MAX_VERDICTS = 16
 PROOFS = 2
 SPARED_FOR = 3_600.0
@@ -96,7 +95,7 @@ class Branch(NamedTuple):
     reply: str = ""
     """How the reply to its head ends; "" if that is not known."""
     last: bytes = b""
-    """The digest of its last message by itself; empty if an older version stored the branch."""
+    """The digest of its last message by itself."""
     openings: tuple[Opening, ...] = ()
     """Where its newest turn begins; the possible places, newest last, if that is not known."""
     may_be_side: bool = False
@@ -259,7 +258,7 @@ class Session(NamedTuple):
     """The stored name of the session that this one forked from."""
     settings: Mapping[str, Any] = NOTHING
     strategy: str = ""
-    """The pipeline of the last turn, whoever chose it; "" if an earlier version wrote the session."""
+    """The pipeline of the last turn, whoever chose it; "" before the first."""
     branches: tuple[Branch, ...] = ()
     """The branches that were used last, at most `MAX_BRANCHES`."""
     branches_opened: int = 0

@@ -1,9 +1,8 @@
 """What the app needs to use a store: a bound on waiting, one log line for an outage, facts, and compression.
 
-Whoever writes a document, a record, a block, a fact or a handover compresses it. A compressed value begins with two
-bytes: the version of this format, and the codec. Any other value is stored as it is, so values that are older than
-compression can still be read. The version byte begins no UTF-8 text; a value that begins with it by chance is wrapped
-with the codec that changes nothing.
+Whoever writes a document, a record, a block or a fact compresses it. A compressed value begins with two bytes: the
+version of this format, and the codec. Any other value is stored as it is: a small one is. The version byte begins no
+UTF-8 text; a value that begins with it by chance is wrapped with the codec that changes nothing.
 
 A value with a codec that this version does not know reads as `NEWER`, a document of a newer version, which every reader
 treats as a miss. A value that cannot be decompressed, or that would have more than `MAX_BYTES` bytes, is corrupt.

@@ -173,7 +173,7 @@ def without_version(data: bytes) -> bytes:
 
 
 async def test_a_block_of_a_newer_version_is_a_miss(stage: Stage) -> None:
-    await stage.write({transcript("abc").digests[-1].hex(): b'{"v": 2, "digests": 7}'})
+    await stage.write({transcript("abc").digests[-1].hex(): b'{"v": 3, "digests": 7}'})
     assert await stage.read("abc") == ""
 
 
