@@ -162,7 +162,7 @@ class Controls:
         "`key=value` list: `mask.keep=5, min_rounds=6`",
         default=dict,
         sticks="with the strategy",
-        settings="`options`",
+        settings="the strategies' tables",
     )
     window: int | None = control(
         "window",

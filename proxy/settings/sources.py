@@ -1,7 +1,7 @@
 """Reads settings from their sources, and says what is wrong with them.
 
-Every source (the command line, the environment, the TOML file) becomes a tree of tables in one spelling (`normalized`);
-then the trees are merged. pydantic says what is wrong with a value. The error has a line for each wrong key, with the
+Every source (the command line, the environment, the TOML file) becomes a tree of tables (`normalized`); then the trees
+are merged. pydantic says what is wrong with a value. The error has a line for each wrong key, with the
 nearest known key, the value itself if it cannot be a secret, and the option, variable or file that set it.
 """
 
@@ -29,8 +29,6 @@ PREFIX = "CONDENSER_"
 CONFIG_VARIABLE = "CONDENSER_CONFIG"
 _MAX_SHOWN = 400
 """Maximum characters of a line of the error."""
-_AT_TOP = {"log_format": "format", "log_level": "level"}
-"""Keys of `[log]` that may also be at the top level, like `CONDENSER_LOG_FORMAT`; the table's own key wins."""
 _STRATEGIES = {name.replace("-", "_"): name for name in TABLE}
 """The tables of strategies by their spelling in environment variables."""
 COMMAND_LINE: Mapping[tuple[str, ...], str] = {
@@ -49,25 +47,14 @@ class Unreadable:
 
 
 def normalized(data: Mapping[str, Any]) -> dict[str, Any]:
-    """`data` in the spelling that the settings declare.
-
-    Tables of strategies move into `options`, and `background = "idle"` becomes `background.mode`.
-    """
+    """`data` with the tables of strategies in `options`, as the settings declare them."""
     rest = dict(data)
-    if isinstance(rest.get("background"), str):
-        rest["background"] = {"mode": rest["background"]}
-    log = {key: rest.pop(name) for name, key in _AT_TOP.items() if name in rest}
-    if log:
-        rest["log"] = _merged(log, rest.get("log", {}))
     options = {name: rest.pop(name) for name in TABLE if name in rest}
-    if options:
-        rest["options"] = _merged(rest.get("options", {}), options)
+    if "options" in rest:
+        rest["options"] = Unreadable("there is no table 'options'; tables of strategies such as [mask] have none above")
+    elif options:
+        rest["options"] = options
     return rest
-
-
-def _merged(table: Any, values: Any) -> Any:
-    """Both as one table; if one of them is no table, `values` alone, which validation refuses."""
-    return {**table, **values} if isinstance(table, Mapping) and isinstance(values, Mapping) else values
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
@@ -233,7 +220,7 @@ def _lines(detail: Any, model: type[BaseModel], given: Mapping[str, Any]) -> Ite
 
 def _in_capitals(key: str) -> str:
     """A key in the spelling of environment variables."""
-    return key.upper().replace("-", "_")
+    return key.upper().replace("-", "_").replace(".", "__")
 
 
 def _translated(detail: Any) -> str:
@@ -267,7 +254,14 @@ def _keys_beside(written: Sequence[str | int], model: type[BaseModel]) -> Sequen
         if isinstance(part, str):
             table = _table_of(table.model_fields[part].annotation)
     keys = [info.alias or name for name, info in table.model_fields.items()]
-    return [*keys, *(TABLE if table is model else ())]
+    return [*keys, *TABLE, *_keys_in_tables(model)] if table is model else keys
+
+
+def _keys_in_tables(model: type[BaseModel]) -> Iterator[str]:
+    """The keys of all tables with their table's name, for those who leave out what stands between the two."""
+    for name, info in model.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            yield from (f"{name}.{inner.alias or key}" for key, inner in info.annotation.model_fields.items())
 
 
 def _keys_of_options(strategy: str) -> list[str]:

@@ -115,9 +115,6 @@ class JudgeRole(ModelRole):
 
 
 Mode = Literal["on", "idle", "off"]
-SwitchedMode = Annotated[
-    Mode, BeforeValidator(lambda value: ("off", "on")[value] if isinstance(value, bool) else value)
-]
 
 
 class BackgroundSettings(Table):
@@ -267,7 +264,7 @@ class ModelSettings(Table):
     marks: MarkShares | None = None
     summarizer: SummarizerRole | None = None
     judge: JudgeRole | None = None
-    background: SwitchedMode | None = None
+    background: Mode | None = None
     prices: ModelPrices | None = None
     economy: Economy | None = None
     strict: bool | None = None

@@ -22,7 +22,7 @@ from tests.support.stage import asked
 from tests.support.strict_messages import blocks
 from tests.support.upstream import ScriptedUpstream
 
-SETTINGS: dict[str, Any] = {"strategy": "half-window", "background": "off", "admin": {"token": TOKEN}}
+SETTINGS: dict[str, Any] = {"strategy": "half-window", "background": {"mode": "off"}, "admin": {"token": TOKEN}}
 ACTION, REASON = "x-condenser-action", "x-condenser-reason"
 DROPPED = "reasoning-dropped"
 CHAT = "/v1/chat/completions"
@@ -205,7 +205,7 @@ def looked(number: int, **arguments: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("strategy", ["mask", "half-window", "recent", "extract", "off"])
 def test_a_server_that_wants_its_thinking_back_refuses_once_and_then_gets_it(strategy: str) -> None:
-    with ScriptedUpstream() as upstream, proxying(upstream.url, strategy=strategy, background="off") as proxy:
+    with ScriptedUpstream() as upstream, proxying(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy:
         upstream.answer(wants_it_back)
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Go through the files."}]
         statuses, reasons = [], []
@@ -239,7 +239,7 @@ def signature(before: list[dict[str, Any]]) -> str:
 @pytest.mark.parametrize("member", ["thinking_blocks", "reasoning_details"])
 @pytest.mark.parametrize("strategy", ["mask", "half-window"])
 def test_signed_thinking_in_chat_is_bound_as_it_is_in_messages(strategy: str, member: str) -> None:
-    with ScriptedUpstream() as upstream, proxying(upstream.url, strategy=strategy, background="off") as proxy:
+    with ScriptedUpstream() as upstream, proxying(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy:
         upstream.answer(binds_in_chat)
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Go through the files."}]
         actions = []

@@ -188,7 +188,7 @@ def test_three_unreadable_answers_end_a_round_without_a_verdict(
         assert talk(stage, rounds).header("x-condenser-reason") == reason
 
 
-@pytest.mark.parametrize("settings", [{"dynacontext": {"max_branches": 0}}, {"background": "off"}])
+@pytest.mark.parametrize("settings", [{"dynacontext": {"max_branches": 0}}, {"background": {"mode": "off"}}])
 def test_no_verdict_is_awaited_where_none_can_come(settings: dict[str, Any]) -> None:
     with judged(**settings) as stage:
         answer = talk(stage, PAST_TRIGGER)

@@ -40,7 +40,7 @@ def searched(number: int) -> list[Json]:
 @pytest.mark.parametrize("strategy", ["half-window", "recent", "extract", "mask"])
 @pytest.mark.parametrize("search", [lambda: looked(0, found=[FOUND]), lambda: searched(0)])
 def test_tools_that_a_search_has_loaded_stay_over_condensations(search: Any, strategy: str) -> None:
-    with StrictMessages() as upstream, proxying(upstream.url, strategy=strategy, background="off") as proxy:
+    with StrictMessages() as upstream, proxying(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy:
         messages = [{"role": "user", "content": "Go through the files."}, *search()]
         actions = []
         for number in range(1, 60):
@@ -56,7 +56,7 @@ def test_tools_that_a_search_has_loaded_stay_over_condensations(search: Any, str
 
 @pytest.mark.parametrize("strategy", ["extract", "mask+extract"])
 def test_a_rule_beside_a_result_stays_as_the_users_word(strategy: str) -> None:
-    with StrictMessages() as upstream, proxying(upstream.url, strategy=strategy, background="off") as proxy:
+    with StrictMessages() as upstream, proxying(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy:
         reminder = text("<system-reminder>Never mention the weather to anybody.</system-reminder>")
         messages = [{"role": "user", "content": "Go through the files."}, *looked(0, reminder, text(RULE))]
         for number in range(1, 60):
@@ -70,7 +70,7 @@ def test_a_rule_beside_a_result_stays_as_the_users_word(strategy: str) -> None:
 
 
 def test_the_task_behind_the_environment_stays_under_recent() -> None:
-    with StrictResponses() as upstream, proxying(upstream.url, strategy="recent", background="off") as proxy:
+    with StrictResponses() as upstream, proxying(upstream.url, strategy="recent", background={"mode": "off"}) as proxy:
         said = ["<environment_context><cwd>/repo</cwd></environment_context>", "Rename the module ledger to journal."]
         items: list[Json] = [{"type": "message", "role": "user", "content": each} for each in said]
         for number in range(60):

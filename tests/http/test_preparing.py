@@ -135,7 +135,7 @@ def test_a_preparation_that_only_waits_for_the_upstream_to_be_idle_is_made_for_w
         return replace(completion("Dug."), before=gate) if exchange.json()["messages"] == ELSEWHERE else None
 
     with (
-        staged(strategy="half-window", background="idle", inline_timeout=3) as stage,
+        staged(strategy="half-window", background={"mode": "idle"}, inline_timeout=3) as stage,
         ThreadPoolExecutor() as pool,
     ):
         stage.upstream.answer(answers)
@@ -161,7 +161,7 @@ def test_a_preparation_that_takes_longer_than_a_client_may_wait_is_not_asked_for
 
 
 def test_a_summary_that_comes_late_is_waited_for_by_the_next_request_and_not_asked_for_again() -> None:
-    with gated(inline_timeout=0.3, background="off") as (stage, _gate):
+    with gated(inline_timeout=0.3, background={"mode": "off"}) as (stage, _gate):
         for more in (0, 1):
             late = talk(stage, rounds_above(USABLE) + more, "s", FORCE)
             assert late.header("x-condenser-reason") == "summary-timeout"
@@ -169,7 +169,7 @@ def test_a_summary_that_comes_late_is_waited_for_by_the_next_request_and_not_ask
 
 
 def test_a_summary_that_comes_late_is_kept_for_the_next_request() -> None:
-    with gated(inline_timeout=0.2, background="off") as (stage, gate):
+    with gated(inline_timeout=0.2, background={"mode": "off"}) as (stage, gate):
         hard = talk(stage, rounds_above(USABLE))
         assert hard.header("x-condenser-reason") == "summary-timeout"
         assert hard.header("x-condenser-action") == "condensed"
@@ -208,7 +208,7 @@ def test_many_short_messages_are_condensed_in_a_large_window() -> None:
 
 
 def test_with_background_off_nothing_is_prepared() -> None:
-    with staged(strategy="half-window", background="off") as stage:
+    with staged(strategy="half-window", background={"mode": "off"}) as stage:
         talk(stage, PAST_PREPARE)
         stage.proxy.quiet()
         assert not stage.summaries
@@ -277,7 +277,7 @@ def test_for_a_model_in_mode_idle_nothing_is_prepared_while_another_client_waits
 
 
 def test_for_a_model_without_background_nothing_is_prepared() -> None:
-    with staged(strategy="half-window", models=[{"match": "scripted-*", "background": False}]) as stage:
+    with staged(strategy="half-window", models=[{"match": "scripted-*", "background": "off"}]) as stage:
         talk(stage, PAST_PREPARE)
         stage.proxy.quiet()
         assert not stage.summaries

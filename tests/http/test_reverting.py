@@ -25,7 +25,12 @@ AGENT_WINDOW = 32_000
 TRIGGER = rounds_over(13_000)
 """Rounds of a chat that has passed the trigger and fits."""
 FULL = rounds_over(16_384)
-SETTINGS: dict[str, Any] = {"window": WINDOW, "strategy": "extract", "background": "off", "admin": {"token": TOKEN}}
+SETTINGS: dict[str, Any] = {
+    "window": WINDOW,
+    "strategy": "extract",
+    "background": {"mode": "off"},
+    "admin": {"token": TOKEN},
+}
 
 
 @pytest.fixture(params=["sqlite", "redis"])

@@ -120,7 +120,7 @@ def test_a_late_summary_is_broken_off_before_the_request_is_sent(background: str
     with (
         serving() as serial,
         proxying(
-            serial.url, upstream=DISCOVERS, strategy="half-window", inline_timeout=0.3, background=background
+            serial.url, upstream=DISCOVERS, strategy="half-window", inline_timeout=0.3, background={"mode": background}
         ) as proxy,
     ):
         answer = ask(proxy, "s", force="true")
@@ -143,7 +143,7 @@ def test_one_own_call_runs_at_a_time() -> None:
 def test_what_would_not_fit_a_shared_cache_beside_the_view_is_not_asked(slots: int, reason: str, asks: bool) -> None:
     with serving(slots) as serial:
         serial.gate.set()
-        with proxying(serial.url, upstream=DISCOVERS, strategy="half-window", background="off") as proxy:
+        with proxying(serial.url, upstream=DISCOVERS, strategy="half-window", background={"mode": "off"}) as proxy:
             ask(proxy, "first")
             proxy.quiet()
             begun = serial.events.count("own begins")

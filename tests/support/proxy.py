@@ -22,7 +22,7 @@ PLAIN: dict[str, Any] = {
     "store": {"url": "memory://"},
     "strategy": "mask+half-window",
     "memory": {"default": "off"},
-    "options": {"extract": {"depth": 1.0}},
+    "extract": {"depth": 1.0},
 }
 HOP_BY_HOP = {
     "connection",

@@ -47,7 +47,7 @@ def replica(
     options = {"port": str(port), "upstream": upstream, "store": store, "strategy": strategy}
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     # What is prepared in the background is ready sooner or later; whoever compares bytes cannot have that.
-    settings = {"CONDENSER_WINDOW": str(window), "CONDENSER_BACKGROUND": "off", **more}
+    settings = {"CONDENSER_WINDOW": str(window), "CONDENSER_BACKGROUND__MODE": "off", **more}
     with (
         open(log or os.devnull, "wb") as stderr,
         subprocess.Popen(

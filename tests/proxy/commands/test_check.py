@@ -232,7 +232,7 @@ def test_a_check_shows_prices_of_the_settings_and_no_economy_where_nothing_is_co
 
 
 def test_an_option_is_shown_as_the_window_lets_it_be_with_where_it_comes_from() -> None:
-    text = budget(window=8_000, strategy="rolling", options={"rolling": {"memory_top_k": 9}})
+    text = budget(window=8_000, strategy="rolling", rolling={"memory_top_k": 9})
     assert "rolling.summary_max_tokens = 800 (a tenth of the window, clamped from 1,200, default)" in text
     assert "rolling.memory_max_tokens = 500 (a sixteenth of the window, clamped from 800, default)" in text
     assert "rolling.memory_top_k = 9 (settings)" in text
@@ -241,7 +241,7 @@ def test_an_option_is_shown_as_the_window_lets_it_be_with_where_it_comes_from() 
 
 
 def test_what_a_mode_stands_for_is_shown_as_such() -> None:
-    text = budget(window=8_000, strategy="dynacontext", options={"dynacontext": {"mode": "refer", "tail": "keep"}})
+    text = budget(window=8_000, strategy="dynacontext", dynacontext={"mode": "refer", "tail": "keep"})
     assert "dynacontext.on_drift = 'rollback' (by its mode)" in text
     assert "dynacontext.tail = 'keep' (settings)" in text
     assert "condenses nothing under a strategy that judges" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, ChatEndpoint
 from proxy.endpoints.table import ENDPOINTS
 from proxy.sessions.codec import decode_document, encode_session
-from proxy.sessions.recognition import Identity
-from proxy.sessions.session import Session, session_key
+from proxy.sessions.session import Session
 from strategies.dialects import DIALECTS
 from strategies.dialects.chat import Chat
 from tests.proxy.remembered import DERIVED, NAMED, Sessions, recognised, settled
@@ -56,13 +54,6 @@ async def test_a_request_is_identified_in_its_own_dialect(sessions: Sessions) ->
         for given in (None, "id"):
             assert sessions.identify(given, [], endpoint, {}).dialect == endpoint.dialect.name
         assert sessions.identify(None, [], endpoint, {"prompt_cache_key": "k"}).dialect == endpoint.dialect.name
-
-
-def test_a_chat_session_is_stored_as_it_was_before_there_were_dialects() -> None:
-    session = Session("s", "given", 0.0)
-    assert "dialect" not in json.loads(encode_session(session))
-    assert decode_document(encode_session(session)) == session
-    assert Identity("given", "s").key == session_key("s") == "ebbf7769fea5c8d41a9068bd6edbb2c13"
 
 
 def test_a_session_names_another_dialect_and_one_that_is_not_known_is_a_miss() -> None:

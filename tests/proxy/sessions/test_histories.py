@@ -160,12 +160,6 @@ async def test_a_large_history_is_decoded_the_same_way(stage: Stage) -> None:
     assert await stage.read(letters) == letters
 
 
-async def test_blocks_from_before_there_were_versions_are_read(stage: Stage) -> None:
-    blocks = new_block(transcript("abc"), 0)
-    await stage.write({name: without_version(data) for name, data in blocks.items()})
-    assert await stage.read("abc") == "abc"
-
-
 def without_version(data: bytes) -> bytes:
     document = json.loads(data)
     del document["v"]
@@ -177,7 +171,7 @@ async def test_a_block_of_a_newer_version_is_a_miss(stage: Stage) -> None:
     assert await stage.read("abc") == ""
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"digests": ["a"]}', b'{"v": "x"}', b'{"before": 3}'])
+@pytest.mark.parametrize("data", [b"", b"[]", b"{", b'{"digests": ["a"]}', b'{"before": 3}'])
 async def test_a_broken_block_is_the_stores_failure(data: bytes, stage: Stage) -> None:
     await stage.write({"aa": data})
     with pytest.raises(StoreError) as error:

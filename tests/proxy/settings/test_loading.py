@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -265,7 +266,7 @@ def test_a_list_that_is_none_is_said_in_plain_words(monkeypatch: pytest.MonkeyPa
 
 def test_all_errors_are_reported_at_once_those_of_reading_too(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     write("port = ")
-    monkeypatch.setenv("CONDENSER_LOG_FORMAT", "yaml")
+    monkeypatch.setenv("CONDENSER_LOG__FORMAT", "yaml")
     monkeypatch.setenv("CONDENSER_PORT", "x")
     monkeypatch.setenv("CONDENSER_MODELS", "[{")
     monkeypatch.setenv("CONDENSER_MASK__KEEP", "[")
@@ -274,7 +275,7 @@ def test_all_errors_are_reported_at_once_those_of_reading_too(write: Any, monkey
         load_settings()
     told = str(raised.value).splitlines()
     assert len(told) == 6
-    for word in ("LOG_FORMAT", "PORT", "MODELS", "MASK__KEEP", "TOKEN_FILE", "not valid TOML"):
+    for word in ("LOG__FORMAT", "PORT", "MODELS", "MASK__KEEP", "TOKEN_FILE", "not valid TOML"):
         assert len([line for line in told if word in line]) == 1, word
 
 
@@ -288,11 +289,25 @@ def test_a_value_and_a_file_for_one_key_are_an_error_that_shows_neither(monkeypa
     )
 
 
-def test_keys_of_the_log_may_stand_at_the_top_and_give_way_to_its_table(
-    write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write('log_format = "json"\nlog_level = "debug"\n[log]\nlevel = "error"\n')
-    log = load_settings().log
-    assert (log.format, log.level) == ("json", "error")
-    monkeypatch.setenv("CONDENSER_LOG_FORMAT", "text")
-    assert load_settings().log.format == "text"
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('log_format = "json"', "unknown key 'log_format'; did you mean 'log.format'?"),
+        ('background = "idle"', "background: must be a table"),
+        (
+            "[options.mask]\nkeep = 3",
+            "there is no table 'options'; tables of strategies such as [mask] have none above",
+        ),
+    ],
+)
+def test_each_key_has_one_place(text: str, says: str, write: Any) -> None:
+    write(text)
+    with pytest.raises(SettingsError, match=re.escape(says)):
+        load_settings()
+
+
+def test_a_variable_without_what_divides_table_and_key_is_told_the_right_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONDENSER_LOG_LEVEL", "debug")
+    says = "unknown variable CONDENSER_LOG_LEVEL; did you mean CONDENSER_LOG__LEVEL?"
+    with pytest.raises(SettingsError, match=re.escape(says)):
+        load_settings()

@@ -113,7 +113,7 @@ def test_the_address_of_a_role_gets_a_path_like_the_upstreams() -> None:
         ("[summarizer]\nwindow = 10", "summarizer.window"),
         ("[background]\nconcurrency = 0", "background.concurrency"),
         ("[background]\nallowance = -1", "background.allowance"),
-        ("background = 'sometimes'", "background.mode"),
+        ("[background]\nmode = 'sometimes'", "background.mode"),
         ("background = 5", "background"),
     ],
 )
@@ -135,10 +135,9 @@ def test_the_reserve_is_one_of_the_marks(write: Any) -> None:
     assert load_settings().marks.reserve == 2_000
 
 
-@pytest.mark.parametrize(("value", "mode"), [("idle", "idle"), (True, "on"), (False, "off"), ("off", "off")])
-def test_a_model_may_have_a_background_of_its_own(value: object, mode: str) -> None:
-    entries = ({"match": "m", "background": value},)
-    assert [each.background for each in Settings(models=entries).models] == [mode]  # type: ignore[arg-type]
+def test_a_model_may_have_a_background_of_its_own() -> None:
+    entries = ({"match": "m", "background": "idle"},)
+    assert [each.background for each in Settings(models=entries).models] == ["idle"]  # type: ignore[arg-type]
 
 
 def test_what_comes_from_a_cache_costs_as_the_rest_where_nothing_is_said() -> None:
@@ -151,21 +150,6 @@ def test_prices_without_the_one_of_a_prompt_are_an_error_that_names_it(write: An
     write('[[models]]\nmatch = "m"\nprices = { output = 8.0 }\n')
     with pytest.raises(SettingsError, match=r"^models\.0\.prices\.input: is missing \([^\n]*\)$"):
         load_settings()
-
-
-def test_background_is_a_table_or_its_mode_alone(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    write('background = "idle"\n')
-    assert load_settings().background.mode == "idle"
-    monkeypatch.setenv("CONDENSER_BACKGROUND__CONCURRENCY", "2")
-    found = load_settings().background
-    assert (found.mode, found.concurrency) == ("idle", 2)
-
-
-def test_the_environment_may_switch_the_background_off(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    write("[background]\nconcurrency = 2\n")
-    monkeypatch.setenv("CONDENSER_BACKGROUND", "off")
-    found = load_settings().background
-    assert (found.mode, found.concurrency) == ("off", 2)
 
 
 @pytest.mark.parametrize("given", ["proxy.example", "10.0.0.0/33", "10.0.0.300", "p"])

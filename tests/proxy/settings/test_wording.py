@@ -38,7 +38,7 @@ def problems(**given: Any) -> list[str]:
         ("MODELS", '[{"window": 512}]', "models.0.match: is missing"),
         ("MASK__KEEP", "0", "mask.keep: must be a whole number at least 1, not '0'"),
         ("HALF_WINDOW__MIN_ROUNDS", "x", "half-window.min_rounds: must be a whole number at least 2, not 'x'"),
-        ("BACKGROUND", "sometimes", "background.mode: must be 'on', 'idle' or 'off', not 'sometimes'"),
+        ("BACKGROUND__MODE", "sometimes", "background.mode: must be 'on', 'idle' or 'off', not 'sometimes'"),
         ("MARKS__RESERVE", "-1", "marks.reserve: must be greater than or equal to 0, not '-1'"),
         ("STRATEGY", "mask+foo", "strategy: unknown strategy 'foo' in 'mask+foo'; known: "),
     ],
@@ -163,9 +163,7 @@ def test_a_file_that_is_no_toml_or_no_text_is_named(
     assert problems() == ["the settings are in /nowhere.toml, which cannot be read: No such file or directory"]
 
 
-def test_options_that_are_no_table_are_refused_beside_the_table_of_a_strategy(write: Any, tmp_path: Path) -> None:
-    write("options = 5\n")
-    assert problems() == [f"options: must be a table ({tmp_path}/condenser.toml)"]
+def test_options_that_are_no_table_are_refused(write: Any, tmp_path: Path) -> None:
     write("mask = 5\n")
     assert problems() == [f"mask: must be a table ({tmp_path}/condenser.toml)"]
 
