@@ -182,7 +182,7 @@ class Intake:
         lowest = self.policies.lowest_mark(request.model, basis.window, request.body.envelope.reply_limit)
         is_short = len(request.body.elements) <= MAX_ESTIMATED
         if lowest is not None and is_short and fits_by_length(request.body, lowest - hidden):
-            return self.measurer.estimate(request.body)
+            return await self.measurer.estimate(request.body)
         return await self.measurer.measure(request.body, counter)
 
 

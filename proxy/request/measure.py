@@ -2,9 +2,9 @@
 
 What is read from a message depends only on its bytes and is cached with them (`proxy/request/message_cache.py`), so a
 turn costs only its new messages. Digests and counts are expensive and small, so they are cached for longer, by a hash
-of the bytes and without any text. No tenant gets what was cached for another. Long new messages are counted outside of
-the event loop. If the length of the body already proves that it fits, nothing is tokenized and the counts are
-estimates.
+of the bytes and without any text. No tenant gets what was cached for another. Long new messages are read and counted
+outside of the event loop. If the length of the body already proves that it fits, nothing is tokenized and the counts
+are estimates.
 
 The transcript of a conversation, with its digests and sums, is cached as a prefix. A prefix leaves out the last
 message, because clients rewrite it, and the leading system messages, because agents put the time of day into them. It
@@ -14,16 +14,19 @@ for each token counter, and it grows with every request.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from hashlib import blake2b
-from typing import NamedTuple
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
+from proxy.runtime.owned_tasks import offload
 from proxy.tokens.counter import Counted, Counter, CountingPool
 from strategies.core.messages import Message, Reader
 from strategies.core.transcript import Transcript
@@ -31,17 +34,22 @@ from strategies.core.transcript import Transcript
 BYTES_PER_TOKEN = 4
 _MAX_COUNTS = 20_000
 _MAX_OVERHEADS = 256
-_BATCH = 100
-"""New messages that are read in one turn of the event loop, which takes about 1.5 milliseconds."""
+_LOAD_BYTES = 1_000
+"""Bytes of new messages that count as one message: a thread reads the long ones, and lists of many."""
 LENGTH_ESTIMATE = "length"
 """The name of the counter whose counts are estimates by length."""
 MIN_MESSAGES = 16
 """Minimum number of messages for which a prefix saves anything."""
 MAX_NEW_MESSAGES = 64
 """How far back from the end of a request to look for a prefix, in messages. One turn adds fewer."""
-_KEY_BYTES = 16
+_hash = partial(blake2b, digest_size=16)
+_DATA, _VALUE = attrgetter("data"), attrgetter("value")
 _DEFERRED, _REFERENCE = "defer_loading", b"tool_reference"
 _REFERRED = re.compile(rb'"tool_name"\s*:\s*"([^"\\]+)"')
+
+
+_Known = tuple[bytes | None, tuple[int, bool]]
+"""The digest of a message, if it is known, its tokens, and whether it is unpriced."""
 
 
 class CachedPrefix(NamedTuple):
@@ -126,6 +134,10 @@ class _Split(NamedTuple):
     prefix: CachedPrefix | None
     later: Sequence[Element]
 
+    def unread(self, counted_by: str) -> Sequence[Element]:
+        """The elements to read, each once, though it may stand in the list twice."""
+        return [each for each in dict.fromkeys((*self.systems, *self.later)) if counted_by not in each.messages]
+
 
 class Measurer:
     """Reads and counts messages; one per app. It keeps messages in `cache`, and the last `most_counts` counts."""
@@ -137,31 +149,24 @@ class Measurer:
         self._pool = pool
         self._cache = MessageCache() if cache is None else cache
         self.prefixes = Prefixes()
-        self._counts: Lru[bytes, tuple[bytes, Counted]] = Lru(most_counts)
+        self._counts: Lru[bytes, _Known] = Lru(most_counts)
         """Digest and count of each message, even if its bytes are no longer in the message cache."""
         self._overheads: Lru[bytes, Counted] = Lru(_MAX_OVERHEADS)
 
     async def measure(self, body: Body, counter: Counter) -> Measured:
         name = counter.cache_key
         split = self._split(body, name)
-        new = [element for element in (*split.systems, *split.later) if name not in element.messages]
-        read = dict(zip(map(id, new), await self._read_messages(new, counter), strict=True))
-        transcript = self._build(body, split, name, read)
+        transcript = self._build(body, split, name, await self._read_counted(split.unread(name), counter))
         digest = body.envelope.outside_digest
         overhead, unpriced = await self._overhead(digest, body, transcript, counter)
         return Measured(transcript, overhead, counter.exact, 0, name, digest.hex(), unpriced)
 
-    def estimate(self, body: Body) -> Measured:
+    async def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
         split = self._split(body, LENGTH_ESTIMATE)
-        read: dict[int, Message] = {}
-        for element in (*split.systems, *split.later):
-            if LENGTH_ESTIMATE not in element.messages:
-                tokens = len(element.data) // BYTES_PER_TOKEN + 1
-                message = self._reader.read(element.data, element.value, tokens, element.endpoint.dialect)
-                element.set_message(LENGTH_ESTIMATE, message)
-                read[id(element)] = message
-        transcript = self._build(body, split, LENGTH_ESTIMATE, read)
+        new = split.unread(LENGTH_ESTIMATE)
+        counts = [(None, (len(element.data) // BYTES_PER_TOKEN + 1, False)) for element in new]
+        transcript = self._build(body, split, LENGTH_ESTIMATE, await self._read(new, LENGTH_ESTIMATE, counts))
         overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
         return Measured(transcript, overhead, False, 0, LENGTH_ESTIMATE, body.envelope.outside_digest.hex())
 
@@ -184,31 +189,44 @@ class Measurer:
         head = len(split.systems)
         return split.prefix.transcript.extended_by(messages[head:]).with_leading_systems(messages[:head])
 
-    async def _read_messages(self, elements: Sequence[Element], counter: Counter) -> list[Message]:
+    async def _read_counted(self, elements: Sequence[Element], counter: Counter) -> Mapping[int, Message]:
         """Reads the messages of elements, and counts those whose bytes were not counted before."""
-        keys = [_hash(element.data, counter.cache_key, counter.owner) for element in elements]
+
+        def keyed() -> tuple[list[bytes], list[Mapping[str, Any]]]:
+            owned = _key(counter.cache_key, counter.owner)
+            return [_hash(element.data, key=owned).digest() for element in elements], list(map(_VALUE, elements))
+
+        keys, values = await offload(_load(elements), keyed)
         # Looked up now: other requests, and this one itself, may push an entry out before its turn comes.
-        cached = {key: count for key in keys if (count := self._counts.get(key)) is not None}
-        uncounted = {key: element for key, element in zip(keys, elements, strict=True) if key not in cached}
-        counts = await self._pool.messages(counter, [element.value for element in uncounted.values()])
-        fresh = dict(zip(uncounted, counts, strict=True))
-        messages: list[Message] = []
-        for start in range(0, len(elements), _BATCH):
-            if start:
-                await asyncio.sleep(0)  # lets other requests run while a long history is read
-            for element, key in zip(elements[start : start + _BATCH], keys[start : start + _BATCH], strict=True):
-                digest, (tokens, unpriced) = cached[key] if key in cached else (None, fresh[key])
-                known = element.data, element.value, tokens, element.endpoint.dialect, digest
-                message = self._reader.read(*known, unpriced=unpriced)
-                self._counts.put(key, (message.digest, Counted(tokens, unpriced)))
-                element.set_message(counter.cache_key, message)
-                messages.append(message)
-        return messages
+        known: dict[bytes, _Known] = {key: count for key in keys if (count := self._counts.get(key)) is not None}
+        uncounted = {key: value for key, value in zip(keys, values, strict=True) if key not in known}
+        counts = await self._pool.messages(counter, list(uncounted.values()))
+        known.update(zip(uncounted, zip(repeat(None), counts), strict=True))
+        read = await self._read(elements, counter.cache_key, list(map(known.__getitem__, keys)))
+        for key, element in zip(keys, elements, strict=True):
+            self._counts.put(key, (read[id(element)].digest, known[key][1]))
+        return read
+
+    async def _read(
+        self, elements: Sequence[Element], counted_by: str, known: Sequence[_Known]
+    ) -> Mapping[int, Message]:
+        """The messages of elements, by their ids."""
+
+        def read() -> dict[int, Message]:
+            messages = {}
+            for element, (digest, (tokens, unpriced)) in zip(elements, known, strict=True):
+                facts = element.data, element.value, tokens, element.endpoint.dialect, digest
+                message = messages[id(element)] = self._reader.read(*facts, unpriced=unpriced)
+                element.set_message(counted_by, message)
+            return messages
+
+        return await offload(_load(elements), read)
 
     async def _overhead(self, outside_digest: bytes, body: Body, transcript: Transcript, counter: Counter) -> Counted:
         """The count of the request besides its messages, made once for the same tools."""
         loaded = _loaded_tools(body)
-        key = _hash(outside_digest, f"{bool(transcript.systems)} {sorted(loaded)} {counter.cache_key}", counter.owner)
+        name = f"{bool(transcript.systems)} {sorted(loaded)} {counter.cache_key}"
+        key = _hash(outside_digest, key=_key(name, counter.owner)).digest()
         count = self._overheads.get(key)
         if count is None:
             counted = {name: body.values[name] for name in body.endpoint.counted_members if name in body.values}
@@ -233,9 +251,12 @@ def _loaded_tools(body: Body) -> Collection[str]:
     return {name.decode("utf-8", "replace") for piece in pieces for name in _REFERRED.findall(piece)}
 
 
-def _hash(data: bytes, name: str, owner: str) -> bytes:
-    owned = blake2b(f"{owner} {name}".encode(), digest_size=_KEY_BYTES).digest()
-    return blake2b(data, digest_size=_KEY_BYTES, key=owned).digest()
+def _load(elements: Sequence[Element]) -> int:
+    return max(len(elements), sum(map(len, map(_DATA, elements))) // _LOAD_BYTES)
+
+
+def _key(name: str, owner: str) -> bytes:
+    return _hash(f"{owner} {name}".encode()).digest()
 
 
 def fits_by_length(body: Body, tokens: int) -> bool:

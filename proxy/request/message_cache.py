@@ -6,12 +6,13 @@ If a new body continues with the bytes of the expected next message, it contains
 value begins with a complete object. Such a message costs one comparison of memory and is not decoded, parsed, digested
 or counted again. If the guess fails, messages are parsed and looked up by their bytes until a guess is possible again.
 
-New messages are parsed in chunks: each chunk is
-decoded from UTF-8 as one text, and the event loop may run after it. Chunks grow while all that they hold is new.
+New messages are parsed in chunks: each chunk is decoded from UTF-8 as one text, and the event loop may run after it.
+Chunks grow while all that they hold is new.
 
-The cache drops what has been unused for longest. References to the next message are weak, so that a
-message does not keep the next one alive. Tenants share nothing, so that no timing tells one of them what another has
-sent. Nothing here is thread-safe: an app has one cache, on its event loop.
+The cache drops what has been unused for longest. References to the next message are weak, so that a message does not
+keep the next one alive. Tenants share nothing, so that no timing tells one of them what another has sent. Nothing here
+is thread-safe: an app has one cache, on its event loop. A message longer than a chunk is parsed in a thread, which does
+not touch the cache.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _FIRST_CHUNK = 2 * 1024
 _GROWTH = 8
 """How many times larger the next chunk is if one was too short, or all of it was new."""
 _CHUNK = 16 * 1024
-"""Bytes that are parsed before the event loop may run, in about half a millisecond; a longer message takes more."""
+"""Bytes that are parsed before the event loop may run, in about half a millisecond."""
 _JOINT = re.compile(rb"[ \t\n\r]*,[ \t\n\r]*")
 _TEXT_JOINT = re.compile(r"[ \t\n\r]*,[ \t\n\r]*")
 _SPACE = re.compile(rb"[ \t\n\r]*")
@@ -99,8 +100,8 @@ class Element:
     @property
     def value(self) -> Mapping[str, Any]:
         """Its parsed form, parsed again if `set_message` has dropped it."""
-        value: Mapping[str, Any] = loads(self.raw) if self._value is None else self._value
-        return value
+        value = self._value  # read once: a thread may drop it meanwhile
+        return loads(self.raw) if value is None else value
 
     def set_message(self, counted_by: str, message: Message) -> None:
         """Keeps the message read from it and drops the parsed form, which takes more memory than all the rest."""
@@ -140,9 +141,6 @@ class MessageCache:
         if first is not None and data.startswith(first.data, at):
             array.elements.append(first)
             at += len(first.data)
-        else:
-            at, _ = self._parse(data, at, _FIRST_CHUNK, array, tally, owner)
-            self._first.put(owner, ref(array.elements[0]))
         width, parsed = _FIRST_CHUNK, 0
         while True:
             if len(array.elements) > tally.max_messages:
@@ -150,60 +148,68 @@ class MessageCache:
             if parsed >= _CHUNK:
                 parsed = 0
                 await asyncio.sleep(0)
-            joint = _JOINT.match(data, at)
-            if joint is None:
-                break
-            end = self._match_successors(data, at, joint[0], array)
-            if end > at:
-                at, width = end, _FIRST_CHUNK
-            else:
-                begun, asked = at, width
-                at, width = self._parse(data, joint.end(), width, array, tally, owner)
-                parsed += max(asked, at - begun)  # a chunk that is too short is lengthened
+            begun = at
+            if array.elements:
+                joint = _JOINT.match(data, at)
+                if joint is None:
+                    break
+                end = self._match_successors(data, at, joint[0], array)
+                if end > at:
+                    at, width = end, _FIRST_CHUNK
+                    continue
+                begun = joint.end()
+            end = self._parse(data, begun, width, array, tally, owner)
+            parsed += max(width, end - begun)
+            if end == begun and width == _CHUNK:
+                end = await self._parse_long(data, begun, array, tally, owner)
+            at = end if end > begun else at  # else the chunk was too short
+            is_known = end > begun and array.elements[-1].successor is not None
+            width = _FIRST_CHUNK if is_known else min(width * _GROWTH, _CHUNK)
+        if array.elements[0] is not first:
+            self._first.put(owner, ref(array.elements[0]))
         space = _SPACE.match(data, at)
         return array._replace(end=space.end() if space else at)
 
-    def _parse(
-        self, data: bytes, at: int, width: int, array: ElementArray, tally: Tally, owner: str
-    ) -> tuple[int, int]:
+    def _parse(self, data: bytes, at: int, width: int, array: ElementArray, tally: Tally, owner: str) -> int:
         """Adds to the array the messages that follow `at` and end within `width` bytes, up to one with a successor.
 
-        Returns the index just after the last of them, and the width of the next chunk. A chunk that is too short for
-        one message is lengthened for it.
+        Returns the index just after the last of them; `at` if there is none.
         """
         is_rest = at + width >= len(data)
         text, _ = utf_8_decode(data[at : at + width], "strict", is_rest)
         is_long = len(text) > tally.max_piece
-        elements, start, end, place = array.elements, at, at, 0
+        start, end, place = at, at, 0
         while True:
             if is_long:
-                tally.check_piece(text, f"{tally.endpoint.list_member}[{len(elements)}]", place)
+                tally.check_piece(text, _name(array, tally), place)
             try:
                 value, stop = decode(text, place)
             except ValueError:
-                if end > at:
-                    break
-                if is_rest:
+                if is_rest and end == at:
                     raise
-                return self._parse(data, at, width * _GROWTH, array, tally, owner)
-            element = self._element(value, text[place:stop].encode(), tally, owner)
-            if elements:
-                elements[-1].successor = ref(element)
-            elements.append(element)
+                return end
+            element = self._add_to(array, value, text[place:stop].encode(), tally, owner)
             end = start + len(element.data)
-            if element.successor is not None:
-                return end, _FIRST_CHUNK
             joint = _TEXT_JOINT.match(text, stop)
-            if joint is None or width > _CHUNK:
-                break
+            if element.successor is not None or joint is None:
+                return end
             place = joint.end()
             start = end + place - stop
-        return end, min(width * _GROWTH, _CHUNK)
 
-    def _element(self, value: Any, data: bytes, tally: Tally, owner: str) -> Element:
-        """The element of a parsed message: the one in the cache if it has the same bytes."""
+    async def _parse_long(self, data: bytes, at: int, array: ElementArray, tally: Tally, owner: str) -> int:
+        """As `_parse`, for one message that is longer than a chunk."""
+        value, read = await asyncio.to_thread(_parse_long, data, at, tally, _name(array, tally))
+        self._add_to(array, value, read, tally, owner)
+        return at + len(read)
+
+    def _add_to(self, array: ElementArray, value: Any, data: bytes, tally: Tally, owner: str) -> Element:
+        """Adds a parsed message to the array: the one in the cache if it has the same bytes."""
         tally.add(value, data)
-        return self.kept.get((owner, data)) or Element(data, value, tally.endpoint, owner)
+        element = self.kept.get((owner, data)) or Element(data, value, tally.endpoint, owner)
+        if array.elements:
+            array.elements[-1].successor = ref(element)
+        array.elements.append(element)
+        return element
 
     def _match_successors(self, data: bytes, at: int, joint: bytes, array: ElementArray) -> int:
         """Adds to the array the expected successors of its last element, as long as their bytes are in `data`.
@@ -245,6 +251,27 @@ class MessageCache:
         self.kept.pop((element.owner, element.data), None)
         self.size -= element.cost
         element.cost = 0
+
+
+def _name(array: ElementArray, tally: Tally) -> str:
+    return f"{tally.endpoint.list_member}[{len(array.elements)}]"
+
+
+def _parse_long(data: bytes, at: int, tally: Tally, name: str) -> tuple[Any, bytes]:
+    """The value that begins at `at`, and its bytes; raises `ValueError` if there is none."""
+    width, is_rest = _CHUNK, False
+    while not is_rest:
+        width *= _GROWTH
+        is_rest = at + width >= len(data)
+        text, _ = utf_8_decode(data[at : at + width], "strict", is_rest)
+        if len(text) > tally.max_piece:
+            tally.check_piece(text, name, 0)
+        try:
+            value, stop = decode(text)
+        except ValueError:
+            continue
+        return value, text[:stop].encode()
+    raise ValueError(name)
 
 
 def _cost(element: Element) -> int:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, NoReturn
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import BadRequest, BodyTooLarge
 from proxy.runtime.lru import Lru
+from proxy.runtime.owned_tasks import offload
 from proxy.values import count_at
 from strategies.core.parsing import decode
 
@@ -40,6 +41,8 @@ _DIGEST_BYTES = 16
 _MEMORY_PER_BYTE = 4
 """Bytes of memory for one byte of an envelope: one itself, one as text, and about two for the parsed values."""
 _ENTRY_BYTES = 1_500
+_LOAD_BYTES = 200
+"""Bytes of an envelope that take about as long as a message."""
 _FEW_DELIMITERS = 64
 _LONG = 4_096
 _DELIMITERS = b"{[,"
@@ -163,24 +166,30 @@ class Envelopes:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def read(self, before: bytes, after: bytes, tally: Tally, owner: str = "") -> Envelope | None:
+    async def read(self, before: bytes, after: bytes, tally: Tally, owner: str = "") -> Envelope | None:
         """The envelope of a body with these bytes around its list; None if what they surround is not the list.
 
-        Raises what `scan_members` does, and `RecursionError`.
+        A thread scans a long one. Raises what `scan_members` does, and `RecursionError`.
         """
         key = owner, before, after
         if (kept := self._kept.use(key)) is not None:
             return kept
-        opening = before.decode()
-        text = opening + after.decode()
-        envelope = Envelope(text, scan_members(text, tally), tally.endpoint)
-        messages = envelope.members.get(tally.endpoint.list_member)
-        if messages is None or messages.value != [] or messages.end != len(opening) + 1:
+        envelope = await offload((len(before) + len(after)) // _LOAD_BYTES, _scanned, before, after, tally)
+        if envelope is None:
             return None
         cost = _MEMORY_PER_BYTE * sum(map(len, key)) + _ENTRY_BYTES
         if cost <= self._max_bytes // MIN_ENTRIES:
             self._kept.put(key, envelope, cost)
         return envelope
+
+
+def _scanned(before: bytes, after: bytes, tally: Tally) -> Envelope | None:
+    opening = before.decode()
+    text = opening + after.decode()
+    envelope = Envelope(text, scan_members(text, tally), tally.endpoint)
+    messages = envelope.members.get(tally.endpoint.list_member)
+    is_list = messages is not None and messages.value == [] and messages.end == len(opening) + 1
+    return envelope if is_list else None
 
 
 def scan_members(text: str, tally: Tally) -> dict[str, Member]:

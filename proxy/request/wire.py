@@ -191,7 +191,7 @@ async def _recognised(data: bytes, endpoint: Endpoint, cache: MessageCache, boun
     start, tally = opening.end(), Tally(endpoint, bounds, len(data))
     try:
         elements, end = await cache.read_array(data, start, tally, owner)
-        envelope = cache.envelopes.read(data[:start], data[end:], tally, owner)
+        envelope = await cache.envelopes.read(data[:start], data[end:], tally, owner)
     except (ValueError, RecursionError, BadRequest):
         return None
     if envelope is None:

@@ -202,6 +202,8 @@ class Pictures(NamedTuple):
 
 NO_PICTURES = Pictures()
 _FRAME, _BYTES_PER_TOKEN = 4, 4
+_TAIL = 4_096
+"""Characters at the end of a text in which a tool's output is recognised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +295,7 @@ class Reader:
         role, written_role, calls, answers, is_result, is_signed, stays = dialect.read(value)
         if role is Role.USER:
             text = dialect.text(value)
-            role, stays = (Role.TOOL, False) if self._tool_output.search(text) else (role, is_context(text))
+            role, stays = (Role.TOOL, False) if self._is_output(text) else (role, is_context(text))
         known = digest or message_digest(value, dialect)
         read = calls, answers, is_result, is_signed, stays
         number = dialect.pictures(value)
@@ -303,10 +305,12 @@ class Reader:
     def role(self, value: Value, dialect: Dialect) -> Role:
         """The part that a message plays, whatever comes before it."""
         role = dialect.read(value).role
-        return Role.TOOL if role is Role.USER and self._is_tool_output(value, dialect) else role
+        return Role.TOOL if role is Role.USER and self._is_output(dialect.text(value)) else role
 
-    def _is_tool_output(self, value: Value, dialect: Dialect) -> bool:
-        return self._tool_output.search(dialect.text(value)) is not None
+    def _is_output(self, text: str) -> bool:
+        """Looks at the beginning and the end, because a search holds all threads, and a text may have megabytes."""
+        pattern, tail = self._tool_output, max(len(text) - _TAIL, 0)
+        return (tail > 0 and pattern.match(text) is not None) or pattern.search(text, tail) is not None
 
 
 def _tokens_of(text: str) -> int:

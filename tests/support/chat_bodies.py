@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
@@ -21,15 +23,10 @@ def read(data: bytes, cache: MessageCache | None = None, bounds: Bounds = DEFAUL
 def read_by(
     cache: MessageCache, data: bytes, endpoint: Endpoint, bounds: Bounds = DEFAULT_BOUNDS, *, owner: str = ""
 ) -> Body:
-    """The body as it is read through a cache, without an event loop: reading waits only for its next turn."""
-    owner = f"{endpoint.dialect.name} {owner}"
-    reading = wire._recognised(data, endpoint, cache, bounds, owner)
-    while True:
-        try:
-            reading.send(None)
-        except StopIteration as end:
-            body: Body | None = end.value
-            return body or wire.read(data, endpoint, bounds, owner)
+    """The body as it is read through a cache, on an event loop of its own, so that a test's loop may run."""
+    with ThreadPoolExecutor(1) as worker:
+        reading = wire.read_through_cache(data, endpoint, cache, bounds, owner=owner)
+        return worker.submit(asyncio.run, reading).result()
 
 
 async def read_through_cache(data: bytes, cache: MessageCache, bounds: Bounds, *, owner: str = "") -> Body:

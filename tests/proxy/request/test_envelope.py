@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -21,18 +22,18 @@ def body(text: str, **members: object) -> bytes:
 
 def test_the_same_bytes_are_read_once() -> None:
     envelopes = Envelopes()
-    envelope = envelopes.read(BEFORE, BEHIND, TALLY)
+    envelope = asyncio.run(envelopes.read(BEFORE, BEHIND, TALLY))
     assert envelope is not None
     assert envelope.values == {"model": "m", "tools": [{"type": "function", "function": {"name": "f"}}]}
-    assert envelopes.read(BEFORE, BEHIND, TALLY) is envelope
+    assert asyncio.run(envelopes.read(BEFORE, BEHIND, TALLY)) is envelope
 
 
 def test_other_bytes_are_another_envelope_though_they_mean_the_same() -> None:
     envelopes = Envelopes()
     found = [
-        envelopes.read(BEFORE, BEHIND, TALLY),
-        envelopes.read(BEFORE + b" ", BEHIND, TALLY),
-        envelopes.read(b" " + BEFORE, BEHIND, TALLY),
+        asyncio.run(envelopes.read(BEFORE, BEHIND, TALLY)),
+        asyncio.run(envelopes.read(BEFORE + b" ", BEHIND, TALLY)),
+        asyncio.run(envelopes.read(b" " + BEFORE, BEHIND, TALLY)),
     ]
     assert len(set(map(id, found))) == len(envelopes) == 3
 
@@ -41,8 +42,8 @@ def test_the_place_of_the_messages_tells_envelopes_apart() -> None:
     envelopes = Envelopes()
     data = b'{"messages":[],"x":{"messages":[]}}'
     first, second = data.index(b"[") + 1, data.rindex(b"[") + 1
-    assert envelopes.read(data[:first], data[first:], TALLY) is not None
-    assert envelopes.read(data[:second], data[second:], TALLY) is None
+    assert asyncio.run(envelopes.read(data[:first], data[first:], TALLY)) is not None
+    assert asyncio.run(envelopes.read(data[:second], data[second:], TALLY)) is None
 
 
 def test_requests_that_differ_in_their_messages_share_an_envelope() -> None:
@@ -75,30 +76,30 @@ def test_text_that_cannot_be_parsed_is_not_cached(before: bytes, behind: bytes) 
     envelopes = Envelopes()
     for _ in range(2):
         with pytest.raises((ValueError, RecursionError, BadRequest)):
-            envelopes.read(before, behind, TALLY)
+            asyncio.run(envelopes.read(before, behind, TALLY))
     assert len(envelopes) == 0
 
 
 @pytest.mark.parametrize("before", [b'{"x":{"messages":[', b'{"messages":{"messages":['])
 def test_an_array_other_than_the_messages_is_not_taken_for_them(before: bytes) -> None:
     envelopes = Envelopes()
-    assert envelopes.read(before, b"]}}", TALLY) is None
+    assert asyncio.run(envelopes.read(before, b"]}}", TALLY)) is None
     assert len(envelopes) == 0
 
 
 def test_the_least_recently_used_envelope_is_evicted_first() -> None:
     envelopes = Envelopes(max_bytes=20_000)
-    used = envelopes.read(BEFORE, BEHIND, TALLY)
+    used = asyncio.run(envelopes.read(BEFORE, BEHIND, TALLY))
     for number in range(50):
-        envelopes.read(BEFORE, b'],"user":"%d"}' % number, TALLY)
-        assert envelopes.read(BEFORE, BEHIND, TALLY) is used
+        asyncio.run(envelopes.read(BEFORE, b'],"user":"%d"}' % number, TALLY))
+        assert asyncio.run(envelopes.read(BEFORE, BEHIND, TALLY)) is used
     assert 2 < len(envelopes) < 14
 
 
 def test_a_single_envelope_cannot_evict_all_others() -> None:
     envelopes = Envelopes(max_bytes=100_000)
     for _ in range(2):
-        large = envelopes.read(BEFORE, b'],"user":"%s"}' % (b"u" * (100_000 // MIN_ENTRIES)), TALLY)
+        large = asyncio.run(envelopes.read(BEFORE, b'],"user":"%s"}' % (b"u" * (100_000 // MIN_ENTRIES)), TALLY))
         assert large is not None
     assert len(envelopes) == 0
 

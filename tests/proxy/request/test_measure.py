@@ -95,7 +95,7 @@ def test_the_same_message_twice_in_one_body_is_measured_like_two() -> None:
 
 def test_an_estimate_counts_nothing_and_says_that_it_is_one() -> None:
     pool = Tallying()
-    found = Measurer(Reader(), pool).estimate(body_of(HISTORY))
+    found = asyncio.run(Measurer(Reader(), pool).estimate(body_of(HISTORY)))
     assert pool.asked == []
     assert not found.exact
     assert found.tokens > 0
@@ -104,7 +104,7 @@ def test_an_estimate_counts_nothing_and_says_that_it_is_one() -> None:
 def test_an_estimate_and_a_count_give_the_same_digests() -> None:
     measurer = Measurer(Reader(), Tallying())
     body = body_of(HISTORY)
-    assert measurer.estimate(body).transcript.digests == measured(measurer, body).transcript.digests
+    assert asyncio.run(measurer.estimate(body)).transcript.digests == measured(measurer, body).transcript.digests
 
 
 @given(st.lists(st.text(max_size=60), min_size=1, max_size=5), st.booleans())
@@ -147,7 +147,7 @@ def test_an_estimate_is_not_taken_for_a_count() -> None:
     seen = MessageCache()
     measurer = Measurer(Reader(), Tallying(), seen)
     body = read(json.dumps({"messages": HISTORY}).encode(), seen)
-    measurer.estimate(body)
+    asyncio.run(measurer.estimate(body))
     counter = TOKENIZERS.for_model("gpt-4o", ChatCounter)
     assert measured(measurer, body).transcript.tokens == sum(counter.message(each) for each in HISTORY)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 from collections.abc import Sequence
 from typing import Any
 from weakref import ref
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,11 +60,11 @@ class Reading:
 
     def take(self, messages: Sequence[dict[str, Any]]) -> Measured:
         self.body = wire.read(json.dumps({"messages": messages}).encode(), self.seen)
-        return self._measurer.estimate(self.body)
+        return asyncio.run(self._measurer.estimate(self.body))
 
-    async def counted(self, counter: Counter) -> Measured:
+    def counted(self, counter: Counter) -> Measured:
         """What was taken in last, with its tokens counted."""
-        return await self._measurer.measure(self.body, counter)
+        return asyncio.run(self._measurer.measure(self.body, counter))
 
     def found(self, counted_by: str = LENGTH_ESTIMATE) -> CachedPrefix | None:
         """The beginning of what was taken in last."""
@@ -141,12 +141,11 @@ def test_a_prefix_of_another_conversation_is_not_used() -> None:
     assert_same(reading.take(changed), Reading().take(changed))
 
 
-@pytest.mark.anyio
-async def test_a_conversation_with_two_counters_has_a_prefix_for_each() -> None:
+def test_a_conversation_with_two_counters_has_a_prefix_for_each() -> None:
     reading, counter = Reading(), Tokenizers().for_model("m", ChatCounter)
     for length in range(MIN_MESSAGES + 2, len(MESSAGES), 2):
         reading.take(MESSAGES[:length])
-        exact = await reading.counted(counter)
+        exact = reading.counted(counter)
         assert exact.transcript.tokens == sum(map(counter.message, MESSAGES[:length]))
         for kind in (LENGTH_ESTIMATE, counter.cache_key):
             found = reading.found(kind)
