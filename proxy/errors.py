@@ -87,16 +87,18 @@ class CredentialRefused(ProxyError):
 
 
 class HeadMismatch(ProxyError):
-    """An append names a head other than `head`, that of the stored history.
+    """An append names a head other than `head`, that of the stored history, or another replica appends just now.
 
     The head of a history without messages begins with `0-`.
     """
 
     status, type, code = 409, "conflict_error", "head_mismatch"
 
-    def __init__(self, head: str, given: str) -> None:
-        message = f"The stored history ends with {head}, not with {quoted(given)}."
-        if head.startswith("0-"):
+    def __init__(self, head: str, given: str | None = None) -> None:
+        message = f"The stored history ends with {head}, not with {quoted(given or '')}."
+        if given is None:
+            message = f"The stored history ends with {head}, and another append to it is under way; try again after it."
+        elif head.startswith("0-"):
             message = (
                 f"The session has no stored history yet, so its head is not {quoted(given)}."
                 " X-Condenser-If-Head may be left out of its first append."

@@ -41,6 +41,7 @@ from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.admin import Admin
+from proxy.sessions.appending import Appends
 from proxy.sessions.histories import KeptReplies
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser
@@ -150,6 +151,7 @@ class Services:
         intake = Intake(
             policies=self.policies,
             recogniser=Recogniser(stored, settings.sessions.headers),
+            appends=Appends(stored, settings.upstream.read_timeout),
             measurer=Measurer(self._reader, self.counting, self.message_cache),
             restorer=Restorer(self._reader, self.counting),
             tokenizers=self.tokenizers,

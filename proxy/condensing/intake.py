@@ -20,15 +20,16 @@ from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Basis, Policies, Policy
 from proxy.condensing.restoring import Restorer
 from proxy.controls import MEMORY
-from proxy.errors import HistoryUnavailable
+from proxy.errors import HeadMismatch, HistoryUnavailable
 from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.measure import Measured, Measurer, Precision, fits_by_length
 from proxy.request.wire import ClientRequest
+from proxy.sessions.appending import Appends
 from proxy.sessions.histories import Append, append_to, check_append
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.session import has_node
 from proxy.store.access import Patience
-from proxy.store.base import StoreError
+from proxy.store.base import StoreError, StoreKey
 from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.condensation import Condensation, standing_condensations
 from strategies.core.economics import advise, condensing_of, follow
@@ -53,6 +54,7 @@ class Intake:
 
     policies: Policies
     recogniser: Recogniser
+    appends: Appends
     measurer: Measurer
     restorer: Restorer
     tokenizers: Tokenizers
@@ -162,13 +164,20 @@ class Intake:
         if not request.controls.append:
             return request, None
         check_append(request.controls, request.body, identity.id)
+        has_turn = True
         try:
             writes = not request.controls.dry_run
+            if writes and request.until_answered is not None:
+                turn = self.appends.turn(StoreKey(request.tenant, identity.key), claims=request.trust.accepted)
+                has_turn = await request.until_answered.enter_async_context(turn)
+                await request.trust.look_up(patience)  # the upstream may have accepted the append before this one
             stored = await self.recogniser.appended_history(request.tenant, identity, patience, writes=writes)
             if stored.tip.block:
                 await request.prove()  # the history goes to the upstream, and its head to the client
         except StoreError as error:
             raise HistoryUnavailable(f"The stored history cannot be continued now ({error.reason}).") from None
+        if not has_turn:
+            raise HeadMismatch(stored.tip.head)
         append, elements = append_to(stored, request.body.elements, request.controls.if_head)
         return request._replace(body=request.body.with_history(elements)), append
 

@@ -16,6 +16,7 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -145,6 +146,8 @@ class ClientRequest(NamedTuple):
     trust: Trust = ALWAYS
     continuation: Continuation | None = None
     """None if its reply is not to be stored for later requests to name."""
+    until_answered: AsyncExitStack | None = None
+    """What is held until the reply has been sent; None if nothing can be."""
 
     @property
     def target(self) -> bytes:

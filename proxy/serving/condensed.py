@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
@@ -119,6 +120,11 @@ class _OneRequest:
             self.arrival.incoming.close()
 
     async def _answer(self, send: Send) -> None:
+        async with AsyncExitStack() as until_answered:
+            self.request = self.request._replace(until_answered=until_answered)
+            await self._answer_while_held(send)
+
+    async def _answer_while_held(self, send: Send) -> None:
         """Sends the response, or an error if there is none."""
         try:
             response = await self._response()

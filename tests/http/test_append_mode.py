@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from proxy.reply.watching import MAX_HELD
-from tests.support.proxy import Proxy
+from tests.support.proxy import Proxy, proxying
 from tests.support.recording import CHAT
 from tests.support.replies import (
     Reply,
@@ -201,21 +203,75 @@ def test_a_reply_in_one_piece_that_breaks_off_is_an_error_with_a_status(
     assert (refused.status_code, refused.json()["error"]["type"]) == (502, "upstream_error")
 
 
+@pytest.fixture
+def replicas(upstream: ScriptedUpstream, tmp_path: Path) -> Iterator[list[httpx.Client]]:
+    """Two proxies that share a store."""
+    with ExitStack() as stack:
+        store = {"url": f"sqlite:///{tmp_path}/s.db", "timeout": 5.0}
+        proxies = [stack.enter_context(proxying(upstream.url, store=store)) for _ in range(2)]
+        made = [httpx.Client(base_url=each.url, headers={"authorization": "Bearer k"}, timeout=10) for each in proxies]
+        yield [stack.enter_context(each) for each in made]
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_an_append_that_another_one_overtakes_says_that_it_was_not_stored(
-    client: httpx.Client, upstream: ScriptedUpstream, streamed: bool
+    replicas: list[httpx.Client], upstream: ScriptedUpstream, streamed: bool
 ) -> None:
+    # The upstream has not accepted the caller before, so nothing is written for it, not even a claim.
     gate, slow = Signal("the slow reply"), completion("too late")
     upstream.reply((stream(*text_chunks("too late")) if streamed else slow).after(gate), completion("in time"))
+    one, other = replicas
     with ThreadPoolExecutor() as pool:
-        overtaken = pool.submit(append, client, user("overtaken"), stream=streamed)
+        overtaken = pool.submit(append, one, user("overtaken"), stream=streamed)
         upstream.journal.await_arrival()
-        assert append(client, user("first")).status_code == 200
+        assert append(other, user("first")).status_code == 200
         gate.set()
         answer = overtaken.result()
     error = answer.json()["error"] if not streamed else json.loads(answer.text.split("data: ")[-1])["error"]
     assert error["code"] == "history_unavailable"
     assert "[DONE]" not in answer.text
     assert answer.status_code == (200 if streamed else 503)
-    append(client, user("second"))
+    append(one, user("second"))
     assert [each["content"] for each in forwarded(upstream)] == ["first", "in time", "second"]
+
+
+def test_an_append_waits_for_the_one_before_it(client: httpx.Client, upstream: ScriptedUpstream) -> None:
+    gate = Signal("the slow reply")
+    upstream.reply(completion("a").after(gate), *(completion(letter) for letter in "bcd"))
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(append, client, user("one"))
+        upstream.journal.await_arrival()
+        others = [pool.submit(append, client, user(text)) for text in ("two", "three")]
+        guarded = pool.submit(append, client, user("four"), headers={"X-Condenser-If-Head": "0-x"})
+        gate.set()
+        answers = [each.result() for each in (first, *others)]
+    assert [each.status_code for each in answers] == [200, 200, 200]
+    assert guarded.result().status_code == 409
+    assert len(upstream.journal.to(CHAT)) == 3
+    append(client, user("five"))
+    said = [each["content"] for each in forwarded(upstream)]
+    assert {"one", "two", "three", "a", "b", "c"} < set(said)
+    assert said[:2] == ["one", "a"]
+
+
+def test_of_two_replicas_one_appends_and_the_other_is_told_the_head_unpaid(
+    replicas: list[httpx.Client], upstream: ScriptedUpstream
+) -> None:
+    one, other = replicas
+    upstream.reply(completion("a"))
+    head = append(one, USER).headers["x-condenser-head"]
+    gate = Signal("the slow reply")
+    upstream.reply(error(500), completion("b").after(gate), completion("c"), completion("d"))
+    assert append(one, user("failed")).status_code == 500
+    with ThreadPoolExecutor() as pool:
+        arrived = len(upstream.journal.to(CHAT))
+        slow = pool.submit(append, other, user("two"))
+        upstream.journal.await_arrival(arrived + 1)
+        lost = append(one, user("three"))
+        assert (lost.status_code, lost.headers["x-condenser-head"]) == (409, head)
+        assert "under way" in lost.json()["error"]["message"]
+        assert len(upstream.journal.to(CHAT)) == arrived + 1
+        gate.set()
+        assert slow.result().status_code == 200
+    assert append(one, user("three")).status_code == 200
+    assert [each["content"] for each in forwarded(upstream)] == ["one", "a", "two", "b", "three"]
