@@ -36,7 +36,7 @@ from proxy.request.callers import TrustedProxies
 from proxy.routes.admin import admin
 from proxy.routes.health import livez, metrics, readyz, root
 from proxy.services import open_services
-from proxy.serving.condensed import Compacting, CondensedEndpoint, Counting, PassThrough
+from proxy.serving.condensed import CondensedEndpoint, PassThrough, ReadOnly
 from proxy.serving.layer import ADMIN, Serving, error_response, new_request_id
 from proxy.settings import Settings
 from proxy.store.base import Store
@@ -46,10 +46,13 @@ _MAX_ADDRESS = 255
 _COLLECT_AFTER = 20_000
 """New objects until cycles are searched for: requests leave none, and each one makes more than Python's default 700."""
 _CONDENSED = {path: CondensedEndpoint(endpoint) for path, endpoint in PATHS.items()}
+_READ_ONLY = {
+    **{path: ReadOnly(endpoint) for path, endpoint in COUNT_PATHS.items()},
+    **{path: ReadOnly(endpoint, compacts=True) for path, endpoint in COMPACT_PATHS.items()},
+}
 _ENDINGS: dict[str, ASGIApp] = {
     **{endpoint.path_ending: CondensedEndpoint(endpoint) for endpoint in ENDPOINTS.values()},
-    **{path.replace(each.path, each.path_ending): Counting(each) for path, each in COUNT_PATHS.items()},
-    **{path.replace(each.path, each.path_ending): Compacting(each) for path, each in COMPACT_PATHS.items()},
+    **{path.replace(each.endpoint.path, each.endpoint.path_ending): each for path, each in _READ_ONLY.items()},
 }
 """How paths end that are served below a provider's prefix."""
 _SHORTCUTS = {path.encode(): condensed for path, condensed in _CONDENSED.items()}
@@ -98,8 +101,7 @@ def create_app(
     app.router.routes.extend(
         [
             *(Route(path, condensed, methods=["POST"]) for path, condensed in _CONDENSED.items()),
-            *(Route(path, Counting(endpoint), methods=["POST"]) for path, endpoint in COUNT_PATHS.items()),
-            *(Route(path, Compacting(endpoint), methods=["POST"]) for path, endpoint in COMPACT_PATHS.items()),
+            *(Route(path, each, methods=["POST"]) for path, each in _READ_ONLY.items()),
             Route("/v1/{path:path}", PassThrough()),
             Route(ADMIN, _AnyMethod(dashboard)),
             Route(f"{ADMIN}pages/{{path:path}}", _AnyMethod(dashboard)),

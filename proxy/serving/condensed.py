@@ -2,12 +2,10 @@
 
 `CondensedEndpoint` reads a request, lets an `Exchange` decide on it and send it, and relays the reply.
 
-`Counting` answers what a request would cost: the upstream counts the view that would be sent. Nothing is stored, and no
-model is asked. Clients compact their history by this count, so it must agree with the usage that they are shown. If the
-upstream cannot count, the answer is the proxy's own calibrated count.
-
-`Compacting` sends the view as it stands to the upstream's own compaction. Clients send their whole list there, which
-may be too long by then, because the proxy has condensed it for all other requests. Nothing is stored here either.
+`ReadOnly` sends the view that would be sent to the upstream's own counting or compaction. Nothing is stored, and no
+model is asked. Clients compact their history by the count, so it must agree with the usage that they are shown; if the
+upstream cannot count, the answer is the proxy's own calibrated count. To be compacted, clients send their whole list,
+which may be too long by then, because the proxy has condensed it for all other requests: the view goes as it stands.
 
 `PassThrough` forwards requests unread. So do the others if a body is not to be read (`Unread`).
 """
@@ -16,13 +14,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
-from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,7 +42,6 @@ from proxy.serving.reading import (
     READ_WHOLE,
     Arrival,
     ClientGone,
-    Incoming,
     Placed,
     Unread,
     read_request,
@@ -242,77 +238,46 @@ def _own_reply(data: bytes | str, exchange: Exchange) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class Counting(Placed):
-    """What is served at the path where an endpoint's requests are counted."""
+class ReadOnly(Placed):
+    """What is served where an endpoint's requests are counted, or where the upstream compacts its lists."""
 
     endpoint: Endpoint
+    compacts: bool = False
 
     async def serve(self, arrival: Arrival) -> None:
-        """Lets the upstream count the view."""
-        await arrival.answer(await _read_only(self.endpoint, arrival, _counted))
+        await arrival.answer(await self._app(arrival))
 
+    async def _app(self, arrival: Arrival) -> ASGIApp:
+        try:
+            asked = await read_request(self.endpoint, arrival)
+            arrival.scope[LINE].model = asked.model
+            return await arrival.incoming.unless_gone(self._answer(asked, arrival))
+        except CredentialUnproven:
+            if asked.controls.dry_run:
+                raise
+            # Nothing stored is shown to the upstream for this caller: it judges the request as it came.
+            body = asked.encoded_body or asked.body.data
+            return await pass_unread(arrival, Unread(Reason.CREDENTIAL_UNPROVEN, body))
+        except Unread as unread:
+            return await pass_unread(arrival, unread)
 
-@dataclass(frozen=True, slots=True)
-class Compacting(Placed):
-    """What is served at the path where an endpoint's lists are compacted by the upstream."""
-
-    endpoint: Endpoint
-
-    async def serve(self, arrival: Arrival) -> None:
-        await arrival.answer(await _read_only(self.endpoint, arrival, _compacted))
-
-
-async def _read_only(
-    endpoint: Endpoint,
-    arrival: Arrival,
-    answer: Callable[[ClientRequest, Services, Incoming], Coroutine[Any, Any, ASGIApp]],
-) -> ASGIApp:
-    """The app with the answer to a request that stores nothing and asks no model."""
-    try:
-        asked = await read_request(endpoint, arrival)
-        arrival.scope[LINE].model = asked.model
-        return await arrival.incoming.unless_gone(answer(asked, arrival.services, arrival.incoming))
-    except CredentialUnproven:
-        if asked.controls.dry_run:
-            raise
-        # Nothing stored is shown to the upstream for this caller: it judges the request as it came.
-        body = asked.encoded_body or asked.body.data
-        return await pass_unread(arrival, Unread(Reason.CREDENTIAL_UNPROVEN, body))
-    except Unread as unread:
-        return await pass_unread(arrival, unread)
-
-
-def _as_dry_run(asked: ClientRequest, path: str) -> ClientRequest:
-    """The request as a dry run, which stores nothing and asks no model, at the path that answers its like."""
-    answering = asked.path.removesuffix(path.removeprefix(asked.body.endpoint.path).encode())
-    return asked._replace(controls=replace(asked.controls, dry_run=True), path=answering)
-
-
-async def _compacted(asked: ClientRequest, services: Services, incoming: Incoming) -> ASGIApp:
-    path = asked.body.endpoint.compact_path
-    exchange: Exchange = await services.exchanges.open_as_it_stands(_as_dry_run(asked, path))
-    if asked.controls.dry_run:
-        return _own_reply(account.dry_run(exchange.decision), exchange)
-    return await _sent(exchange, asked.path or path.encode(), services, incoming)
-
-
-async def _sent(exchange: Exchange, path: bytes, services: Services, incoming: Incoming) -> Relay:
-    """The relayed reply to the view, which is sent to this path."""
-    asked = exchange.request
-    reply = await services.upstream.send(
-        UpstreamRequest("POST", path, asked.query, asked.headers, exchange.decision.body)
-    )
-    return Relay(asked.body.endpoint, incoming, reply, encode_headers(exchange.headers(accepted=False)))
-
-
-async def _counted(asked: ClientRequest, services: Services, incoming: Incoming) -> ASGIApp:
-    endpoint = asked.body.endpoint
-    exchange: Exchange = await services.exchanges.open(_as_dry_run(asked, endpoint.count_path))
-    relay = await _sent(exchange, asked.path or endpoint.count_path.encode(), services, incoming)
-    if relay.reply.status not in _CANNOT_COUNT:
-        return relay
-    await relay.reply.close()
-    return _own_reply(json.dumps(endpoint.counted(exchange.decision.expected_tokens)), exchange)
+    async def _answer(self, asked: ClientRequest, arrival: Arrival) -> ASGIApp:
+        """Sends the view, and relays the reply."""
+        endpoint, services = self.endpoint, arrival.services
+        path = endpoint.compact_path if self.compacts else endpoint.count_path
+        # A dry run stores nothing and asks no model; it is one of a request at the path that answers its like.
+        answering = asked.path.removesuffix(path.removeprefix(endpoint.path).encode())
+        as_dry_run = asked._replace(controls=replace(asked.controls, dry_run=True), path=answering)
+        exchanges = services.exchanges
+        exchange = await (exchanges.open_as_it_stands if self.compacts else exchanges.open)(as_dry_run)
+        if self.compacts and asked.controls.dry_run:
+            return _own_reply(account.dry_run(exchange.decision), exchange)
+        target = asked.path or path.encode(), asked.query
+        reply = await services.upstream.send(UpstreamRequest("POST", *target, asked.headers, exchange.decision.body))
+        if not self.compacts and reply.status in _CANNOT_COUNT:
+            await reply.close()
+            return _own_reply(json.dumps(endpoint.counted(exchange.decision.expected_tokens)), exchange)
+        return Relay(endpoint, arrival.incoming, reply, encode_headers(exchange.headers(accepted=False)))
 
 
 # -- passing on ------------------------------------------------------------------------------------------------
