@@ -52,9 +52,15 @@ class Slope(NamedTuple):
         known = max(self.weight, _UNSURE)
         return Slope(_bounded((self.value * known + counted) / (known + text)), min(known + text, MAX_WEIGHT))
 
-    def converted(self, own: int, other: int) -> Slope:
-        """The slope by another counter, which counts `other` tokens where ours counts `own`."""
-        return Slope(_bounded(self.value * own / other), self.weight) if other > 0 else Slope()
+    def converted(self, own: int, other: int, usual: float) -> Slope:
+        """The slope by another counter, which counts `other` tokens where ours counts `own`.
+
+        As far as the conversation has not shown it, it is the `usual` one of the other counter.
+        """
+        if other <= 0:
+            return Slope()
+        share = self.weight / (self.weight + _UNSURE)
+        return Slope(_bounded(usual + share * (self.value * own / other - usual)), self.weight)
 
 
 @dataclass(frozen=True)
@@ -160,7 +166,7 @@ class Growth(NamedTuple):
     """That of the anchor, by the counter of the request."""
 
 
-def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
+def growth(anchor: Anchor, prompt: CountedPrompt, figures: Figures) -> Growth | None:
     """The part of a request that came after an anchor in its transcript; None if they cannot be compared.
 
     They cannot be compared if the anchor has another counter's count, and either something outside of the chain has
@@ -173,7 +179,7 @@ def growth(anchor: Anchor, prompt: CountedPrompt) -> Growth | None:
         return Growth(anchor, tokens - pictures.tokens, pictures, anchor.own + tokens, anchor.slope)
     if anchor.applied or anchor.frame != prompt.frame:
         return None
-    slope = anchor.slope.converted(anchor.own, prompt.own - tokens)
+    slope = anchor.slope.converted(anchor.own, prompt.own - tokens, figures.slope)
     return Growth(anchor, tokens - pictures.tokens, pictures, prompt.own, slope)
 
 
@@ -239,6 +245,9 @@ class Calibration(NamedTuple):
         if self.slope.weight or lesson.pictures.number:
             return self.slope
         shown, certainty = self.figures.slope_shown(view.tokens, counted)
+        if prompt.counter != prompt.figures_for:
+            # The figures are no measure for an estimate by length; what it is worth is told when it is converted.
+            shown = (counted - self.figures.offset) / max(view.tokens, 1)
         return Slope(_bounded(shown), round(certainty**2 * max(view.tokens - prompt.outside, 0)))
 
 
@@ -252,7 +261,7 @@ def calibration_for(
 
     Without an anchor, the slope is that of the one `stored` with the branch, whose history has changed since.
     """
-    grown = growth(anchor, prompt) if anchor is not None else None
+    grown = growth(anchor, prompt, figures) if anchor is not None else None
     if grown is not None:
         slope = grown.slope if grown.slope.weight else Slope(figures.slope)
         pictures = grown.anchor.pictures.plus(grown.pictures)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,7 +82,11 @@ def test_a_slope_follows_what_a_conversation_grows_by() -> None:
     slope = Slope(1.0, 100).after(300, 780)
     assert slope == Slope(2.2, 400)
     assert slope.after(0, 50) == slope
-    assert slope.converted(100, 50).value == 4.0  # the other counter makes half as many tokens
+
+
+def test_a_slope_by_another_counter_counts_as_far_as_it_was_shown() -> None:
+    assert Slope(1.0, 10_000).converted(100, 50, usual=1.0).value == pytest.approx(2.0, abs=0.01)
+    assert Slope(1.5, 2).converted(240, 340, usual=1.0).value == pytest.approx(1.0, abs=0.01)
 
 
 def test_system_messages_and_tools_may_change_behind_an_anchor() -> None:
@@ -92,15 +97,15 @@ def test_system_messages_and_tools_may_change_behind_an_anchor() -> None:
 
 def test_an_anchor_holds_though_another_counter_counts_now() -> None:
     now = asked(transcript(*TALK, "d" * 500), counter="another")
-    grown = growth(anchored(FIRST, 2_000), now)
+    grown = growth(anchored(FIRST, 2_000), now, OWN)
     assert grown is not None
     assert grown.text == 500
 
 
 def test_an_anchor_is_left_where_another_counter_counted_what_has_changed_since() -> None:
     now = asked(transcript(*TALK, "d" * 500), counter="another", frame="other tools")
-    assert growth(anchored(FIRST, 2_000), now) is None
-    assert growth(anchored(FIRST, 2_000, "c1"), replace(now, frame="f")) is None
+    assert growth(anchored(FIRST, 2_000), now, OWN) is None
+    assert growth(anchored(FIRST, 2_000, "c1"), replace(now, frame="f"), OWN) is None
 
 
 def test_a_view_has_grown_from_an_anchor_if_it_holds_its_view_and_what_came_since() -> None:
