@@ -33,7 +33,6 @@ from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import Profiles
 from proxy.live import Live
 from proxy.memory.admin import MemoryAdmin
-from proxy.memory.meaning import Meanings
 from proxy.package import config_directory, tool_output_patterns
 from proxy.request.callers import AUTHORIZATION, Callers, Tenants, tenant_key
 from proxy.request.measure import Measurer
@@ -145,8 +144,7 @@ class Services:
         settings, stored, tasks, clock = self.settings, self.stored, self.background, self.clock
         memory, allowance = settings.memory, settings.background.allowance
         keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock)
-        model = memory.embeddings_model
-        recall = Recall(Meanings(self.asking.embed, keeper, model, allowance, clock) if model else None)
+        recall = Recall()
         searcher = Searcher(recall, memory, knowledge.learned, settings.upstream.learned_ttl, clock)
         intake = Intake(
             policies=self.policies,
@@ -170,7 +168,7 @@ class Services:
             clock=clock,
             allowance=allowance,
         )
-        injector = Injector(recall, memory, tasks)
+        injector = Injector(recall)
         decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout)
         report = self.telemetry.record_overflow
         pause = lambda: asyncio.sleep(random.uniform(*POOL_WAIT))  # noqa: E731, S311

@@ -1,8 +1,8 @@
-"""The proxy's own calls to models: summaries, votes and embeddings, each from the model that the settings name.
+"""The proxy's own calls to models: summaries and votes, each from the model that the settings name.
 
 lanes     when a call that no client waits for may be made; one lane for each server
 dispatch  makes every call: its lane, its credential, its timeout
-calls     `Asking`: questions, votes and embeddings
+calls     `Asking`: questions and votes
 """
 
 from proxy.asking.calls import Asking, Resolver, Roles

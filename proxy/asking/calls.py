@@ -1,4 +1,4 @@
-"""Calls to models, for text and for embeddings, through the dispatcher (`dispatch`); failures are results.
+"""Calls to models, for text, through the dispatcher (`dispatch`); failures are results.
 
 `question_for` makes the question; it has no sampling parameters unless the settings name them. `Asking` puts each
 question to its server, in the form that the server takes (`forms`). `read_completion` reads the answer; it relies on no
@@ -13,14 +13,13 @@ first three answers are no votes, no more are asked for.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, endpoint_for, headers_for, is_down
+from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, endpoint_for, headers_for
 from proxy.asking.forms import AskedForm, first_form, is_cut_by_reasoning
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
@@ -32,7 +31,7 @@ from proxy.quoting import label
 from proxy.runtime.lru import Lru
 from proxy.settings.tables import ModelRole
 from proxy.upstream import JsonReply
-from proxy.values import count_at, json_or_none
+from proxy.values import json_or_none
 from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Polls, Result, Vote, Votes, read_vote
 
 FORM_REFUSED = "form-refused"
@@ -42,10 +41,6 @@ _MAX_TRIES = 6  # calls for one question, in as many forms
 
 _COUNTED_FAILURES = ("timeout", "unreadable")
 """Failures of calls whose prompt the server has probably read."""
-EMBEDDINGS = "embeddings"
-"""The name under which the cost of embeddings is reported."""
-EMBEDDINGS_PATH = "/v1/embeddings"
-_MAX_NUMBER = 1e30  # of a number in a vector
 _MOST_UNREADABLE = 3
 """This many first answers without a vote end a round."""
 _UNANSWERED = (PREEMPTED,)
@@ -140,22 +135,6 @@ class Asking(Dispatcher):
         then.
         """
         return tuple(await asyncio.gather(*(self._one(effect, roles, caller) for effect in effects)))
-
-    async def embed(self, texts: Sequence[str], role: ModelRole, caller: Caller) -> Embedded | Failure:
-        """The vectors of texts, from the model of a role.
-
-        Failures are those of `resolve`, and `server-error` if the server cannot answer now, for example because it is
-        loading the model.
-        """
-
-        async def call(lane: Lane) -> Embedded | Failure:
-            # ASCII, because a transcript may hold lone surrogates, which UTF-8 cannot.
-            data = json.dumps({"model": role.model or caller.model, "input": list(texts)}).encode()
-            query = caller.query if role.base_url is None else ""
-            reply = await self.send(role, caller, EMBEDDINGS_PATH, data, lane, query)
-            return reply if isinstance(reply, Failure) else await asyncio.to_thread(read_embeddings, reply, len(texts))
-
-        return await self.dispatch(EMBEDDINGS, role, caller, call)
 
     async def _one(self, effect: Effect, roles: Roles, caller: Caller) -> Result:
         if not isinstance(effect, Ask):
@@ -302,35 +281,3 @@ def _votes_in(reply: Completion | Failure, n: int) -> list[Vote]:
         for each in reply.answers[:n]
     ]
     return votes + [Vote(None, error="not-given")] * (n - len(votes))
-
-
-# -- embeddings --------------------------------------------------------------------------------------------------------
-
-
-class Embedded(NamedTuple):
-    """A vector for each text, all of one length, and the tokens of the call; 0 if the server does not report them."""
-
-    vectors: tuple[Sequence[float], ...]
-    tokens: int
-
-
-def read_embeddings(reply: JsonReply, texts: int) -> Embedded | Failure:
-    """The vectors in a reply for this number of texts, or the failure that it amounts to."""
-    if is_down(reply.status):
-        return Failure("server-error")
-    if failure := _refusal(reply.status):
-        return failure
-    body = json_or_none(reply.body)
-    data = body.get("data") if isinstance(body, dict) else None
-    rows = [row for row in data if isinstance(row, dict)] if isinstance(data, list) else []
-    by_place = {row.get("index"): row.get("embedding") for row in rows if isinstance(row.get("index"), int)}
-    vectors = [by_place.get(place) for place in range(texts)]
-    found = tuple(vector for vector in vectors if isinstance(vector, list) and _is_vector(vector))
-    if len(found) != texts or len(rows) != texts or len(set(map(len, found))) != 1:
-        return Failure("unreadable")
-    return Embedded(found, count_at(body.get("usage"), "total_tokens"))
-
-
-def _is_vector(numbers: list[Any]) -> bool:
-    """Whether these are numbers, at least one, and none is infinite or too large."""
-    return bool(numbers) and all(isinstance(n, int | float) and -_MAX_NUMBER < n < _MAX_NUMBER for n in numbers)

@@ -34,7 +34,7 @@ from strategies.core.replay import is_held_back, saved_by
 from strategies.core.transcript import Transcript, pinned_in, standing_patches
 from strategies.core.view import View, fold
 
-ON_VOTES, ON_EMBEDDINGS = "judge_tokens", "embedding_tokens"
+ON_VOTES = "judge_tokens"
 """The session's totals of tokens for which its allowance has paid."""
 
 
@@ -335,7 +335,7 @@ class RequestContext(NamedTuple):
     def allowance_after_votes(self, share: float) -> int:
         """Tokens of the session's allowance that its votes have left; negative if they overspent.
 
-        Votes and embeddings together may spend the window and a `share` of what the session forwards.
+        Votes may spend the window and a `share` of what the session forwards.
         """
         budget = self.policy.budget
         window = budget.nominal_window if budget else 0

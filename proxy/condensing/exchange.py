@@ -396,7 +396,6 @@ class Exchange:
             return
         try:
             self._parts.decider.preparer.follow_up(self.decision, context)
-            self._parts.decider.injector.follow(self.decision, context)
         except Exception:  # noqa: BLE001
             # The reply has been sent: a defect costs only what would have been ready for the next one.
             _log.exception("background work was not started")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from proxy.asking import Caller
 from proxy.condensing.claims import Claims
-from proxy.condensing.context import ON_EMBEDDINGS, RequestContext, fold_view
+from proxy.condensing.context import RequestContext, fold_view
 from proxy.condensing.decision import Decision
 from proxy.condensing.making import Maker, MakeResult
 from proxy.condensing.running import PipelineRunner
@@ -171,7 +171,7 @@ class Preparer:
 
     async def vote(self, stage: Judging, base: Replayed, context: RequestContext, caller: Caller) -> VoteRound:
         """Holds a round of votes on a view, and stores its verdict in the session; raises nothing."""
-        if stage.is_bound and context.allowance_after_votes(self.allowance) <= context.spent(ON_EMBEDDINGS):
+        if stage.is_bound and context.allowance_after_votes(self.allowance) <= 0:
             return VoteRound(None, NO_ALLOWANCE)
         view = base.view
         work = context.shared_work_id("vote", view.transcript.digests[-1], base.applied_id)

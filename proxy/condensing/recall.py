@@ -27,15 +27,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from proxy.condensing.context import ON_EMBEDDINGS, RequestContext
+from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
-from proxy.memory.meaning import Asker, Meanings, Vector
 from proxy.reasons import Action
-from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
+from proxy.runtime.owned_tasks import message_load, offload
 from proxy.searching.rounds import NO_OFFER
 from proxy.sessions.cards import combined_cards
 from proxy.sessions.session import MemoryBlock, Session, has_node
-from proxy.settings.tables import MemorySettings
 from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
@@ -58,7 +56,7 @@ class Searchable:
     """What a request may search: the messages of its history that its view hides, and the cards that it may see.
 
     `key` names the index that is used; if it is None, the index is dropped after the request, and no other request sees
-    it. `asker` is the request on whose behalf vectors are made; None if none may be made.
+    it.
     """
 
     key: StoreKey | None
@@ -66,7 +64,6 @@ class Searchable:
     hidden: Sequence[int]
     """The chain indices of those messages, in order."""
     cards: Callable[[], Sequence[MemoryCard]]
-    asker: Asker | None = None
 
     @classmethod
     def of(cls, context: RequestContext, view: View) -> Searchable:
@@ -74,16 +71,10 @@ class Searchable:
         hidden, cards = hidden_by(view), partial(cards_of, context)
         if not context.may_store:
             return cls(None, context.history, hidden, cards)
-        asker = Asker(
-            context.recognised.with_fresh_patience(),
-            lambda background: context.caller(background=background),
-            context.allowance_after_votes,
-            context.spent(ON_EMBEDDINGS),
-        )
         # The first condensation is the same in all forks that it stands in.
         first = min((made.covered for made in _condensed(context) if made.standing), default=0)
         family = context.history.digests[first - 1].hex() if first else context.recognised.key.name
-        return cls(StoreKey(context.request.tenant, family), context.history, hidden, cards, asker)
+        return cls(StoreKey(context.request.tenant, family), context.history, hidden, cards)
 
     def nodes(self) -> list[tuple[int, str]]:
         """The place of each hidden message, and its key."""
@@ -139,11 +130,6 @@ class _SharedIndex:
             self.learn(searchable.history, nodes)
             return self.index.search(query, allowed=self._allowed(searchable, nodes))
 
-    def visible(self, searchable: Searchable) -> list[Hit]:
-        """All entries that may be found: messages in their order, then cards. Call `learn` before."""
-        with self._lock:
-            return self.index.visible(self._allowed(searchable, searchable.nodes()))
-
     def _allowed(self, searchable: Searchable, nodes: list[tuple[int, str]]) -> set[str]:
         """The keys of the entries that may be found, including cards."""
         cards = [card_entry(card.id, card) for card in searchable.cards()]
@@ -152,42 +138,16 @@ class _SharedIndex:
 
 
 class Recall:
-    """The indexes that were used last; one per app. With `meanings` hits are ranked by meaning too."""
+    """The indexes that were used last; one per app."""
 
-    def __init__(self, meanings: Meanings | None = None) -> None:
-        self._meanings = meanings
+    def __init__(self) -> None:
         self._indexed: OrderedDict[StoreKey, _SharedIndex] = OrderedDict()
 
-    @property
-    def has_meanings(self) -> bool:
-        return self._meanings is not None
-
-    async def search(self, searchable: Searchable, query: str, wait: float = 0.0) -> list[Hit]:
-        """The hits of a query, best first; its vector, if one is used, is waited for `wait` seconds."""
-        indexed = self._of(searchable.key)
-        hits, vector = await asyncio.gather(
-            asyncio.to_thread(indexed.search, searchable, query), self._vector(searchable.asker, query, wait)
-        )
+    async def search(self, searchable: Searchable, query: str) -> list[Hit]:
+        """The hits of a query, best first."""
+        hits = await asyncio.to_thread(self._of(searchable.key).search, searchable, query)
         self._evict()
-        if self._meanings is None or searchable.asker is None or vector is None:
-            return hits
-        visible = await asyncio.to_thread(indexed.visible, searchable)
-        return await self._meanings.rank(searchable.asker.key, vector, hits, visible)
-
-    async def learn(self, searchable: Searchable) -> None:
-        """Indexes what has left the view, and has the vectors of that made."""
-        if self._meanings is None or searchable.asker is None:
-            return
-        indexed = self._of(searchable.key)
-        await asyncio.to_thread(indexed.learn, searchable.history, searchable.nodes())
-        self._evict()
-        visible = await asyncio.to_thread(indexed.visible, searchable)
-        await self._meanings.learn(searchable.asker, [hit.entry.text for hit in visible])
-
-    async def _vector(self, asker: Asker | None, query: str, wait: float) -> Vector | None:
-        if self._meanings is None or asker is None:
-            return None
-        return await self._meanings.query(asker, query, wait)
+        return hits
 
     def _of(self, key: StoreKey | None) -> _SharedIndex:
         if key is None:
@@ -227,10 +187,8 @@ def _overlay_of(block: MemoryBlock, context: RequestContext) -> Overlay:
 class Injector:
     """Chooses what memory adds to views, and puts it in; one per app."""
 
-    def __init__(self, recall: Recall, settings: MemorySettings, tasks: OwnedTasks) -> None:
+    def __init__(self, recall: Recall) -> None:
         self._recall = recall
-        self._settings = settings
-        self._tasks = tasks
 
     async def inject(self, decision: Decision, context: RequestContext) -> Decision:
         """The decision with the offer of the tool and this turn's block, as far as its condensation pays for them."""
@@ -276,12 +234,6 @@ class Injector:
         context = context.with_transcripts(lambda transcript: transcript.having(patches=patches))
         return _folded(decision, context, ())._replace(memory_patch=patch)
 
-    def follow(self, decision: Decision, context: RequestContext) -> None:
-        """Has the vectors of what a view hides made in the background, once its reply has been sent."""
-        if self._recall.has_meanings and any(context.policy.memory) and decision.view.covered_count:
-            searchable = Searchable.of(context.with_recorded(decision.applied), decision.view)
-            self._tasks.start(self._recall.learn(searchable), ("learn", context.recognised.key))
-
     async def _choose_block(self, view: View, context: RequestContext, allowance: int) -> MemoryBlock:
         """The block for the last user message, of at most `allowance` tokens; an empty one if there is none."""
         last, policy = context.history.last_user, context.policy
@@ -291,8 +243,7 @@ class Injector:
         left = min(block_room(policy.budget.window, policy.block_tokens), allowance, free)
         node, raw = context.history.digests[last].hex(), ""
         if left >= MIN_ROOM:
-            question, wait = context.history.chain[last].text, self._settings.embeddings_inject_wait
-            hits = await self._recall.search(Searchable.of(context, view), question, wait)
+            hits = await self._recall.search(Searchable.of(context, view), context.history.chain[last].text)
             unwanted = {index for made in _condensed(context) if made.standing for index in made.dropped}
             wanted = [hit for hit in hits if hit.entry.place not in unwanted]
             load = message_load(view.size, view.tokens)

@@ -120,7 +120,7 @@ class Searcher:
             context.request.body.endpoint,
             decision.view,
             context.policy.budget,
-            lambda query: self._recall.search(searchable, query, self._settings.embeddings_search_wait),
+            lambda query: self._recall.search(searchable, query),
             lambda hidden, tool_state: spliced(decision.view, context, hidden, tool_state, probe=decision.probed),
             max_rounds=self._settings.max_rounds if context.offer.runs_calls else 0,
             top_k=self._settings.top_k,

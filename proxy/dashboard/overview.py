@@ -40,7 +40,7 @@ def figures(stats: Row, metrics: Iterable[Metric]) -> dict[str, Any]:
 
     count = value("overhead_seconds_count")
     sent, forwarded = stats["client_tokens"], stats["forwarded_tokens"]
-    own = stats["own_tokens"] + stats["judge_tokens"] + stats["embedding_tokens"]
+    own = stats["own_tokens"] + stats["judge_tokens"]
     return {
         "stats": stats,
         "saved": sent - forwarded,

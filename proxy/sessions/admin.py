@@ -183,7 +183,7 @@ class Admin:
                 totals.update(sessions=1, branches=len(session.branches), condensations=len(session.condensations))
                 totals.update(session.totals)
         counted = ("sessions", "branches", "condensations", "requests", "client_tokens", "forwarded_tokens")
-        own = ("own_tokens", "judge_tokens", "embedding_tokens", "votes")
+        own = ("own_tokens", "judge_tokens", "votes")
         names = (*counted, *own, "prompt_tokens", "cached_tokens", "completion_tokens")
         return {"object": "stats", "tenants": len(tenants), **{name: totals[name] for name in names}}
 

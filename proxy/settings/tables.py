@@ -133,9 +133,6 @@ class MemorySettings(Table):
     top_k: int = Field(5, gt=0)
     max_rounds: int = Field(3, gt=0)
     scopes: bool = False
-    embeddings_model: str = ""
-    embeddings_search_wait: float = Field(0.3, ge=0)
-    embeddings_inject_wait: float = Field(0.0, ge=0)
 
 
 class LedgerSettings(Table):

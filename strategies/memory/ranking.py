@@ -13,10 +13,6 @@ quotation marks, or if it looks like an identifier. Cards have no neighbours.
 The work is bounded: only the rarest terms of a long query count, up to `MAX_POSTINGS` occurrences in all. An entry that
 the caller may not see has no effect, neither on scores nor on frequencies.
 
-`fuse` combines the hits by words and the hits by meaning (vectors) into one order, by reciprocal rank. Word scores and
-the closeness of vectors have no common scale, but ranks do. Some vector is always nearest, even if nothing is near, so
-only hits that stand out from all visible entries count as found by meaning.
-
 The entries are stored messages, parts of long ones, and cards. An entry's `key` decides who may see it. For a message,
 the key is the chain digest up to and including that message, so that the message is visible only after the same
 history. A long message is split at the ends of lines and sentences; its parts, joined, are byte for byte the message.
@@ -226,9 +222,6 @@ class Index:
         best = nlargest(limit, ((score, at) for at, score in scores.items() if at in line.numbers))
         return [Hit(self._entries[line.numbers[at]], at, score) for score, at in best]
 
-    def visible(self, allowed: AbstractSet[str]) -> list[Hit]:
-        return [Hit(self._entries[number], at, 0.0) for at, number in self._line(allowed).numbers.items()]
-
     def _line(self, allowed: AbstractSet[str] | None) -> _Line:
         """Messages have consecutive positions; a card is too far from everything else to have neighbours."""
         shown = [number for number, key in enumerate(self._keys) if allowed is None or key in allowed]
@@ -291,39 +284,3 @@ def _multiply(scores: dict[int, float], positions: Iterable[int | None], factor:
     for at in positions:
         if at in scores:
             scores[at] *= factor
-
-
-RANK = 60
-"""Added to each rank, so that the first hit of one order is not worth more than a hit that is good in both."""
-OUTSTANDING = 2.0
-"""An entry stands out if its closeness is this many standard deviations above the mean."""
-MAX_NEAR = 50
-
-
-def outstanding(closeness: Sequence[tuple[Hit, float]]) -> list[Hit]:
-    """The hits that are much closer than the others, closest first; their score is in standard deviations."""
-    values = [value for _, value in closeness]
-    mean = sum(values) / max(len(values), 1)
-    spread = (sum((value - mean) ** 2 for value in values) / max(len(values), 1)) ** 0.5
-    if not spread:
-        return []
-    scored = [replace(hit, score=(value - mean) / spread) for hit, value in closeness]
-    scored.sort(key=lambda hit: (-hit.score, -hit.position))
-    return [hit for hit in scored[:MAX_NEAR] if hit.score >= OUTSTANDING]
-
-
-def fuse(worded: Sequence[Hit], near: Sequence[Hit]) -> list[Hit]:
-    """Both orders, each best first, as one order, best first.
-
-    The score of a hit becomes its share of the best score in its order; if it is in both, the larger share.
-    """
-    worth: dict[tuple[str, int], float] = {}
-    hits: dict[tuple[str, int], Hit] = {}
-    for order in (worded, near):
-        best = max((hit.score for hit in order), default=1.0)
-        for rank, hit in enumerate(order, 1):
-            key = hit.entry.key, hit.entry.part
-            share = max(hit.score / best, hits[key].score if key in hits else 0.0)
-            worth[key] = worth.get(key, 0.0) + 1 / (RANK + rank)
-            hits[key] = replace(hit, score=share)
-    return sorted(hits.values(), key=lambda hit: (-worth[hit.entry.key, hit.entry.part], -hit.position))

@@ -201,15 +201,6 @@ def test_an_error_under_a_good_status_is_the_clients_where_its_own_request_gets_
         assert b"The engine died." in answer.body
 
 
-def test_a_refusal_for_its_rate_that_no_client_sees_holds_back_calls_in_the_background() -> None:
-    with remembering(memory={"embeddings_model": "embed-1"}) as stage:
-        refusal = replies.error(429, "slow down", headers=[("retry-after", "3000")])
-        stage.upstream.reply(answered(None, search(), streamed=False), refusal, answered(PLAIN, streamed=False))
-        assert text_of(asks(stage, False)) == PLAIN
-        stage.proxy.quiet()
-        assert stage.upstream.journal.to("/v1/embeddings") == []
-
-
 @both
 def test_where_the_question_is_refused_too_the_client_has_the_upstreams_own_error(streamed: bool) -> None:
     with remembering() as stage:

@@ -86,7 +86,7 @@ def broken(built: Services, part: str) -> Exchanges:
             keeper = BrokenKeeper(built.stored, ttl=60, clock=built.clock)
             return replace(exchanges, decider=replace(exchanges.decider, keeper=keeper))
         case _:
-            injector = BrokenInjector(Recall(), built.settings.memory, built.background)
+            injector = BrokenInjector(Recall())
             return replace(exchanges, decider=replace(exchanges.decider, injector=injector))
 
 

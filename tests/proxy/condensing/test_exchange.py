@@ -6,14 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from proxy import controls
 from proxy.condensing.exchange import Exchange
-from proxy.condensing.recall import Injector, Recall
+from proxy.condensing.preparing import Preparer
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage
 from proxy.replaying.models import ScriptedSummarizer
@@ -69,12 +68,8 @@ class Unreadable(WatchedReply):
         raise ZeroDivisionError
 
 
-class BrokenInjector(Injector):
-    """Fails when a reply has left."""
-
-    def follow(self, decision: Any, context: Any) -> None:
-        """Fails."""
-        raise ZeroDivisionError
+def failing(_preparer: Preparer, _decision: Any, _context: Any) -> None:
+    raise ZeroDivisionError
 
 
 @asynccontextmanager
@@ -153,11 +148,12 @@ async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_ses
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_defect_in_what_follows_a_reply_is_logged_and_harms_no_reply(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_defect_in_what_follows_a_reply_is_logged_and_harms_no_reply(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with running() as (built, _):
-        broken = BrokenInjector(Recall(), built.settings.memory, built.background)
-        decider = replace(built.exchanges.decider, injector=broken)
-        exchange = await replace(built.exchanges, decider=decider).open(request())
+        monkeypatch.setattr(Preparer, "follow_up", failing)
+        exchange = await built.exchanges.open(request())
         exchange.follow_up()
     assert "ZeroDivisionError" in caplog.text
 
