@@ -22,7 +22,7 @@ from proxy.condensing import account
 from proxy.controls import KEYS, MEMORY
 from proxy.controls import ROWS as CONTROLS
 from proxy.errors import ProxyError
-from proxy.reasons import Action, Reason, Trigger
+from proxy.reasons import REASONS, Action, Trigger
 from proxy.settings import CONFIG_VARIABLE, PREFIX, Settings, environment_tree, load_settings
 from proxy.telemetry import Telemetry
 from strategies import TABLE
@@ -108,7 +108,7 @@ def column(text: str, title: str) -> set[str]:
 
 
 def test_every_reason_has_a_heading_and_every_heading_a_reason() -> None:
-    assert sorted(headings(read("reasons.md"), 3)) == sorted(Reason)
+    assert sorted(headings(read("reasons.md"), 3)) == sorted(REASONS)
 
 
 def test_every_strategy_has_a_heading() -> None:

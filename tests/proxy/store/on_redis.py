@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy.quoting import redacted
-from proxy.reasons import Reason
+from proxy.reasons import REASONS
 from proxy.store.base import Quotas, Store, StoreError, StoreKey
 from proxy.store.redis import Limits
 from proxy.store.redis_store import RedisStore
@@ -49,7 +49,7 @@ async def failure(call: Awaitable[Any]) -> StoreError:
     async with asyncio.timeout(BOUND):
         with pytest.raises(StoreError) as raised:
             await call
-    assert raised.value.reason in set(Reason)
+    assert raised.value.reason in REASONS
     return raised.value
 
 
