@@ -11,6 +11,7 @@ together exceed a number of bytes, the least recently used ones are dropped.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
@@ -42,6 +43,7 @@ from strategies.core.reasoning import Bound
 from strategies.core.transcript import Transcript
 from strategies.dialects import DIALECTS
 
+_log = logging.getLogger(__name__)
 VERSION = 2
 BLOCK_VERSION = 2
 """The schema version of all blocks, including those of append mode."""
@@ -300,7 +302,11 @@ class Records:
         records = []
         for name, data in snapshot.records.items():
             is_reverted = reverted(name) in marks
-            record = self.condensation(data, standing=name in marks and not is_reverted)
+            try:
+                record = self.condensation(data, standing=name in marks and not is_reverted)
+            except StoreError as error:
+                _log.warning("record %s of session %s is left out: %s", name, session.id, error)
+                continue
             if record is not None:
                 records.append(replace(record, reverted=True) if is_reverted else record)
         return session._replace(condensations=tuple(records))

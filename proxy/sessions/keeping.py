@@ -63,9 +63,14 @@ class Keeper:
     async def _put(self, key: StoreKey, condensation: Condensation, *, standing: bool) -> Condensation:
         name = record_name(condensation.digest, condensation.depth)
         data = await self._stored.store.put_record(key, name, compress(encode_condensation(condensation)), self.ttl)
+        try:
+            kept = self._stored.records.condensation(data, standing=standing) or condensation
+        except StoreError:
+            # A damaged record keeps its name, so this one goes a step deeper.
+            return await self._put(key, replace(condensation, depth=condensation.depth + 1), standing=standing)
         if standing:
             await self._stored.store.mark(key, name)
-        return self._stored.records.condensation(data, standing=standing) or condensation
+        return kept
 
     async def _share(self, recognised: Recognised, cards: Sequence[MemoryCard]) -> None:
         """Puts the cards of a condensation into the scope that its request names; a failure is only logged."""

@@ -67,6 +67,24 @@ def test_a_damaged_session_never_takes_the_store_from_another_tenant(
     assert f"session {tenant}/{session} cannot be read" in caplog.text
 
 
+def test_one_damaged_record_leaves_the_others_in_use(
+    redis: RedisServer, stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "condensed"
+    view = stage.last_view
+    with asking(redis.port) as client:
+        (key,) = client.keys("condenser:*:records")
+        earlier = client.hkeys(key)
+        assert stage.ask(chat(24), asked(session="s")).header("x-condenser-action") == "condensed"
+        (newest,) = set(client.hkeys(key)) - set(earlier)
+        client.hset(key, newest, "{damaged")
+    assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "replayed"
+    assert stage.last_view == view
+    actions = [stage.ask(chat(24), asked(session="s")).header("x-condenser-action") for _ in range(2)]
+    assert actions == ["condensed", "replayed"]
+    assert "is left out" in caplog.text
+
+
 @pytest.mark.parametrize("damages", DAMAGES.values(), ids=DAMAGES.keys())
 def test_an_append_to_a_damaged_history_is_refused_until_it_is_deleted_by_command(
     redis: RedisServer,
