@@ -328,7 +328,8 @@ class KeptReplies:
 
     async def _supplied(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, Continuation | None]:
         name, lookup = block_name(reply_id), SessionLookup(self._stored, tenant)
-        key = StoreKey(tenant, (await lookup.names([name])).get(name, ""))
+        found = await lookup.names([name, collided(name)])
+        key = StoreKey(tenant, "" if collided(name) in found else found.get(name, ""))
         session = await lookup.session(key.name) if key.name else None
         if session is None or session.dialect != body.endpoint.dialect.name:
             return body, None
@@ -344,6 +345,17 @@ def block_name(reply_id: str) -> str:
     return blake2b(reply_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"reply").hexdigest()
 
 
+def collided(name: str) -> str:
+    """The name that the index has if two replies with different histories had one id, which then names neither."""
+    return blake2b(name.encode(), digest_size=DIGEST_BYTES, person=b"collided").hexdigest()
+
+
+def history_of(block: bytes) -> tuple[str, str]:
+    """What tells the history of a reply from others: the head before the reply, and the reply's last item."""
+    document = block_document(decompress(block))
+    return document["before"][0], document["messages"][-1]
+
+
 def reply_block(
     continuation: Continuation, body: Body, session: str, reply_id: str, reply: Items
 ) -> Mapping[str, bytes]:
@@ -352,5 +364,6 @@ def reply_block(
         return {}
     is_here = continuation.session == session
     base, start = (continuation.name, continuation.supplied) if is_here else ("", 0)
-    _, data = Append(Tip("", base), tuple(body.elements[start:]), "").block(reply)
+    # The head of all that was sent, by which another reply with this id is told from the same one.
+    _, data = Append(Tip(head_after(body.elements), base), tuple(body.elements[start:]), "").block(reply)
     return {block_name(reply_id): data}

@@ -13,7 +13,7 @@ store that was slow and has recovered is still waited for. If the session is not
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +21,7 @@ from itertools import count
 
 from proxy.sessions.cards import scope_key, with_shared
 from proxy.sessions.codec import encode_condensation, new_block, record_name
+from proxy.sessions.histories import collided, history_of
 from proxy.sessions.recognition import Recognised, new_derived_id
 from proxy.sessions.session import MAIN, Branch, Session, Tip, printable_id
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
@@ -177,6 +178,8 @@ class Keeper:
 
     async def _settle(self, recognised: Recognised, update: SessionUpdate) -> None:
         async with self._stored.lock(recognised.key):
+            if update.tip is None and update.blocks:
+                update = update._replace(blocks=await self._unless_collided(recognised.key, update.blocks))
             for _ in range(TRIES):
                 stored_tip = recognised.session.tip if recognised.session else Tip()
                 # A repetition of this very append does not count.
@@ -191,6 +194,14 @@ class Keeper:
                 stored = await self._stored.load(recognised.key)
                 recognised = _forked_if_moved(recognised._replace(session=stored), update)
         raise StoreError("store-contended", "other writers were always first")
+
+    async def _unless_collided(self, key: StoreKey, blocks: Mapping[str, bytes]) -> Mapping[str, bytes]:
+        """The block of a reply, under another name if the id of the reply has a block with another history already."""
+        ((name, block),) = blocks.items()
+        owner = (await self._stored.store.find(key.tenant, [name])).names.get(name)
+        others = await self._stored.store.blocks(key._replace(name=owner), [name]) if owner else {}
+        is_known = any(history_of(other) == history_of(block) for other in others.values())
+        return {collided(name): block} if others and not is_known else blocks
 
     async def _save(self, recognised: Recognised, update: SessionUpdate) -> bool:
         """Writes the session after a turn with its new blocks; False if another writer was first.

@@ -14,7 +14,7 @@ from openai import OpenAI
 
 from proxy.endpoints.hidden_calls import NAME
 from tests.http.test_responses import KEY, MODEL, RULE, TOOLS, WINDOW, reader, response_in, sent
-from tests.support import wire
+from tests.support import responses_upstream, wire
 from tests.support.proxy import Proxy, proxying
 from tests.support.responses_upstream import (
     COUNT,
@@ -153,6 +153,24 @@ def test_another_tenant_cannot_name_the_reply() -> None:
         caller.turn()
         caller.headers = [("authorization", "Bearer another")]
         assert caller.turn().header("x-condenser-reason") == "server-state"
+
+
+@pytest.mark.parametrize("sessions", [("", ""), ("s", "s"), ("s", "t")])
+def test_an_id_that_two_replies_have_stands_for_neither(
+    sessions: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = iter(["1", "2", "1", "3", "4"])
+    with taking_over() as (_, proxy):
+        monkeypatch.setattr(responses_upstream, "name_of", lambda _: next(ids))
+        named = ([("x-condenser-session", name)] if name else [] for name in sessions)
+        one, other = (Caller(proxy.url, False, [*KEY, *headers]) for headers in named)
+        other.new = [{"role": "user", "content": "Another conversation."}]
+        for caller in (one, one, other):
+            caller.turn()
+        for caller in (one, other):
+            caller.previous, caller.new = "resp_1", [{"role": "user", "content": "Go on."}]
+            answer = wire.post_json(proxy.url, RESPONSES, caller.body(), caller.headers)
+            assert answer.header("x-condenser-reason") == "server-state"
 
 
 @pytest.mark.parametrize("members", [{"store": False}, {"conversation": "c"}])
