@@ -75,7 +75,7 @@ def nothing(proxy: Proxy) -> None:
     """Only the requests change."""
 
 
-LARGER = [{"window": window} for window in (30_000, 40_000, 200_000)]
+LARGER = [{"window": window} for window in (34_000, 60_000, 200_000)]
 KNOWN: list[tuple[dict[str, Any], Callable[[Proxy], None]]] = [
     *((controls, nothing) for controls in LARGER),
     ({"strategy": "off"}, nothing),
