@@ -34,6 +34,7 @@ LIFETIME = 12 * 3600
 """Seconds after which a user must sign in again."""
 _MAX_CARDS = 200
 _MAX_FORM = 8 * 1024  # bytes
+_MAX_DIGITS = 9
 _STATIC = {"style.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
 _HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
@@ -55,7 +56,7 @@ async def dashboard(request: Request) -> Response:
     if path.startswith("static/"):
         return _static(path.removeprefix("static/"))
     cookie = request.cookies.get(_cookie_name(request), "")
-    is_known = is_valid_cookie(cookie, token, services.clock())
+    is_known = await _is_signed_in(cookie, token, services)
     if not is_known and (path, request.method) != ("login", "POST"):
         return _sign_in(request)
     form_mac = _mac(token, "form", cookie)
@@ -115,6 +116,21 @@ def _signed_in(request: Request, services: Services, token: bytes, form: Form) -
     return response
 
 
+async def _is_signed_in(cookie: str, token: bytes, services: Services) -> bool:
+    is_valid = is_valid_cookie(cookie, token, services.clock())
+    return is_valid and not await services.stored.facts.get(_signed_out(cookie), "whether a user has signed out")
+
+
+async def _ended(request: Request, services: Services) -> Response:
+    """Ends the cookie, here and on every replica."""
+    cookie = request.cookies.get(_cookie_name(request), "")
+    if not await services.stored.facts.put(_signed_out(cookie), b"1", LIFETIME, "that a user has signed out"):
+        return _page("unavailable.html", request, "", HTTPStatus.SERVICE_UNAVAILABLE, reason="store-error")
+    response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
+    response.delete_cookie(_cookie_name(request), path=_cookie_path(request))
+    return response
+
+
 # Cookies
 #
 # They are signed with the admin token, so that every replica accepts them.
@@ -136,6 +152,11 @@ def is_valid_cookie(cookie: str, token: bytes, now: float) -> bool:
     return is_signed and expires.isdecimal() and now < int(expires)
 
 
+def _signed_out(cookie: str) -> str:
+    """The name of the fact that the user of a cookie has signed out."""
+    return f"signed-out-{blake2b(cookie.encode(), digest_size=16).hexdigest()}"
+
+
 def _mac(token: bytes, purpose: str, text: str) -> str:
     key = blake2b(token, digest_size=32, person=b"dashboard").digest()
     return blake2b(f"{purpose}:{text}".encode(), key=key, digest_size=24).hexdigest()
@@ -146,9 +167,7 @@ def _mac(token: bytes, purpose: str, text: str) -> str:
 
 async def _acted(request: Request, services: Services, path: str, form: Form) -> Response:
     if path == "logout":
-        response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
-        response.delete_cookie(_cookie_name(request), path=_cookie_path(request))
-        return response
+        return await _ended(request, services)
     page, *key = path.split("/")
     if page != "sessions" or len(key) != len(StoreKey._fields):
         raise HTTPException(HTTPStatus.NOT_FOUND)
@@ -164,8 +183,14 @@ async def _acted(request: Request, services: Services, path: str, form: Form) ->
 
 
 def _place_in(form: Form) -> dict[str, object]:
-    number = int(form["message"]) if form.get("message", "").isdecimal() else None
-    return {"message": number, "branch": form.get("branch", "")}
+    return {"message": _number(form.get("message", ""), "message"), "branch": form.get("branch", "")}
+
+
+def _number(text: str, name: str) -> int | None:
+    """A whole number; None if it is none. Raises `BadRequest` for one that no message can have."""
+    if len(text) > _MAX_DIGITS:
+        raise BadRequest(f"'{name}' is too long for a number.", param=name)
+    return int(text) if text.isdecimal() else None
 
 
 def _card_in(form: Form) -> dict[str, str]:
@@ -226,8 +251,8 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
         lambda message: shown.counter.message(message.body),
     )
     pins = {pin["message"]: pin["id"] for pin in shown.document["pins"] if pin["branch"] == name}
-    asked = query.get("from", "")
-    start = min(int(asked), len(messages)) if asked.isdecimal() else max(len(messages) - timeline.PAGE, 0)
+    asked, newest = _number(query.get("from", ""), "from"), max(len(messages) - timeline.PAGE, 0)
+    start = newest if asked is None else min(asked, len(messages))
     limits: dict[str, float] = {}
     if branch.condensations:
         # The window of the last condensation, with the general marks.

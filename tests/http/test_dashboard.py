@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
 
+from proxy.dashboard import routes
 from proxy.dashboard.routes import LIFETIME, is_valid_cookie, new_cookie
 from tests.support import wire
 from tests.support.stage import Stage, asked, chat, staged
@@ -133,3 +135,32 @@ def test_signing_out_and_time_end_what_the_cookie_allows() -> None:
         known = signed_in(stage)
         ended = posted(stage, "logout", {"form": form_of(stage, known)}, known)
         assert "Max-Age=0" in (ended.header("set-cookie") or "")
+        assert page(stage, "", known).status == 401
+        assert page(stage, "", signed_in(stage)).status == 200
+
+
+def test_a_cookie_is_for_tls_alone_behind_a_server_that_speaks_it() -> None:
+    for trusted, secure in ((["127.0.0.1"], True), (["192.0.2.1"], False)):
+        with staged(admin={"token": "operator"}, tenant={"trusted_proxies": trusted}) as stage:
+            origin = stage.proxy.url.replace("http:", "https:" if secure else "http:")
+            headers = [FORM, ("Origin", origin), ("X-Forwarded-Proto", "https")]
+            path, body = "/_condenser/pages/login", b"token=operator"
+            answer = wire.request(stage.proxy.url, "POST", path, body, headers)
+            assert answer.status == 303, answer.body
+            cookie = answer.header("set-cookie") or ""
+            assert ("Secure" in cookie.split("; ")) is secure
+
+
+def test_a_number_with_thousands_of_digits_is_a_bad_request() -> None:
+    with watched() as stage:
+        cookie, path = signed_in(stage), session_of(stage)
+        digits = "9" * 5_000
+        assert page(stage, f"pages/{path}?from={digits}", cookie).status == 400
+        fields = {"do": "pin", "form": form_of(stage, cookie), "message": digits}
+        assert posted(stage, path, fields, cookie).status == 400
+        assert page(stage, f"pages/{path}?from=99999999", cookie).status == 200
+
+
+def test_a_page_is_fetched_again_only_after_the_last_answer() -> None:
+    script = (Path(routes.__file__).parent / "static" / "app.js").read_text()
+    assert "setInterval" not in script

@@ -2,7 +2,11 @@
 // What was unfolded stays so, and so do the focus and the place on the page. Nothing is fetched while the page is hidden.
 "use strict";
 
-const EVERY = 2000; // milliseconds
+const EVERY = 2000, EVERY_HIDDEN = 30000; // milliseconds after an answer
+
+function keepFresh() {
+  setTimeout(() => refresh().finally(keepFresh), document.hidden ? EVERY_HIDDEN : EVERY);
+}
 
 async function refresh() {
   const live = document.querySelector("[data-live]");
@@ -51,5 +55,5 @@ document.addEventListener("submit", (event) => {
 const live = document.querySelector("[data-live]");
 if (live) {
   live.dataset.seen = live.innerHTML;
-  setInterval(refresh, EVERY);
+  keepFresh();
 }
