@@ -13,24 +13,28 @@ An entry has one `expires_at`, so that all its rows expire together. A row with 
 that has records and was never saved. Its `bytes` are the size that quotas count, updated in the same transaction; a
 tenant's size is their sum, read from an index that covers it. Expired data is invisible at once. It is removed by the
 next write under its key, or by a purge, which goes in small steps.
+
+The file holds people's conversations, so it and the directories made for it are readable by their owner only. SQLite
+gives its -wal and -shm files the mode of the database. A file of another version of the schema, or of another program,
+is refused and left unchanged.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import wraps
 from json import dumps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from proxy.store.base import UNBOUNDED, FindResult, Quotas, Snapshot, StoreError, StoreKey, Write
-from proxy.store.sqlite_file import open_database, transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -109,7 +113,7 @@ class SqliteStore:
 
     @_job
     def _connect(self, now: float, path: Path | None) -> None:
-        self._connection = open_database(path)
+        self._connection = _open_database(path)
         self._purge(now)
 
     async def close(self) -> None:
@@ -138,7 +142,7 @@ class SqliteStore:
         if found is None or not found[-1]:
             # So it is with nearly all entries. A single statement needs no transaction to be consistent.
             return found and Snapshot(*found[1:3])
-        with transaction(self._connection, "DEFERRED"):
+        with _transaction(self._connection, "DEFERRED"):
             found = self._document(now, key)
             if found is None:
                 return None
@@ -161,7 +165,7 @@ class SqliteStore:
     def save(self, now: float, key: StoreKey, write: Write) -> bool:
         self._purge_at_times(now)
         expires_at = now + write.ttl
-        with transaction(self._connection, "IMMEDIATE"):
+        with _transaction(self._connection, "IMMEDIATE"):
             row, revision, rest = self._live_row(now, key)
             if revision != write.revision:
                 return False
@@ -185,7 +189,7 @@ class SqliteStore:
     def put_record(self, now: float, key: StoreKey, name: str, record: bytes, ttl: int) -> bytes:
         self._purge_at_times(now)
         expires_at = now + ttl
-        with transaction(self._connection, "IMMEDIATE"):
+        with _transaction(self._connection, "IMMEDIATE"):
             row = self._live_row(now, key)[0] or self._new_row(key, expires_at)
             renew = "UPDATE sessions SET expires_at = ? WHERE id = ? AND expires_at < ?"
             self._rows(renew, expires_at, row, expires_at)
@@ -202,7 +206,7 @@ class SqliteStore:
 
     @_job
     def mark(self, now: float, key: StoreKey, name: str) -> None:
-        with transaction(self._connection, "IMMEDIATE"):
+        with _transaction(self._connection, "IMMEDIATE"):
             row = self._live_row(now, key)[0]
             if row is not None:
                 self._rows("INSERT INTO standing VALUES (?, ?) ON CONFLICT DO NOTHING", row, name)
@@ -239,7 +243,7 @@ class SqliteStore:
 
     @_job
     def delete(self, now: float, key: StoreKey) -> bool:
-        with transaction(self._connection, "IMMEDIATE"):
+        with _transaction(self._connection, "IMMEDIATE"):
             row, revision, _ = self._live_row(now, key)
             self._rows("DELETE FROM sessions WHERE id = ?", row)
         # Otherwise the text would stay in the log file until it is overwritten. A busy log file is emptied later.
@@ -251,7 +255,7 @@ class SqliteStore:
     @_job
     def claim(self, now: float, tenant: str, name: str, holder: str, ttl: float) -> bool:
         self._purge_at_times(now)
-        with transaction(self._connection, "IMMEDIATE"):
+        with _transaction(self._connection, "IMMEDIATE"):
             taken = self._rows(
                 "INSERT INTO claims VALUES (?, ?, ?, ?) ON CONFLICT (tenant, name) DO UPDATE"
                 " SET holder = excluded.holder, expires_at = excluded.expires_at"
@@ -268,7 +272,7 @@ class SqliteStore:
     @_job
     def put_fact(self, now: float, name: str, fact: bytes, ttl: int) -> None:
         self._purge_at_times(now)
-        with transaction(self._connection, "IMMEDIATE"):
+        with _transaction(self._connection, "IMMEDIATE"):
             self._rows("INSERT OR REPLACE INTO facts VALUES (?, ?, ?)", name, fact, now + ttl)
 
     # All of the database
@@ -285,7 +289,7 @@ class SqliteStore:
                 self._purge(now)
 
     def _purge(self, now: float) -> None:
-        with transaction(self._connection, "IMMEDIATE"):
+        with _transaction(self._connection, "IMMEDIATE"):
             self._rows(
                 "DELETE FROM sessions WHERE id IN (SELECT id FROM sessions WHERE expires_at <= ? LIMIT ?)",
                 *(now, PURGE_SESSIONS),
@@ -349,3 +353,157 @@ def _reason(error: Exception) -> str:
         return "store-full"  # the file may not grow: a limit on files, or a quota of the disk
     # The low byte is the primary code; errors of the Python module itself carry none.
     return _REASONS.get(getattr(error, "sqlite_errorcode", 0) & 0xFF, "store-error")
+
+
+# -- the file ------------------------------------------------------------------------------------------------------
+
+SCHEMA_VERSION = 5
+
+BUSY = 1.0  # seconds to wait for another process; about as long as a request may wait for its store
+
+_SCHEMA = (
+    """
+    CREATE TABLE sessions (
+        id INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        session TEXT NOT NULL,
+        revision INTEGER NOT NULL,
+        expires_at REAL NOT NULL,
+        meta BLOB,
+        bytes INTEGER NOT NULL DEFAULT 0,
+        UNIQUE (tenant, session)
+    )
+    """,
+    """
+    CREATE TABLE records (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        record BLOB NOT NULL,
+        UNIQUE (session_id, name)
+    )
+    """,
+    """
+    CREATE TABLE standing (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        name TEXT NOT NULL,
+        PRIMARY KEY (session_id, name)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE blocks (
+        session_id INTEGER NOT NULL REFERENCES sessions ON DELETE CASCADE,
+        digest TEXT NOT NULL,
+        block BLOB NOT NULL,
+        UNIQUE (session_id, digest)
+    )
+    """,
+    """
+    CREATE TABLE chain (
+        tenant TEXT NOT NULL,
+        digest TEXT NOT NULL,
+        session TEXT NOT NULL,
+        expires_at REAL NOT NULL,
+        PRIMARY KEY (tenant, digest)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX sessions_by_expiry ON sessions (expires_at)",
+    "CREATE INDEX chain_by_expiry ON chain (expires_at)",
+    # It covers the sum over a tenant, so that no meta is read for it.
+    "CREATE INDEX sessions_by_tenant ON sessions (tenant, expires_at, session, bytes)",
+    """
+    CREATE TABLE claims (
+        tenant TEXT NOT NULL,
+        name TEXT NOT NULL,
+        holder TEXT NOT NULL,
+        expires_at REAL NOT NULL,
+        PRIMARY KEY (tenant, name)
+    ) WITHOUT ROWID
+    """,
+    "CREATE TABLE facts (name TEXT PRIMARY KEY, fact BLOB NOT NULL, expires_at REAL NOT NULL) WITHOUT ROWID",
+)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection, mode: Literal["DEFERRED", "IMMEDIATE"]) -> Iterator[None]:
+    """A transaction, which is committed at its end, or rolled back if an error is raised in it."""
+    connection.execute(f"BEGIN {mode}")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:  # some errors roll back by themselves
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _open_database(path: Path | None) -> sqlite3.Connection:
+    """Opens the database at `path`, creating it if it is missing; None stands for one in memory."""
+    target = ":memory:" if path is None else _private_file(path)
+    # Without an isolation level the module starts no transactions of its own.
+    connection = sqlite3.connect(target, timeout=BUSY, isolation_level=None)
+    try:
+        _refuse_unknown_schema(connection)
+        _use_wal(connection)
+        # In WAL mode NORMAL cannot corrupt the file. A power cut may lose the last commits, which clients send again.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA journal_size_limit = 67108864")
+        connection.execute("PRAGMA secure_delete = ON")
+        _create_tables(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _private_file(path: Path) -> str:
+    """Creates the file if need be, and returns its absolute path. File and new directories are for their owner only."""
+    path = Path(os.path.abspath(path))
+    for directory in [parent for parent in reversed(path.parents) if not parent.exists()]:
+        directory.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        # Only ever with O_EXCL: closing any descriptor of a database drops the locks of this process on it.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    return str(path)
+
+
+def _refuse_unknown_schema(connection: sqlite3.Connection) -> None:
+    with _transaction(connection, "DEFERRED"):  # one consistent view: another process may be creating the tables
+        version = _version(connection)
+        tables = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+    if version not in (0, SCHEMA_VERSION):
+        other = f"the file has version {version}, of another version of Condenser; this one knows {SCHEMA_VERSION}"
+        raise StoreError("store-schema", other)
+    if version == 0 and tables:
+        raise StoreError("store-schema", "the file is a database of another program")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    # SQLite does not always wait for a lock when it changes this mode: processes that start together collide.
+    deadline = time.monotonic() + BUSY
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def _create_tables(connection: sqlite3.Connection) -> None:
+    if _version(connection) == SCHEMA_VERSION:
+        return
+    with _transaction(connection, "IMMEDIATE"):
+        # The version is read again: another process may have created the tables meanwhile.
+        if _version(connection) == SCHEMA_VERSION:
+            return
+        for statement in _SCHEMA:
+            connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    return version

@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from proxy.store.base import Snapshot, StoreError, StoreKey, Write
-from proxy.store.sqlite import PURGE_EVERY, SqliteStore
-from proxy.store.sqlite_file import SCHEMA_VERSION
+from proxy.store.sqlite import PURGE_EVERY, SCHEMA_VERSION, SqliteStore
 from tests.proxy.store.conftest import Clock
 from tests.support.signals import BOUND
 
