@@ -2,7 +2,7 @@
 
 Theory of operation. OpenAI's chat format wraps each message in three tokens and primes the reply with three more:
 3 + role + content + (name + 1) for each message, which is exact for the published counts of gpt-4 and gpt-4o. Tools are
-counted as the text that OpenAI's models see (`proxy/tokens/tools.py`), plus 9, less 4 if a system message comes first.
+counted as the text that OpenAI's models see (`endpoints/counter.py`), plus 9, less 4 if a system message comes first.
 Of 27 published counts, 19 are met exactly and the rest within 3 tokens.
 
 Other vendors frame messages in other ways, and servers whose template prints tools as JSON need about twice as much;

@@ -1,7 +1,7 @@
 """Counts the prompt tokens of a Responses request.
 
 Theory of operation. The models are those of chat, and so are the formulas: three tokens frame a message, and the model
-sees tools as text of the same form (`proxy/tokens/tools.py`). A call and its output are each framed like a message.
+sees tools as text of the same form (`endpoints/counter.py`). A call and its output are each framed like a message.
 Reasoning counts if it came back as text; most is encrypted. The items of the vendor's own tools cost what their texts
 cost, and the picture that a model has made is priced like one that was sent. An item of an unknown type counts 0.
 """

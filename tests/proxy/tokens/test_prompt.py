@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proxy.endpoints.chat.counter import ChatCounter
+from proxy.endpoints.counter import namespace
 from proxy.endpoints.messages.counter import MessagesCounter
 from proxy.endpoints.responses.counter import ResponsesCounter
 from proxy.tokens import images
 from proxy.tokens.counter import Counted, Counter, Opaque
-from proxy.tokens.tools import namespace
 
 # Requests and their prompt_tokens as reported by OpenAI (gpt-3.5 and gpt-4), published as test data by the
 # named projects, both MIT: Pamela Fox's openai-messages-token-helper and Harry Marr's openai-chat-tokens.
