@@ -21,6 +21,7 @@ from proxy.controls import Controls
 from proxy.dashboard import overview, timeline
 from proxy.errors import BadRequest
 from proxy.knowledge.profiles import LessonScope
+from proxy.request.callers import TrustedProxies
 from proxy.routes.admin import read_body
 from proxy.routes.health import readiness
 from proxy.services import Services
@@ -109,7 +110,11 @@ def _signed_in(request: Request, services: Services, token: bytes, form: Form) -
         return _sign_in(request, failed=True)
     response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
     cookie = new_cookie(token, services.clock(), secrets.token_urlsafe(16))
-    secure, path = request.url.scheme == "https", _cookie_path(request)
+    # The server itself speaks no TLS, so only a trusted proxy can tell.
+    is_trusted = (request.client.host if request.client else None) in TrustedProxies(
+        services.settings.tenant.trusted_proxies
+    )
+    secure, path = is_trusted and request.headers.get("x-forwarded-proto") == "https", _cookie_path(request)
     response.set_cookie(
         _cookie_name(request), cookie, LIFETIME, path=path, httponly=True, samesite="strict", secure=secure
     )

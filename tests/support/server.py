@@ -80,7 +80,7 @@ def serve(app: ASGIApp, *, lifespan: Literal["on", "off"] = "on", **options: Any
         "timeout_keep_alive": 75,
         **options,
     }
-    server = _Server(uvicorn.Config(app, lifespan=lifespan, **settings))
+    server = _Server(uvicorn.Config(app, lifespan=lifespan, proxy_headers=False, **settings))
     with listen() as listener:
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
