@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from proxy.replaying import recorded
 from proxy.replaying.recorded import Conversation, Question
+from strategies.core.labels import break_labels
 from strategies.core.messages import TokenCounter
 from strategies.core.transcript import Transcript
 from tests.support.planning import counted
@@ -45,8 +46,10 @@ class Dialogue:
     @cached_property
     def lines(self) -> list[str]:
         """The messages as they stand in a memory block, and in the answer of a search."""
-        chain = enumerate(self.transcript.chain, 1)
-        return [f"[{number}] {message.role.value}: {message.text}" for number, message in chain]
+        return [
+            "\n> ".join([f"[{number}] {message.role.value}:", *break_labels(message.text).splitlines()])
+            for number, message in enumerate(self.transcript.chain, 1)
+        ]
 
 
 def load(path: Path, counter: TokenCounter) -> list[Dialogue]:

@@ -31,8 +31,8 @@ def test_block_and_search_have_no_more_tokens_than_they_are_given(tmp_path: Path
 def test_a_message_is_told_only_with_its_place_and_role(tmp_path: Path) -> None:
     case, *_ = cases(tmp_path)
 
-    assert told(case, "[21] user: Hannah moves to Lisbon.") == {20}
-    assert told(case, "[22] user: Hannah moves to Lisbon.") == set()
+    assert told(case, "[21] user:\n> Hannah moves to Lisbon.") == {20}
+    assert told(case, "[22] user:\n> Hannah moves to Lisbon.") == set()
 
 
 def test_the_newest_messages_fit_the_view_and_have_no_gap(tmp_path: Path) -> None:
