@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from proxy.condensing.attempt import Attempt, RefusedRequest, retry_budget, size_after_passing
 from proxy.condensing.context import RequestContext
@@ -19,11 +18,6 @@ from proxy.sessions.keeping import Keeper
 from strategies.core.budget import Budget
 
 _log = logging.getLogger(__name__)
-
-
-class Smaller(NamedTuple):
-    decision: Decision
-    context: RequestContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +43,9 @@ class Refusals:
             decision.policy, window, size and size.tokens, request.lesson_scope, limit
         )
 
-    async def smaller(self, attempt: Attempt, policy: Policy, refusal: Refusal, seconds: float) -> Smaller | None:
+    async def smaller(
+        self, attempt: Attempt, policy: Policy, refusal: Refusal, seconds: float
+    ) -> tuple[Decision, RequestContext] | None:
         """A decision for a smaller view under that policy, with its context; models get `seconds`."""
         decision, context = attempt.decision, attempt.rewritable
         if context is None or policy.budget is None or attempt.is_last:
@@ -59,7 +55,7 @@ class Refusals:
         context = context._replace(policy=policy.scaled(context.calibrated.scale), is_spared=False)
         aim = retry_budget(policy.budget, refusal, sent)
         smaller = await self.shrink(decision, context, aim, seconds)
-        return Smaller(smaller, context) if smaller is not None else None
+        return (smaller, context) if smaller is not None else None
 
     async def keep(self, attempt: Attempt) -> None:
         """Keeps the size that was refused, although the request failed."""
@@ -70,8 +66,9 @@ class Refusals:
         if context.recognised.session is None:
             self.knowledge.keep_size(context, size)
         elif context.may_store:
-            bounded = lambda session: session._replace(size_refused=size)  # noqa: E731
-            await self.keeper.amend(context.recognised, bounded, creates=False)
+            await self.keeper.amend(
+                context.recognised, lambda session: session._replace(size_refused=size), creates=False
+            )
 
     def accepted(self, attempt: Attempt) -> None:
         """Notes that a view was accepted, which ends a smaller size refused."""

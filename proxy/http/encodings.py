@@ -124,7 +124,8 @@ class Decoder:
         members, rest = 0, chunk
         try:
             while rest:
-                if self.is_complete and not _may_begin(self._codec.next_begins, rest):
+                mark = self._codec.next_begins
+                if self.is_complete and (mark is None or not mark.startswith(rest[: len(mark)])):
                     break
                 if self._member is None or self._member.eof:
                     members += 1
@@ -139,10 +140,6 @@ class Decoder:
         except (zlib.error, zstd.ZstdError, brotli.error) as error:
             raise NotDecodable(str(error)) from None
         return b"".join(parts)
-
-
-def _may_begin(mark: bytes | None, rest: bytes) -> bool:
-    return mark is not None and mark.startswith(rest[: len(mark)])
 
 
 def _holds_more(member: Any) -> bool:

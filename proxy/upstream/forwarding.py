@@ -34,8 +34,8 @@ IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 s after which common servers close theirs."""
 _BUFFER = 65_536
 _SEPARATE_WRITE = 65_536
-_ENDED = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError)
 """A body of this many bytes or more is not copied in order to be sent in one write with the head."""
+_ENDED = (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError)
 
 Pairs = list[tuple[str, str]]
 _log = logging.getLogger(__name__)
