@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from proxy.asking.calls import ROOM_TO_THINK
 from proxy.asking.dispatch import Caller
-from proxy.asking.forms import ROOM_TO_THINK
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
 from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
