@@ -223,7 +223,6 @@ KNOW_CHAT = ("strategies/dialects/", "proxy/endpoints/", "proxy/demo/", "proxy/r
 OTHER_MEANINGS = {
     "strategies/core/cards.py": {"messages"},  # of a stored card
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer
-    "proxy/dashboard/overview.py": {"prompt_tokens"},  # of the admin API's counts
     "proxy/memory/admin.py": {"messages"},  # of an answer about memory
     "proxy/overflow/wording.py": {"prompt_tokens", "input_tokens"},  # of errors, in whatever protocol they come
     "proxy/request/message_cache.py": {"messages"},  # an attribute

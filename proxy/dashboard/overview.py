@@ -1,4 +1,4 @@
-"""The first page and the list of sessions: figures about all sessions, and about this process. Pure."""
+"""The first page and the list of sessions: figures of this process, kept as sums, and the newest sessions. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from prometheus_client import Metric
 
 Row = Mapping[str, Any]
 NEWEST = 15
+LISTED = 100
+"""Sessions that are read for a page that nobody has asked to search or sort."""
 
 
 def saved(row: Row) -> int:
@@ -27,8 +29,8 @@ SORTS: Mapping[str, Callable[[Row], int]] = {
 """How the list can be sorted, largest first; the default is by last use."""
 
 
-def figures(stats: Row, metrics: Iterable[Metric]) -> dict[str, Any]:
-    """The savings and costs of all sessions, and the counts of this process."""
+def figures(metrics: Iterable[Metric]) -> dict[str, Any]:
+    """The savings, costs and counts of this process."""
     samples = [sample for metric in metrics for sample in metric.samples]
 
     def by(name: str, label: str) -> dict[str, int]:
@@ -39,15 +41,17 @@ def figures(stats: Row, metrics: Iterable[Metric]) -> dict[str, Any]:
         return sum(sample.value for sample in samples if sample.name == f"condenser_{name}")
 
     count = value("overhead_seconds_count")
-    sent, forwarded = stats["client_tokens"], stats["forwarded_tokens"]
-    own = stats["own_tokens"] + stats["judge_tokens"]
+    tokens = Counter(by("tokens_total", "stage"))
+    sent, forwarded = tokens["before"], tokens["after"]
+    own = tokens.total() - sent - forwarded
     return {
-        "stats": stats,
+        "sent": sent,
         "saved": sent - forwarded,
         "saved_share": (sent - forwarded) / sent if sent else 0.0,
         "own": own,
         "net": sent - forwarded - own,
-        "cached_share": stats["cached_tokens"] / stats["prompt_tokens"] if stats["prompt_tokens"] else None,
+        "condensations": int(value("condensations_total")),
+        "requests": int(value("requests_total")),
         "actions": by("requests_total", "action"),
         "triggers": by("condensations_total", "trigger"),
         "reasons": by("reasons_total", "reason"),

@@ -221,15 +221,18 @@ async def _shown(request: Request, services: Services, path: str, form: str) -> 
     query = request.query_params
     match path.split("/"):
         case [""]:
-            listed = await services.admin.list_sessions()
-            figures = overview.figures(await services.admin.stats(), services.telemetry.registry.collect())
+            listed = await services.admin.list_newest(overview.LISTED)
+            figures = overview.figures(services.telemetry.registry.collect())
             figures |= overview.of_live(services.live.document()["data"])
             ready = await readiness(services)
             return _page("overview.html", request, form, ready=ready, newest=overview.newest(listed["data"]), **figures)
         case ["sessions"]:
-            listed = await services.admin.list_sessions(query.get("tenant") or None)
+            is_newest = not any(query.get(name) for name in ("tenant", "q", "sort"))
+            listing = services.admin.list_newest(overview.LISTED) if is_newest else None
+            listed = await (listing or services.admin.list_sessions(query.get("tenant") or None))
             rows = overview.sessions(listed["data"], query.get("q", ""), query.get("sort", ""))
-            return _page("sessions.html", request, form, rows=rows, query=query, unreadable=listed["unreadable"])
+            found = {"rows": rows, "unreadable": listed["unreadable"], "is_newest": is_newest}
+            return _page("sessions.html", request, form, query=query, **found)
         case ["sessions", tenant, session]:
             key = StoreKey(tenant, session)
             shown = await services.admin.shown(key)

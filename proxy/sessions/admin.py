@@ -53,12 +53,19 @@ class Admin:
         scheme, _, given = authorization.partition(b" ")
         return self.token is not None and scheme.lower() == b"bearer" and compare_digest(given.strip(), self.token)
 
+    async def list_newest(self, count: int) -> Document:
+        """A row for each of the sessions that were saved last; reads no other."""
+        return await self._listed(await self._stored.in_time(self._stored.store.newest(count)))
+
     async def list_sessions(self, tenant: str | None = None, name: str | None = None) -> Document:
         """A row for each session, newest first: of all tenants or one, and only those named `name` if that is given."""
         keys = await self._stored.store.keys(tenant)
         if name is not None:
             names = {name, *(session_key(name, dialect) for dialect in (*DIALECTS, SCOPE))}
             keys = [key for key in keys if key.name in names]
+        return await self._listed(keys)
+
+    async def _listed(self, keys: Iterable[StoreKey]) -> Document:
         loaded = [pair async for pair in self._each_session(keys)]
         rows = [_summary(key, session) for key, session in loaded if session is not None]
         unreadable = [{"tenant": key.tenant, "session": key.name} for key, session in loaded if session is None]

@@ -134,6 +134,9 @@ class Store(Protocol):
         Scans the whole store, so it is for operators and never for a request.
         """
 
+    async def newest(self, count: int) -> list[StoreKey]:
+        """At most `count` of the entries saved last, the newest first; some of them may be gone. Reads no entry."""
+
     async def delete(self, key: StoreKey) -> bool:
         """Deletes an entry and everything in it. Returns whether it was ever saved."""
 

@@ -11,6 +11,7 @@ Keys of one entry share the hash tag in braces, so they are in one slot of a clu
     condenser:{<name>}:fact                    the fact
     condenser:{<tenant>}:sizes                 hash: session -> bytes, and "" -> all of them; only with a quota
     condenser:{<tenant>}:ends                  the same sessions, sorted by when they expire
+    condenser:{}:newest                        the entries saved last, sorted by when
 
 Each operation is one script or one command, so it is atomic, and it renews the time to live in the same step. Scripts
 get their keys as arguments and build none. The keys of the index are in other slots: a single server writes them in the
@@ -114,6 +115,10 @@ class RedisStore:
         # The tenant may hold characters that are special in a pattern.
         return [key for key in keys if tenant in (None, key.tenant)]
 
+    async def newest(self, count: int) -> list[StoreKey]:
+        command = Command(("ZREVRANGE", _NEWEST, "0", str(count - 1)), _NEWEST)
+        return [StoreKey(*_text(named).split(":")) for named in await self._call(self._ask_one(command))]
+
     async def delete(self, key: StoreKey) -> bool:
         return await self._call(self._delete(key))
 
@@ -130,10 +135,11 @@ class RedisStore:
     async def _save(self, key: StoreKey, write: Write) -> bool:
         room = self._quotas.for_blocks(await self._bytes_of_others(key))
         blocks = (part for block in write.blocks.items() for part in block)
-        values = (write.revision, _ms(write.ttl), room, key.name, write.meta, *blocks)
+        named = ":".join(key)
+        values = (write.revision, _ms(write.ttl), room, key.name, write.meta, named, *blocks)
         items = [_chain(key.tenant, digest) for digest in write.index]
         # A script may have keys of one slot only, except on a single server.
-        within = items if self._client.is_one_server else []
+        within = [_NEWEST, *items] if self._client.is_one_server else []
         size = await self._ask_one(_script("save", [*_keys(key), *within], *values))
         if size == _STALE:
             return False
@@ -141,6 +147,8 @@ class RedisStore:
             raise StoreError("store-quota", f"blocks that would make the session larger than {room} bytes")
         after = [] if self._client.is_one_server else items
         pointers = [Command(("SET", item, key.name, "PX", _ms(write.ttl)), item) for item in after]
+        if not self._client.is_one_server:
+            pointers.append(_script("newest", [_NEWEST], named, _ms(write.ttl)))
         await self._ask_all([*pointers, *self._usage_notes(key, size, write.ttl)])
         return True
 
@@ -239,12 +247,15 @@ def _read(name: str) -> tuple[str, str]:
     return source, sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 
-_SCRIPTS = {name: _read(name) for name in ("load", "save", "put_record", "stand", "claim", "delete", "usage")}
+_SCRIPTS = {name: _read(name) for name in ("load", "save", "put_record", "stand", "claim", "delete", "usage", "newest")}
 
 
 def _key(kind: str, *tag: str) -> str:
     """The name of a key; keys with the same tag are in one slot of a cluster."""
     return f"condenser:{{{':'.join(tag)}}}:{kind}"
+
+
+_NEWEST = _key("newest", "")
 
 
 def _keys(key: StoreKey) -> list[str]:

@@ -1,6 +1,6 @@
 #!lua
--- KEYS: meta, records, standing, blocks, then entries of the index. ARGV: revision, ttl in ms, room, session, body,
--- then digest and block in turns. Compare and set: returns the size of the session if it was written, with index
+-- KEYS: meta, records, standing, blocks, then on a single server newest (as in newest.lua) and entries of the index.
+-- ARGV: revision, ttl in ms, room, session, body, the entry as newest names it, then digest and block in turns. Compare and set: returns the size of the session if it was written, with index
 -- entries that lead to it. Writes nothing and returns -1 if the revision is stale, -2 if new blocks would make the
 -- session larger than room (below 0: unbounded). A second run finds the revision stale.
 local revision = tonumber(redis.call('HGET', KEYS[1], 'revision')) or 0
@@ -8,7 +8,7 @@ if revision ~= tonumber(ARGV[1]) then
     return -1
 end
 local added = 0
-for i = 6, #ARGV, 2 do
+for i = 7, #ARGV, 2 do
     if redis.call('HEXISTS', KEYS[4], ARGV[i]) == 0 then
         added = added + #ARGV[i] + #ARGV[i + 1]
     end
@@ -20,13 +20,19 @@ if added > 0 and room >= 0 and bytes + #ARGV[5] > room then
 end
 redis.call('HSET', KEYS[1], 'body', ARGV[5], 'revision', string.format('%d', revision + 1),
     'bytes', string.format('%d', bytes))
-for i = 6, #ARGV, 2 do
+for i = 7, #ARGV, 2 do
     redis.call('HSETNX', KEYS[4], ARGV[i], ARGV[i + 1])
 end
 for i = 1, 4 do
     redis.call('PEXPIRE', KEYS[i], ARGV[2])
 end
-for i = 5, #KEYS do
+if #KEYS > 4 then
+    local time = redis.call('TIME')
+    redis.call('ZADD', KEYS[5], string.format('%d', time[1] * 1000000 + time[2]), ARGV[6])
+    redis.call('ZREMRANGEBYRANK', KEYS[5], 0, -1001)
+    redis.call('PEXPIRE', KEYS[5], ARGV[2])
+end
+for i = 6, #KEYS do
     redis.call('SET', KEYS[i], ARGV[4], 'PX', ARGV[2])
 end
 return bytes + #ARGV[5]

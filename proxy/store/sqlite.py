@@ -242,6 +242,13 @@ class SqliteStore:
         return [StoreKey(*row) for row in self._rows(select, now, tenant)]
 
     @_job
+    def newest(self, now: float, count: int) -> list[StoreKey]:
+        # Entries live equally long after a save.
+        select = "SELECT tenant, session FROM sessions WHERE expires_at > ? AND revision > 0"
+        select += " ORDER BY expires_at DESC LIMIT ?"
+        return [StoreKey(*row) for row in self._rows(select, now, count)]
+
+    @_job
     def delete(self, now: float, key: StoreKey) -> bool:
         with _transaction(self._connection, "IMMEDIATE"):
             row, revision, _ = self._live_row(now, key)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
-from proxy.dashboard import routes
+from proxy.dashboard import overview, routes
 from proxy.dashboard.routes import LIFETIME, is_valid_cookie, new_cookie
+from proxy.store.base import StoreKey
+from proxy.store.sqlite import SqliteStore
 from tests.support import wire
 from tests.support.stage import Stage, asked, chat, staged
 from tests.support.wire import Answer
@@ -158,6 +161,30 @@ def test_a_number_with_thousands_of_digits_is_a_bad_request() -> None:
         fields = {"do": "pin", "form": form_of(stage, cookie), "message": digits}
         assert posted(stage, path, fields, cookie).status == 400
         assert page(stage, f"pages/{path}?from=99999999", cookie).status == 200
+
+
+def test_the_first_page_reads_no_more_sessions_than_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "LISTED", 2)
+    loads: list[str] = []
+    load = SqliteStore.load
+
+    def counted(store: SqliteStore, key: StoreKey) -> Any:
+        loads.append(key.name)
+        return load(store, key)
+
+    with watched() as stage:
+        for name in "abc":
+            stage.ask(chat(4), asked(session=name))
+        cookie = signed_in(stage)
+        monkeypatch.setattr(SqliteStore, "load", counted)
+        first = page(stage, "", cookie).body.decode()
+        assert "of 0 that clients sent" not in first
+        assert len(loads) == 2
+        newest = page(stage, "pages/sessions", cookie).body
+        assert (b">c<" in newest, b">garden<" in newest, b"data-live" in newest) == (True, False, True)
+        assert len(loads) == 4
+        everything = page(stage, "pages/sessions?sort=used", cookie).body
+        assert (b">garden<" in everything, b"data-live" in everything) == (True, False)
 
 
 def test_a_page_is_fetched_again_only_after_the_last_answer() -> None:

@@ -38,6 +38,17 @@ async def test_blocks_are_read_by_their_names_as_far_as_they_exist(names: list[s
     assert await stage.store.blocks(stage.key(), names) == {name: blocks[name] for name in names if name in blocks}
 
 
+async def test_the_newest_are_those_saved_last(stage: Stage) -> None:
+    for after, (name, revision) in enumerate((("a", 0), ("b", 0), ("c", 0), ("a", 1))):
+        await stage.store.save(stage.key(name), write(revision=revision, ttl=TTL + after))
+    await stage.store.delete(stage.key("c"))
+
+    # Other tests share the server; what is gone may still be named.
+    named = [key.name for key in await stage.store.newest(1_000) if key.tenant == stage.tenant and key.name != "c"]
+    assert named == ["a", "b"]
+    assert len(await stage.store.newest(1)) == 1
+
+
 async def test_a_snapshot_has_the_records_and_which_of_them_stand(stage: Stage) -> None:
     await stage.store.save(stage.key(), write())
     await stage.store.put_record(stage.key(), "r1", b"first", TTL)

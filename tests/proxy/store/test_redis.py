@@ -39,7 +39,8 @@ async def test_every_key_holds_the_tenant_and_has_a_time_to_live(store: RedisSto
     chain = b"condenser:{tenant:d}:chain:d"
     claim = b"condenser:{tenant:work}:claim"
     session = [b"condenser:{tenant:session}:" + part for part in parts]
-    assert keys == sorted([chain, claim, *session])
+    newest = b"condenser:{}:newest"
+    assert keys == sorted([chain, claim, newest, *session])
     for key in keys:
         assert 0 < await client.pttl(key) <= TTL * 1000
 
