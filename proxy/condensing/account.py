@@ -19,11 +19,12 @@ from proxy.knowledge.learned_windows import SOURCE
 from proxy.quoting import label
 from proxy.reasons import Action, Trigger
 from proxy.request.measure import Precision
+from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.session import MAX_SHOWN, with_depth
 from proxy.tokens.counter import Counter, Opaque
 from proxy.tokens.names import is_openais, plain_name
+from strategies.core.messages import Message
 from strategies.core.pieces import Literal, PieceKind
-from strategies.core.view import View
 
 
 @dataclass(slots=True)
@@ -236,7 +237,7 @@ OWN_ERROR, FOREIGN_ERROR = 0.10, 0.25
 and with another one. DeepSeek's makes 16 % fewer tokens of Chinese. A factor may not apply to a script at all."""
 
 
-def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
+async def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
     """Raises `ContextLengthExceeded` if text alone exceeds a known window by more than its count may be wrong.
 
     Otherwise the upstream judges: pictures, files and reasoning may cost less than their price.
@@ -250,14 +251,18 @@ def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
     most = OWN_ERROR if is_openais(plain_name(request.model)) else max(FOREIGN_ERROR, counter.factor - 1)
     error = most if decision.calibrated.error is None else min(decision.calibrated.error, most)
     limit = budget.window * (1 + error)
-    if decision.view.tokens > limit and decision.view.tokens - _opaque_tokens(decision.view, counter) > limit:
+    view = decision.view
+    if view.tokens <= limit:
+        return
+    messages = (*view.item_messages, *[system for _, system in view.transcript.systems])
+    if view.tokens - await offload(load_of(messages), _opaque_tokens, messages, counter) > limit:
         raise ContextLengthExceeded(where_tokens_are(decision), param=request.body.endpoint.list_member)
 
 
-def _opaque_tokens(view: View, counter: Counter) -> int:
-    """The tokens in a view that are not those of text that every server reads."""
+def _opaque_tokens(messages: Iterable[Message], counter: Counter) -> int:
+    """The tokens that are not those of text that every server reads."""
     opaque = Opaque()
-    for message in (*view.item_messages, *[system for _, system in view.transcript.systems]):
+    for message in messages:
         counter.count(message.body, opaque)
     return opaque.tokens
 

@@ -99,7 +99,7 @@ class Decider:
         if requirement is not None:
             deadline = asyncio.get_running_loop().time() + self.timeout
             decision = await self._from_transcript(requirement, decision, context, deadline)
-        refuse_if_hopeless(decision, context)
+        await refuse_if_hopeless(decision, context)
         return decision
 
     async def _from_transcript(
@@ -129,7 +129,7 @@ class Decider:
                 return decision  # A prepared condensation has just been applied, and that is enough.
             if context.policy.asks_models:
                 made = made._replace(reason=why_not_prepared(decision, context))
-        refuse_if_hopeless(made, context)
+        await refuse_if_hopeless(made, context)
         return made
 
     async def _with_prepared(

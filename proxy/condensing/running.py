@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeVar
 from proxy.asking import Caller, Resolver
 from proxy.condensing.policy import Policy
 from proxy.reasons import Reason
-from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, message_load, offload
+from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, load_of, offload
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result, Votes
 from strategies.core.errors import StrategyError
 from strategies.core.messages import TokenCounter
@@ -189,7 +189,7 @@ class _Driver:
 
     def __init__(self, resolve: Resolve, view: View) -> None:
         self._resolve = resolve
-        self._load = message_load(len(view.transcript.chain), view.tokens)
+        self._load = load_of(view.transcript.chain)
         self.tokens = 0
         self.has_asked = False
 

@@ -14,6 +14,7 @@ for each token counter, and it grows with every request.
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
@@ -26,16 +27,15 @@ from typing import Any, NamedTuple
 from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
-from proxy.runtime.owned_tasks import offload
+from proxy.runtime.owned_tasks import LARGE, load_of, offload
 from proxy.tokens.counter import Counted, Counter, CountingPool
 from strategies.core.messages import Message, Reader
+from strategies.core.parsing import objects_in, word
 from strategies.core.transcript import Transcript
 
 BYTES_PER_TOKEN = 4
 _MAX_COUNTS = 20_000
 _MAX_OVERHEADS = 256
-_LOAD_BYTES = 1_000
-"""Bytes of new messages that count as one message: a thread reads the long ones, and lists of many."""
 LENGTH_ESTIMATE = "length"
 """The name of the counter whose counts are estimates by length."""
 MIN_MESSAGES = 16
@@ -43,7 +43,7 @@ MIN_MESSAGES = 16
 MAX_NEW_MESSAGES = 64
 """How far back from the end of a request to look for a prefix, in messages. One turn adds fewer."""
 _hash = partial(blake2b, digest_size=16)
-_DATA, _VALUE = attrgetter("data"), attrgetter("value")
+_VALUE = attrgetter("value")
 _DEFERRED, _REFERENCE = "defer_loading", b"tool_reference"
 _REFERRED = re.compile(rb'"tool_name"\s*:\s*"([^"\\]+)"')
 
@@ -156,7 +156,8 @@ class Measurer:
     async def measure(self, body: Body, counter: Counter) -> Measured:
         name = counter.cache_key
         split = self._split(body, name)
-        transcript = self._build(body, split, name, await self._read_counted(split.unread(name), counter))
+        read = await self._read_counted(split.unread(name), counter)
+        transcript = await self._build(body, split, name, read)
         digest = body.envelope.outside_digest
         overhead, unpriced = await self._overhead(digest, body, transcript, counter)
         return Measured(transcript, overhead, counter.exact, 0, name, digest.hex(), unpriced)
@@ -166,7 +167,7 @@ class Measurer:
         split = self._split(body, LENGTH_ESTIMATE)
         new = split.unread(LENGTH_ESTIMATE)
         counts = [(None, (len(element.data) // BYTES_PER_TOKEN + 1, False)) for element in new]
-        transcript = self._build(body, split, LENGTH_ESTIMATE, await self._read(new, LENGTH_ESTIMATE, counts))
+        transcript = await self._build(body, split, LENGTH_ESTIMATE, await self._read(new, LENGTH_ESTIMATE, counts))
         overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
         return Measured(transcript, overhead, False, 0, LENGTH_ESTIMATE, body.envelope.outside_digest.hex())
 
@@ -177,11 +178,15 @@ class Measurer:
         later = others[len(prefix.elements) :] if prefix else others
         return _Split(body.elements[:head], others, prefix, later)
 
-    def _build(self, body: Body, split: _Split, counted_by: str, new: Mapping[int, Message]) -> Transcript:
+    async def _build(self, body: Body, split: _Split, counted_by: str, new: Mapping[int, Message]) -> Transcript:
         """The transcript of a body; `new` are the messages just read, by the id of their element. Caches all of it."""
+        if len(new) > LARGE:
+            await asyncio.sleep(0)  # each of the two halves takes long for thousands of messages
         elements = (*split.systems, *split.later)
         messages = [new.get(id(element)) or element.messages[counted_by] for element in elements]
         self._cache.keep(body.elements)
+        if len(new) > LARGE:
+            await asyncio.sleep(0)
         if len(split.others) > MIN_MESSAGES:
             self.prefixes.store(split.others, counted_by, split.prefix)
         if split.prefix is None:
@@ -196,7 +201,7 @@ class Measurer:
             owned = _key(counter.cache_key, counter.owner)
             return [_hash(element.data, key=owned).digest() for element in elements], list(map(_VALUE, elements))
 
-        keys, values = await offload(_load(elements), keyed)
+        keys, values = await offload(load_of(elements), keyed)
         # Looked up now: other requests, and this one itself, may push an entry out before its turn comes.
         known: dict[bytes, _Known] = {key: count for key in keys if (count := self._counts.get(key)) is not None}
         uncounted = {key: value for key, value in zip(keys, values, strict=True) if key not in known}
@@ -220,11 +225,12 @@ class Measurer:
                 element.set_message(counted_by, message)
             return messages
 
-        return await offload(_load(elements), read)
+        return await offload(load_of(elements), read)
 
     async def _overhead(self, outside_digest: bytes, body: Body, transcript: Transcript, counter: Counter) -> Counted:
         """The count of the request besides its messages, made once for the same tools."""
-        loaded = _loaded_tools(body)
+        is_deferred = _DEFERRED in body.envelope.raw_value("tools")
+        loaded = await offload(load_of(body.elements), _loaded_tools, body) if is_deferred else ()
         name = f"{bool(transcript.systems)} {sorted(loaded)} {counter.cache_key}"
         key = _hash(outside_digest, key=_key(name, counter.owner)).digest()
         count = self._overheads.get(key)
@@ -245,14 +251,10 @@ def end_of_systems(elements: Sequence[Element]) -> int:
 
 def _loaded_tools(body: Body) -> Collection[str]:
     """The names of tools that were not loaded at first, and that references in the transcript have loaded."""
-    if _DEFERRED not in body.envelope.raw_value("tools"):
-        return ()
+    known = {word(tool.get("name")) for tool in objects_in(body.values.get("tools"))}
     pieces = (element.data for element in body.elements if _REFERENCE in element.data)
-    return {name.decode("utf-8", "replace") for piece in pieces for name in _REFERRED.findall(piece)}
-
-
-def _load(elements: Sequence[Element]) -> int:
-    return max(len(elements), sum(map(len, map(_DATA, elements))) // _LOAD_BYTES)
+    found = (each for piece in pieces for each in _REFERRED.finditer(piece))
+    return known.intersection(each[1].decode("utf-8", "replace") for each in found)
 
 
 def _key(name: str, owner: str) -> bytes:

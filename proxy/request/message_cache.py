@@ -259,19 +259,14 @@ def _name(array: ElementArray, tally: Tally) -> str:
 
 def _parse_long(data: bytes, at: int, tally: Tally, name: str) -> tuple[Any, bytes]:
     """The value that begins at `at`, and its bytes; raises `ValueError` if there is none."""
-    width, is_rest = _CHUNK, False
-    while not is_rest:
-        width *= _GROWTH
+    width = _CHUNK * _GROWTH
+    while True:
         is_rest = at + width >= len(data)
         text, _ = utf_8_decode(data[at : at + width], "strict", is_rest)
-        if len(text) > tally.max_piece:
-            tally.check_piece(text, name, 0)
-        try:
+        if tally.check_piece(text, name, 0) or is_rest:
             value, stop = decode(text)
-        except ValueError:
-            continue
-        return value, text[:stop].encode()
-    raise ValueError(name)
+            return value, text[:stop].encode()
+        width *= _GROWTH
 
 
 def _cost(element: Element) -> int:

@@ -13,7 +13,7 @@ characters than it may have values is not even looked at.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -47,7 +47,8 @@ _FEW_DELIMITERS = 64
 _LONG = 4_096
 _DELIMITERS = b"{[,"
 _SPACE = re.compile(r"[ \t\n\r]*")
-_TOKEN = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{},]', re.DOTALL)
+_DELIMITER = re.compile(r'["\[\]{},]')
+_IN_STRING = re.compile(r'(?:[^"\\]{1,4096}+|\\.){0,256}+("?)', re.DOTALL)
 
 
 class Bounds(NamedTuple):
@@ -81,26 +82,26 @@ class Tally:
         self._counts = size > bounds.values
         self._values = 0
 
-    def check_piece(self, text: str, name: str, at: int) -> None:
+    def check_piece(self, text: str, name: str, at: int) -> bool:
         """Checks the piece at index `at` of a text that may end within the piece or continue after it.
 
-        It may have no more delimiters outside of strings than a piece may have values. Raises `BadRequest` for a piece
-        that is nested too deeply.
+        It may have no more delimiters outside of strings than a piece may have values. Returns whether it is complete;
+        raises `BadRequest` for a piece that is nested too deeply.
         """
         depth, left = 0, self.max_piece
-        for found in _TOKEN.finditer(text, at):
-            delimiter = found[0]
+        for delimiter in _delimiters(text, at):
             if delimiter in ("{", "[", ","):
                 left -= 1
                 depth += delimiter != ","
-            elif delimiter in ("}", "]"):
+            else:
                 depth -= 1
             if depth > MAX_LEVELS:
                 raise BadRequest(TOO_DEEP)
             if left < 0:
                 raise BodyTooLarge(f"{name} holds more than {self.max_piece:,} values.", param=name)
             if depth <= 0:
-                return
+                return True
+        return False
 
     def add(self, value: Any, data: bytes) -> None:
         """Counts a piece that was read from `data`; raises `BadRequest` if it is nested too deeply."""
@@ -248,6 +249,19 @@ def _decode_piece(text: str, at: int, name: str, tally: Tally) -> tuple[Any, int
     if isinstance(value, (dict, list)):
         tally.add(value, text[at:end].encode())
     return value, end
+
+
+def _delimiters(text: str, at: int) -> Iterator[str]:
+    """The delimiters outside of strings. A long string is passed in steps, because one match holds up all threads."""
+    while found := _DELIMITER.search(text, at):
+        at = found.end()
+        if found[0] != '"':
+            yield found[0]
+            continue
+        while (part := _IN_STRING.match(text, at)) and part.end() > at:
+            at = part.end()
+            if part[1]:
+                break
 
 
 def skip_space(text: str, at: int) -> int:

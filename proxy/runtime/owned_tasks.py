@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Iterator
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from operator import attrgetter
+from typing import Any, ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 P = ParamSpec("P")
@@ -26,7 +27,15 @@ LARGE = 120
 MESSAGE_TOKENS = 250
 """A message with more tokens than this counts as several."""
 
+_TOKEN_BYTES = 4
+_DATA = attrgetter("data")
+
 _log = logging.getLogger(__name__)
+
+
+class Written(Protocol):
+    @property
+    def data(self) -> bytes: ...
 
 
 class Waiters:
@@ -166,6 +175,11 @@ async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
 def message_load(messages: int, tokens: int) -> int:
     """The load of work that reads messages, in messages; a long message counts as several."""
     return max(messages, tokens // MESSAGE_TOKENS)
+
+
+def load_of(messages: Sequence[Written]) -> int:
+    """The load of work that reads all of these messages."""
+    return message_load(len(messages), sum(map(len, map(_DATA, messages))) // _TOKEN_BYTES)
 
 
 async def offload(messages: int, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

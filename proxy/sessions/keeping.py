@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 
+from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.cards import scope_key, with_shared
 from proxy.sessions.codec import encode_condensation, new_block, record_name
 from proxy.sessions.histories import collided, history_of
@@ -215,9 +216,11 @@ class Keeper:
         index = (*(nodes_of(update) if session.is_derived else ()), *(() if update.tip is not None else update.blocks))
         if update.tip is not None:
             return await self._stored.save(recognised.key, session, self.ttl, update.blocks, index)
-        shared, own = (
-            new_block(update.transcript, run.start, run.stop) for run in unstored_in(before, update.transcript, branch)
-        )
+        transcript = update.transcript
+        shared, own = [
+            await offload(load_of(transcript.chain[run.start : run.stop]), new_block, transcript, run.start, run.stop)
+            for run in unstored_in(before, transcript, branch)
+        ]
         own |= update.blocks
         inheriting = session._replace(inherited=before.inherited) if before.inherited else session
         for form, blocks in ((session, shared | own), (inheriting, own))[: 2 if shared else 1]:

@@ -245,7 +245,8 @@ class CountingPool:
             return [counter.counted(body) for body in part]
 
         loop = asyncio.get_running_loop()
-        if not is_short(counter, bodies, LONG_CHARS):
+        # A list of many messages takes long to add up, too.
+        if not await loop.run_in_executor(self._workers, is_short, counter, bodies, LONG_CHARS):
             return await loop.run_in_executor(self._long_worker, count, bodies)
         halves = (bodies[: len(bodies) // 2], bodies[len(bodies) // 2 :])
         counting = (loop.run_in_executor(self._workers, count, half) for half in halves)

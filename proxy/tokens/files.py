@@ -7,9 +7,12 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from itertools import islice
 
 MAX_STREAMS, MAX_STREAM_BYTES = 64, 1_000_000
 """How many object streams of a PDF are unpacked, and how far each."""
+MAX_NODES, MAX_NODE_BYTES = 10_000, 65_536
+"""How many nodes of a page tree are read, and how far before and behind its type each."""
 _PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 _COUNT = re.compile(rb"/Count\s+(\d{1,6})")
 _PAGES = re.compile(rb"/Type\s*/Pages\b")
@@ -46,15 +49,16 @@ def pages_of(pdf: bytes) -> int | None:
     changed has some pages twice, and a node may be of one part.
     """
     texts = [pdf, *_object_streams(pdf)]
-    counted = sum(len(_PAGE.findall(text)) for text in texts)
+    counted = sum(1 for text in texts for _ in _PAGE.finditer(text))
     stated = max(_stated_pages(pdf), default=0)
     return min(filter(None, (counted, stated)), default=None)
 
 
 def _stated_pages(pdf: bytes) -> Iterator[int]:
-    for found in _PAGES.finditer(pdf):
-        start, end = pdf.rfind(b"obj", 0, found.start()), pdf.find(b"endobj", found.end())
-        if (count := _COUNT.search(pdf, max(start, 0), end if end >= 0 else len(pdf))) is not None:
+    for found in islice(_PAGES.finditer(pdf), MAX_NODES):
+        least, most = max(found.start() - MAX_NODE_BYTES, 0), found.end() + MAX_NODE_BYTES
+        start, end = pdf.rfind(b"obj", least, found.start()), pdf.find(b"endobj", found.end(), most)
+        if (count := _COUNT.search(pdf, max(start, least), end if end >= 0 else most)) is not None:
             yield int(count[1])
 
 

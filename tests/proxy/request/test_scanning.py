@@ -10,7 +10,7 @@ import pytest
 from proxy.errors import BodyTooLarge
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import PIECE_SHARE, Bounds
-from tests.support.chat_bodies import read, read_through_cache
+from tests.support.chat_bodies import Tally, read, read_through_cache
 
 BOUNDS = Bounds(messages=20, members=10, values=1_000)
 PIECE = BOUNDS.values // PIECE_SHARE
@@ -88,3 +88,13 @@ async def test_other_work_goes_on_while_a_long_history_is_read() -> None:
     working.cancel()
     assert len(read_body.elements) == 1_000
     assert turns > 5
+
+
+@pytest.mark.parametrize("string", ["x" * 3_000_000, '\\"{[,' * 400_000, "\\\\" * 700_000, "😀," * 600_000])
+def test_a_piece_is_complete_where_it_ends_and_not_within_a_long_string(string: str) -> None:
+    text = f'{{"content":"{string}"}}'
+    tally = Tally(BOUNDS, len(text))
+    assert tally.check_piece(text, "m", 0)
+    assert tally.check_piece(text + ',{"content":', "m", 0)
+    for end in (len(text) - 1, len(text) - 2, len(text) // 2, len(text) // 2 + 1):
+        assert not tally.check_piece(text[:end], "m", 0)

@@ -1,0 +1,165 @@
+"""Hostile requests, counted instead of timed: no turn of the event loop does much, whatever a body holds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from proxy import controls
+from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
+from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
+from proxy.errors import ContextLengthExceeded
+from proxy.package import tool_output_patterns
+from proxy.request.wire import ClientRequest, read_through_cache
+from proxy.services import open_services
+from proxy.settings import Settings
+from proxy.store import open_store
+from proxy.tokens.files import MAX_NODES, pages_of
+from strategies.core.messages import Reader, Role
+
+MOST_STEPS = 120_000
+"""Calls in one turn of the loop; a tenth of a microsecond to one microsecond each."""
+MOST_CHARACTERS = 16 * 1024
+"""Characters that a parser or tokenizer is given in one call on the loop."""
+GIVEN = {"raw_decode": "s", "encode_ordinary": "text"}
+TEXT = "Never do 7 in /src/a.py, always 12,345.\n"
+DENSE = {f"k{each}": each for each in range(20_000)}
+
+
+def user(content: Any, **members: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **members}
+
+
+def assistant(content: Any) -> dict[str, Any]:
+    return {"role": "assistant", "content": content}
+
+
+def result(content: Any) -> dict[str, Any]:
+    return {"type": "tool_result", "tool_use_id": "t", "content": content}
+
+
+def nested(depth: int) -> list[Any]:
+    content: list[Any] = [{} for _ in range(10_000)]
+    for _ in range(depth):
+        content = [result(content)]
+    return content
+
+
+def call(id: str) -> dict[str, Any]:
+    return {"type": "function_call", "call_id": id, "name": "f", "arguments": "{}"}
+
+
+SHAPES: dict[str, tuple[Endpoint, dict[str, Any]]] = {
+    "a long text": (CHAT_ENDPOINT, {"messages": [user(TEXT * 25_000), assistant("ok"), user("go")]}),
+    "one long line": (CHAT_ENDPOINT, {"messages": [user("ab" * 500_000), assistant("ok"), user("go")]}),
+    "most messages": (CHAT_ENDPOINT, {"messages": [user("x"), assistant("y")] * 4_999}),
+    "most system messages": (
+        CHAT_ENDPOINT,
+        {"messages": [{"role": "system", "content": "s" * 60}] * 9_998 + [user("x")]},
+    ),
+    "dense messages": (CHAT_ENDPOINT, {"messages": [user("x", **DENSE), assistant("y")] * 5 + [user("go")]}),
+    "dense members": (CHAT_ENDPOINT, {"messages": [user("x")], **{f"m{each}": DENSE for each in range(5)}}),
+    "many parts": (
+        CHAT_ENDPOINT,
+        {"messages": [user([{"type": "text", "text": "hello"}] * 5_000), assistant("y")] * 5},
+    ),
+    "many items": (
+        RESPONSES_ENDPOINT,
+        {
+            "input": [
+                each
+                for at in range(4_900)
+                for each in (call(f"c{at}"), {**call(f"c{at}"), "type": "function_call_output", "output": "x"})
+            ]
+        },
+    ),
+    "items of no known price": (RESPONSES_ENDPOINT, {"input": [{"type": "web_search_call", "id": "w"}] * 9_000}),
+    "nested results": (
+        MESSAGES_ENDPOINT,
+        {"max_tokens": 9, "messages": [user(nested(100)), assistant("ok")] * 9 + [user("go")]},
+    ),
+}
+
+
+@contextmanager
+def turns_of_the_loop() -> Iterator[dict[str, int]]:
+    """The calls of the turn of the loop that had the most, and the most characters that a call was given."""
+    most, steps = {"steps": 0, "characters": 0}, 0
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal steps
+        name = frame.f_code.co_name
+        if event == "call" and name == "_run_once":
+            most["steps"], steps = max(most["steps"], steps), 0
+        steps += event in ("call", "c_call")
+        if event == "call" and isinstance(text := frame.f_locals.get(GIVEN.get(name, "")), str):
+            most["characters"] = max(most["characters"], len(text) - frame.f_locals.get("idx", 0))
+
+    sys.setprofile(note)
+    try:
+        yield most
+    finally:
+        sys.setprofile(None)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_no_turn_of_the_loop_works_long_on_a_request(shape: str) -> None:
+    endpoint, members = SHAPES[shape]
+    data, store = json.dumps({"model": "gpt-4o", **members}).encode(), await open_store("memory://")
+    settings = Settings.model_validate({"upstream": {"base_url": "http://localhost/v1"}, "background": {"mode": "off"}})
+    async with open_services(settings, store=store) as built:
+        with turns_of_the_loop() as most:
+            body = await read_through_cache(data, endpoint, built.message_cache, built.bounds, owner="t")
+            asked = controls.read([(b"x-condenser-window", b"4000")], None, None)
+            try:
+                exchange = await built.exchanges.open(ClientRequest("t", [], body, "gpt-4o", False, asked))
+                await exchange.store()
+            except ContextLengthExceeded:
+                pass
+            await asyncio.sleep(0)
+    await store.close()
+    assert 0 < most["steps"] < MOST_STEPS
+    assert most["characters"] <= MOST_CHARACTERS
+
+
+def calls_of_c(work: Callable[[], object]) -> int:
+    calls = 0
+
+    def note(_: FrameType, event: str, __: object) -> None:
+        nonlocal calls
+        calls += event == "c_call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_the_nodes_of_a_pdf_are_read_up_to_a_bound() -> None:
+    tree = b"%PDF-1.4\n1 0 obj <</Type /Pages /Count 3>> endobj\n"
+    assert pages_of(tree) == 3
+    flood = tree + b"/Type /Pages\n" * 3 * MAX_NODES
+    assert calls_of_c(lambda: pages_of(flood)) < 12 * MAX_NODES
+
+
+def test_tool_output_is_looked_for_at_both_ends_of_a_long_text() -> None:
+    reader = Reader(tool_output_patterns())
+    inner, end = "x" * 100_000, "(Current directory: /)\nbash-$"
+    for text, role in (
+        ("Observation: " + inner, Role.TOOL),
+        (inner + end, Role.TOOL),
+        (inner + "Observation: " + inner, Role.USER),
+        (inner + end + inner, Role.USER),
+    ):
+        assert reader.role(user(text), CHAT_ENDPOINT.dialect) is role
