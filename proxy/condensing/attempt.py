@@ -222,6 +222,7 @@ def written(decision: Decision, context: RequestContext, *, probe: bool) -> Deci
         probe
         and body.values.get("stream") is True
         and (decision.view.is_changed or context.is_rewritten)
+        and context.policy.profile.stream_options
         and bool(body.endpoint.usage_probe(body.values))
     )
     return decision._replace(probed=probed, body=spliced(decision.view, context, probe=probed))

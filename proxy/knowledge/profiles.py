@@ -59,16 +59,20 @@ class Profile(BaseModel):
     """User and assistant messages must take turns."""
     assistant_name: bool = True
     """An assistant message may have a name."""
+    empty_assistant: bool = True
+    """An assistant message may have no content."""
     middle_system: bool = True
     """A system message may follow other messages."""
     reasoning: Literal["bound", "required"] | None = None
     """When reasoning may be sent back (`strategies.core.reasoning`). None: what is signed is bound."""
+    stream_options: bool = True
+    """`stream_options` is accepted, which `usage_probe` adds."""
     token_limit: Literal["max_completion_tokens", "max_tokens"] | None = None
     """The parameter that bounds our own calls. None: the first, and the second if the first is refused."""
 
     @cached_property
     def form(self) -> Form | None:
-        form = Form(self.alternate_roles, self.assistant_name, self.middle_system)
+        form = Form(self.alternate_roles, self.assistant_name, self.empty_assistant, self.middle_system)
         return None if form == Form() else form
 
     def learned(self, key: str, *, value: bool | str) -> Profile:

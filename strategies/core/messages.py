@@ -66,12 +66,13 @@ class Reading(NamedTuple):
 class Form:
     """What message lists an upstream accepts (`strategies.core.shaping`).
 
-    User and assistant may have to alternate. An assistant message may be allowed a name, and a system message a place
-    after other messages.
+    User and assistant may have to alternate. An assistant message may be allowed a name or an empty content, and a
+    system message a place after other messages.
     """
 
     alternate_roles: bool = False
     assistant_name: bool = True
+    empty_assistant: bool = True
     middle_system: bool = True
 
 

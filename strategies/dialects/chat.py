@@ -24,6 +24,8 @@ RESULT_ROLES = ("tool", "function")
 """The roles of messages that answer a call."""
 """The content of a message that the proxy wrote and that only calls tools, if an empty content is refused."""
 
+CALLING = "(tool call)"
+"""The content of a message that the proxy wrote and that only calls tools, if an empty content is refused."""
 _REASONING = ("thinking_blocks", "reasoning_details", "content")
 """The members whose parts may be signed reasoning: LiteLLM's, OpenRouter's, and a content of parts."""
 _UNSEEN_PART_MEMBERS = frozenset({"cache_control", "annotations", "logprobs"})
@@ -107,10 +109,14 @@ class Chat(Dialect):
         return left if "content" in left or call_fields(left) else {**left, "content": ACKNOWLEDGED}
 
     def fitted(self, value: Value, form: Form) -> Value | None:
-        """Without its name, if the form allows none."""
-        if form.assistant_name or value.get("role") != "assistant" or "name" not in value:
+        """Removes a name and fills in a content, if the form requires that."""
+        if value.get("role") != "assistant":
             return value
-        return {key: member for key, member in value.items() if key != "name"}
+        if not form.assistant_name and "name" in value:
+            value = {key: member for key, member in value.items() if key != "name"}
+        if form.empty_assistant or value.get("content"):
+            return value
+        return {**value, "content": CALLING} if value.get("tool_calls") else None
 
     def merged(self, first: Value, second: Value) -> Value:
         """Joins the contents. Of the other members, those of the second message win."""

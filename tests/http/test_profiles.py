@@ -197,7 +197,8 @@ def test_a_server_without_stream_options_is_asked_again_as_the_request_came() ->
         answer = stage.ask(chat(20), asked(session="s", force="true"), stream=True)
         assert answer.header("x-condenser-reason") == "rewrite-refused"
         assert ["stream_options" in each.json() for each in stage.forwarded] == [True, False]
-    with staged(strategy="recent", window=32_768, usage_probe=False) as stage:
+    unknown = {"profile": {"stream_options": False}}
+    with staged(strategy="recent", window=32_768, upstream=unknown) as stage:
         stage.upstream.answer(without_stream_options)
         answer = stage.ask(chat(20), asked(session="s", force="true"), stream=True)
         assert (answer.header("x-condenser-action"), len(stage.forwarded)) == ("condensed", 1)

@@ -20,6 +20,7 @@ from strategies.core.replacement import context_summary, replacement
 from strategies.core.requirement import Requirement
 from strategies.core.shaping import BRIDGE, Placed, shape
 from strategies.core.view import View, fold
+from strategies.dialects.chat import CALLING
 from tests.strategies.driving import attempted, later
 from tests.strategies.test_invariants import STABLE
 from tests.support.strict_servers import DEMANDS, alternation, no_names, refused, sides, systems_first, taken
@@ -28,6 +29,7 @@ from tests.support.transcripts import (
     Body,
     assistant,
     bodies_of,
+    call,
     conversations,
     largest_of_each_kind,
     step,
@@ -39,7 +41,7 @@ from tests.support.transcripts import (
     words,
 )
 
-STRICT = Form(alternate_roles=True, assistant_name=False, middle_system=False)
+STRICT = Form(alternate_roles=True, assistant_name=False, empty_assistant=False, middle_system=False)
 ALTERNATING = Form(alternate_roles=True)
 PIPELINES = [*(name for name in TABLE if name != "off"), "mask+half-window"]
 
@@ -224,3 +226,11 @@ def test_each_demand_is_one_that_the_plain_form_can_fail() -> None:
     bodies = [user("one"), *step(1), assistant("two"), system("b"), user("three")]
     view = folded(bodies, 4, Keep(0), Keep(1), Keep(2), LEAD_IN, SUMMARY, RECORD, form=Form())
     assert all(demand(bodies_of(view)) for demand in DEMANDS if demand.__name__ != "no_user_after_tool")
+
+
+def test_an_empty_lead_in_goes_and_a_call_of_ours_says_that_it_is_one() -> None:
+    form = Form(empty_assistant=False)
+    assert roles(folded(CHAT, 3, Keep(0), LEAD_IN, RECORD, form=form)) == ["user", "user", "assistant", "user"]
+    masked = Literal(dump(assistant(None, call("c1", "bash", {"command": "[masked]"}))), PieceKind.MASKED, 1)
+    view = folded([user("one"), *step(1), user("two")], 3, Keep(0), masked, Keep(2), form=form)
+    assert bodies_of(view)[1]["content"] == CALLING
