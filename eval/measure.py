@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from proxy.replaying import recorded
 from proxy.replaying.recorded import Conversation, Question
-from strategies.core.labels import break_labels
+from strategies.core.ledger import break_labels
 from strategies.core.messages import TokenCounter
 from strategies.core.transcript import Transcript
 from tests.support.planning import counted

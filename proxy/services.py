@@ -12,17 +12,15 @@ from functools import partial
 import anyio.lowlevel
 
 from proxy.asking import Asking, Resolver
-from proxy.condensing.claims import Claims
 from proxy.condensing.deciding import Decider
 from proxy.condensing.exchange import Exchanges
-from proxy.condensing.intake import Intake
+from proxy.condensing.intake import Intake, Restorer
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.making import Maker
 from proxy.condensing.policy import Policies
-from proxy.condensing.preparing import Preparer
+from proxy.condensing.preparing import Claims, Preparer
 from proxy.condensing.recall import Injector, Recall
 from proxy.condensing.refusals import Refusals
-from proxy.condensing.restoring import Restorer
 from proxy.condensing.running import PipelineRunner
 from proxy.condensing.searching import Searcher
 from proxy.discovery import Discovered
@@ -31,7 +29,6 @@ from proxy.http.headers import lowered_names
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import Profiles
-from proxy.live import Live
 from proxy.memory.admin import MemoryAdmin
 from proxy.package import config_directory, tool_output_patterns
 from proxy.request.callers import AUTHORIZATION, Callers, Tenants, tenant_key
@@ -40,8 +37,7 @@ from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.admin import Admin
-from proxy.sessions.appending import Appends
-from proxy.sessions.histories import KeptReplies
+from proxy.sessions.histories import Appends, KeptReplies
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser
 from proxy.sessions.stored import StoredSessions
@@ -50,7 +46,7 @@ from proxy.settings.loading import ControlSettings
 from proxy.settings.token import admin_token
 from proxy.store import open_store
 from proxy.store.base import Store
-from proxy.telemetry import Telemetry
+from proxy.telemetry import Live, Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
 from proxy.tokens.windows import bundled_table
 from proxy.upstream import Upstream

@@ -53,7 +53,7 @@ FLOORS = (
     "proxy/overflow/", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching/", "proxy/memory/", "proxy/condensing/", "proxy/log.py",
-    "proxy/telemetry.py", "proxy/live.py", "proxy/browsers.py", "proxy/services.py", "proxy/serving/", "proxy/routes/",
+    "proxy/telemetry.py", "proxy/browsers.py", "proxy/services.py", "proxy/serving/", "proxy/routes/",
     "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/demo/", "proxy/cli.py", "proxy/commands/",
     "proxy/__main__.py",
 )  # fmt: skip

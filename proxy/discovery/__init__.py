@@ -1,30 +1,307 @@
 """Discovery: the window of a model as the server behind the upstream's address has loaded it.
 
 A model's ceiling is the window that it was trained for; servers load most models with a smaller one. Only windows that
-a server has loaded, or that a host says it serves, are used; otherwise the window stays unknown. `pages` reads the
-pages of the servers.
+a server has loaded, or that a host says it serves, are used; otherwise the window stays unknown.
 
 Only the address in the settings is asked, with the operator's key or with none: never with a caller's credential, and
 never at an address that a request names. No request waits for an answer. Answers are kept for a while, including those
 that state no window. A server that loads models on demand is asked again after each reply, because only then has it
 surely loaded the model, maybe with another window than the last time.
+
+The model list, `GET /v1/models`, shows the kind of most servers and the windows of some:
+
+| server | recognised by | window |
+|---|---|---|
+| vLLM, SGLang, others | `max_model_len` | `max_model_len` |
+| llama.cpp | `owned_by: llamacpp` | `meta.n_ctx`, which is that of one slot; never `meta.n_ctx_train` |
+| OpenRouter | `top_provider` | the smaller of its `context_length` and the model's |
+| Groq | `active`, `context_window` | `context_window` |
+| Mistral | `capabilities`, `max_context_length` | `max_context_length` |
+| Together, other hosts | `pricing` | `context_length`, or one of the other names for it (`LENGTHS`) |
+| Anthropic | `type: model`, `max_input_tokens` | `max_input_tokens` |
+| Ollama | `owned_by: library` | on a page of its own |
+| LM Studio | `owned_by: organization_owner` | on a page of its own |
+| LiteLLM | all rows `created` at one moment of 2023 | on a page of its own |
+| TGI | one row that belongs to itself | on a page of its own |
+
+On other servers these numbers may be what a model was made for, so there they are ceilings: they lower the window of
+the bundled table, or stand where it has none. Of a server that loads models on demand, ceilings are not used.
+
+The paths of the other pages (`PAGES`) are relative to the address that has `/v1`. Several servers answer 200 to every
+path, so each reader reads only the members of its own server, and finds nothing in any other page.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from enum import StrEnum
 from http import HTTPStatus
+from typing import Any, NamedTuple
 
-from proxy.discovery.pages import PAGES, SLOTS_PAGE, Page, Reading, ServerKind, kind_of, slots_in, windows_in
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.tokens.windows import StatedWindow
 from proxy.upstream import Upstream
-from proxy.values import json_or_none
+from proxy.values import json_or_none, object_at, objects_at
+
+MIN_WINDOW, MAX_WINDOW = 256, 100_000_000
+"""A number outside these bounds is not a window."""
+LITELLM_CREATED = 1_677_610_602
+"""The time at which every model was created, according to LiteLLM's list."""
+CEILINGS = "ollama"
+"""Prefix of LiteLLM's names for models at Ollama, for which it states the ceilings, like Ollama's `/api/show`."""
+
+LENGTHS = ("context_length", "context_window", "max_context_length", "context_size", "max_context_window_tokens")
+HOST_MARKS = ("active", "capabilities", "pricing", "metadata")
+
+ANY_NAME = "\0any"
+"""Stands for the name if the server has one model, which it serves under any name."""
+
+Row = Mapping[str, Any]
+
+
+class ServerKind(StrEnum):
+    """A kind of server, by the name that people know it by."""
+
+    VLLM = "vLLM"
+    SGLANG = "SGLang"
+    LLAMA_CPP = "llama.cpp"
+    OLLAMA = "Ollama"
+    LM_STUDIO = "LM Studio"
+    TGI = "TGI"
+    LITELLM = "LiteLLM"
+    OPENROUTER = "OpenRouter"
+    HOST = "the upstream"
+    """A host whose model list states windows in one of the forms that hosts share."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether such a server usually runs on one person's machine, loads a model when that is first requested, and
+        answers one or a few requests at a time."""
+        return self in (ServerKind.OLLAMA, ServerKind.LM_STUDIO, ServerKind.LLAMA_CPP)
+
+
+OWNERS = {
+    "vllm": ServerKind.VLLM,
+    "sglang": ServerKind.SGLANG,
+    "llamacpp": ServerKind.LLAMA_CPP,
+    "library": ServerKind.OLLAMA,
+    "organization_owner": ServerKind.LM_STUDIO,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The windows that a server stated, by the names of models in requests."""
+
+    kind: ServerKind
+    windows: Mapping[str, StatedWindow] = field(default_factory=dict)
+    """By name, or by `ANY_NAME`."""
+    slots: int | None = None
+    """How many requests the server answers at a time, if it states that."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has no window: the server has loaded no model, or does not state windows."""
+        return not self.windows
+
+    def of(self, model: str) -> StatedWindow | None:
+        """The window of a model; None if the server did not state one."""
+        return self.windows.get(model) or self.windows.get(ANY_NAME)
+
+    def after(self, earlier: Reading | None) -> Reading:
+        """This reading, with the earlier windows of models that are not loaded now: the server will use them again."""
+        if earlier is None or earlier.kind is not self.kind or not self.kind.is_local:
+            return self
+        return Reading(self.kind, {**earlier.windows, **self.windows}, self.slots)
+
+
+class Stated(NamedTuple):
+    """What a page states about one model, unchecked."""
+
+    name: object
+    """The name of the model, or `ANY_NAME`."""
+    window: object
+    max_input: object = None
+    is_ceiling: bool = False
+
+
+def _reading(kind: ServerKind, stated: Iterable[Stated]) -> Reading:
+    """A reading of the stated numbers that can be windows.
+
+    If there are several windows for one name, the smallest counts, because a request may get any of them.
+    """
+    windows: dict[str, StatedWindow] = {}
+    for name, window, max_input, is_ceiling in stated:
+        tokens, most = _as_window(window), _as_window(max_input)
+        if not isinstance(name, str) or tokens is None or (name in windows and tokens >= windows[name].window):
+            continue
+        source = f"a maximum listed by {kind}" if is_ceiling else f"stated by {kind}"
+        windows[name] = StatedWindow(tokens, most if most and most < tokens else None, source, is_ceiling)
+    return Reading(kind, windows)
+
+
+def _as_window(value: object) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if MIN_WINDOW <= value <= MAX_WINDOW else None
+
+
+# -- the model list --------------------------------------------------------------------------------------
+
+
+def kind_of(data: object) -> ServerKind | None:
+    """The kind of server that sent this model list; None if the list does not show it."""
+    rows = _rows(data)
+    owners = {OWNERS.get(str(row.get("owned_by"))) for row in rows}
+    if len(owners) == 1 and (owner := owners.pop()) is not None:
+        return owner
+    if rows and all("top_provider" in row for row in rows):
+        return ServerKind.OPENROUTER
+    if rows and all(row.get("created") == LITELLM_CREATED for row in rows):
+        return ServerKind.LITELLM
+    if len(rows) == 1 and rows[0].get("owned_by") == rows[0].get("id"):
+        return ServerKind.TGI
+    return None
+
+
+def windows_in(data: object) -> Reading | None:
+    """The windows that a model list states; None if it states none."""
+    rows, kind = _rows(data), kind_of(data) or ServerKind.HOST
+    if kind is ServerKind.LITELLM:
+        return None  # its list mixes windows and ceilings
+    stated = [_stated(row, rows, kind) for row in rows]
+    if kind is ServerKind.LLAMA_CPP and len(rows) == 1 and "status" not in rows[0]:
+        # It serves its one model under any name; with `status` it routes to several models by name.
+        stated.append(Stated(ANY_NAME, stated[0].window))
+    reading = _reading(kind, stated)
+    return reading if reading.windows else None
+
+
+def _rows(data: object) -> list[Row]:
+    """The rows of a model list; Together's has no object around them."""
+    return objects_at({"data": data} if isinstance(data, list) else data, "data")
+
+
+def _stated(row: Row, rows: Sequence[Row], kind: ServerKind) -> Stated:
+    name = row.get("id")
+    if "max_model_len" in row:
+        # For an adapter vLLM states no window, only for the adapter's model.
+        of_parent = (each.get("max_model_len") for each in rows if each.get("id") == row.get("parent"))
+        return Stated(name, row["max_model_len"] or next(of_parent, None))
+    if kind is ServerKind.LLAMA_CPP:
+        return Stated(name, object_at(row, "meta").get("n_ctx"))
+    if kind is ServerKind.OPENROUTER:
+        stated = row.get("context_length"), object_at(row, "top_provider").get("context_length")
+        return Stated(name, min(filter(None, map(_as_window, stated)), default=None))
+    if kind is not ServerKind.HOST:
+        return Stated(name, None)
+    if "state" in row:  # LM Studio's, which states what it has loaded on a page of its own
+        return Stated(name, None)
+    if row.get("type") == "model":
+        return Stated(name, row.get("max_input_tokens"))
+    places = row, object_at(row, "metadata"), object_at(object_at(row, "capabilities"), "limits")
+    length = next((place[member] for place in places for member in LENGTHS if place.get(member)), None)
+    return Stated(name, length, is_ceiling=not any(row.get(mark) for mark in HOST_MARKS))
+
+
+# -- the pages of servers whose model list says too little -----------------------------------------------
+
+
+def _llama_cpp_properties(page: object) -> list[Stated]:
+    """llama.cpp's `/props`: `n_ctx` is the window of one slot there, not of all slots together."""
+    return [Stated(ANY_NAME, object_at(page, "default_generation_settings").get("n_ctx"))]
+
+
+def _llama_cpp_slots(page: object) -> list[Stated]:
+    """llama.cpp's `/slots`: a request may get any slot, so the smallest window counts."""
+    return [Stated(ANY_NAME, slot.get("n_ctx")) for slot in objects_at({"slots": page}, "slots")]
+
+
+def _ollama_running(page: object) -> list[Stated]:
+    """Ollama's `/api/ps`: the models that are loaded now, each with the window that it was loaded with.
+
+    Requests may name a model with the tag `latest` or without it. `/api/show` states ceilings, so it is not asked.
+    """
+    stated: list[Stated] = []
+    for row in objects_at(page, "models"):
+        for name in filter(None, (row.get("name"), row.get("model"))):
+            names = {str(name), str(name).removesuffix(":latest")}
+            stated += [Stated(each, row.get("context_length")) for each in names]
+    return stated
+
+
+def _lm_studio_models(page: object) -> list[Stated]:
+    """LM Studio's `/api/v0/models`: `loaded_context_length` of loaded models; `max_context_length` is the ceiling."""
+    return [Stated(row.get("id"), row.get("loaded_context_length")) for row in objects_at(page, "data")]
+
+
+def _lm_studio_instances(page: object) -> list[Stated]:
+    """LM Studio's newer `/api/v1/models`: each loaded instance has a name and a window of its own."""
+    stated: list[Stated] = []
+    for row in objects_at(page, "models"):
+        for instance in objects_at(row, "loaded_instances"):
+            window = object_at(instance, "config").get("context_length")
+            stated += [Stated(instance.get("id"), window), Stated(row.get("key"), window)]
+    return stated
+
+
+def _tgi_info(page: object) -> list[Stated]:
+    """TGI's `/info`: the window, and the maximum input; older versions give the latter another name."""
+    info = object_at({"info": page}, "info")
+    return [Stated(ANY_NAME, info.get("max_total_tokens"), info.get("max_input_tokens", info.get("max_input_length")))]
+
+
+def _litellm_deployments(page: object) -> list[Stated]:
+    """LiteLLM's `/model/info`: if a name has several deployments, the smallest window counts.
+
+    For nearly all models, what it calls the maximum input is the window that input and output share. It does not know
+    how a server behind it has loaded a model.
+    """
+    return [
+        Stated(row.get("model_name"), object_at(row, "model_info").get("max_input_tokens"))
+        for row in objects_at(page, "data")
+        if not str(object_at(row, "litellm_params").get("model")).startswith(CEILINGS)
+    ]
+
+
+class Page(NamedTuple):
+    """A page on which a server states what it has loaded."""
+
+    kind: ServerKind
+    path: str
+    stated_in: Callable[[object], list[Stated]]
+
+    def read(self, page: object, kind: ServerKind | None = None) -> Reading | None:
+        """The reading of a decoded page; None if it has no window and `kind` is not known to be that of this page."""
+        reading = _reading(self.kind, self.stated_in(page))
+        return None if reading.is_silent and (page is None or kind is not self.kind) else reading
+
+
+SLOTS_PAGE = "/props"
+
+
+def slots_in(page: object) -> int | None:
+    """How many requests llama.cpp answers at a time, by its `/props`; None if that does not say."""
+    slots = object_at({"page": page}, "page").get("total_slots")
+    return slots if isinstance(slots, int) and not isinstance(slots, bool) and slots > 0 else None
+
+
+PAGES = (
+    Page(ServerKind.LLAMA_CPP, SLOTS_PAGE, _llama_cpp_properties),
+    Page(ServerKind.LLAMA_CPP, "/slots", _llama_cpp_slots),
+    Page(ServerKind.OLLAMA, "/api/ps", _ollama_running),
+    Page(ServerKind.LM_STUDIO, "/api/v0/models", _lm_studio_models),
+    Page(ServerKind.LM_STUDIO, "/api/v1/models", _lm_studio_instances),
+    Page(ServerKind.TGI, "/info", _tgi_info),
+    Page(ServerKind.LITELLM, "/model/info", _litellm_deployments),
+)
+"""In the order in which a server of unknown kind is asked; only a server's own page states anything."""
+
 
 MAX_SECONDS = 10.0
 """The time for all pages together."""

@@ -26,10 +26,23 @@ from functools import cache, reduce
 from itertools import accumulate, groupby, takewhile
 from typing import NamedTuple
 
-from strategies.core.labels import break_labels
 from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.options import Options, option
 from strategies.core.rules import find_rules, is_weak, merge_rules
+
+_LABEL = re.compile(
+    r"\[(ledger|condensed history|\d{1,9}(?:, parts? [\d -]{1,20}of \d{1,9})?(?=\] (?:user|assistant|tool)\b))\]"
+    r"|(#+)(?= +(?:Relevant Memories|Context Summary)\b)",
+    re.IGNORECASE,
+)
+
+
+def break_labels(text: str) -> str:
+    """The text with its labels broken, by which a model knows what the proxy wrote: `(Ledger)` for `[Ledger]`, `(2)
+    user:`, `(##)`.
+    """
+    return _LABEL.sub(lambda match: f"({match[1] or match[2]})", text)
+
 
 _MARK = "[Ledger]"
 RULES_HEADING = f"{_MARK} The user's own words, first stated first. They hold until the user takes them back."

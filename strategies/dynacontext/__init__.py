@@ -4,27 +4,53 @@ Judging and writing are separate. Judges decide by votes, held off the request's
 finished; a summarizer then writes the record that stands for it. Without a YES only the context limit condenses.
 docs/strategies.md lists where this departs from the two source documents of the algorithm.
 
-`scope` decides what is replaced, and what is dropped after the record when it is applied. `voting` decides when a vote
-is held and what the judges see. `record` defines how the text is asked for.
+`scope` decides what is replaced, and what is dropped after the record when it is applied.
+
+A vote costs as much as several requests. So the judges see a compact history without the bodies of tool results, and no
+vote is held before there is something new to judge, or if a YES could change nothing.
+
+The record must be in exactly one `<summary>` tag. If an answer lacks it, or may not stand for history, the model is
+asked again, up to three times in all. Memory cards are outside the tag, in a block of their own.
+
+After a vote, the record may have at most half of the tokens that it stands for. So it is known before a vote whether
+every acceptable record would shrink the view by enough. If not, no vote is held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from strategies.core.answer import ParsedAnswer, read_plain_answer
 from strategies.core.budget import Budget
-from strategies.core.errors import AnswerRefused, NothingToSummarize
+from strategies.core.condensation import standing_condensations
+from strategies.core.effects import Ballot, Failure, Tally, Vote, Votes, tally
+from strategies.core.errors import AnswerRefused, NothingToSummarize, StrategyError
+from strategies.core.history import WIDEST, as_text, break_fences, originals
+from strategies.core.messages import dump
+from strategies.core.parsing import tag_contents
+from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace
-from strategies.core.protocol import Injecting, Injection, SessionFacts, Shortened, Steps, Strategy, Verdict
-from strategies.core.replacement import frame_tokens, replaced_count, replacement
+from strategies.core.protocol import (
+    Injecting,
+    Injection,
+    Judging,
+    Polling,
+    SessionFacts,
+    Shortened,
+    Steps,
+    Strategy,
+    Verdict,
+)
+from strategies.core.replacement import frame_tokens, previous_text, replaced_count, replacement
 from strategies.core.replay import JUDGED
-from strategies.core.summary import MIN_RECORD, RecordForm, record_cap, summarize
+from strategies.core.requirement import RULES, Requirement
+from strategies.core.summary import MIN_RECORD, Cap, RecordForm, Span, record_cap, summarize
 from strategies.core.transcript import is_chinese
-from strategies.core.view import View
-from strategies.dynacontext.options import DynaContextOptions
-from strategies.dynacontext.record import FORMS, cap_after_vote, lead_in, span_of
+from strategies.core.view import View, item_for
+from strategies.dynacontext.options import AUTOMATIC, DynaContextOptions
 from strategies.dynacontext.scope import (
     EXCLUDED,
     JUDGED_COUNT,
@@ -35,8 +61,234 @@ from strategies.dynacontext.scope import (
     judged_end,
     leave_out,
 )
-from strategies.dynacontext.voting import Voting, turns_since_reset
 from strategies.memory.attribution import attribute_cards
+from strategies.prompts import prompt, prompt_digest
+
+TRIES = 3
+_SECTIONS = ("history_detail", "history_summary", "future_direction")
+_OPENED = re.compile(rf"<({'|'.join(_SECTIONS)})>")
+
+
+def tagged(text: str) -> ParsedAnswer:
+    """Reads the record from the only `<summary>` tag of an answer; an answer with none or several is malformed."""
+    answer = read_plain_answer(text)
+    summaries = list(tag_contents(answer.record, "summary"))
+    if len(summaries) != 1:
+        return answer._replace(well_formed=False, is_complete=False)
+    return answer._replace(record=_with_headings(summaries[0]))
+
+
+def _with_headings(text: str) -> str:
+    """The text with a heading on its own line in place of each section's tags; a tag that is not closed stays."""
+    parts: list[str] = []
+    read_to = 0
+    last = {name: text.rfind(f"</{name}>") for name in _SECTIONS}
+    for opened in _OPENED.finditer(text):
+        name = opened[1]
+        if opened.start() < read_to or last[name] < opened.end():
+            continue
+        closed = text.find(f"</{name}>", opened.end())
+        heading = f"{name.replace('_', ' ').capitalize()}:"
+        parts += [text[read_to : opened.start()], heading, text[opened.end() : closed]]
+        read_to = closed + len(f"</{name}>")
+    return "\n".join(filter(None, map(str.strip, (*parts, text[read_to:]))))
+
+
+FORMS = {
+    "plain": RecordForm("dynacontext", read=tagged, tries=TRIES),
+    "sections": RecordForm("dynacontext-sections", read=tagged, tries=TRIES),
+}
+
+
+def span_of(view: View, scope: Scope) -> Span:
+    """The span that the record of a scope stands for. Its tokens are those of the scope less those of the frame.
+
+    Raises `NothingToSummarize` if the record would add nothing.
+    """
+    if not scope.candidates:
+        raise NothingToSummarize("nothing between the first messages and those that must stay")
+    return Span.before(view, scope.recorded, scope.tokens - frame_tokens(view.counter))
+
+
+def lead_in(view: View, options: DynaContextOptions) -> tuple[Literal, ...]:
+    """The empty assistant message that the source document has before a record, if the options ask for it."""
+    return (Literal(dump(view.counter.dialect.assistant("")), PieceKind.LEAD_IN),) if options.empty_assistant else ()
+
+
+def cap_after_vote(span: Span, budget: Budget, options: DynaContextOptions) -> Cap:
+    """The cap of a record after a vote: at most half of the span; raises `Declined` if the window has no room."""
+    most, half = record_cap(span.view, budget, options.summary_max_tokens), max(span.tokens // 2, MIN_RECORD)
+    return Cap(min(most.text, half), min(most.record, half))
+
+
+def least_saved(span: Span, budget: Budget, options: DynaContextOptions) -> int:
+    """The tokens that a condensation after a vote saves at the least, whichever acceptable record is written.
+
+    Raises `Declined` if there is no room for a record.
+    """
+    cap, view = cap_after_vote(span, budget, options), span.view
+    span.ledger_and_room(cap, budget)
+    lead_ins = [item_for(piece, view.transcript, view.counter) for piece in lead_in(view, options)]
+    return span.tokens - cap.text - sum(item.message.tokens for item in lead_ins)
+
+
+ATTEMPTS = 3
+
+_ROUNDS_TO_COOL_DOWN = 2  # the newest round when the record was made, and one more since then
+_MIN_GROWTH = 2_000
+_REWRITTEN = 3  # messages at the end that a client may rewrite a turn later
+_GROWTH = 0.25
+_FILL = 0.9
+COMPACT = WIDEST._replace(results=0, arguments=300)
+"""The most that judges see of a message: for a tool's result, only its size."""
+
+
+class Voting(Judging):
+    """The votes of a strategy with these options."""
+
+    options: DynaContextOptions
+
+    @property
+    def inline(self) -> bool:
+        return self.options.judge == "inline"
+
+    @property
+    def is_bound(self) -> bool:
+        return self.options.mode != "refer"
+
+    def has_judged_enough(self, view: View, session: SessionFacts) -> bool:
+        standing = standing_condensations(session.condensations, view.transcript.digests)
+        return sum(made.trigger == JUDGED for made in standing) >= self.options.max_branches
+
+    def skip_reason(self, view: View, budget: Budget, session: SessionFacts) -> str:
+        chain, digests = view.transcript.chain, view.transcript.digests
+        if turns_since_reset(view) < self.options.early_turns + 1:
+            return "early-turns"
+        if view.replacement is not None and sum(_rounds_since_head(view)) <= _ROUNDS_TO_COOL_DOWN:
+            return "cool-down"
+        if self.has_judged_enough(view, session):
+            return "max-branches"
+        last = last_vote(view, session)
+        if last and last.message_count == len(chain) and last.applies_to(digests):
+            return "judged-already"
+        if last:
+            least = max(_MIN_GROWTH, int(last.tokens * _GROWTH))
+            growth = sum(message.tokens for message in chain[known_of(last, view) :])
+            if growth < (least if self.options.min_growth == AUTOMATIC else self.options.min_growth):
+                return "min-growth"
+        return "" if _can_shrink(view, budget, self.options) else "cannot-shrink"
+
+    def judge(self, view: View, budget: Budget, session: SessionFacts) -> Polling:
+        """Asks for one ballot on as much of the view's compact history as fits; without a vote there is no verdict."""
+        system, counter, options = prompt("judge"), view.counter, self.options
+        earlier = previous_text(view)
+        before = f"<earlier_record>\n{break_fences(earlier)}\n</earlier_record>\n\n" if earlier else ""
+        room = int((budget.window - options.judge_max_tokens) * _FILL) - counter.text(system) - counter.text(before)
+        text = as_text(originals(view, view.items), max(room, 256), counter, COMPACT)
+        ballot = Ballot(
+            system=system,
+            user=f"{before}<history>\n{text}\n</history>\n\nVote now.",
+            k=options.voting_k,
+            max_attempts=ATTEMPTS * options.voting_k,
+            max_tokens=options.judge_max_tokens,
+            at_once=options.ballot == "n",
+        )
+        (result,) = yield (ballot,)
+        votes = result.votes if isinstance(result, Votes) else ()
+        outcome, digests = tally(votes, options.voting_k), view.transcript.digests
+        digest, *rewritten = reversed(digests[-1 - _REWRITTEN :] or [b""])
+        metadata = _metadata(view, votes, outcome)
+        verdict = Verdict(outcome.yes, digest, len(digests), view.tokens, session.now, metadata, tuple(rewritten))
+        if outcome.valid:
+            return verdict
+        errors = [vote.error for vote in votes] or [result.reason if isinstance(result, Failure) else "no-votes"]
+        return replace(verdict, yes=None, failure=f"judge-{errors[0]}")
+
+    def state(self, view: View, session: SessionFacts, skipped: str) -> Mapping[str, Any]:
+        """The `dynacontext_state` of the source documents."""
+        last = last_vote(view, session)
+        return {
+            "turns_since_reset": turns_since_reset(view),
+            "should_judge": not skipped,
+            "last_skip_reason": skipped or None,
+            "last_judge_metadata": last.metadata.get("judge_metadata") if last else None,
+        }
+
+
+def _metadata(view: View, votes: Sequence[Vote], outcome: Tally) -> dict[str, Any]:
+    return {
+        "judge_metadata": {
+            "valid_votes": outcome.valid,
+            "yes_votes": outcome.yes_votes,
+            "no_votes": outcome.no_votes,
+            "threshold": outcome.threshold,
+            "reasoning": [vote.reasoning for vote in votes if vote.yes is not None],
+        },
+        "judge_votes": [
+            {
+                "decision": None if vote.yes is None else ("YES" if vote.yes else "NO"),
+                "parsed_ok": vote.yes is not None,
+                "reasoning_present": bool(vote.reasoning),
+                "error_type": vote.error or None,
+                "reasoning": vote.reasoning,
+            }
+            for vote in votes
+        ],
+        "turns_since_reset": turns_since_reset(view),
+        "promptDigest": prompt_digest("judge"),
+    }
+
+
+def turns_since_reset(view: View) -> int:
+    """Turns since the start, or since the request for which the newest replacement was made.
+
+    A turn is the agent's, because a task may have one user message only: each finished user turn counts one, and so
+    does each round of the user turn that goes on, with the reply that is about to come. A replacement is followed by
+    the round that was the newest at that request, which does not count. Neither does a question right after that round,
+    because it was already waiting then.
+    """
+    first, *turns = _rounds_since_head(view)
+    if view.replacement is None:
+        return len(turns) + sum(turns[-1:])
+    if not turns:
+        return max(first - 1, 0)
+    was_waiting = first <= 1
+    return len(turns) + turns[-1] + (-1 if was_waiting else 1)
+
+
+def _rounds_since_head(view: View) -> list[int]:
+    """How many rounds after the head each user turn has; first those before the first user message after the head."""
+    turns, start = view.structure.turns, view.head_size
+    later = [turn for turn in turns if turn.end > start]
+    rounds = [sum(span.start >= start for span in turn.rounds) for turn in later]
+    return rounds if later and (later[0].user is None or later[0].start < start) else [0, *rounds]
+
+
+def last_vote(view: View, session: SessionFacts) -> Verdict | None:
+    """The newest verdict on a prefix of this chain. The last few messages of the prefix may have been rewritten since.
+
+    Clients that add context to their last message remove it again a turn later.
+    """
+    return next((verdict for verdict in reversed(session.verdicts) if known_of(verdict, view)), None)
+
+
+def known_of(verdict: Verdict, view: View) -> int:
+    """How many messages of this transcript a verdict judged: all that it was about, or all but the last few; else 0."""
+    digests = view.transcript.digests
+    judged = enumerate((verdict.digest, *verdict.earlier_digests))
+    ends = ((verdict.message_count - i, digest) for i, digest in judged)
+    return next((count for count, digest in ends if 0 < count <= len(digests) and digests[count - 1] == digest), 0)
+
+
+def _can_shrink(view: View, budget: Budget, options: DynaContextOptions) -> bool:
+    """Whether a YES would shrink the view enough even with the longest acceptable record."""
+    try:
+        scope = after_vote(view, options, budget.task_cap, len(view.items))
+        saved = least_saved(span_of(view, scope), budget, options)
+    except StrategyError:
+        return False
+    return saved > 0 and saved >= RULES[Requirement.PREPARE].least_shrink * view.tokens
+
 
 __all__ = ["DynaContext", "DynaContextOptions"]
 

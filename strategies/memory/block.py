@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from strategies.core.labels import break_labels
+from strategies.core.ledger import break_labels
 from strategies.core.messages import Role, TokenCounter, dump
 from strategies.core.transcript import Transcript, is_chinese
 from strategies.memory.ranking import Entry, Hit

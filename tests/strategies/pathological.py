@@ -15,7 +15,7 @@ from strategies.core.excerpt import cut_text
 from strategies.core.history import break_fences
 from strategies.core.ledger import find_facts, rank_facts
 from strategies.core.parsing import normalized
-from strategies.dynacontext.record import tagged
+from strategies.dynacontext import tagged
 from strategies.extract import record
 from strategies.memory import ranking, terms
 from strategies.memory.attribution import attribute_cards

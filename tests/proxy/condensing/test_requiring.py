@@ -6,8 +6,8 @@ import pytest
 
 from proxy.condensing.account import Timing
 from proxy.condensing.context import RequestContext, undecided
+from proxy.condensing.deciding import Need, assess_need, with_floor
 from proxy.condensing.decision import Decision
-from proxy.condensing.requiring import Need, assess_need, with_floor
 from proxy.reasons import Reason
 from proxy.request.wire import ClientRequest
 from strategies.core.requirement import Requirement

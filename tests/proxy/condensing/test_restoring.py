@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.condensing.restoring import Restorer
-from proxy.endpoints.chat.counter import ChatCounter
+from proxy.condensing.intake import Restorer
+from proxy.endpoints.chat.endpoint import ChatCounter
 from proxy.request.measure import Measured
 from proxy.sessions.codec import new_block
 from proxy.sessions.histories import MissingMessages, StoredHistory

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.discovery.pages import ANY_NAME, PAGES, Page, Reading, ServerKind, kind_of, windows_in
+from proxy.discovery import ANY_NAME, PAGES, Page, Reading, ServerKind, kind_of, windows_in
 from proxy.tokens.windows import StatedWindow
 from tests.proxy.discovery import pages
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING
-from proxy.endpoints.messages.counter import (
+from proxy.endpoints.messages.endpoint import (
     PER_CALL,
     TOOLS_PROMPT,
     MessagesCounter,
