@@ -28,8 +28,7 @@ from typing import NamedTuple, Protocol
 from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, endpoint_for, headers_for
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
-from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.question import Question
+from proxy.endpoints.endpoint import Endpoint, Question
 from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import Headers, is_success
 from proxy.knowledge.profiles import REFUSING

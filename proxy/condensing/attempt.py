@@ -7,25 +7,33 @@ that a request waits for models.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+import logging
+import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
 from proxy.condensing.context import RequestContext, undecided
 from proxy.condensing.decision import Decision
 from proxy.errors import HistoryUnavailable, UpstreamUnavailable
 from proxy.knowledge.learned_windows import SizeRefused
-from proxy.overflow import Refusal
+from proxy.knowledge.profiles import REFUSING, Profiles
+from proxy.overflow import Refusal, read_body
 from proxy.overflow.wording import MIN_WINDOW
+from proxy.quoting import label
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
+from proxy.reply.opening import OpenedReply
 from proxy.request.wire import Body
 from proxy.searching.rounds import HiddenRounds, ToolState, offer_members
 from proxy.sessions import keeping
 from proxy.sessions.keeping import Keeper
+from proxy.sessions.session import PicturesOut
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
 from strategies.core.budget import Budget, Marks
-from strategies.core.messages import dump
+from strategies.core.messages import Message, dump
+from strategies.core.reasoning import BOUND, REQUIRED, rule_named_in
 from strategies.core.view import View
 from strategies.dialects.pictures import has_pictures, without_pictures
 
@@ -37,6 +45,8 @@ UNKNOWN_SHARE = 0.70
 """The same share if the refusal states no window."""
 GOAL_SHARE = 0.8
 """The target is at most this share of the maximum that may be sent."""
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -293,3 +303,136 @@ async def replace_refused(refused: UpstreamReply, sending: Awaitable[T | None]) 
     if reply is not None:
         await refused.close()
     return reply
+
+
+# -- fewer pictures ---------------------------------------------------------------------------------
+#
+# The oldest pictures leave a view whose request was refused for its bytes, or for its pictures. They are counted from
+# the beginning of the chain, and the session remembers how many were left out, so that the next view begins with the
+# bytes of this one. A later refusal leaves out more.
+
+_STATUSES = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
+_BYTES = re.compile(
+    r"request_too_large|(?:request|payload|body|entity|content)[^.;]{0,40}(?:too large|exceeds? the max)"
+    r"|(?:request|payload|body)[^.;]{0,60}exceed[^.;]{0,40}(?:size|bytes|[mk]i?b\b)"
+)
+_PICTURES = re.compile(
+    r"too many (?:images|pictures)|many-image|(?:number of|maximum of|at most|up to|more than|supports?|max(?:imum)?)"
+    r"[^.;]{0,40}\bimages?(?:\(s\))?\b|\bimages?\b[^.;]{0,60}(?:limit|exceed|at most|maximum|too many)"
+)
+_RATE = re.compile(r"per (?:min|minute|hour|day)\b|\b[rt]pm\b|\btokens?\b")
+_NUMBER = re.compile(
+    r"(?:at most|up to|maximum|max|limit|more than|only|allowed|supports?)\D{0,30}(\d{1,4})\b(?! ?pixels)"
+)
+MANY = 20
+"""Pictures from which a vendor's stricter rule about their size holds ("many-image requests")."""
+SHARE_KEPT = 0.5
+"""The share of the refused bytes, or pictures, that the next request has at most."""
+
+
+def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | None:
+    """The context that leaves out enough pictures; None if the error is about something else, or none can leave."""
+    context, decision = attempt.rewritable, attempt.decision
+    status, error = refused.reply.status, refused.error
+    allowed = pictures_allowed(status, error)
+    if context is None or attempt.is_last or (allowed is None and not refuses_bytes(status, error)):
+        return None
+    chain, known = context.history.chain, context.pictures_out.number if context.pictures_out else 0
+    shown = {id(message) for message in decision.view.messages}
+    sizes = [(at, size if id(message) in shown else 0) for at, message in enumerate(chain) for size in _sizes(message)]
+    in_view = sum(size > 0 for _, size in sizes[known:])
+    if allowed is not None:
+        leaving, saved = in_view - (allowed or int(SHARE_KEPT * in_view)), 0.0
+    else:
+        leaving, saved = 0, (1 - SHARE_KEPT) * len(decision.body)
+    number = known
+    # The newest picture always stays.
+    while number < len(sizes) - 1 and (leaving > 0 or saved > 0):
+        size = sizes[number][1]
+        number, leaving, saved = number + 1, leaving - (size > 0), saved - size
+    if number == known:
+        return None
+    at = sizes[number - 1][0]
+    out = PicturesOut(number, at + 1, context.history.digests[at].hex())
+    return context._replace(pictures_out=out)
+
+
+def _sizes(message: Message) -> list[int]:
+    """The bytes of each picture of a message, in order."""
+    if not has_pictures(message.data):
+        return []
+    sizes = list[int]()
+    body, before = message.body, len(dump(message.body))
+    while True:
+        body, number = without_pictures(body, 1)
+        if not number:
+            return sizes
+        after = len(dump(body))
+        sizes.append(max(before - after, 1))
+        before = after
+
+
+def refuses_bytes(status: int, body: bytes) -> bool:
+    """Whether an error is about the bytes of a request."""
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
+        return True
+    return status in _STATUSES and any(_BYTES.search(said) for said in _said(body))
+
+
+def pictures_allowed(status: int, body: bytes) -> int | None:
+    """How many pictures an error allows, 0 if it states no number; None if it is not about their number or size."""
+    texts = [said for said in _said(body) if _PICTURES.search(said)] if status in _STATUSES else []
+    if not texts:
+        return None
+    if any("many-image" in said for said in texts):
+        return MANY
+    found = (_NUMBER.search(said) for said in texts)
+    return next((int(match[1]) for match in found if match), 0)
+
+
+def _said(body: bytes) -> list[str]:
+    content = read_body(body)
+    return [said for said in (*content.texts, *content.codes) if not _RATE.search(said)]
+
+
+# -- other reasoning --------------------------------------------------------------------------------
+#
+# `strategies/core/reasoning.py` explains the whole. `RequestContext.bound_under` knows which head a view has and what
+# its branch remembers of the one before; here is what the upstream says to that.
+
+
+def rule_of(refused: OpenedReply, attempt: Attempt) -> str | None:
+    """The rule for reasoning that a refusal names, if the request has any; in Responses the server just drops it."""
+    status, decision = refused.reply.status, attempt.decision
+    has_any = b'"thinking' in decision.body or b'"reasoning' in decision.body or decision.view.transcript.is_signed
+    is_refusal = bool(refused.error) and (status in REFUSING or status < HTTPStatus.BAD_REQUEST)
+    if not (has_any and is_refusal) or decision.view.counter.dialect.drops_reasoning:
+        return None
+    return rule_named_in(refused.error.decode("utf-8", "replace"))
+
+
+def with_other_reasoning(
+    refused: Attempt, rule: str, attempt: Callable[[Decision, RequestContext], Attempt], profiles: Profiles
+) -> Attempt | None:
+    """The same view with all its reasoning, or without any that may be bound; in every mode, and once.
+
+    None if the view is so already: then the client's own list is refused. A rule that was not known is learned.
+    """
+    decision, context = refused.decision, refused.context
+    if context is None or refused.has_other_reasoning:
+        return None
+    profile, scope = context.policy.profile, context.request.lesson_scope
+    is_lesson = rule == REQUIRED or not context.binds_reasoning
+    context = context.for_profile(profile.learned("reasoning", value=rule) if is_lesson else profile)
+    context = context._replace(refuses_reasoning=rule == BOUND)
+    view = decision.view.bound_to(len(decision.view.transcript.chain) if rule == BOUND else None)
+    reason = "" if decision.reason == Reason.REASONING_DROPPED else decision.reason
+    decision = decision.with_view(view)._replace(policy=context.policy, reason=reason).with_loss_told()
+    following = attempt(decision, context)
+    if following.decision.body == refused.decision.body:
+        return None
+    if is_lesson:
+        profiles.learn_reasoning(scope, rule)
+    how = "with all of" if rule == REQUIRED else "without"
+    _log.info("%s refused a request for its reasoning; it is sent once more %s it", label(scope.model), how)
+    return following._replace(is_last=refused.is_last, has_other_reasoning=True)

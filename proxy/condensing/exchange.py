@@ -32,10 +32,13 @@ from proxy.condensing import account
 from proxy.condensing.attempt import (
     Attempt,
     attempt_of,
+    context_without,
     degraded,
     may_be_refused,
     original_of,
     replace_refused,
+    rule_of,
+    with_other_reasoning,
     written,
 )
 from proxy.condensing.context import RequestContext, idle_decision
@@ -43,8 +46,6 @@ from proxy.condensing.deciding import Decider, standing_decision
 from proxy.condensing.decision import Decision, last_resort
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
-from proxy.condensing.pictures import context_without
-from proxy.condensing.reasoning import rule_of, with_other_reasoning
 from proxy.condensing.recall import with_standing_block
 from proxy.condensing.refusals import Refusals
 from proxy.condensing.searching import Searcher, is_about_tools
@@ -68,9 +69,6 @@ from strategies.dialects.pictures import has_pictures
 
 UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
 """The statuses with which servers refuse a request that they find wrong in some way."""
-
-"""Awaits the work on another attempt. While that asks our own models, the client of a stream may get signs of life; it
-must get none while the upstream is waited for, whose status and headers could then no longer be passed on."""
 _log = logging.getLogger(__name__)
 
 

@@ -21,8 +21,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from proxy.controls import Controls
-from proxy.endpoints.endpoint import Endpoint, MalformedElement
-from proxy.endpoints.question import Question
+from proxy.endpoints.endpoint import Endpoint, MalformedElement, Question
 from proxy.errors import BadRequest
 from proxy.http.headers import Headers
 from proxy.knowledge.profiles import LessonScope

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.endpoint import MalformedElement
+from proxy.endpoints.endpoint import MalformedElement, Question
 from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT as ENDPOINT
-from proxy.endpoints.question import Question
 from proxy.endpoints.replies import ending, ending_in
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import (

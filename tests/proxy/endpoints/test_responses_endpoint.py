@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.endpoint import MalformedElement
+from proxy.endpoints.endpoint import MalformedElement, Question
 from proxy.endpoints.hidden_calls import NAME
-from proxy.endpoints.question import Question
 from proxy.endpoints.replies import ending, ending_in
 from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT as ENDPOINT
 from proxy.endpoints.table import endpoint_at
