@@ -35,7 +35,6 @@ from proxy.reasons import Action, Reason
 from proxy.reply.watching import UsageRemover, WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.services import Services
-from proxy.serving.keepalive import KeepAlive
 from proxy.serving.layer import error_response
 from proxy.serving.reading import (
     CLIENT_CLOSED_REQUEST,
@@ -47,7 +46,7 @@ from proxy.serving.reading import (
     read_request,
     receive_body,
 )
-from proxy.serving.relay import Relay
+from proxy.serving.relay import KeepAlive, Relay
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 REFUSED = (429, 503)

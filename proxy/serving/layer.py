@@ -26,8 +26,7 @@ from proxy.http.paths import UNLISTED, Paths, read_path
 from proxy.http.server import Drain
 from proxy.http.sse import between_events
 from proxy.log import CURRENT, LINE, RequestLine, ServedRequest
-from proxy.serving.keepalive import allows_beats
-from proxy.serving.relay import body_message
+from proxy.serving.relay import allows_beats, body_message
 
 ADMIN = "/_condenser/"
 """Where the pages and the administration are."""

@@ -50,10 +50,11 @@ from strategies.core.requirement import RULES, Requirement
 from strategies.core.summary import MIN_RECORD, Cap, RecordForm, Span, record_cap, summarize
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View, item_for
-from strategies.dynacontext.options import AUTOMATIC, DynaContextOptions
 from strategies.dynacontext.scope import (
+    AUTOMATIC,
     EXCLUDED,
     JUDGED_COUNT,
+    DynaContextOptions,
     Scope,
     after_vote,
     at_limit,

@@ -18,8 +18,7 @@ from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 from strategies.dynacontext import DynaContext
-from strategies.dynacontext.options import DynaContextOptions
-from strategies.dynacontext.scope import leave_out
+from strategies.dynacontext.scope import DynaContextOptions, leave_out
 from strategies.pipeline import run_required
 from tests.strategies.driving import attempted, finish, good, judged_session, staged
 from tests.strategies.invariants import faults

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from starlette.types import Message
 
-from proxy.serving.keepalive import KeepAlive, allows_beats
+from proxy.serving.relay import KeepAlive, allows_beats
 from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio
