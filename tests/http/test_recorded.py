@@ -154,10 +154,13 @@ def test_every_forwarded_list_is_valid_keeps_what_it_must_and_only_grows_between
 
 
 @pytest.mark.parametrize("name", [WITH_TOOLS[0], WITHOUT[1]], ids=lambda name: name[:24])
-def test_a_conversation_without_an_id_is_condensed_like_one_with_an_id(name: str, stage: Stage) -> None:
-    conversation = conversations(SHORT)[name]
-    named = play(stage, conversation, 4_096, id=f"{name} with an id", slowly=True, most=FEW_TURNS)
-    derived = play(stage, conversation, 4_096, slowly=True, most=FEW_TURNS)
+def test_a_conversation_without_an_id_is_condensed_like_one_with_an_id(name: str) -> None:
+    conversation, runs = conversations(SHORT)[name], []
+    for id in (f"{name} with an id", None):
+        # Each has a proxy of its own: one that has been taught by the first would foresee the second better.
+        with staged(window=None, answers=replying) as stage:
+            runs.append(play(stage, conversation, 4_096, id=id, slowly=True, most=FEW_TURNS))
+    named, derived = runs
     assert derived.actions == named.actions
     assert derived.last == named.last
 
