@@ -378,6 +378,9 @@ class Exchange:
             tip, block = append.block(items)
             update = update._replace(tip=tip, tip_before=append.base, blocks={tip.block: block})
             why = await self._parts.decider.keeper.settle(context.recognised, update)
+            if self.request.until_answered is not None:
+                # Before the last byte: the client may append to another replica at once.
+                await self.request.until_answered.aclose()
             if not why:
                 return
             self._attempt = self._attempt._replace(decision=degraded(self.decision, why))

@@ -174,6 +174,8 @@ class _OneRequest:
         except UpstreamUnavailable as error:
             error.headers = exchange.headers(accepted=False)
             raise
+        if not is_success(reply.status) and self.request.until_answered is not None:
+            await self.request.until_answered.aclose()  # nothing is stored: the next append may begin
         return self._relay(reply, exchange)
 
     async def _send_body(self, exchange: Exchange, sent: bytes) -> UpstreamReply:

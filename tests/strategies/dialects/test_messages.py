@@ -211,4 +211,6 @@ def calls_to_read(depth: int) -> int:
 
 def test_results_within_results_cost_no_more_with_depth() -> None:
     calls_to_read(1)  # fills what `isinstance` remembers of types
-    assert calls_to_read(60) == calls_to_read(30) < 500
+    few, many = calls_to_read(30), calls_to_read(60)
+    assert many < 500
+    assert abs(many - few) < 20  # a garbage collection may call back
