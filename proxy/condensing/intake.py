@@ -7,7 +7,6 @@ a say in the policy. The comments in `build_context` are steps 3 to 9 of `docs/d
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -25,6 +24,7 @@ from proxy.errors import HeadMismatch, HistoryUnavailable
 from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.measure import Measured, Measurer, Precision, fits_by_length
 from proxy.request.wire import ClientRequest
+from proxy.runtime.steps import next_step
 from proxy.sessions.histories import Append, Appends, MissingMessages, append_to, check_append
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.session import has_node
@@ -129,7 +129,7 @@ class Intake:
         # 7. Recognise.
         started = perf_counter()
         if len(measured.transcript.chain) > MAX_ESTIMATED:
-            await asyncio.sleep(0)  # to recognise this many messages takes long
+            await next_step()  # to recognise this many messages takes long
         recognised = await self.recogniser.recognise(request.tenant, identity, measured.transcript, patience)
         recognised = recognised._replace(trust=request.trust)
         if request.controls.dry_run and (recognised.session or recognised.condensations or request.continuation):

@@ -14,7 +14,6 @@ for each token counter, and it grows with every request.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
@@ -28,6 +27,7 @@ from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import LARGE, load_of, offload
+from proxy.runtime.steps import next_step
 from proxy.tokens.counter import Counted, Counter, CountingPool
 from strategies.core.messages import Message, Reader
 from strategies.core.parsing import objects_in, word
@@ -181,12 +181,12 @@ class Measurer:
     async def _build(self, body: Body, split: _Split, counted_by: str, new: Mapping[int, Message]) -> Transcript:
         """The transcript of a body; `new` are the messages just read, by the id of their element. Caches all of it."""
         if len(new) > LARGE:
-            await asyncio.sleep(0)  # each of the two halves takes long for thousands of messages
+            await next_step()  # each of the two halves takes long for thousands of messages
         elements = (*split.systems, *split.later)
         messages = [new.get(id(element)) or element.messages[counted_by] for element in elements]
         self._cache.keep(body.elements)
         if len(new) > LARGE:
-            await asyncio.sleep(0)
+            await next_step()
         if len(split.others) > MIN_MESSAGES:
             self.prefixes.store(split.others, counted_by, split.prefix)
         if split.prefix is None:

@@ -29,6 +29,7 @@ from weakref import ref
 from proxy.endpoints.endpoint import Endpoint
 from proxy.request.scanning import Envelopes, Tally
 from proxy.runtime.lru import Lru
+from proxy.runtime.steps import next_step
 from strategies.core.messages import Message, message_digest
 from strategies.core.parsing import decode, loads
 
@@ -147,7 +148,7 @@ class MessageCache:
                 tally.refuse_messages()
             if parsed >= _CHUNK:
                 parsed = 0
-                await asyncio.sleep(0)
+                await next_step()
             begun = at
             if array.elements:
                 joint = _JOINT.match(data, at)

@@ -13,7 +13,6 @@ If the store fails, `Recognised.failure` says so, and the request continues as i
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from proxy.errors import BadRequest
 from proxy.http.headers import Headers, lowered_names
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
+from proxy.runtime.steps import next_step
 from proxy.sessions.cards import SHOWN, SOURCE, scope_key
 from proxy.sessions.histories import Histories, History, MissingMessages, history_at
 from proxy.sessions.session import (
@@ -254,7 +254,7 @@ class Recogniser:
         """The derived session that this transcript continues, or a fork of the one that it shares most with."""
         nodes = transcript.digests[::-1]
         if len(nodes) > _MANY:
-            await asyncio.sleep(0)
+            await next_step()
         newest, older = nodes[:_NEWEST], nodes[_NEWEST:]
         paths = [path for node in newest if (path := self._recent_paths.get((tenant, node)))]
         likely = paths[0] if paths else ()
