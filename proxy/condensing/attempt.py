@@ -404,9 +404,10 @@ def _said(body: bytes) -> list[str]:
 def rule_of(refused: OpenedReply, attempt: Attempt) -> str | None:
     """The rule for reasoning that a refusal names, if the request has any; in Responses the server just drops it."""
     status, decision = refused.reply.status, attempt.decision
-    has_any = b'"thinking' in decision.body or b'"reasoning' in decision.body or decision.view.transcript.is_signed
     is_refusal = bool(refused.error) and (status in REFUSING or status < HTTPStatus.BAD_REQUEST)
-    if not (has_any and is_refusal) or decision.view.counter.dialect.drops_reasoning:
+    if not is_refusal or decision.view.counter.dialect.drops_reasoning:
+        return None  # before the body is searched, which is long
+    if not (b'"thinking' in decision.body or b'"reasoning' in decision.body or decision.view.transcript.is_signed):
         return None
     return rule_named_in(refused.error.decode("utf-8", "replace"))
 

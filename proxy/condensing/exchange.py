@@ -238,9 +238,9 @@ class Exchange:
         is_long = decision.forwarded_tokens >= MIN_WINDOW
         view = decision.view
         is_ours = attempt.rounds is not None or view.is_changed or view.transcript.is_signed or decision.probed
-        is_ours = is_ours or has_pictures(decision.body)  # which may leave
         answer = OpenedReply(reply)
-        if is_long or (is_ours and is_error):
+        # Pictures may leave. A body is searched for them only after an error, because that takes long.
+        if is_long or (is_error and (is_ours or has_pictures(decision.body))):
             answer = await open_reply(self.request.body.endpoint, reply, holds=may_be_refused(attempt))
         self.timing.upstream += (perf_counter() - started) * 1000
         return answer
