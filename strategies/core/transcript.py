@@ -84,6 +84,7 @@ class Transcript:
             tokens=self.tokens + rest.tokens,
             unpriced=self.unpriced or rest.unpriced,
             is_signed=self.is_signed or rest.is_signed,
+            staying=[*self.staying, *(len(self.chain) + i for i in rest.staying)],
         )
         return longer
 
@@ -95,7 +96,8 @@ class Transcript:
         more = sum([system.tokens for system in systems])
         known = {"system_tokens": self.system_tokens + more, "tokens": self.tokens + more}
         unpriced = self.unpriced or any(system.unpriced for system in systems)
-        vars(led).update(known, digests=self.digests, unpriced=unpriced, is_signed=self.is_signed)
+        same = {"digests": self.digests, "is_signed": self.is_signed, "staying": self.staying}
+        vars(led).update(known, unpriced=unpriced, **same)
         return led
 
     def having(self, **fields: Unpack[TranscriptFields]) -> Transcript:
@@ -113,16 +115,24 @@ class Transcript:
         return chain([message.digest for message in self.chain])
 
     @cached_property
+    def staying(self) -> list[int]:
+        """The chain indices of messages that loaded tools or were put in by the client."""
+        return [i for i, message in enumerate(self.chain) if message.stays]
+
+    @cached_property
     def task(self) -> int | None:
         """The chain index of the first user message that the user wrote: it states what the conversation is about."""
-        users = [i for i, message in enumerate(self.chain) if message.role is Role.USER]
-        return next((i for i in users if not self.chain[i].stays), next(iter(users), None))
+        # One at a time: nearly always the first message is the one.
+        users = (i for i, message in enumerate(self.chain) if message.role is Role.USER)
+        first = next(users, None)
+        if first is None or not self.chain[first].stays:
+            return first
+        return next((i for i in users if not self.chain[i].stays), first)
 
     @cached_property
     def lasting(self) -> list[int]:
         """The chain indices of messages that stay while there is room: with loaded tools, or before the task."""
-        stays = [i for i, message in enumerate(self.chain) if message.stays]
-        return [i for i in stays if self.chain[i].role is not Role.USER or i < (self.task or 0)]
+        return [i for i in self.staying if self.chain[i].role is not Role.USER or i < (self.task or 0)]
 
     @property
     def keeps_task_whole(self) -> bool:
