@@ -15,7 +15,7 @@ from proxy.dashboard.routes import LIFETIME, is_valid_cookie, new_cookie
 from proxy.store.base import StoreKey
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
-from tests.support.stage import Stage, asked, chat, staged
+from tests.support.stage import Stage, asked, chat, is_vote, staged, vote
 from tests.support.wire import Answer
 
 FORM = ("Content-Type", "application/x-www-form-urlencoded")
@@ -190,3 +190,16 @@ def test_the_first_page_reads_no_more_sessions_than_it_shows(monkeypatch: pytest
 def test_a_page_is_fetched_again_only_after_the_last_answer() -> None:
     script = (Path(routes.__file__).parent / "static" / "app.js").read_text()
     assert "setInterval" not in script
+
+
+def test_the_calls_of_judges_are_own_calls_once() -> None:
+    settings: dict[str, Any] = {"strategy": "dynacontext", "window": 16_384, "admin": {"token": "operator"}}
+    with staged(answers=lambda exchange: vote("NO") if is_vote(exchange) else None, **settings) as stage:
+        stage.ask(chat(12), asked(session="garden"))
+        stage.proxy.quiet()
+        place = session_of(stage)
+        token = [("Authorization", "Bearer operator")]
+        totals = wire.request(stage.proxy.url, "GET", f"/_condenser/{place}", b"", token).json()["totals"]
+        assert totals["own_tokens"] == totals["judge_tokens"] > 0
+        shown = page(stage, f"pages/{place}", signed_in(stage)).body.decode()
+        assert f"<dt>Own calls</dt><dd>{totals['own_tokens']:,} tokens" in shown
