@@ -66,7 +66,7 @@ def _token(url: str | None) -> str | None:
 
 
 def known_lines(url: str | None, base: str) -> list[str]:
-    """What the proxy knows of each model of its upstream, and from where; it is told with the admin token only."""
+    """What the proxy knows of each model of its upstream, and the source; only the admin token gives access."""
     document = json_or_none(ask(base, "/_condenser/known", token=_token(url)).body)
     if not isinstance(document, dict) or document.get("object") != "known":
         return [f"  known       {_HIDDEN}"]

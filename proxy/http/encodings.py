@@ -34,7 +34,7 @@ MAX_MEMBERS = 100
 """The members of gzip, or frames of zstd, that begin in one chunk: what follows one is copied for the next."""
 ACCEPTED = "gzip, deflate, br, zstd"
 
-# RFC 9659: what a receiver of zstd must take, and the most memory that a frame can claim.
+# The largest window that RFC 9659 obliges a receiver to accept; it bounds the memory of a frame.
 _ZSTD_WINDOW = {int(zstd.DecompressionParameter.window_log_max): 23}
 _BROTLI_STEP = 64 * 1024
 _PARAM = "Content-Encoding"
@@ -62,7 +62,7 @@ class _Brotli:
         return bool(self._stream.is_finished())
 
     def decompress(self, data: bytes, most: int) -> bytes:
-        # In steps, because brotli may return twice as much as it is told, and does not say that it holds more.
+        # In steps: brotli may return twice the limit, and does not report that more output is waiting.
         parts: list[bytes] = []
         left = most
         while left > 0 and not self.eof:

@@ -101,7 +101,7 @@ class Paths:
         Raises `PathNotAllowed` for a path of the API that is not passed on.
         """
         below = path[len(V1) :] if path.startswith(f"{V1}/") else self._below(path)
-        if below is None:  # a prefix that is not listed, one of ours, or a path that the routes do not know
+        if below is None:  # an unlisted prefix, a path of our own such as /livez, or one without a route
             ending = next(filter(path.endswith, self._endings), "")
             if ending and self._has_keys:
                 message = f"A key of the operator is used here, and server.prefixes lists no prefix of {quoted(path)}."

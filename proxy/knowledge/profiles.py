@@ -64,7 +64,7 @@ class Profile(BaseModel):
     middle_system: bool = True
     """A system message may follow other messages."""
     reasoning: Literal["bound", "required"] | None = None
-    """When reasoning may be sent back (`strategies.core.reasoning`). None: what is signed is bound."""
+    """When reasoning may be sent back (`strategies.core.reasoning`). None: signed reasoning is bound."""
     stream_options: bool = True
     """`stream_options` is accepted, which `usage_probe` adds."""
     token_limit: Literal["max_completion_tokens", "max_tokens"] | None = None
