@@ -133,6 +133,10 @@ class Dialect(ABC):
         """The user's words in a message with results."""
         return ""
 
+    def results_text(self, value: Value) -> str:
+        """The text of a message with results, without the words beside them."""
+        return self.text(value)
+
     def texts(self, value: Value) -> Sequence[str]:
         """The texts that may be cut: one for each call that the value answers; otherwise all its text as one."""
         return [self.text(value)]
@@ -263,9 +267,9 @@ class Message:
 
     @property
     def printed(self) -> str:
-        """The text of the message without the user's `words` beside a result."""
-        text, words = self.text, self.words if self.role is Role.TOOL else ""
-        return text.replace(words, "").rstrip() if words else text
+        """The text of the message; of a tool's, only that of its results, without the words beside them."""
+        is_mixed = self.role is Role.TOOL and self.dialect.mixes_results
+        return self.dialect.results_text(self.body) if is_mixed else self.text
 
     def lean(self) -> Message:
         """The same message without its parsed JSON. Every new message is made twice, so `replace` would be too slow."""

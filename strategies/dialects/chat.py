@@ -22,8 +22,6 @@ from strategies.core.parsing import objects_in
 SYSTEM_ROLES = Dialect.system_roles
 RESULT_ROLES = ("tool", "function")
 """The roles of messages that answer a call."""
-"""The content of a message that the proxy wrote and that only calls tools, if an empty content is refused."""
-
 CALLING = "(tool call)"
 """The content of a message that the proxy wrote and that only calls tools, if an empty content is refused."""
 _REASONING = ("thinking_blocks", "reasoning_details", "content")
@@ -106,7 +104,7 @@ class Chat(Dialect):
                 left[name] = kept
         if left == value:
             return value
-        return left if "content" in left or call_fields(left) else {**left, "content": ACKNOWLEDGED}
+        return left if left.get("content") or call_fields(left) else {**left, "content": ACKNOWLEDGED}
 
     def fitted(self, value: Value, form: Form) -> Value | None:
         """Removes a name and fills in a content, if the form requires that."""

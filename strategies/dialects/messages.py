@@ -49,6 +49,11 @@ class Messages(Dialect):
         """Calls and thinking are left out."""
         return _text(_blocks(value))
 
+    def results_text(self, value: Value) -> str:
+        found = _blocks(value)
+        has_results = any(_is(block, "tool_result") for block in found)
+        return _text([block for block in found if not (has_results and _is(block, "text"))])
+
     def words_beside(self, value: Value) -> str:
         said = (users_words(word(block.get("text"))) for block in _blocks(value) if _is(block, "text"))
         return "\n".join(filter(None, said))

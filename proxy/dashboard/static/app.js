@@ -2,10 +2,10 @@
 // What was unfolded stays so, and so do the focus and the place on the page. Nothing is fetched while the page is hidden.
 "use strict";
 
-const EVERY = 2000, EVERY_HIDDEN = 30000; // milliseconds after an answer
+const EVERY = 2000; // milliseconds after an answer
 
 function keepFresh() {
-  setTimeout(() => refresh().finally(keepFresh), document.hidden ? EVERY_HIDDEN : EVERY);
+  setTimeout(() => refresh().finally(keepFresh), EVERY);
 }
 
 async function refresh() {

@@ -19,10 +19,12 @@ from proxy.tokens.counter import Counter
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation
 from strategies.core.errors import StrategyError
+from strategies.core.messages import ACKNOWLEDGED
 from strategies.core.replay import replay
 from strategies.core.requirement import Requirement, requirement_for
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
+from strategies.dialects.chat import CHAT
 from tests.strategies.dialects import test_messages_views, test_responses_views
 from tests.strategies.driving import attempted
 from tests.strategies.test_session_simulation import PIPELINES, recorded_as
@@ -157,3 +159,9 @@ def test_an_agent_thinks_through_forty_rounds_and_several_condensations(pipeline
     for number in range(40):
         running.round(number)
     assert 2 <= len(running.records) <= 30
+
+
+def test_a_chat_message_of_nothing_but_signed_thinking_says_that_it_was_understood() -> None:
+    thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
+    left = CHAT.unbound({"role": "assistant", "content": None, "thinking_blocks": [thought]})
+    assert left == {"role": "assistant", "content": ACKNOWLEDGED}

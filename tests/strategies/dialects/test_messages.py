@@ -214,3 +214,12 @@ def test_results_within_results_cost_no_more_with_depth() -> None:
     few, many = calls_to_read(30), calls_to_read(60)
     assert many < 500
     assert abs(many - few) < 20  # a garbage collection may call back
+
+
+def test_words_beside_a_result_leave_what_the_tool_printed_alone() -> None:
+    result: Body = {**RESULT, "content": "token book took 3 errors; exit code: ok"}
+    for beside in ("ok", "o", "took 3"):
+        value = user(result, text(beside), text("and more"))
+        assert dialect.results_text(value) == "token book took 3 errors; exit code: ok"
+        assert dialect.words_beside(value) == f"{beside}\nand more"
+    assert dialect.results_text(user(text("Traceback"))) == "Traceback"
