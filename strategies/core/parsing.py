@@ -58,17 +58,22 @@ def objects_in(value: object) -> list[Mapping[str, object]]:
 _THOUGHTS = re.compile(
     r"""  <(?:think(?:ing)?|thought|seed:think)>.*?</(?:think(?:ing)?|thought|seed:think)>
         | \[THINK\].*?\[/THINK\]
-        | (?:(?!<think).)*?</think(?:ing)?>                  # a chat template has written the opening tag
         | <(?:think(?:ing)?|thought|seed:think)>.*           # cut short in the middle of the thoughts
     """,
     re.DOTALL | re.VERBOSE | re.IGNORECASE,
 )
+_UNOPENED = re.compile(r"(?:(?!<think|<summary).)*?</think(?:ing)?>[ \t]*(?:\n|\Z)", re.DOTALL | re.IGNORECASE)
+"""Thoughts whose opening tag a chat template has written. The closing tag ends a line; in a sentence it is a word."""
 
 
 def without_thoughts(text: str) -> str:
     """A model's text without the reasoning at its beginning."""
-    while thoughts := _THOUGHTS.match(text.lstrip()):
-        text = text.lstrip()[thoughts.end() :].lstrip()
+    text = text.lstrip()
+    if not (thoughts := _THOUGHTS.match(text)):
+        thoughts = _UNOPENED.match(text)
+    while thoughts:
+        text = text[thoughts.end() :].lstrip()
+        thoughts = _THOUGHTS.match(text)
     return text
 
 

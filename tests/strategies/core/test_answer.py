@@ -7,6 +7,7 @@ import pytest
 from strategies.core.answer import LONG_SPAN, MIN_TOKENS, AskedRecord, ParsedAnswer, accept
 from strategies.core.effects import Answer, Ask, Failure, Result, Votes
 from strategies.core.errors import AnswerRefused
+from strategies.core.parsing import without_thoughts
 from tests.support.transcripts import WORDS, words
 
 ASKED = Ask("You write the record of a part of a conversation between a user and an assistant.", "…", max_tokens=200)
@@ -195,3 +196,18 @@ def test_an_answer_that_ends_among_its_cards_is_a_good_record() -> None:
 
 def test_an_answer_that_was_filtered_is_none_whatever_stands_beside_it() -> None:
     assert refusal(Answer(f"{GOOD}<memory>[{CARD}]", finish_reason="content_filter")) == "summary-not-finished"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("I must list.\n</think>\n\nGoal: a", "Goal: a"),
+        ("<think>a</think><think>b</think>c", "c"),
+        ("<think>cut", ""),
+        ("Strip a stray </think> tag. Never delete tests.", "Strip a stray </think> tag. Never delete tests."),
+        ("<summary>It emits </think>\nNext: test.</summary>", "<summary>It emits </think>\nNext: test.</summary>"),
+        ("<think>x</think>Handle </think>\nlater", "Handle </think>\nlater"),
+    ],
+)
+def test_a_closing_tag_of_thoughts_in_the_answer_is_no_thought(text: str, left: str) -> None:
+    assert without_thoughts(text) == left
