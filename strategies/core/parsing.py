@@ -62,8 +62,11 @@ _THOUGHTS = re.compile(
     """,
     re.DOTALL | re.VERBOSE | re.IGNORECASE,
 )
-_UNOPENED = re.compile(r"(?:(?!<think|<summary).)*?</think(?:ing)?>[ \t]*(?:\n|\Z)", re.DOTALL | re.IGNORECASE)
-"""Thoughts whose opening tag a chat template has written. The closing tag ends a line; in a sentence it is a word."""
+_UNOPENED = re.compile(
+    r"(?:(?!<think|<summary).)*?(?:(?:\A|\n)[ \t]*</think(?:ing)?>|</think(?:ing)?>[ \t]*(?:\n|\Z))",
+    re.DOTALL | re.IGNORECASE,
+)
+"""Thoughts whose opening tag a chat template has written. The closing tag begins or ends a line; else it is a word."""
 
 
 def without_thoughts(text: str) -> str:
