@@ -25,13 +25,12 @@ from proxy.condensing.running import PipelineRunner
 from proxy.condensing.searching import Searcher
 from proxy.discovery import Discovered
 from proxy.http.admission import Admission
-from proxy.http.headers import lowered_names
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import Profiles
 from proxy.memory.admin import MemoryAdmin
 from proxy.package import config_directory, tool_output_patterns
-from proxy.request.callers import AUTHORIZATION, Callers, Tenants, tenant_key
+from proxy.request.callers import Callers, Tenants, tenant_key
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
@@ -111,9 +110,8 @@ class Services:
 
     def _callers(self) -> Callers:
         base_url = self.settings.upstream.base_url
-        names = lowered_names([AUTHORIZATION, *self.settings.tenant.headers])
         facts, tasks, is_keyed = self.stored.facts, self.background, self.own_key is not None
-        return Callers(self.upstream, base_url, facts, tasks, self.clock, names, own_key=is_keyed)
+        return Callers(self.upstream, base_url, facts, tasks, self.clock, own_key=is_keyed)
 
     def _admission(self) -> Admission:
         # Every request with a place then has a connection to the upstream, and waits for nothing else.

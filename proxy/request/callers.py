@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 import math
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from http import HTTPStatus
@@ -35,7 +35,7 @@ from proxy.settings import Settings
 from proxy.settings.values import network
 from proxy.store import path_beside, read_or_create
 from proxy.store.access import Facts, Patience
-from proxy.upstream import JsonReply, Upstream
+from proxy.upstream import Upstream
 
 AUTHORIZATION = "Authorization"
 _KEY_FILE = "tenant.key"
@@ -49,8 +49,7 @@ RENEWED = 60.0
 MAX_CREDENTIALS = 10_000
 _log = logging.getLogger(__name__)
 _WHAT = "whether a credential is accepted"
-_TIMEOUT = 10.0  # seconds
-_MAX_BYTES = 64 * 1024
+_TIMEOUT = 60.0  # seconds; a local server may have to load its model
 _REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 
 
@@ -193,8 +192,8 @@ ALWAYS = Trust("", math.inf)
 class Callers:
     """Remembers whose credentials the upstream has accepted; one per app.
 
-    `credentials` are the names of headers with credentials, in lower case. With `own_key` requests carry the operator's
-    key, and all callers are trusted. `clock` gives seconds since the epoch.
+    With `own_key` requests carry the operator's key, and all callers are trusted. `clock` gives seconds since the
+    epoch.
     """
 
     upstream: Upstream
@@ -202,7 +201,6 @@ class Callers:
     facts: Facts
     tasks: OwnedTasks
     clock: Callable[[], float]
-    credentials: Collection[bytes]
     own_key: bool = field(kw_only=True)
     _accepted: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
     _shared: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
@@ -246,35 +244,19 @@ class Callers:
     async def prove(self, trust: Trust, headers: Headers, ping: Ping) -> None:
         """Makes sure that the upstream accepts a credential now, before stored text is shown.
 
-        The upstream is asked for its list of models. A list that everybody may read proves nothing, unless there is no
-        credential to prove; then the endpoint is asked. Raises `CredentialRefused`, `CredentialUnproven`
-        and `UpstreamUnavailable`.
+        The endpoint itself is asked, at the request's own path: any other page, such as the list of models, may be open
+        to everybody, closed to a key that may ask models, or served by another server than the key is for. Raises
+        `CredentialRefused`, `CredentialUnproven` and `UpstreamUnavailable`.
         """
-        credentials = [pair for pair in headers if pair[0] in self.credentials]
-        listed = await self.upstream.page("/models", credentials, _TIMEOUT, _MAX_BYTES)
-        self._check(trust, listed)
-        if is_success(listed.status) and not credentials:
-            return
-        is_proof = is_success(listed.status) and await self._refuses_strangers()
-        if not is_proof:
-            await self._ask(trust, headers, ping)
-        self.accept(trust)
-
-    async def _refuses_strangers(self) -> bool:
-        return (await self.upstream.page("/models", [], _TIMEOUT, 0)).status in _REFUSALS
-
-    async def _ask(self, trust: Trust, headers: Headers, ping: Ping) -> None:
         for body in ping.bodies:
             reply = await self.upstream.ask(None, ping.target, headers, body, _TIMEOUT)
-            self._check(trust, reply)
+            if reply.status in _REFUSALS:
+                self.note_refusal(trust, reply.status)
+                raise CredentialRefused(reply.status, reply.body)
             if is_success(reply.status) and ping.answer.search(reply.body):
+                self.accept(trust)
                 return
         raise CredentialUnproven
-
-    def _check(self, trust: Trust, reply: JsonReply) -> None:
-        if reply.status in _REFUSALS:
-            self.note_refusal(trust, reply.status)
-            raise CredentialRefused(reply.status, reply.body)
 
     def _unexpired(self, at: float | None) -> float:
         return at if at is not None and self.clock() - LIFE < at else -math.inf
