@@ -58,7 +58,6 @@ _ENDINGS: dict[str, ASGIApp] = {
     **{path.replace(each.endpoint.path, each.endpoint.path_ending): each for path, each in _READ_ONLY.items()},
 }
 """How paths end that are served below a provider's prefix."""
-_SHORTCUTS = {path.encode(): condensed for path, condensed in _CONDENSED.items()}
 
 
 def create_app(
@@ -132,7 +131,8 @@ def _prefixed_routes(listed: Iterable[str]) -> Iterator[Route]:
 class _App(FastAPI):
     """FastAPI with a shortcut to the condensed endpoints, because its layers take a tenth of a small request's time.
 
-    If there is a middleware, there is no shortcut, because a middleware is around everything.
+    If there is a middleware, there is no shortcut, because a middleware is around everything. Nor is there one to a
+    path that is not passed on.
     """
 
     def build_middleware_stack(self) -> ASGIApp:
@@ -143,8 +143,9 @@ class _App(FastAPI):
         if origins:
             every = ["*"]
             layers = CORSMiddleware(layers, origins, every, every, expose_headers=every, allow_private_network=True)
-        shortcuts = {} if origins or self.user_middleware else _SHORTCUTS
         paths = Paths(settings.server.prefixes, settings.server.paths, _ENDINGS, settings.operator_keys)
+        is_bare = not origins and not self.user_middleware
+        shortcuts = {path.encode(): each for path, each in _CONDENSED.items() if is_bare and paths.allows("POST", path)}
         return Serving(layers, shortcuts, Guard(settings), paths, self.state.drain, self.state.new_request_id)
 
 

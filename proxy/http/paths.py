@@ -100,17 +100,27 @@ class Paths:
 
         Raises `PathNotAllowed` for a path of the API that is not passed on.
         """
-        below = path[len(V1) :] if path.startswith(f"{V1}/") else self._below(path)
+        below, prefix = path[len(V1) :] if path.startswith(f"{V1}/") else self._below(path), ""
         if below is None:  # an unlisted prefix, a path of our own such as /livez, or one without a route
             ending = next(filter(path.endswith, self._endings), "")
-            if ending and self._has_keys:
+            if not ending:
+                return ""
+            if self._has_keys:
                 message = f"A key of the operator is used here, and server.prefixes lists no prefix of {quoted(path)}."
                 raise PathNotAllowed(message)
-            return path.removesuffix(ending) if ending else ""
+            below, prefix = ending.removeprefix(V1), path.removesuffix(ending)
         asked = "GET" if method == "HEAD" else method
         if not any(verb in ("*", asked) and rule.fullmatch(below.strip("/")) for verb, rule in self._rules):
             raise PathNotAllowed(f"server.paths does not allow {method} {quoted(path)}.")
-        return ""
+        return prefix
+
+    def allows(self, method: str, path: str) -> bool:
+        """Whether a path is passed on."""
+        try:
+            self.check(method, path)
+        except PathNotAllowed:
+            return False
+        return True
 
     def _below(self, path: str) -> str | None:
         """The part of a path below a listed prefix, which may end in `/v1` or not; None if none is listed."""

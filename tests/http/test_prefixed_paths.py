@@ -109,6 +109,15 @@ def test_all_below_a_listed_prefix_is_served_with_the_operators_key() -> None:
         assert {exchange.header("authorization") for exchange in upstream.journal} == {"Bearer sk-operator"}
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/any/chat/completions"])
+def test_what_is_condensed_obeys_the_operators_list_of_paths_too(path: str) -> None:
+    with ScriptedUpstream() as upstream, proxying(upstream.url, server={"paths": ["GET models"]}) as proxy:
+        answer = wire.request(proxy.url, "POST", path, json.dumps(HI).encode(), wire.JSON)
+        assert (answer.status, answer.json()["error"]["code"]) == (403, "path_not_allowed")
+        assert wire.request(proxy.url, "GET", "/v1/models").status == 200
+        assert [exchange.method for exchange in upstream.journal] == ["GET"]
+
+
 def test_a_path_that_is_encoded_is_condensed_as_what_it_is() -> None:
     with ScriptedUpstream() as upstream, proxying(upstream.url) as proxy:
         answer = wire.post_json(proxy.url, "/v1/%63hat/completions", HI)
