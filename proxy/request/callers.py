@@ -140,6 +140,8 @@ class Trust:
     credential: str
     accepted_at: float
     _callers: Callers | None = None
+    judged_at: float = -math.inf
+    """When the head of the upstream's reply to the request came."""
     _deferred: list[Callable[[], Awaitable[object]]] = field(default_factory=list)
 
     @property
@@ -203,6 +205,7 @@ class Callers:
     clock: Callable[[], float]
     own_key: bool = field(kw_only=True)
     _accepted: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
+    _refused: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
     _shared: Lru[str, float] = field(default_factory=lambda: Lru(MAX_CREDENTIALS))
 
     def trust_in(self, credential: str) -> Trust:
@@ -220,20 +223,26 @@ class Callers:
             self._accepted.put(credential, at)
         return at
 
-    def note_refusal(self, trust: Trust, status: int, *, shares: bool = True) -> None:
-        """Learns from an upstream's status that it refuses a credential.
+    def note_status(self, trust: Trust, status: int, *, shares: bool = True) -> None:
+        """Learns from the head of an upstream's reply whether it refuses the credential.
 
         With `shares`, the store learns it too, unlike for a request of which nothing may be stored.
         """
-        if status in _REFUSALS and trust is not ALWAYS and trust.accepted:
-            trust.accepted_at = -math.inf
-            self._accepted.put(trust.credential, -math.inf)
-            if shares:
-                self._share(trust.credential, -math.inf)
+        if trust is ALWAYS:
+            return
+        trust.judged_at = self.clock()
+        if status in _REFUSALS:
+            self._refused.put(trust.credential, trust.judged_at)
+            if trust.accepted:
+                trust.accepted_at = -math.inf
+                self._accepted.put(trust.credential, -math.inf)
+                if shares:
+                    self._share(trust.credential, -math.inf)
 
     def accept(self, trust: Trust, *, shares: bool = True) -> Sequence[Callable[[], Awaitable[object]]]:
         """Learns that the upstream has accepted a credential; returns the writes that have waited for that."""
-        if trust is ALWAYS:
+        # A long reply may end after its credential was refused elsewhere: the newer word counts.
+        if trust is ALWAYS or trust.judged_at < (self._refused.get(trust.credential) or -math.inf):
             return ()
         now = self.clock()
         self._accepted.put(trust.credential, now)
@@ -250,8 +259,8 @@ class Callers:
         """
         for body in ping.bodies:
             reply = await self.upstream.ask(None, ping.target, headers, body, _TIMEOUT)
+            self.note_status(trust, reply.status)
             if reply.status in _REFUSALS:
-                self.note_refusal(trust, reply.status)
                 raise CredentialRefused(reply.status, reply.body)
             if is_success(reply.status) and ping.answer.search(reply.body):
                 self.accept(trust)

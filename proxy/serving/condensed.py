@@ -188,7 +188,7 @@ class _OneRequest:
             sent, headers = request.encoded_body, [*headers, *request.encoding_headers]
         reply = await services.upstream.send(UpstreamRequest("POST", request.target, request.query, headers, sent))
         self.arrival.place.ease()
-        services.callers.note_refusal(request.trust, reply.status, shares=not request.controls.no_store)
+        services.callers.note_status(request.trust, reply.status, shares=not request.controls.no_store)
         if reply.status in REFUSED:
             # Noted here, because a refusal may never reach the client: a request after a search may be repeated.
             services.asking.lane.note_refusal(first(reply.headers, b"retry-after"))

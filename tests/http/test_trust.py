@@ -17,6 +17,7 @@ from tests.support.messages_upstream import StrictMessages
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
+from tests.support.signals import Signal
 from tests.support.stage import EMPTY, WINDOW, Stage, asked, body_of, chat, count, staged, stored
 from tests.support.upstream import Counting, ScriptedUpstream
 
@@ -137,6 +138,23 @@ def test_a_revoked_credential_is_lent_one_call_at_most() -> None:
             assert stage.post(body_of(chat(12 + number)), FORCED).status == 401
         stage.proxy.quiet()
         assert len(summarizer.journal.to()) == 1
+
+
+def test_a_long_reply_does_not_bring_back_a_credential_that_was_refused_meanwhile() -> None:
+    doorman, clock, gate = Doorman("sk-first"), Clock(), Signal()
+    with lending(doorman, clock=clock) as (stage, summarizer):
+        stage.upstream.answer(lambda exchange: doorman(exchange) or replies.stream(*replies.text_chunks("x"), gate))
+        body, headers = body_of(chat(1), stream=True), [*wire.JSON, ("authorization", f"Bearer {stage.key}")]
+        with wire.opened(stage.proxy.url, "POST", CHAT, body, headers) as reply:
+            wire.until(reply, b"x")
+            doorman.known.clear()
+            clock.now += 1
+            assert stage.post(body_of(chat(2))).status == 401
+            gate.set()
+            reply.read()
+        stage.proxy.quiet()
+        stage.post(body_of(chat(12)), FORCED)
+        assert len(summarizer.journal.to()) == 0
 
 
 def test_the_callers_own_credential_pays_for_summaries_from_the_first_request_on() -> None:
