@@ -43,6 +43,7 @@ from proxy.serving.reading import (
     ClientGone,
     Placed,
     Unread,
+    as_it_came,
     read_request,
     receive_body,
 )
@@ -257,8 +258,7 @@ class ReadOnly(Placed):
             if asked.controls.dry_run:
                 raise
             # Nothing stored is shown to the upstream for this caller: it judges the request as it came.
-            body = asked.encoded_body or asked.body.data
-            return await pass_unread(arrival, Unread(Reason.CREDENTIAL_UNPROVEN, body))
+            return await pass_unread(arrival, as_it_came(asked, Reason.CREDENTIAL_UNPROVEN))
         except Unread as unread:
             return await pass_unread(arrival, unread)
 
@@ -271,7 +271,7 @@ class ReadOnly(Placed):
         as_dry_run = asked._replace(controls=replace(asked.controls, dry_run=True), path=answering)
         exchanges = services.exchanges
         exchange = await (exchanges.open_as_it_stands if self.compacts else exchanges.open)(as_dry_run)
-        if self.compacts and asked.controls.dry_run:
+        if asked.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
         target = asked.path or path.encode(), asked.query
         reply = await services.upstream.send(UpstreamRequest("POST", *target, asked.headers, exchange.decision.body))

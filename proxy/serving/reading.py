@@ -226,16 +226,23 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
     state = endpoint.server_state(values, () if body.is_text else (element.role for element in body.elements))
     request = _client_request(arrival, body, continuation, data if encoding else b"")
     if state is not None:
-        raise _held_by_server(request, state, data if encoding else body.data, is_unpacked=bool(encoding))
+        raise _held_by_server(request, state)
     return request
 
 
-def _held_by_server(request: ClientRequest, state: Reason, data: bytes, *, is_unpacked: bool) -> Exception:
-    """The exception for a request that must be forwarded as it came, apart from what it asks of the proxy."""
+def _held_by_server(request: ClientRequest, state: Reason) -> Exception:
     if request.controls.needs_reading:
         return BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
-    sent = request.body.spliced(model=request.model if request.has_suffix else None)
-    return Unread(state, data) if sent == request.body.data else Unread(state, sent, is_unpacked=is_unpacked)
+    return as_it_came(request, state)
+
+
+def as_it_came(request: ClientRequest, reason: Reason) -> Unread:
+    """A request that was read, to be forwarded as it came, apart from what it asks of the proxy."""
+    body = request.body
+    sent = body.spliced(model=request.model if request.has_suffix else None)
+    if sent == body.data:
+        return Unread(reason, request.encoded_body or body.data)
+    return Unread(reason, sent, is_unpacked=bool(request.encoded_body))
 
 
 async def receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:

@@ -350,3 +350,25 @@ def test_counts_of_a_stored_conversation_need_an_accepted_credential() -> None:
         refused = wire.request(proxy.url, "POST", "/v1/messages/count_tokens", body, headers)
         assert refused.status == 401
         assert not {name for name, _ in refused.headers} & {"x-condenser-tokens-before", "x-condenser-head"}
+
+
+def test_a_count_for_an_unproven_credential_is_made_of_the_request_as_it_came() -> None:
+    clock, page = Clock(), replies.raw(b"<html>Welcome</html>", "text/html")
+    body = {"model": "m@mask", "max_tokens": 9, "messages": [{"role": "user", "content": "4711"}]}
+    with StrictMessages() as upstream, proxying(upstream.url, window=WINDOW, clock=clock) as proxy:
+        headers = [("x-api-key", "sk-first"), ("anthropic-version", "2023-06-01"), *asked(session="s")]
+        assert wire.post_json(proxy.url, "/v1/messages", body, headers).status == 200
+        clock.now += FRESH + 1
+        upstream.answer(lambda exchange: page if exchange.path == "/v1/messages" else None)
+        counting = "/v1/messages/count_tokens"
+        counted = wire.post_json(proxy.url, counting, {**body, "condenser": {"window": 9_000}}, headers)
+        assert (counted.status, counted.header("x-condenser-reason")) == (200, "credential-unproven")
+        assert upstream.journal.only(counting).json() == {**body, "model": "m"}
+
+
+def test_a_dry_run_of_a_count_shows_the_decision_and_asks_nothing() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "4711"}]}
+    with StrictMessages() as upstream, proxying(upstream.url, window=WINDOW) as proxy:
+        shown = wire.post_json(proxy.url, "/v1/messages/count_tokens", body, asked(dry_run="true"))
+        assert shown.json()["action"] == "passed"
+        assert len(upstream.journal) == 0
