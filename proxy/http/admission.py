@@ -104,7 +104,7 @@ class Place:
             await self._admission.enter(self)
 
     def ease(self) -> None:
-        """Notes that the body has been read and forwarded."""
+        """Notes that the body is on its way to the upstream: it has been read and condensed."""
         if self.memory > KEPT * self.bytes:
             self._admission.ease(self)
 

@@ -187,8 +187,8 @@ class _OneRequest:
             headers = [pair for pair in headers if pair[0] != b"accept-encoding"]
         if request.encoded_body and sent is request.body.data:
             sent, headers = request.encoded_body, [*headers, *request.encoding_headers]
+        self.arrival.place.ease()  # not when its reply begins, which may take a model minutes
         reply = await services.upstream.send(UpstreamRequest("POST", request.target, request.query, headers, sent))
-        self.arrival.place.ease()
         services.callers.note_status(request.trust, reply.status, shares=not request.controls.no_store)
         if reply.status in REFUSED:
             # Noted here, because a refusal may never reach the client: a request after a search may be repeated.
@@ -274,6 +274,7 @@ class ReadOnly(Placed):
         if asked.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
         target = asked.path or path.encode(), asked.query
+        arrival.place.ease()
         reply = await services.upstream.send(UpstreamRequest("POST", *target, asked.headers, exchange.decision.body))
         if not self.compacts and reply.status in _CANNOT_COUNT:
             await reply.close()
@@ -340,6 +341,7 @@ async def _forward(
             content = incoming.body()
             headers += [(b"content-length", length.encode())] if length is not None else []
     await arrival.place.take(is_upload=not isinstance(content, bytes))
+    arrival.place.ease()
 
     async def send() -> UpstreamReply:
         if isinstance(content, bytes):

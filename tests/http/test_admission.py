@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from proxy.http.admission import KEPT, PEAK
 from tests.http.strict import assert_openai_error
 from tests.support.proxy import proxying
 from tests.support.recording import CHAT
@@ -42,6 +44,19 @@ def test_a_request_that_cannot_be_served_in_time_is_503_with_retry_after(path: s
         metrics = request(proxy.url, "GET", "/metrics").body.decode()
         assert "condenser_refusals_total{" in metrics
         assert request(proxy.url, "GET", "/livez").status == 200
+        answered.set()
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/embeddings"])
+def test_a_body_takes_its_peak_of_memory_only_until_it_is_sent(path: str) -> None:
+    body = {**HI, "input": "word " * 40_000}
+    limits = {"queue": 0, "bodies": (KEPT + PEAK + 1) * len(json.dumps(body))}
+    answered = Signal("the test has seen the other answer")
+    with ScriptedUpstream() as upstream, proxying(upstream.url, limits=limits) as proxy, ThreadPoolExecutor(1) as pool:
+        upstream.reply(hang(answered), completion("second"))
+        pool.submit(post_json, proxy.url, path, body)
+        upstream.journal.await_arrival(path=path)
+        assert post_json(proxy.url, path, body).status == 200
         answered.set()
 
 
