@@ -31,6 +31,11 @@ class Machine(RuleBasedStateMachine):
         self.breaker = Breaker("it", self.clock)
         self.under_way: list[tuple[int, AbstractContextManager[None]]] = []
 
+    def teardown(self) -> None:
+        # A call that were left to the garbage collector would count as failed, and be logged, in another test.
+        for _, call in self.under_way:
+            call.__exit__(None, None, None)
+
     @property
     def age(self) -> int:
         return self.breaker.transitions.total()
