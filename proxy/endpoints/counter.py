@@ -119,7 +119,7 @@ def _chars_of_part(part: Any) -> int:
             return len(name) + len(text)
         case {"type": "tool_result"}:
             return FRAME_CHARS + _chars_of(part.get("content"))
-        case {"type": "image_url" | "input_image" | "image" | "input_audio"}:
+        case {"type": "image_url" | "input_image" | "image"}:
             return MEDIA_CHARS
         case _:
             return INLINE_CHARS

@@ -11,10 +11,10 @@ from itertools import islice
 
 MAX_STREAMS, MAX_STREAM_BYTES = 64, 1_000_000
 """How many object streams of a PDF are unpacked, and how far each."""
-MAX_NODES, MAX_NODE_BYTES = 10_000, 65_536
-"""How many nodes of a page tree are read, and how far before and behind its type each."""
+MAX_NODES = 10_000
+"""How many nodes of a page tree are read."""
 _PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
-_COUNT = re.compile(rb"/Count\s+(\d{1,6})")
+_COUNT = re.compile(rb"/Count\s{1,9}(\d{1,6})")
 _PAGES = re.compile(rb"/Type\s*/Pages\b")
 _STREAM = re.compile(rb"/Type\s*/ObjStm\b.{0,400}?stream\r?\n", re.DOTALL)
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
@@ -55,10 +55,12 @@ def pages_of(pdf: bytes) -> int | None:
 
 
 def _stated_pages(pdf: bytes) -> Iterator[int]:
-    for found in islice(_PAGES.finditer(pdf), MAX_NODES):
-        least, most = max(found.start() - MAX_NODE_BYTES, 0), found.end() + MAX_NODE_BYTES
-        start, end = pdf.rfind(b"obj", least, found.start()), pdf.find(b"endobj", found.end(), most)
-        if (count := _COUNT.search(pdf, max(start, least), end if end >= 0 else most)) is not None:
+    nodes = list(islice(_PAGES.finditer(pdf), MAX_NODES))
+    # A node is searched for its count between its neighbours, so that no byte is read for each of many nodes.
+    lows, highs = (0, *(node.end() for node in nodes)), (*(node.start() for node in nodes[1:]), len(pdf))
+    for node, low, high in zip(nodes, lows, highs, strict=False):
+        start, end = pdf.rfind(b"obj", low, node.start()), pdf.find(b"endobj", node.end(), high)
+        if (count := _COUNT.search(pdf, max(start, low), end if end >= 0 else high)) is not None:
             yield int(count[1])
 
 

@@ -153,6 +153,13 @@ def test_the_nodes_of_a_pdf_are_read_up_to_a_bound() -> None:
     assert calls_of_c(lambda: pages_of(flood)) < 12 * MAX_NODES
 
 
+def test_a_node_of_a_pdf_may_be_long_because_no_byte_is_read_for_two_nodes() -> None:
+    tree = b"%PDF-1.4\n1 0 obj <</Type /Pages /Kids [" + b"2 0 R " * 20_000 + b"] /Count 3>> endobj\n"
+    assert pages_of(tree + b"/Type /Page\n" * 5) == 3
+    unfinished = b"1 0 obj <</Type /Pages\n" + b"2 0 obj <</Type /Pages /Count 3>> endobj\n"
+    assert pages_of(unfinished) == 3
+
+
 def test_tool_output_is_looked_for_at_both_ends_of_a_long_text() -> None:
     reader = Reader(tool_output_patterns())
     inner, end = "x" * 100_000, "(Current directory: /)\nbash-$"
