@@ -242,6 +242,8 @@ class Exchange:
         # Pictures may leave. A body is searched for them only after an error, because that takes long.
         if is_long or (is_error and (is_ours or has_pictures(decision.body))):
             answer = await open_reply(self.request.body.endpoint, reply, holds=may_be_refused(attempt))
+        if answer.refusal is not None:
+            answer = answer._replace(refusal=answer.refusal.without_quoted(decision.body))
         self.timing.upstream += (perf_counter() - started) * 1000
         return answer
 

@@ -94,6 +94,7 @@ class Refusals:
             refusal = Refusal(RefusedPart.INPUT)
         if refusal is None or refusal.kind is RefusedPart.OUTPUT:
             return None
+        refusal = refusal.without_quoted(decision.body)
         if self.knowledge.is_full_pool(refusal, decision, request) is not False:
             return attempt
         attempt, _ = self.taught(attempt, refusal, request)

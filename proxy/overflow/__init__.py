@@ -5,7 +5,8 @@ collected, however deeply they are wrapped; then `wording` finds what they mean.
 
 A gateway puts the provider's body into its own: as an object, as JSON in a string, as text with a prefix. Servers send
 objects, arrays, bare strings and events. Quotations of the request are skipped, so that a conversation about context
-lengths is not mistaken for an overflow.
+lengths is not mistaken for an overflow. A quotation may stand in any text, so a window whose number is in the request
+is not believed (`Refusal.without_quoted`).
 
     input overflow    the prompt is too long: condensing it helps, and a window that is named is the true one
     output cap        a longer reply is asked for than the model ever writes: no prompt is short enough
@@ -46,6 +47,12 @@ class Refusal(NamedTuple):
     """The length of the reply that was asked for."""
     is_server_error: bool = False
     """Whether the server gives itself the blame, by a status or a code of 500 or more."""
+
+    def without_quoted(self, request: bytes) -> Refusal:
+        """The refusal without a window whose number stands in the refused request, because the error may quote it."""
+        window = self.window
+        is_quoted = window is not None and any(f"{window:{form}}".encode() in request for form in ("d", ","))
+        return self._replace(window=None) if is_quoted else self
 
 
 def recognise(status: int, body: bytes, *, answer: re.Pattern[bytes]) -> Refusal | None:

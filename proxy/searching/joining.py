@@ -182,6 +182,7 @@ class Following:
             return None
         refusal = recognise(reply.status, reply.data, answer=self.rounds.endpoint.answer)
         if refusal is not None and refusal.kind is RefusedPart.INPUT:
+            refusal = refusal.without_quoted(self.rounds.body())
             self.learn(refusal)
         return refusal
 

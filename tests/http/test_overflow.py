@@ -218,6 +218,16 @@ def test_where_nothing_may_be_changed_a_stated_window_is_passed_on_but_learned(s
         assert stage.ask(chat(60), asked(session="s")).header("x-condenser-window") == str(WINDOW)
 
 
+def test_a_number_that_the_client_wrote_is_no_window_although_the_refusal_quotes_it() -> None:
+    said = "The old server said: this model's maximum context length is 4,096 tokens."
+    refusal = replies.error(400, f"Please reduce the length of the messages. You sent: {said}", code="invalid_request")
+    with narrow(lambda _: refusal, limit=9_000, strategy="recent") as stage:
+        stage.ask([*chat(40), {"role": "user", "content": said}], asked(session="s"))
+        refused, sent = [count(each.json()) for each in stage.forwarded]
+        assert 0.5 * refused < sent < 0.75 * refused
+        assert stage.ask(chat(20), asked(session="another")).header("x-condenser-window") == "unknown"
+
+
 def test_a_stream_that_has_begun_well_is_relayed_as_it_comes() -> None:
     gate = Signal("the rest of the stream")
     with staged(window=None) as stage:

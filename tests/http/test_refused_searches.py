@@ -341,3 +341,13 @@ def test_the_window_that_a_refused_search_tells_is_known_to_the_next_request() -
         stage.ask(question(), asked(session="s"))
         seen = stage.proxy.journal.to()[-1].response_header("x-condenser-window")
         assert str(seen).startswith(str(limit))
+
+
+def test_a_number_that_the_model_has_searched_for_is_no_window() -> None:
+    with remembering(window=None) as stage:
+        narrow(stage, lambda _, used: replies.overflow(4_096, used))
+        query = search("plant0n1 plant2n3 in 4096 pots")
+        stage.upstream.reply(answered(None, query, streamed=False), answered(FOUND, streamed=False))
+        asks(stage, False)
+        stage.upstream.answer(None)
+        assert stage.ask(question()).header("x-condenser-window") == "unknown"
