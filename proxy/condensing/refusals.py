@@ -83,15 +83,8 @@ class Refusals:
             self.knowledge.keep_size(context, size)
 
     def learn_late(self, attempt: Attempt, watched: WatchedReply, request: ClientRequest) -> Attempt | None:
-        """The attempt after a refusal that its client has got, because content had left before it; None if none came.
-
-        A reply that ran out of the window after a view that left enough room, as far as is known, is none.
-        """
-        decision = attempt.decision
-        refusal, window, budget = watched.refusal(), decision.policy.window.tokens, decision.policy.budget
-        is_long = window is None or budget is None or decision.expected_tokens >= budget.unscaled.prepare
-        if refusal is None and watched.ran_out and is_long:
-            refusal = Refusal(RefusedPart.INPUT)
+        """The attempt after a refusal that its client has got, because content had left before it; else None."""
+        decision, refusal = attempt.decision, watched.refusal()
         if refusal is None or refusal.kind is RefusedPart.OUTPUT:
             return None
         refusal = refusal.without_quoted(decision.body)

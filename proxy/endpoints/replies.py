@@ -228,14 +228,9 @@ _UNSAID = frozenset(("reasoning", "instructions", "tools", "metadata", "input"))
 """Types and members of a reply that are not what the model says."""
 
 
-def ran_out(body: bytes) -> bool:
-    """Whether a reply, or an event of one, ends because the window was exceeded."""
-    return _RAN_OUT.search(body) is not None
-
-
 def ran_out_empty(body: bytes) -> bool:
-    """Whether it does so without a word, although that is not an error."""
-    return ran_out(body) and not _says_anything(read_body(body).document)
+    """Whether a reply, or an event of one, ends without a word because the window was exceeded."""
+    return _RAN_OUT.search(body) is not None and not _says_anything(read_body(body).document)
 
 
 def _says_anything(value: Any) -> bool:

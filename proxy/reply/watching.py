@@ -15,7 +15,7 @@ from collections import deque
 from typing import Any
 
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.replies import Capture, Items, Usage, ending_in, ran_out, usage_in
+from proxy.endpoints.replies import Capture, Items, Usage, ending_in, usage_in
 from proxy.http.encodings import Decoder, NotDecodable, decoder_for
 from proxy.http.headers import Headers, encoding_of
 from proxy.http.sse import EventEditor, EventReader, LineSplitter
@@ -26,7 +26,7 @@ MAX_HELD = 16 * 1024 * 1024
 """The longest reply in bytes that is stored; one that must be settled and comes in one piece is held back as long."""
 HEAD, TAIL = 4 * 1024, 64 * 1024  # bytes
 MAX_ERROR, NEWEST = 16 * 1024, 4
-"""Bytes, and events, at the end of a reply in which an error or the reason for its end is looked for."""
+"""Bytes, and events, at the end of a reply in which an error is looked for."""
 OK = 200
 
 _KEY = b'"usage"'
@@ -98,11 +98,6 @@ class WatchedReply:
         ends = b"".join(self._tail)[-MAX_ERROR:].replace(b"\r\n", b"\n").split(b"\n\n")[-NEWEST:]
         found = (recognise(OK, event, answer=self._endpoint.answer) for event in ends if b"error" in event)
         return next((refusal for refusal in found if refusal is not None), None)
-
-    @property
-    def ran_out(self) -> bool:
-        """Whether the reply ended because the window was exceeded."""
-        return ran_out(b"".join(self._tail)[-MAX_ERROR:])
 
     def usage(self) -> Usage | None:
         """The last usage in the reply, or None."""

@@ -358,3 +358,13 @@ def test_an_overflow_after_content_is_passed_on_and_learned(*, states: bool) -> 
         assert (len(stage.forwarded), again.header("x-condenser-action")) == (2, "condensed")
         told = int(str(again.header("x-condenser-window")))
         assert told == WINDOW if states else told > WINDOW  # the size refused, where no number was stated
+
+
+def test_a_reply_that_fills_the_window_bounds_nothing_because_its_prompt_was_accepted() -> None:
+    with staged(window=None, strategy="recent") as stage:
+        ended = replies.sse(replies.chunk({}, finish="model_context_window_exceeded"))
+        stage.upstream.reply(replies.stream(*replies.text_chunks("one two")[:2], ended, replies.DONE))
+        stage.post(body_of(chat(40), stream=True), asked(session="s"))
+        stage.proxy.served()
+        again = stage.ask(chat(41), asked(session="s"))
+        assert (again.header("x-condenser-action"), again.header("x-condenser-window")) == ("passed", "unknown")
