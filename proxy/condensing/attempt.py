@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeVar
 from proxy.condensing.context import RequestContext, undecided
 from proxy.condensing.decision import Decision
 from proxy.errors import HistoryUnavailable, UpstreamUnavailable
-from proxy.knowledge.learned_windows import SizeRefused
 from proxy.knowledge.profiles import REFUSING, Profiles
 from proxy.overflow import Refusal, read_body
 from proxy.overflow.wording import MIN_WINDOW
@@ -129,17 +128,18 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
         memory_patch=decision.memory_patch,
         has_tools=context.has_tools,
         covered=decision.view.covered_count,
-        size_refused=size_after_passing(decision, context),
+        size_refused=context.size_refused,
+        ends_size=ends_size(decision, context),
         pictures_out=context.pictures_out,
         economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else {},
         bound=context.bound_under(decision.applied),
     )
 
 
-def size_after_passing(decision: Decision, context: RequestContext) -> SizeRefused | None:
-    """The size refused that bounds the session once a view has been accepted; a longer view ends it."""
+def ends_size(decision: Decision, context: RequestContext) -> bool:
+    """Whether the size refused that bounds the session ends once this view is accepted, because it is longer."""
     size = context.size_refused
-    return None if size is None or decision.expected_tokens > size.tokens else size
+    return size is not None and decision.expected_tokens > size.tokens
 
 
 def _last_applied(decision: Decision, context: RequestContext) -> str:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from proxy.condensing.attempt import Attempt, RefusedRequest, retry_budget, size_after_passing
+from proxy.condensing.attempt import Attempt, RefusedRequest, ends_size, retry_budget
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.condensing.knowledge import Knowledge
@@ -75,12 +75,12 @@ class Refusals:
         context, decision = attempt.context, attempt.decision
         if context is None or context.size_refused is None:
             return
-        size = size_after_passing(decision, context)
-        if size is None:
+        is_ended = ends_size(decision, context)
+        if is_ended:
             text = "session %s is not kept to %d tokens any more, %d were accepted"
             _log.warning(text, decision.session, context.size_refused.tokens, decision.expected_tokens)
         if attempt.update is None:
-            self.knowledge.keep_size(context, size)
+            self.knowledge.keep_size(context, None if is_ended else context.size_refused)
 
     def learn_late(self, attempt: Attempt, watched: WatchedReply, request: ClientRequest) -> Attempt | None:
         """The attempt after a refusal that its client has got, because content had left before it; else None."""
@@ -92,7 +92,8 @@ class Refusals:
             return attempt
         attempt, _ = self.taught(attempt, refusal, request)
         if attempt.update is not None and attempt.context is not None:
-            return attempt._replace(update=attempt.update._replace(size_refused=attempt.context.size_refused))
+            size = attempt.context.size_refused
+            return attempt._replace(update=attempt.update._replace(size_refused=size, ends_size=False))
         if attempt.context is not None:
             self.knowledge.keep_size(attempt.context, attempt.context.size_refused)
         return attempt

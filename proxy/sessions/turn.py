@@ -64,7 +64,9 @@ class SessionUpdate(NamedTuple):
     refuses_rewriting: bool = False
     """Whether the upstream accepted the request only as the client wrote it."""
     size_refused: SizeRefused | None = None
-    """The size refused that bounds the session from now on."""
+    """The size refused that bounded the request, or that was learned from it."""
+    ends_size: bool = False
+    """Whether that size bounds the session no longer, because a longer view was accepted."""
     pictures_out: PicturesOut | None = None
     bound: Bound = Bound()
     """What reasoning is bound to after this view."""
@@ -157,9 +159,20 @@ def session_after(session: Session, branch: Branch | None, update: SessionUpdate
         # A fork that continues is a conversation of its own: from now on it stores all of its blocks.
         inherited=session.inherited if branch is None else 0,
         rewriting=session.rewriting.after_one_more(now) if update.refuses_rewriting else session.rewriting,
-        size_refused=update.size_refused,
+        size_refused=_size_after(session.size_refused, update),
         pictures_out=update.pictures_out or session.pictures_out,
     )
+
+
+def _size_after(stored: SizeRefused | None, update: SessionUpdate) -> SizeRefused | None:
+    """The size refused that bounds the session after a request: the newest one, unless the request has ended it.
+
+    The stored one may be another model's, or that of a request which was answered meanwhile.
+    """
+    if stored is None or stored == update.size_refused:
+        return None if update.ends_size else update.size_refused
+    is_newer = update.size_refused is not None and not update.ends_size and update.size_refused.until > stored.until
+    return update.size_refused if is_newer else stored
 
 
 def _moved(session: Session, old: Branch | None, update: SessionUpdate, now: float) -> Branch:

@@ -157,6 +157,17 @@ def test_a_size_refused_bounds_a_session_of_an_unknown_window_and_a_longer_view_
         assert count(stage.forwarded[-1].json()) > refused
 
 
+def test_a_request_for_another_model_leaves_a_session_its_size_refused() -> None:
+    with narrow(numberless, limit=5_000, strategy="recent") as stage:
+        stage.ask(chat(20), asked(session="s"))
+        stage.upstream.answer(lambda _: None)
+        stage.post(body_of(chat(21), "scripted-2"), asked(session="s"))
+        stage.ask(chat(30), asked(session="s"))
+        _, sent, other, bounded = [count(each.json()) for each in stage.forwarded]
+        assert other > sent
+        assert bounded < other
+
+
 def test_a_request_refused_twice_is_served_when_it_comes_again() -> None:
     with narrow(numberless, limit=2_000, window=100_000, strategy="recent") as stage:
         body = body_of(chat(16))

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.replies import ending
+from proxy.knowledge.learned_windows import SizeRefused
 from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import Branch, Session, branch_name, with_depth
 from proxy.sessions.turn import MAX_BRANCHES, SessionUpdate, session_after, unstored_in
@@ -191,6 +192,13 @@ def test_a_rewritten_last_message_is_a_users_and_was_answered_alike(
     later = transcript_of([*opening, rewritten, assistant("Dig."), user("And then?")])
     assert session.find_branch(later) == branch
     assert branch.is_answered_alike(later) == alike
+
+
+def test_a_request_ends_only_the_size_refused_that_it_knew() -> None:
+    known, newer = SizeRefused("m", 900, 10.0), SizeRefused("m", 600, 20.0)
+    for taught, ends, then in ((known, False, newer), (known, True, newer), (newer, True, None), (None, False, newer)):
+        update = SessionUpdate(said("a"), {}, "mask", 8_000, 0, 0, 0, "", size_refused=taught, ends_size=ends)
+        assert session_after(NEW._replace(size_refused=newer), None, update, 1.0).size_refused == then
 
 
 def test_a_verdict_comes_back_from_the_store() -> None:
