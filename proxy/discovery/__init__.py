@@ -114,10 +114,14 @@ class Reading:
         return self.windows.get(model) or self.windows.get(ANY_NAME)
 
     def after(self, earlier: Reading | None) -> Reading:
-        """This reading, with the earlier windows of models that are not loaded now: the server will use them again."""
-        if earlier is None or earlier.kind is not self.kind or not self.kind.is_local:
+        """This reading, with the earlier windows of models that are not loaded now: the server will use them again.
+
+        A server that serves its one model under any name has no other.
+        """
+        if earlier is None or earlier.kind is not self.kind or not self.kind.is_local or ANY_NAME in self.windows:
             return self
-        return Reading(self.kind, {**earlier.windows, **self.windows}, self.slots)
+        named = {name: window for name, window in earlier.windows.items() if name != ANY_NAME or self.is_silent}
+        return Reading(self.kind, {**named, **self.windows}, self.slots)
 
 
 class Stated(NamedTuple):

@@ -148,6 +148,17 @@ def test_a_model_that_is_not_loaded_now_keeps_the_window_it_was_loaded_with() ->
     assert windows(second.after(Reading(ServerKind.LM_STUDIO, first.windows))) == {"a": 16_384}
 
 
+def test_a_server_that_was_started_anew_with_another_model_has_only_the_window_that_it_states_now() -> None:
+    def started(*names: str, window: int) -> Reading:
+        return Reading(ServerKind.LLAMA_CPP, dict.fromkeys(names, StatedWindow(window, None, "")))
+
+    alone, router = started("a", ANY_NAME, window=65_536), started("b", window=4_096)
+    again = started("b", ANY_NAME, window=8_192).after(alone)
+    assert [window and window.window for window in map(again.of, ("a", "b", "gpt-4o"))] == [8_192] * 3
+    assert router.after(alone).of("gpt-4o") is None
+    assert Reading(ServerKind.LLAMA_CPP).after(alone).windows == alone.windows
+
+
 def test_a_server_that_loads_nothing_by_itself_is_believed_when_it_drops_a_model() -> None:
     first = Reading(ServerKind.VLLM, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
     assert windows(Reading(ServerKind.VLLM, {"a": StatedWindow(4_096, None, "")}).after(first)) == {"a": 4_096}
