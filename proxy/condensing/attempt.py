@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 from proxy.condensing.context import RequestContext, undecided
 from proxy.condensing.decision import Decision
 from proxy.errors import HistoryUnavailable, UpstreamUnavailable
-from proxy.knowledge.profiles import REFUSING, Profiles
+from proxy.knowledge.profiles import REFUSING, Restriction
 from proxy.overflow import Refusal, read_body
 from proxy.overflow.wording import MIN_WINDOW
 from proxy.quoting import label
@@ -66,6 +66,8 @@ class Attempt(NamedTuple):
     """Whether it is sent a second time as it is."""
     has_other_reasoning: bool = False
     """Whether a refusal has already had the reasoning put in or taken out."""
+    restrictions: tuple[Restriction, ...] = ()
+    """What the refusals before it have named, and what it proves once it is accepted."""
 
     @property
     def rewritable(self) -> RequestContext | None:
@@ -413,27 +415,25 @@ def rule_of(refused: OpenedReply, attempt: Attempt) -> str | None:
 
 
 def with_other_reasoning(
-    refused: Attempt, rule: str, attempt: Callable[[Decision, RequestContext], Attempt], profiles: Profiles
+    refused: Attempt, rule: str, following: Callable[[Decision, RequestContext], Attempt]
 ) -> Attempt | None:
     """The same view with all its reasoning, or without any that may be bound; in every mode, and once.
 
-    None if the view is so already: then the client's own list is refused. A rule that was not known is learned.
+    None if the view is so already: then the client's own list is refused.
     """
     decision, context = refused.decision, refused.context
     if context is None or refused.has_other_reasoning:
         return None
-    profile, scope = context.policy.profile, context.request.lesson_scope
-    is_lesson = rule == REQUIRED or not context.binds_reasoning
-    context = context.for_profile(profile.learned("reasoning", value=rule) if is_lesson else profile)
+    named = (Restriction("reasoning", rule),) if rule == REQUIRED or not context.binds_reasoning else ()
+    for restriction in named:
+        context = context.for_profile(context.policy.profile.under(restriction))
     context = context._replace(refuses_reasoning=rule == BOUND)
     view = decision.view.bound_to(len(decision.view.transcript.chain) if rule == BOUND else None)
     reason = "" if decision.reason == Reason.REASONING_DROPPED else decision.reason
     decision = decision.with_view(view)._replace(policy=context.policy, reason=reason).with_loss_told()
-    following = attempt(decision, context)
-    if following.decision.body == refused.decision.body:
+    attempt = following(decision, context)
+    if attempt.decision.body == refused.decision.body:
         return None
-    if is_lesson:
-        profiles.learn_reasoning(scope, rule)
     how = "with all of" if rule == REQUIRED else "without"
-    _log.info("%s refused a request for its reasoning; it is sent once more %s it", label(scope.model), how)
-    return following._replace(is_last=refused.is_last, has_other_reasoning=True)
+    _log.info("%s refused a request for its reasoning; it is sent once more %s it", label(context.request.model), how)
+    return attempt._replace(has_other_reasoning=True, restrictions=(*attempt.restrictions, *named))

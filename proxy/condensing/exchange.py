@@ -7,7 +7,7 @@
 
 What is sent is an `Attempt`, which never changes. If the upstream refuses an attempt, another may follow:
 
-    another form     the same view in another form, each time that a refusal teaches one
+    another form     the same view in another form, each time that a refusal names one; learned if it is accepted
     other reasoning  the same view with all its reasoning, or without any, as a refusal demands; once, in every mode
     the same         if the server's cache is full of other requests; once, after a short random wait
     a smaller view   condensed for the window that a refusal for length states, or to a share of what was refused; once
@@ -52,6 +52,7 @@ from proxy.condensing.searching import Searcher, is_about_tools
 from proxy.endpoints.replies import Items, Usage
 from proxy.errors import HistoryUnavailable, ProxyError
 from proxy.knowledge.anchor import Anchor
+from proxy.knowledge.profiles import restriction_in
 from proxy.overflow import Refusal, RefusedPart
 from proxy.overflow.wording import MIN_WINDOW
 from proxy.quoting import label
@@ -227,6 +228,8 @@ class Exchange:
             self._parts.report(self.decision, "passed")
         if answer.refusal is not None:
             await self._parts.refusals.keep(self._attempt)
+        elif answer.reply.status < HTTPStatus.BAD_REQUEST and not answer.error:
+            self._parts.knowledge.profiles.learn(self.request.lesson_scope, self._attempt.restrictions)
         return answer.reply
 
     async def _send_once(self, send_body: SendBody) -> OpenedReply:
@@ -251,9 +254,9 @@ class Exchange:
         """The attempt that follows an answer; None if the client gets the answer, as after an internal error."""
         try:
             if refused.refusal is None and (rule := rule_of(refused, self._attempt)):
-                return with_other_reasoning(self._attempt, rule, self._parts.attempt, self._parts.knowledge.profiles)
+                return with_other_reasoning(self._attempt, rule, self._following)
             if (fewer := context_without(self._attempt, refused)) is not None:
-                return self._parts.attempt(self.decision, fewer)._replace(is_last=True)
+                return self._following(self.decision, fewer)._replace(is_last=True)
             attempt = self._in_another_form(refused) if refused.error else None
             if attempt is not None or refused.refusal is None:
                 return attempt or self._original(refused)
@@ -272,19 +275,27 @@ class Exchange:
             await refused.reply.close()
             raise
 
+    def _following(self, decision: Decision, context: RequestContext) -> Attempt:
+        """The attempt to send a decision after the refused one, with what that has been through."""
+        refused = self._attempt
+        return self._parts.attempt(decision, context)._replace(
+            is_last=refused.is_last,
+            has_other_reasoning=refused.has_other_reasoning,
+            restrictions=refused.restrictions,
+        )
+
     def _in_another_form(self, refused: OpenedReply) -> Attempt | None:
-        """The same view in a form that an error has taught; None if that changes nothing."""
+        """The same view in a form that an error names; None if that changes nothing."""
         decision, context = self._attempt.decision, self._attempt.rewritable
-        profile = self._parts.knowledge.form_from(refused, decision, self.request)
-        if profile is None or context is None:
+        named = restriction_in(refused.reply.status, refused.error, decision.policy.profile)
+        if named is None or context is None:
             return None
-        context = context.for_profile(profile)
-        view = replace(decision.view, transcript=decision.view.transcript.having(form=profile.form))
-        following = self._parts.attempt(decision.with_view(view)._replace(policy=context.policy), context)
+        context = context.for_profile(decision.policy.profile.under(named))
+        view = replace(decision.view, transcript=decision.view.transcript.having(form=context.policy.profile.form))
+        following = self._following(decision.with_view(view)._replace(policy=context.policy), context)
         if following.decision.body == decision.body:
             return None
-        tried = self._attempt.has_other_reasoning
-        return following._replace(is_last=self._attempt.is_last, has_other_reasoning=tried)
+        return following._replace(restrictions=(*following.restrictions, named))
 
     def _original(self, refused: OpenedReply) -> Attempt | None:
         """The request as it came, if nothing explains the refusal and it would fit; else None."""
@@ -318,7 +329,7 @@ class Exchange:
         left = max(self._parts.decider.timeout - self.timing.condense / 1000, 0.0)
         smaller = await refusals.smaller(self._attempt, policy, refusal, left)
         self.timing.condense += (perf_counter() - started) * 1000
-        return None if smaller is None else self._parts.attempt(*smaller)._replace(is_last=True)
+        return None if smaller is None else self._following(*smaller)._replace(is_last=True)
 
     # -- settle --------------------------------------------------------------------------------------
 

@@ -20,9 +20,8 @@ from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import REFUSED_FOR, LearnedWindows, SizeRefused
-from proxy.knowledge.profiles import LessonScope, Profile, Profiles
+from proxy.knowledge.profiles import LessonScope, Profiles
 from proxy.overflow import Refusal
-from proxy.reply.opening import OpenedReply
 from proxy.request.wire import ClientRequest
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.recognition import Recognised
@@ -124,10 +123,3 @@ class Knowledge:
         if stated is None:
             return None
         return decision.expected_tokens + (request.body.envelope.reply_limit or 0) <= stated.window
-
-    # -- refusals of a form ------------------------------------------------------------------------------
-
-    def form_from(self, refused: OpenedReply, decision: Decision, request: ClientRequest) -> Profile | None:
-        """The profile that a refusal of the request's form teaches; None if it teaches nothing new."""
-        sent = decision.policy.profile
-        return self.profiles.learn_from_refusal(request.lesson_scope, refused.reply.status, refused.error, sent)

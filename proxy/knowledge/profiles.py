@@ -3,15 +3,16 @@
 A lesson from an error holds for the tenant that met it (`LessonScope`), because an error may quote the request, and one
 tenant must not teach another.
 
-What a server says about the form of one request holds for later requests to that model as long as this process runs. A
-refusal teaches only what was not known, so a request is sent again at most as often as there is something to learn.
+What a server says about the form of one request holds for later requests to that model as long as this process runs,
+once the request was accepted in the other form: the words of an error are no proof. A refusal names only what was not
+known, so a request is sent again at most as often as there is something to learn.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
@@ -50,6 +51,13 @@ class LessonScope(NamedTuple):
 # -- profiles ------------------------------------------------------------------------------------------
 
 
+class Restriction(NamedTuple):
+    """A member of a profile, with the value that an error names."""
+
+    key: str
+    value: bool | str
+
+
 class Profile(BaseModel):
     """The form of requests that one upstream accepts; also the table `profile` of the settings."""
 
@@ -75,9 +83,9 @@ class Profile(BaseModel):
         form = Form(self.alternate_roles, self.assistant_name, self.empty_assistant, self.middle_system)
         return None if form == Form() else form
 
-    def learned(self, key: str, *, value: bool | str) -> Profile:
-        """The profile with one more lesson; a pydantic copy would keep the cached `form`."""
-        return Profile(**{**self.model_dump(), key: value})
+    def under(self, restriction: Restriction) -> Profile:
+        """The profile with one more restriction; a pydantic copy would keep the cached `form`."""
+        return Profile(**{**self.model_dump(), restriction.key: restriction.value})
 
 
 ANY = Profile()
@@ -98,7 +106,7 @@ _WORDS = {
     ),
 }
 _LESSONS = {key: re.compile("|".join(words), re.IGNORECASE | re.DOTALL) for key, words in _WORDS.items()}
-"""The words of the errors that teach each restriction."""
+"""The words of the errors that name each restriction."""
 
 
 @dataclass(slots=True, eq=False)
@@ -113,38 +121,26 @@ class Profiles:
         return self._learned.get(scope) or self._set.use(model) or self._set.put(model, self._set_for(model))
 
     def known(self) -> Iterator[tuple[LessonScope, Profile]]:
-        """All profiles that refusals have taught."""
+        """All profiles that were learned."""
         yield from self._learned.items()
 
-    def learn_from_refusal(self, scope: LessonScope, status: int, body: bytes, sent: Profile) -> Profile | None:
-        """Learns from an error to a request that was written for the profile `sent`.
-
-        Returns the profile to write it for now; None if the error teaches nothing that `sent` did not say. Another
-        request may have taught it meanwhile.
-        """
-        if profile_after(status, body, sent) == sent:
-            return None
-        taught = profile_after(status, body, self.for_model(scope))
-        self._learn(scope, taught)
-        return taught
-
-    def learn_reasoning(self, scope: LessonScope, rule: str) -> None:
-        """Learns from a refusal that names the server's rule for reasoning."""
-        self._learn(scope, self.for_model(scope).learned("reasoning", value=rule))
-
-    def _learn(self, scope: LessonScope, taught: Profile) -> None:
-        if taught != self.for_model(scope):
+    def learn(self, scope: LessonScope, restrictions: Iterable[Restriction]) -> None:
+        """Learns the restrictions that a request was accepted under."""
+        before = taught = self.for_model(scope)
+        for restriction in restrictions:
+            taught = taught.under(restriction)
+        if taught != before:
             self._learned.put(scope, taught)
             _log.info("the upstream refuses the form of a request for %s; from now on: %r", scope.named, taught)
 
 
-def profile_after(status: int, body: bytes, known: Profile = ANY) -> Profile:
-    """The profile after an error: with one more lesson, or the same."""
+def restriction_in(status: int, body: bytes, sent: Profile) -> Restriction | None:
+    """The restriction that an error to a request in the form `sent` names; None if it names none, or a known one."""
     if status not in REFUSING:
-        return known
+        return None
     text = body[:MAX_READ].decode("utf-8", "replace")
     for key, words in _LESSONS.items():
         value = key == "alternate_roles"
-        if getattr(known, key) != value and words.search(text):
-            return known.learned(key, value=value)
-    return known
+        if getattr(sent, key) != value and words.search(text):
+            return Restriction(key, value)
+    return None

@@ -63,6 +63,17 @@ def test_a_form_that_is_refused_is_learned_once_and_the_client_gets_its_reply(de
         assert refused(stage.last_view, [demand]) == ""
 
 
+def test_a_form_is_not_learned_from_an_error_that_the_request_in_that_form_meets_too() -> None:
+    said = "This guard has refused: 'Conversation roles must alternate user/assistant/user'"
+    with staged(strategy="rolling") as stage:
+        stage.upstream.answer(lambda each: summary() if is_own(each) else replies.error(400, said))
+        body = body_of(chat(60))
+        assert stage.post(body, asked(session="s")).status == 400
+        stage.upstream.answer(lambda each: summary() if is_own(each) else None)
+        stage.ask(chat(62), asked(session="another"))
+        assert refused(stage.last_view, [alternation])
+
+
 def test_requests_that_are_under_way_when_a_form_is_learned_get_their_replies_too() -> None:
     both = Signal("both requests have been refused")
     with strict(alternation, strategy="rolling") as stage, ThreadPoolExecutor() as pool:

@@ -1,4 +1,4 @@
-"""What an error says of the form that a server takes, in the words of those that refuse it."""
+"""What an error says of the form that a server takes, and what is remembered of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from proxy.knowledge.profiles import (
     LessonScope,
     Profile,
     Profiles,
-    profile_after,
+    Restriction,
+    restriction_in,
 )
 
 ALTERNATING = Profile(alternate_roles=True)
@@ -51,6 +52,15 @@ ORDINARY = [
 ]
 
 
+ALTERNATES = Restriction("alternate_roles", True)
+
+
+def profile_after(status: int, body: bytes) -> Profile:
+    """The profile of a request that is sent again for this error."""
+    named = restriction_in(status, body, ANY)
+    return ANY if named is None else ANY.under(named)
+
+
 def error(message: str) -> bytes:
     return json.dumps({"error": {"message": message, "type": "invalid_request_error", "code": None}}).encode()
 
@@ -76,36 +86,35 @@ def test_a_conversation_that_an_error_repeats_is_not_read() -> None:
     assert profile_after(400, body) == ANY
 
 
-def test_the_same_refusal_teaches_once() -> None:
+def test_a_restriction_that_the_request_was_written_under_is_not_named_again() -> None:
+    assert restriction_in(400, error(SAID[0][0]), ANY) == ALTERNATES
+    assert restriction_in(400, error(SAID[0][0]), ALTERNATING) is None
+
+
+def test_what_is_learned_holds_for_its_model_and_adds_to_what_is_set() -> None:
+    profiles = Profiles(lambda _: NAMELESS)
+    profiles.learn(LessonScope("m", "t"), [ALTERNATES])
+    profiles.learn(LessonScope("m", "t"), [])
+    assert profiles.for_model(LessonScope("m", "t")) == Profile(alternate_roles=True, assistant_name=False)
+    assert profiles.for_model(LessonScope("another", "t")) == NAMELESS
+
+
+def test_requests_that_were_under_way_together_each_add_what_they_were_accepted_under() -> None:
     profiles = Profiles()
-    assert profiles.learn_from_refusal(LessonScope("m", "t"), 400, error(SAID[0][0]), ANY) == ALTERNATING
-    assert profiles.learn_from_refusal(LessonScope("m", "t"), 400, error(SAID[0][0]), ALTERNATING) is None
-    assert profiles.for_model(LessonScope("m", "t")) == ALTERNATING
-    assert profiles.for_model(LessonScope("another", "t")) == ANY
-
-
-def test_who_was_under_way_when_it_was_learned_is_told_all_that_is_known() -> None:
-    profiles = Profiles(lambda _: NAMELESS)
-    both = profiles.learn_from_refusal(LessonScope("m", "t"), 400, error(SAID[0][0]), NAMELESS)
-    assert profiles.learn_from_refusal(LessonScope("m", "t"), 400, error(SAID[0][0]), NAMELESS) == both
-    assert profiles.learn_from_refusal(LessonScope("m", "t"), 400, error("no such model"), ANY) is None
-
-
-def test_what_is_learned_adds_to_what_is_set() -> None:
-    profiles = Profiles(lambda _: NAMELESS)
-    taught = profiles.learn_from_refusal(LessonScope("m", "t"), 400, error(SAID[0][0]), NAMELESS)
-    assert taught == Profile(alternate_roles=True, assistant_name=False)
+    for named in (ALTERNATES, Restriction("middle_system", False), ALTERNATES):
+        profiles.learn(LessonScope("m", "t"), [named])
+    assert profiles.for_model(LessonScope("m", "t")) == Profile(alternate_roles=True, middle_system=False)
 
 
 def test_only_so_many_scopes_are_remembered() -> None:
     profiles = Profiles()
     for number in range(MAX_SCOPES + 1):
-        profiles.learn_from_refusal(LessonScope(f"m{number}", "t"), 400, error(SAID[0][0]), ANY)
+        profiles.learn(LessonScope(f"m{number}", "t"), [ALTERNATES])
     assert profiles.for_model(LessonScope("m0", "t")) == ANY
     assert profiles.for_model(LessonScope("m1", "t")) == ALTERNATING
 
 
 def test_a_model_name_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    Profiles().learn_from_refusal(LessonScope("evil\nWARNING: \x1b[31mforged", "t"), 400, error(SAID[0][0]), ANY)
+    Profiles().learn(LessonScope("evil\nWARNING: \x1b[31mforged", "t"), [ALTERNATES])
     assert "for 'evil?WARNING: ?[31mforged' (tenant t); from now on:" in caplog.text
