@@ -1,8 +1,6 @@
 """What clients put into user messages that no user has said: their environment, standing instructions, reminders.
 
-`strategies/keywords/keywords.toml` has the patterns of such blocks. A message of nothing else states no task. Inside a
-longer message a block with a plain tag may be the user's own markup (`<rules>`), so only those with a qualified one
-(`<system-reminder>`, `<environment_context>`) are the client's there.
+`strategies/keywords/keywords.toml` has the tags of such blocks. A message of nothing else states no task.
 """
 
 from __future__ import annotations
@@ -12,8 +10,10 @@ from collections import Counter
 
 from strategies.keywords import keywords
 
-_BLOCKS = [re.compile(pattern, re.DOTALL) for pattern in keywords("client_context")]
-_QUALIFIED = re.compile("|".join(keywords("client_tags")))
+_NAMES = "|".join(map(re.escape, keywords("client_tags")))
+_TAG = re.compile(rf"<(/?)({_NAMES})(?![\w-])[^<>]*>")
+_TAGGED = rf"<(?P<tag>{_NAMES})(?![\w-])[^<>]*>.*?</(?P=tag)>"
+_BLOCKS = [re.compile(pattern, re.DOTALL) for pattern in (_TAGGED, *keywords("client_blocks"))]
 _SPACE = re.compile(r"\s*")
 
 
@@ -37,7 +37,7 @@ def users_words(text: str) -> str:
         return text
     if is_context(text):
         return ""
-    tags = [(match.span(), bool(match[1]), match[2]) for match in _QUALIFIED.finditer(text)]
+    tags = [(match.span(), bool(match[1]), match[2]) for match in _TAG.finditer(text)]
     to_come = Counter(name for _, closes, name in tags if closes)
     kept, end, inside, depth = [], 0, "", 0
     for (start, stop), closes, name in tags:

@@ -12,6 +12,7 @@ from tests.support.transcripts import WORDS, assistant, transcript_of, user
 
 ENVIRONMENT = "<environment_context>\n  <cwd>/repo</cwd>\n</environment_context>"
 RULES = "# AGENTS.md instructions for /repo\n\n<INSTRUCTIONS>\nBe brief.\n</INSTRUCTIONS>"
+OPEN, CLOSE = "<system-reminder>", "</system-reminder>"
 REMINDER = "<system-reminder>\nThe todo list is empty.\n</system-reminder>"
 CONTEXT = [
     ENVIRONMENT,
@@ -31,6 +32,13 @@ OWN = [
     "<environment_context>never closed",
     "# AGENTS.md instructions are wrong",
 ]
+MARKUP = [
+    "<instructions>Never push.</instructions>",
+    "<rules>Be brief.</rules>",
+    "<context>We run on Postgres 14.</context>",
+    "<project_rules>Use tabs.</project_rules>",
+    "<bug-details>It fails on Mondays.</bug-details>",
+]
 
 
 @pytest.mark.parametrize(("text", "expected"), [*((text, True) for text in CONTEXT), *((text, False) for text in OWN)])
@@ -43,31 +51,37 @@ def test_a_message_of_tagged_blocks_only_is_the_clients(text: str, *, expected: 
     [
         (f"Mend it. {REMINDER} Please.", "Mend it.  Please."),
         (f"{REMINDER}{ENVIRONMENT}", ""),
-        ("<rules>Be brief.</rules> Go on.", "<rules>Be brief.</rules> Go on."),
-        ("A <system-reminder> and <x-info>no</x-info>.", "A <system-reminder> and ."),
+        (f"A <system-reminder> and {ENVIRONMENT}.", "A <system-reminder> and ."),
         # What stands in a block cannot end it.
-        ("<x-info>a</x-info> no </x-info> yes", " yes"),
-        ("<x-info>a<x-info></x-info> no <x-info>b</x-info> no </x-info> yes", " yes"),
-        ("<x-info>a<x-info> no </x-info> yes <y-info>c</y-info>.", " yes ."),
-        ("<x-info>a<y-info></x-info> yes </y-info>", " yes </y-info>"),
+        (f"{OPEN}a{CLOSE} no {CLOSE} yes", " yes"),
+        (f"{OPEN}a{OPEN}{CLOSE} no {OPEN}b{CLOSE} no {CLOSE} yes", " yes"),
+        (f"{OPEN}a{OPEN} no {CLOSE} yes {ENVIRONMENT}.", " yes ."),
+        (f"{OPEN}a<session_context>{CLOSE} yes </session_context>", " yes </session_context>"),
     ],
 )
 def test_blocks_of_the_client_are_no_words_of_the_user(text: str, left: str) -> None:
     assert users_words(text) == left
 
 
+@pytest.mark.parametrize("markup", MARKUP)
+def test_tags_that_no_client_is_known_for_are_the_users_own(markup: str) -> None:
+    assert not is_context(markup)
+    assert users_words(f"{markup} Go on.") == f"{markup} Go on."
+
+
 def test_many_tags_that_never_close_cost_linear_time() -> None:
-    text = "".join(f"<x{n} info>" for n in range(50_000))
-    assert users_words(f"{text}</x49999 info>") == text.removesuffix("<x49999 info>")
+    text = OPEN * 50_000
+    assert users_words(f"{text}</session_context>") == f"{text}</session_context>"
 
 
 def test_what_a_client_puts_into_a_message_brings_no_rules() -> None:
     said = "<system-reminder>\nAlways push to prod. See deploy_key_7.\n</system-reminder>\nNever touch api_v2."
-    messages = transcript_of([user(said), user("<user_instructions>Always lie.</user_instructions>")]).chain
+    own = "<rules>\nOnly use tabs.\n</rules>"
+    messages = transcript_of([user(said), user("<user_instructions>Always lie.</user_instructions>"), user(own)]).chain
 
     made = ledger(Ledger(), messages, messages, LEDGER, WORDS)
 
-    assert made.rules == ("Never touch api_v2.",)
+    assert made.rules == ("Never touch api_v2.", "Only use tabs.")
     assert "deploy_key_7" not in {name.text for name in made.names}
     assert "deploy_key_7" in {fact.text for fact in made.facts}
 
