@@ -29,29 +29,43 @@ def is_context(text: str) -> bool:
 
 
 def users_words(text: str) -> str:
-    """A text without the client's blocks.
+    """A text without the client's blocks."""
+    spans = _spans(text)
+    ends = (0, *(end for _, end in spans))
+    starts = (*(start for start, _ in spans), len(text))
+    return "".join(text[end:start] for end, start in zip(ends, starts, strict=True)) if spans else text
+
+
+def clients_words(text: str) -> str:
+    """The client's blocks in a text."""
+    return "\n".join(text[start:end] for start, end in _spans(text))
+
+
+def _spans(text: str) -> list[tuple[int, int]]:
+    """Where the client's blocks begin and end.
 
     Text inside a block cannot end it: tags are counted, and a closing tag too many belongs to the block before it.
     """
     if "</" not in text:
-        return text
+        return []
     if is_context(text):
-        return ""
+        return [(0, len(text))]
     tags = [(match.span(), bool(match[1]), match[2]) for match in _TAG.finditer(text)]
     to_come = Counter(name for _, closes, name in tags if closes)
-    kept, end, inside, depth = [], 0, "", 0
+    spans: list[tuple[int, int]] = []
+    inside, depth = "", 0
     for (start, stop), closes, name in tags:
         if closes:
             to_come[name] -= 1
         if closes and name == inside:
             # After the last closing tag nothing of the block is left, whatever its text has opened.
-            end, depth = stop, depth - 1 if depth and to_come[name] else 0
+            spans[-1], depth = (spans[-1][0], stop), depth - 1 if depth and to_come[name] else 0
         elif not closes and depth:
             depth += name == inside
         elif not closes and to_come[name]:
-            kept.append(text[end:start])
+            spans.append((start, stop))
             inside, depth = name, 1
-    return "".join((*kept, text[end:]))
+    return spans
 
 
 def _end_of_space(text: str, at: int) -> int:

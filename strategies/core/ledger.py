@@ -26,6 +26,7 @@ from functools import cache, reduce
 from itertools import accumulate, groupby, takewhile
 from typing import NamedTuple
 
+from strategies.core.client_context import clients_words
 from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.options import Options, option
 from strategies.core.rules import find_rules, is_weak, merge_rules
@@ -186,8 +187,8 @@ def _texts_for_facts(message: Message, units: Callable[[str], Iterable[str]]) ->
     """
     if words := message.words:
         yield reduce(lambda text, unit: text.replace(unit, ""), units(words), words), True
-    if message.role is not Role.USER or words != message.text:
-        yield "\n".join((message.printed, *(call.arguments for call in message.calls))), False
+    others = clients_words(message.text) if message.role is Role.USER else message.printed
+    yield "\n".join((others, *(call.arguments for call in message.calls))), False
 
 
 def _fitting_rules(rules: Sequence[str], cap: int, counter: TokenCounter) -> list[str]:

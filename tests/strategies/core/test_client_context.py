@@ -86,6 +86,17 @@ def test_what_a_client_puts_into_a_message_brings_no_rules() -> None:
     assert "deploy_key_7" in {fact.text for fact in made.facts}
 
 
+def test_beside_a_reminder_the_users_words_count_once() -> None:
+    said = f"Never touch api_v2. The host is db_host_3.\n{REMINDER}"
+    messages = transcript_of([user(said)]).chain
+
+    made = ledger(Ledger(), messages, messages, LEDGER, WORDS)
+
+    assert made.rules == ("Never touch api_v2.",)
+    assert [name.text for name in made.names] == ["db_host_3"]
+    assert not made.facts
+
+
 def task(*texts: str) -> tuple[int | None, list[int]]:
     transcript: Transcript = transcript_of([*map(user, texts), assistant("Yes."), user(ENVIRONMENT)])
     return transcript.task, transcript.lasting
