@@ -66,9 +66,11 @@ class Keeper:
         name = record_name(condensation.digest, condensation.depth)
         data = await self._stored.store.put_record(key, name, compress(encode_condensation(condensation)), self.ttl)
         try:
-            kept = self._stored.records.condensation(data, standing=standing) or condensation
+            kept = self._stored.records.condensation(data, standing=standing)
         except StoreError:
-            # A damaged record keeps its name, so this one goes a step deeper.
+            kept = None
+        if kept is None:
+            # A record that is damaged or of another version keeps its name, so this one goes a step deeper.
             return await self._put(key, replace(condensation, depth=condensation.depth + 1), standing=standing)
         if standing:
             await self._stored.store.mark(key, name)

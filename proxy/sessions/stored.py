@@ -86,19 +86,26 @@ class StoredSessions:
     ) -> bool:
         """Writes a session, its new blocks, and index entries for the digests in `index`.
 
-        Returns False if another writer was first; raises `StoreError`.
+        A document of another version counts as none. Returns False if another writer was first; raises `StoreError`.
         """
         meta = encode_session(session)
         size = len(meta) + sum(map(len, blocks.values()))
         write = Write(meta, session.revision, ttl, blocks, index)
         if size >= SMALLEST:
             write = _packed(write) if size < IN_THREAD else await asyncio.to_thread(_packed, write)
-        is_first = await self.store.save(key, write)
+        is_first = await self.store.save(key, write) or await self._save_over_other_version(key, write)
         self.outage.answered(wrote=is_first)
         if is_first:
             bare = session._replace(condensations=(), pins=())
             self.records.put_session(write.meta, bare, len(meta))
         return is_first
+
+    async def _save_over_other_version(self, key: StoreKey, write: Write) -> bool:
+        """Saves a new session over a document that reads as none; no writer of this version can know its revision."""
+        found = None if write.revision else await self.store.load(key)
+        if found is None or self.records.session(found) is not None:
+            return False
+        return await self.store.save(key, replace(write, revision=found.revision))
 
     async def change(
         self, key: StoreKey, change: Callable[[Session | None], Session | None], ttl: int
