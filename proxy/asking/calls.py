@@ -10,9 +10,10 @@ are cancelled, which closes their connections. A failed call is a vote that does
 first three answers are no votes, no more are asked for.
 
 Servers differ in the name of the limit, in whether they take a system prompt that is not the client's, and in whether
-a user message may follow a tool's result. Models that reason spend the limit of an answer on thoughts. What one call
-was taught holds for later calls to the same model under the same credential, as long as this process runs. A refusal
-teaches only what the form did not say yet, so a question is asked again only while there is something to learn.
+a user message may follow a tool's result. Models that reason spend the limit of an answer on thoughts. The form in
+which one question was answered holds for later ones to the same model under the same credential, as long as this
+process runs. A refusal teaches only what the form did not say yet, so a question is asked again only while there is
+something to learn.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
 from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint, Question
 from proxy.endpoints.replies import tokens_in
-from proxy.http.headers import Headers, is_success
+from proxy.http.headers import is_success
 from proxy.knowledge.profiles import REFUSING
 from proxy.quoting import label
 from proxy.runtime.lru import Lru
@@ -172,49 +173,61 @@ class Asking(Dispatcher):
         self, question: ModelCall, caller: Caller, account: Account, deadline: float | None = None
     ) -> Completion | Failure:
         """The result of a question; asked again as long as the server teaches another form for it."""
-        spent = 0
+        key, spent = self._form_key(question, caller), 0
+        taught: AskedForm | None = None
         for _ in range(_MAX_TRIES):
-            result, taught = await self._ask_once(question, caller, account, deadline)
-            if not taught:
+            result, form, taught = await self._ask_once(question, caller, account, deadline, taught)
+            if taught is None:
                 break
             spent += result.tokens if isinstance(result, Completion) else 0
-        return result.costing(spent) if isinstance(result, Completion) else result
+        if isinstance(result, Failure):
+            return result
+        # Only now: the words of a refusal are no proof that the other form is accepted.
+        if form != first_form(question, caller) and self._forms.get(key) != form:
+            _log.info("how %s is asked from now on: %r", label(question.question.model), form)
+            self._forms.put(key, form)
+        return result.costing(spent)
 
     async def _ask_once(
-        self, question: ModelCall, caller: Caller, account: Account, deadline: float | None
-    ) -> tuple[Completion | Failure, bool]:
+        self,
+        question: ModelCall,
+        caller: Caller,
+        account: Account,
+        deadline: float | None,
+        taught: AskedForm | None,
+    ) -> tuple[Completion | Failure, AskedForm, AskedForm | None]:
         """The result of at most one call, which is charged to the account before it is made.
 
-        Also returns whether the server has taught another form, in which the question can be asked again.
+        The call has the form that an earlier answer to the question has taught, or that is known for the model. Also
+        returns that form, and the other one, if any, in which the answer has taught to ask again.
         """
-        key, is_own = self._form_key(question, caller), question.model.base_url is None
-        taught: AskedForm | None = None
+        key, form = self._form_key(question, caller), taught or AskedForm()
+        following: AskedForm | None = None
 
         async def call(lane: Lane) -> Completion | Failure:
-            nonlocal taught
-            form = self._forms.get(key) or first_form(caller.headers, (is_own and caller.profile.token_limit) or "")
+            nonlocal form, following
+            # After the wait for a place, so that a question of several votes is refused once.
+            form = taught or self._forms.get(key) or first_form(question, caller)
             asked = form.applied(question.question, question.endpoint, caller.members, wanted=question.wanted)
             data = question.endpoint.question(asked, form.limit or question.endpoint.reply_limits[0])
             expected = len(data) // BYTES_PER_TOKEN
             account.begin(expected)
             # The request's own path and query; chat's path at an address of the settings.
+            is_own = question.model.base_url is None
             path, query = (caller.path, caller.query) if is_own else (CHAT_ENDPOINT.path, "")
             reply = await self.send(question.model, caller, path, data, lane, query)
             result = reply if isinstance(reply, Failure) else read_completion(reply, question.endpoint)
             account.end(expected, result)
             if isinstance(result, Completion):
                 answers = [each for each in result.answers if isinstance(each, Answer)]
-                taught = form.after_cut() if all(map(is_cut_by_reasoning, answers)) else None
+                following = form.after_cut() if all(map(is_cut_by_reasoning, answers)) else None
             elif isinstance(reply, JsonReply):
                 wanted, endpoint = question.wanted, question.endpoint
-                taught = form.after_refusal(reply.status, reply.body, asked, endpoint, wanted=wanted)
-                result = result if taught is None else Failure(FORM_REFUSED)
-            if taught is not None and self._forms.get(key) != taught:
-                _log.info("how %s is asked, by what it answered: %r", label(question.question.model), taught)
-                self._forms.put(key, taught)
+                following = form.after_refusal(reply.status, reply.body, asked, endpoint, wanted=wanted)
+                result = result if following is None else Failure(FORM_REFUSED)
             return result
 
-        return await self.dispatch(question.role, question.model, caller, call, deadline), taught is not None
+        return await self.dispatch(question.role, question.model, caller, call, deadline), form, following
 
     def _form_key(self, question: ModelCall, caller: Caller) -> Hashable:
         """The key under which a form is remembered: the server, the model, the endpoint and the credential."""
@@ -377,10 +390,11 @@ class AskedForm:
         return replace(self, low_effort=True)
 
 
-def first_form(headers: Headers, limit: str) -> AskedForm:
+def first_form(question: ModelCall, caller: Caller) -> AskedForm:
     """The form in which a model is asked that has taught nothing yet."""
+    headers, is_own = caller.headers, question.model.base_url is None
     is_subscription = any(name == b"authorization" and value.startswith(_SUBSCRIPTION) for name, value in headers)
-    return AskedForm(limit, clients_system=is_subscription)
+    return AskedForm((is_own and caller.profile.token_limit) or "", clients_system=is_subscription)
 
 
 def is_cut_by_reasoning(answer: Answer) -> bool:

@@ -85,7 +85,9 @@ class OldFashioned(Upstream):
     async def ask(self, base_url: str | None, path: str, headers: Headers, data: bytes, timeout: float) -> JsonReply:
         """Refuses the new limit."""
         self.limits.append(NEW_LIMIT if NEW_LIMIT in json.loads(data) else OLD_LIMIT)
-        return JsonReply(400 if NEW_LIMIT in json.loads(data) else 500, NEW_LIMIT.encode(), None)
+        answer = {"choices": [{"message": {"content": "record"}}]}
+        is_new = NEW_LIMIT in json.loads(data)
+        return JsonReply(400 if is_new else 200, json.dumps(NEW_LIMIT if is_new else answer).encode(), None)
 
 
 async def test_only_so_many_models_are_remembered_for_their_form() -> None:
@@ -96,6 +98,14 @@ async def test_only_so_many_models_are_remembered_for_their_form() -> None:
     await server.close()
     assert server.limits[:2] == [NEW_LIMIT, OLD_LIMIT]
     assert server.limits[-3:] == [OLD_LIMIT, NEW_LIMIT, OLD_LIMIT]
+
+
+async def test_a_form_that_is_refused_too_is_not_remembered(upstream: ScriptedUpstream) -> None:
+    upstream.reply(error(400, "max_completion_tokens"), error(500), completion("record"))
+    async with asking(upstream.base_url) as own:
+        assert await own.ask() == (Failure("http-error"),)
+        assert await own.ask() == (RECORD,)
+    assert [NEW_LIMIT in each.json() for each in upstream.journal] == [True, False, True]
 
 
 async def test_another_400_is_not_asked_again(upstream: ScriptedUpstream) -> None:

@@ -133,7 +133,9 @@ async def test_a_subscription_is_used_with_the_system_prompt_of_its_request(upst
 async def test_a_refusal_teaches_that_a_credential_wants_the_clients_system_prompt(
     endpoint: Endpoint, member: str, said: str, upstream: ScriptedUpstream
 ) -> None:
-    upstream.answer(lambda exchange: error(400, said) if exchange.json().get(member) != "Theirs." else text("record"))
+    output = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "record"}]}]
+    answer = text("record") if endpoint is MESSAGES_ENDPOINT else json_reply({"status": "completed", "output": output})
+    upstream.answer(lambda exchange: error(400, said) if exchange.json().get(member) != "Theirs." else answer)
     caller = Caller("m", [(b"authorization", b"Bearer x")], {member: '"Theirs."'}, endpoint=endpoint, path="/v1/x")
     async with asking(upstream.base_url) as own:
         await own.ask(caller=caller)
