@@ -7,6 +7,7 @@ Kept connections. A server may close a connection that it kept open at the momen
 some close after each streamed reply without saying so. So a request whose connection ends before the first byte of a
 reply is sent once more on a new one, if the connection had been used before. A body that comes in parts cannot be
 repeated and takes a new connection from the beginning. On a connection that was not used before, the end is the answer.
+A server that ended one after a stream is taken for one that always does, for some minutes: a restart looks the same.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator
+from time import monotonic
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp import hdrs
 from aiohttp.abc import AbstractStreamWriter, ResolveResult
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.payload import Payload
 from yarl import URL
 
@@ -32,6 +35,8 @@ from proxy.upstream.messages import timed_out, unreachable
 
 IDLE = 4.0
 """Seconds that an idle connection is kept: less than the 5 s after which common servers close theirs."""
+ENDS_AFTER_STREAMS = 600.0
+"""Seconds for which no connection is used again that had a stream, after one of them had ended."""
 _BUFFER = 65_536
 _SEPARATE_WRITE = 65_536
 """A body of this many bytes or more is not copied in order to be sent in one write with the head."""
@@ -100,10 +105,10 @@ class Forwarder:
                 response = await send(request)
             except _ENDED as error:
                 has_begun = getattr(error, "message", None) not in (None, "Server disconnected")
-                if not request.is_on_used_connection or request.needs_new_connection or has_begun:
+                if not request.is_on_used_connection or request.is_repeat or has_begun:
                     raise
                 self._connector.note_end(request)
-                request.needs_new_connection = True
+                request.is_repeat = True
                 response = await send(request)
         except _ENDED as error:
             raise BrokenOff from error
@@ -120,7 +125,7 @@ class _Connector(aiohttp.TCPConnector):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self._last_was_stream: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-        self._ends_after_streams = False
+        self._ends_after_streams_until = 0.0
 
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Any], timeout: aiohttp.ClientTimeout
@@ -130,7 +135,8 @@ class _Connector(aiohttp.TCPConnector):
             req.is_on_used_connection = False
             connection = await super().connect(req, traces, timeout)
             streamed = self._last_was_stream.get(connection.protocol)
-            if streamed is None or not (req.needs_new_connection or (streamed and self._ends_after_streams)):
+            is_doubtful = streamed and monotonic() < self._ends_after_streams_until
+            if streamed is None or not (req.is_repeat or is_doubtful):
                 req.is_on_used_connection, req.protocol = streamed is not None, connection.protocol
                 self._last_was_stream.setdefault(connection.protocol, False)
                 return connection
@@ -141,9 +147,10 @@ class _Connector(aiohttp.TCPConnector):
 
     def note_end(self, request: _Request) -> None:
         """A used connection ended before a reply."""
-        if self._last_was_stream.get(request.protocol) and not self._ends_after_streams:
-            self._ends_after_streams = True
-            _log.info("the upstream %s ends connections after streams; none is used again", request.url.origin())
+        if self._last_was_stream.get(request.protocol):
+            self._ends_after_streams_until = monotonic() + ENDS_AFTER_STREAMS
+            text = "the upstream %s ends connections after streams; none is used again for %.0f s"
+            _log.info(text, request.url.origin(), ENDS_AFTER_STREAMS)
 
 
 class ForwardedReply:
@@ -194,15 +201,21 @@ class _Chunks(AsyncIterator[bytes]):
 class _Request(aiohttp.ClientRequest):
     """A request without the library's `content-length: 0` for every method but GET."""
 
-    needs_new_connection = False
+    is_upload = is_repeat = False
     is_on_used_connection = False
     protocol: Any = None
     """The library's end of the connection that the request was given last."""
 
+    @property
+    def connection_key(self) -> ConnectionKey:
+        """The name of the pool from which it takes its connection: one of its own if it cannot be repeated."""
+        key = super().connection_key
+        return key._replace(proxy_headers_hash=id(self)) if self.is_upload else key
+
     def update_body_from_data(self, body: Any, *args: Any) -> None:
         if body is not None:
             super().update_body_from_data(body, *args)
-            self.needs_new_connection = isinstance(body, _Upload)
+            self.is_upload = isinstance(body, _Upload)
 
 
 class _Bytes(Payload):

@@ -18,7 +18,7 @@ import pytest
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.settings.tables import UpstreamSettings
-from proxy.upstream import Upstream, UpstreamReply, UpstreamRequest
+from proxy.upstream import Upstream, UpstreamReply, UpstreamRequest, forwarding
 from tests.support.signals import BOUND
 
 pytestmark = pytest.mark.anyio
@@ -228,8 +228,20 @@ async def test_a_server_that_ends_connections_after_streams_gets_a_new_one_after
         assert [await read(await upstream.send(post())) for _ in range(2)] == [b"ok", b"ok"]
         assert (server.connections, len(server.requests)) == (3, 4)
     assert [each.getMessage() for each in caplog.records] == [
-        f"the upstream {server.url.removesuffix('/v1')} ends connections after streams; none is used again"
+        f"the upstream {server.url.removesuffix('/v1')} ends connections after streams; none is used again for 600 s"
     ]
+
+
+async def test_a_server_that_ended_one_connection_after_a_stream_is_tried_again_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(forwarding, "ENDS_AFTER_STREAMS", 0.0)
+    async with serving([STREAM], [STREAM, OK]) as (server, upstream):
+        await read(await upstream.send(post()))
+        server.close_idle()
+        await read(await upstream.send(post()))
+        assert await read(await upstream.send(post())) == b"ok"
+        assert server.connections == 2
 
 
 async def test_a_server_that_keeps_connections_after_streams_is_asked_over_them() -> None:
@@ -243,6 +255,14 @@ async def test_an_upload_cannot_be_repeated_and_takes_a_new_connection() -> None
     async with serving([OK], [OK]) as (server, upstream):
         await read(await upstream.send(post()))
         await read(await upstream.send(post(parts(b"one", b"two"))))
+        assert server.connections == 2
+
+
+async def test_an_upload_leaves_the_kept_connections_to_others() -> None:
+    async with serving([OK, OK], [OK]) as (server, upstream):
+        await read(await upstream.send(post()))
+        await read(await upstream.send(post(parts(b"one", b"two"))))
+        await read(await upstream.send(post()))
         assert server.connections == 2
 
 
