@@ -138,7 +138,7 @@ class Connection(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _head_bytes = 0
     _body_bytes = 0
-    _body_length = 0
+    _body_left = 0
     _body_began = 0.0
     _method = b""
     """The beginning of the newest head, as far as it tells whether it is HEAD."""
@@ -184,7 +184,7 @@ class Connection(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self._is_in_head:
-            self._method = (self._method if self._head_bytes else b"") + data[: len(b"HEAD ") - self._head_bytes]
+            self._method = ((self._method if self._head_bytes else b"") + data[: len(b"HEAD ")])[: len(b"HEAD ")]
             room = self._limits.header_bytes - self._head_bytes
             self._head_bytes += len(data)
             if len(data) > room:
@@ -204,12 +204,12 @@ class Connection(HttpToolsProtocol):
         self._joining.is_in_body, self._head_bytes, self._body_bytes = True, 0, 0
         self._cancel_deadline()
         self._bounds.idle.pop(self, None)
-        self._body_length = 0
+        self._body_left = 0
         for name, value in self.headers:
             if name == b"content-length":
-                self._body_length = int(value)  # the parser has read it
+                self._body_left = int(value)  # the parser has read it
             if name == b"transfer-encoding":
-                self._body_length = _UNKNOWN
+                self._body_left = _UNKNOWN
             if name == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 self._refuse(BadHttp("Only the transfer encoding 'chunked' is known.", HTTPStatus.NOT_IMPLEMENTED))
                 return
@@ -217,6 +217,7 @@ class Connection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
+        self._body_left -= len(body)
         if not self.transport.is_closing():
             super().on_body(body)
 
@@ -229,7 +230,7 @@ class Connection(HttpToolsProtocol):
         self._note_idle()
 
     def on_response_complete(self) -> None:
-        if not self._is_in_head and self._body_length - self._body_bytes > SWALLOWED:
+        if not self._is_in_head and self._body_left > SWALLOWED:
             self.transport.close()
         super().on_response_complete()
         self._note_idle()
