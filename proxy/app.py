@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.browsers import Guard
 from proxy.dashboard.routes import dashboard
-from proxy.endpoints.table import COMPACT_PATHS, COUNT_PATHS, ENDPOINTS, PATHS
+from proxy.endpoints.table import COMPACT_PATHS, COUNT_PATHS, ENDINGS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
 from proxy.http.paths import Paths
@@ -53,11 +53,7 @@ _READ_ONLY = {
     **{path: ReadOnly(endpoint) for path, endpoint in COUNT_PATHS.items()},
     **{path: ReadOnly(endpoint, compacts=True) for path, endpoint in COMPACT_PATHS.items()},
 }
-_ENDINGS: dict[str, ASGIApp] = {
-    **{endpoint.path_ending: CondensedEndpoint(endpoint) for endpoint in ENDPOINTS.values()},
-    **{path.replace(each.endpoint.path, each.endpoint.path_ending): each for path, each in _READ_ONLY.items()},
-}
-"""How paths end that are served below a provider's prefix."""
+_SERVED: dict[str, ASGIApp] = {**_CONDENSED, **_READ_ONLY}
 
 
 def create_app(
@@ -102,8 +98,7 @@ def create_app(
     app.state.new_request_id = new_request_id
     app.router.routes.extend(
         [
-            *(Route(path, condensed, methods=["POST"]) for path, condensed in _CONDENSED.items()),
-            *(Route(path, each, methods=["POST"]) for path, each in _READ_ONLY.items()),
+            *(Route(path, served, methods=["POST"]) for path, served in _SERVED.items()),
             Route("/v1/{path:path}", PassThrough()),
             Route(ADMIN, _AnyMethod(dashboard)),
             Route(f"{ADMIN}pages/{{path:path}}", _AnyMethod(dashboard)),
@@ -120,8 +115,8 @@ def create_app(
 
 def _prefixed_routes(listed: Iterable[str]) -> Iterator[Route]:
     """Routes of paths with a provider's prefix: `/api/coding/v1/messages`, and all else below a `listed` one."""
-    for ending, served in _ENDINGS.items():
-        yield Route(f"/{{prefix:path}}{ending}", served, methods=["POST"])
+    for ending, path in ENDINGS.items():
+        yield Route(f"/{{prefix:path}}{ending}", _SERVED[path], methods=["POST"])
     for prefix in listed:
         first, *parts = prefix.split("*")
         pattern = first + "".join(f"{{part{n}}}{part}" for n, part in enumerate(parts))
@@ -143,7 +138,7 @@ class _App(FastAPI):
         if origins:
             every = ["*"]
             layers = CORSMiddleware(layers, origins, every, every, expose_headers=every, allow_private_network=True)
-        paths = Paths(settings.server.prefixes, settings.server.paths, _ENDINGS, settings.operator_keys)
+        paths = Paths(settings.server.prefixes, settings.server.paths, ENDINGS, settings.operator_keys)
         is_bare = not origins and not self.user_middleware
         shortcuts = {path.encode(): each for path, each in _CONDENSED.items() if is_bare and paths.allows("POST", path)}
         return Serving(layers, shortcuts, Guard(settings), paths, self.state.drain, self.state.new_request_id)

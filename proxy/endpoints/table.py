@@ -16,10 +16,10 @@ COUNT_PATHS = {endpoint.count_path: endpoint for endpoint in ENDPOINTS.values() 
 """The endpoints by the paths at which clients ask how many tokens a request has."""
 
 _ASIDE = {**COUNT_PATHS, **COMPACT_PATHS}
-ENDINGS = {at.path_ending: at for at in ENDPOINTS.values()} | {
-    path.replace(at.path, at.path_ending): at for path, at in _ASIDE.items()
+ENDINGS = {at.path_ending: at.path for at in ENDPOINTS.values()} | {
+    path.replace(at.path, at.path_ending): path for path, at in _ASIDE.items()
 }
-"""The endpoints by how paths end that are served below a provider's prefix."""
+"""The paths that are served below a provider's prefix, by how a path ends there."""
 
 
 def endpoint_at(path: str) -> Endpoint:
@@ -33,7 +33,8 @@ def endpoint_serving(path: str) -> Endpoint | None:
     known = PATHS.get(path) or _ASIDE.get(path)
     if known or path.startswith(("/v1/", "/_condenser/")):
         return known
-    return next((at for end, at in ENDINGS.items() if path.endswith(end)), None)
+    ending = next(filter(path.endswith, ENDINGS), None)
+    return None if ending is None else endpoint_serving(ENDINGS[ending])
 
 
 def endpoint_named(name: str) -> Endpoint:

@@ -90,7 +90,9 @@ class Paths:
     def __init__(
         self, prefixes: Iterable[str], allowed: Sequence[str] | None, endings: Iterable[str], keys: Collection[str]
     ) -> None:
-        self._prefixes = re.compile("|".join(f"(?:{_glob(prefix, '[^/]+')})" for prefix in prefixes) or r"(?!)")
+        # The longest that ends at a segment, where one prefix begins another.
+        by_length = sorted(prefixes, key=lambda prefix: (prefix.count("/"), len(prefix)), reverse=True)
+        self._prefixes = re.compile(f"(?:{'|'.join(_glob(each, '[^/]+') for each in by_length) or '(?!)'})(?=/)")
         self._endings, self._has_keys = tuple(endings), bool(keys)
         rules = allowed if allowed is not None else OWN_PATHS if UPSTREAM_KEY in keys else ("* *",)
         self._rules = [_rule(rule) for rule in rules]
@@ -125,8 +127,7 @@ class Paths:
     def _below(self, path: str) -> str | None:
         """The part of a path below a listed prefix, which may end in `/v1` or not; None if none is listed."""
         match = self._prefixes.match(path)
-        rest = path[match.end() :] if match else ""
-        return rest.removeprefix(V1) if rest.startswith("/") else None
+        return path[match.end() :].removeprefix(V1) if match else None
 
 
 def _rule(text: str) -> tuple[str, re.Pattern[str]]:

@@ -125,6 +125,14 @@ def test_listed_prefixes_end_at_segments_and_may_have_wildcards() -> None:
     assert not served.allows("POST", "/openai/deployments/a/b/chat/completions")
 
 
+def test_the_longest_prefix_holds_where_one_begins_another() -> None:
+    for prefixes in (("/api", "/api/coding", "/api/cod"), ("/api/coding", "/api/cod", "/api")):
+        served = paths(*prefixes)
+        assert served.allows("GET", "/api/coding/v1/models")
+        assert served.allows("GET", "/api/models")
+        assert not served.allows("GET", "/api/codings/models")
+
+
 def test_the_operators_own_list_replaces_the_default() -> None:
     served = paths(allowed=("GET files/*", "* /v1/batches"))
     assert served.allows("GET", "/v1/files/f")
