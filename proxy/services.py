@@ -14,7 +14,7 @@ import anyio.lowlevel
 from proxy.asking import Asking, Resolver
 from proxy.condensing.deciding import Decider
 from proxy.condensing.exchange import Exchanges
-from proxy.condensing.intake import Intake, Restorer
+from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.making import Maker
 from proxy.condensing.policy import Policies
@@ -36,10 +36,11 @@ from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import Bounds
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.admin import Admin
-from proxy.sessions.histories import Appends, KeptReplies
+from proxy.sessions.histories import Histories
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Recogniser
 from proxy.sessions.stored import StoredSessions
+from proxy.sessions.supply import Supplier
 from proxy.settings import Settings
 from proxy.settings.loading import ControlSettings
 from proxy.settings.token import admin_token
@@ -101,8 +102,6 @@ class Services:
         self.admission = self._admission()
         self.admin = Admin(self.stored, token, self._reader, self.tokenizers)
         self.memory_admin = MemoryAdmin(self.stored, self._reader, ttl=settings.store.ttl, clock=clock)
-        self.kept_replies = KeptReplies(self.stored) if settings.sessions.take_over else None
-        """The histories of replies that requests may name; None if they are not taken over."""
         self.bounds = Bounds(limits.messages, limits.members, limits.values)
         """What one request body may hold."""
         self.permit = None if settings.controls == ControlSettings() else settings.controls.check
@@ -140,12 +139,13 @@ class Services:
         keeper = Keeper(stored, ttl=settings.store.ttl, clock=clock)
         recall = Recall()
         searcher = Searcher(recall, memory, knowledge.learned, settings.upstream.learned_ttl, clock)
+        silence, takes_over = settings.upstream.read_timeout, settings.sessions.take_over
+        supplier = Supplier(stored, Histories(stored), self.message_cache, silence, takes_over=takes_over)
         intake = Intake(
             policies=self.policies,
             recogniser=Recogniser(stored, settings.sessions.headers),
-            appends=Appends(stored, settings.upstream.read_timeout),
+            supplier=supplier,
             measurer=Measurer(self._reader, self.counting, self.message_cache),
-            restorer=Restorer(self._reader, self.counting),
             tokenizers=self.tokenizers,
             knowledge=knowledge,
             add_offer=searcher.with_offer,

@@ -230,6 +230,7 @@ OTHER_MEANINGS = {
     "proxy/sessions/admin.py": {"messages", "prompt_tokens", "completion_tokens"},  # of an answer about a session
     "proxy/sessions/codec.py": {"messages"},
     "proxy/sessions/histories.py": {"messages"},
+    "proxy/sessions/supply.py": {"messages"},
     "proxy/sessions/turn.py": {"prompt_tokens", "completion_tokens"},
 }
 

@@ -81,19 +81,19 @@ def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, roun
     The decision gets the name of its branch. Raises `HistoryUnavailable`.
     """
     failure, may_store = context.recognised.failure, context.may_store
-    if context.append is not None and failure and not context.request.controls.dry_run:
+    if context.supply.append is not None and failure and not context.request.controls.dry_run:
         raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
     if context.offer.reason and decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED:
         decision = decision._replace(reason=context.offer.reason)
     if not context.history.chain:
         return Attempt(decision, context, rounds)
-    session, branch = keeper.id_and_branch(context.recognised, context.branch, has_tools=context.has_tools)
+    session, branch = keeper.id_and_branch(context.recognised, has_tools=context.has_tools)
     decision = decision._replace(branch=branch)
     is_too_small = _is_too_small(decision, context)
     if not may_store or is_too_small:
         return Attempt(decision, context, rounds)
     update = _update_for(decision, context)
-    head = context.append.head if context.append else ""
+    head = context.supply.append.head if context.supply.append else ""
     decision = decision._replace(session=session, append_head=head)
     if keeper.refused:
         decision = degraded(decision, keeper.refused)
@@ -150,7 +150,7 @@ def _last_applied(decision: Decision, context: RequestContext) -> str:
     A request that is `off`, or under `observe:`, leaves it unchanged.
     """
     if decision.applied is None and not context.policy.rewrites:
-        return context.recognised.last_applied(context.branch) or ""
+        return context.recognised.last_applied or ""
     return decision.applied.id if decision.applied else ""
 
 
@@ -211,12 +211,13 @@ def spliced(
     if view.is_changed or context.is_rewritten or hidden:
         elements = [*_without_pictures(view, context, _marked(view, request.body)), *map(str.encode, hidden)]
         messages = b"[" + b",".join(elements) + b"]"
-    is_supplied = messages is not None and request.continuation is not None and bool(request.continuation.name)
+    named = context.supply.named_reply
+    is_after_reply = messages is not None and named is not None and bool(named.block)
     return request.body.spliced(
         messages=messages,
         model=request.model if request.has_suffix else None,
         members={
-            **({request.body.endpoint.previous_reply: "null"} if is_supplied else {}),
+            **({request.body.endpoint.previous_reply: "null"} if is_after_reply else {}),
             **(offer_members(request.body, context.offer, tool_state) if context.offer.is_made else {}),
             **(request.body.endpoint.usage_probe(request.body.values) if probe else {}),
         },

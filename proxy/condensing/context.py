@@ -19,9 +19,9 @@ from proxy.request.measure import LENGTH_ESTIMATE, Measured
 from proxy.request.wire import ClientRequest
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching.rounds import NO_OFFER, Offer, offer_members
-from proxy.sessions.histories import Append
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import MAIN, Branch, MemoryBlock, PicturesOut
+from proxy.sessions.supply import Supply
 from proxy.tokens.counter import Counter
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, standing_condensations
@@ -42,23 +42,20 @@ class RequestContext(NamedTuple):
     """All that is known about one request before it is decided on."""
 
     request: ClientRequest
-    measured: Measured
-    """The transcript from which the view is made, with its counts."""
+    """The request, with the messages that the store has supplied."""
+    whole: Measured
+    """The whole conversation, with its counts."""
     recognised: Recognised
     """The session that the request continues, with its records."""
     policy: Policy
     """The strategy, options, window and budget that apply."""
     counter: Counter
-    as_sent: Measured
-    """The transcript that the client sent; in append mode with the stored history before it."""
+    sent: Measured
+    """The conversation without the messages that were put back for a client that trims; else the same as `whole`."""
     has_tools: bool
     """Whether the client's request offers tools."""
-    append: Append | None = None
-    """In append mode, what the request adds to the stored history."""
-    branch: Branch | None = None
-    """The branch that the request continues, if there is one."""
-    full_transcript: Transcript | None = None
-    """The transcript with the messages that its client has dropped, if any are missing and known."""
+    supply: Supply = Supply()
+    """What the request says of the history that it continues."""
     memory_block: MemoryBlock | None = None
     """The memory block of the same turn's last view, which this view shows again."""
     block_tokens: int = 0
@@ -89,6 +86,11 @@ class RequestContext(NamedTuple):
         return self.policy.budget
 
     @property
+    def branch(self) -> Branch | None:
+        """The branch that the request continues; None if it opens one."""
+        return self.recognised.branch
+
+    @property
     def overhead(self) -> int:
         """Tokens besides the messages: tools, framing, and the standing memory block."""
         return self.framing + self.block_tokens
@@ -99,9 +101,14 @@ class RequestContext(NamedTuple):
         return self.measured.overhead + self.offer.tokens
 
     @property
+    def measured(self) -> Measured:
+        """What the view is made of: the whole conversation, unless the request goes as it came."""
+        return self.whole if self.policy.rewrites and not self.is_spared else self.sent
+
+    @property
     def history(self) -> Transcript:
-        """The whole conversation: the transcript, with the messages that its client has dropped."""
-        return self.full_transcript or self.measured.transcript
+        """The transcript of the whole conversation."""
+        return self.whole.transcript
 
     @property
     def binds_reasoning(self) -> bool:
@@ -151,14 +158,14 @@ class RequestContext(NamedTuple):
         return [patch for patch in standing if patch.at not in shown]
 
     @property
-    def is_aligned(self) -> bool:
-        """Whether messages that the client has dropped, or placeholders for them, are in the view's transcript."""
-        return self.full_transcript is self.measured.transcript
+    def has_restored(self) -> bool:
+        """Whether the view is made with messages that the client has left out, and that were put back."""
+        return self.measured is not self.sent
 
     @property
     def recognition_reason(self) -> str:
         """The reason that tells how the conversation was recognised, if that is worth telling; else ""."""
-        if self.is_aligned:
+        if self.has_restored:
             return Reason.ALIGNED
         return Reason.NEW_BRANCH if self.recognised.session is not None and self.branch is None else ""
 
@@ -168,12 +175,10 @@ class RequestContext(NamedTuple):
 
         A client that sends assistant messages itself keeps its own history and will send it again, so it is not stored.
         """
-        continuation, body = self.request.continuation, self.request.body
-        if continuation is None or self.append is not None or not body.endpoint.is_kept(body.values):
+        named, body = self.supply.named_reply, self.request.body
+        if named is None or not body.endpoint.is_kept(body.values):
             return False
-        return bool(continuation.name) or all(
-            message.role is not Role.ASSISTANT for message in self.as_sent.transcript.chain
-        )
+        return bool(named.block) or all(message.role is not Role.ASSISTANT for message in self.sent.transcript.chain)
 
     @property
     def is_estimated(self) -> bool:
@@ -210,7 +215,7 @@ class RequestContext(NamedTuple):
     @property
     def is_rewritten(self) -> bool:
         """Whether the message list differs from what the client sent even if nothing is condensed."""
-        return self.append is not None or self.measured.restored > 0 or self.pictures_out is not None
+        return self.supply.append is not None or self.has_restored or self.pictures_out is not None
 
     def with_recorded(self, recorded: Condensation | None) -> RequestContext:
         """The context with a condensation that was recorded after its session was read, if one was."""
@@ -248,14 +253,14 @@ class RequestContext(NamedTuple):
 
     def with_transcripts(self, change: Callable[[Transcript], Transcript]) -> RequestContext:
         """The context with its transcripts changed by `change`, which leaves their messages alone."""
-        transcript = change(self.measured.transcript)
-        full = transcript if self.is_aligned else self.full_transcript and change(self.full_transcript)
-        return self._replace(measured=self.measured._replace(transcript=transcript), full_transcript=full)
+        whole = self.whole._replace(transcript=change(self.whole.transcript))
+        is_same = self.sent is self.whole
+        sent = whole if is_same else self.sent._replace(transcript=change(self.sent.transcript))
+        return self._replace(whole=whole, sent=sent)
 
     def for_original(self) -> RequestContext:
         """The context for sending the request as the client sent it."""
         return self._replace(
-            measured=self.as_sent,
             policy=self.policy.off(),
             memory_block=None,
             block_tokens=0,
@@ -268,7 +273,7 @@ class RequestContext(NamedTuple):
     def fits_whole(self) -> bool:
         """Whether the request fits as the client sent it, with the reply that it asks for, as far as is known."""
         budget, reply = self.policy.budget, self.request.body.envelope.reply_limit or 0
-        return budget is None or self.calibrated.scale.upstream(self.as_sent.tokens) + reply <= budget.nominal_window
+        return budget is None or self.calibrated.scale.upstream(self.sent.tokens) + reply <= budget.nominal_window
 
     def spared(self) -> RequestContext:
         """The context for sending the request as it came, from which a refusal for length may still condense it."""
@@ -339,7 +344,7 @@ class RequestContext(NamedTuple):
         """
         budget = self.policy.budget
         window = budget.nominal_window if budget else 0
-        forwarded = self.spent("forwarded_tokens") + self.measured.tokens
+        forwarded = self.spent("forwarded_tokens") + self.sent.tokens
         return int(window + share * forwarded) - self.spent(ON_VOTES)
 
     def session_facts(self, now: float, verdict: Verdict | None = None) -> SessionFacts:
@@ -357,14 +362,15 @@ class RequestContext(NamedTuple):
 
 def undecided(context: RequestContext) -> Decision:
     """The decision to forward the transcript unchanged; after a store failure, with its reason."""
-    found, measured, view = context.recognised, context.measured, fold_view(context, None)
+    found, measured, append = context.recognised, context.measured, context.supply.append
+    view = fold_view(context, None)
     return Decision(
         session=found.shown_id,
         session_source=found.identity.source,
         branch=MAIN,
         policy=context.policy,
         view=view,
-        tokens_before=measured.tokens,
+        tokens_before=context.sent.tokens,
         tokens_after=view.tokens if view.drops_reasoning else measured.tokens,
         precision=measured.precision,
         overhead=measured.overhead,
@@ -372,7 +378,7 @@ def undecided(context: RequestContext) -> Decision:
         action=Action.DEGRADED if found.failure else Action.PASSED,
         reason=found.failure,
         advice=context.advice,
-        append_head_before=context.append.current_head if context.append else "",
+        append_head_before=append.current_head if append else "",
         warnings=_warnings(context),
     )
 

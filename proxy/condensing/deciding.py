@@ -251,7 +251,7 @@ def _replayed(decision: Decision, context: RequestContext) -> Decision:
         context.overhead,
         context.counter,
         context.policy.budget,
-        context.recognised.last_applied(context.branch),
+        context.recognised.last_applied,
     )
     if context.transcript_under(applied) is not context.measured.transcript:
         view = fold_view(context, applied)

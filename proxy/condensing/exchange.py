@@ -62,8 +62,8 @@ from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.searching.joining import SendBody
 from proxy.searching.rounds import NO_OFFER
-from proxy.sessions.histories import Append, reply_block
 from proxy.sessions.session import DERIVED
+from proxy.sessions.supply import Append, HeldByServer, reply_block
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
 from strategies.dialects.pictures import has_pictures
@@ -129,7 +129,7 @@ class Exchange:
     # -- decide --------------------------------------------------------------------------------------
 
     async def decide(self) -> None:
-        """Takes the request in and decides on it; raises only `ProxyError`.
+        """Takes the request in and decides on it; raises only `ProxyError` and `HeldByServer`.
 
         A dry run forwards nothing, so there an internal error propagates too.
         """
@@ -140,7 +140,7 @@ class Exchange:
                 context = with_standing_block(context)
             self._attempt = await self._decided(context)
         except Exception as error:
-            if isinstance(error, ProxyError) or self.request.controls.dry_run:
+            if isinstance(error, ProxyError | HeldByServer) or self.request.controls.dry_run:
                 raise
             _log.exception("reading the request failed; it is forwarded unchanged")
             self._attempt = Attempt(last_resort(self.request))
@@ -366,7 +366,8 @@ class Exchange:
         context, rounds, update = self._attempt.context, self._attempt.rounds, self._attempt.update
         if context is None or update is None:
             return
-        if not self.request.trust.accepted and context.append is None:
+        append, named_reply = context.supply
+        if not self.request.trust.accepted and append is None:
             return  # a page, or what else was no answer of the endpoint
         update = update._replace(
             usage=self.usage,
@@ -375,14 +376,13 @@ class Exchange:
             patch=rounds.patch if rounds else None,
             memory_tokens=rounds.spent_tokens if rounds else 0,
         )
-        if context.keeps_reply and self.request.continuation is not None:
-            session = context.recognised.key.name
-            blocks = reply_block(self.request.continuation, self.request.body, session, reply_id, items)
+        if context.keeps_reply and named_reply is not None:
+            blocks = reply_block(named_reply, context.request.body, context.recognised.key.name, reply_id, items)
             update = update._replace(blocks=blocks)
-        if context.append is None:
+        if append is None:
             await self._parts.decider.keeper.settle(context.recognised, update)
         else:
-            await self._store_append(context, update, context.append, items)
+            await self._store_append(context, update, append, items)
 
     async def _store_append(self, context: RequestContext, update: SessionUpdate, append: Append, items: Items) -> None:
         """Stores an append with its reply; raises `HistoryUnavailable` if they are not stored."""

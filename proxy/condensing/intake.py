@@ -1,17 +1,16 @@
 """Takes a request in: collects into a `RequestContext` all that must be known before it is decided on.
 
-The order matters. In append mode the stored history is loaded first, because its tokens count too. Then the transcript
-is measured, which also gives its chain of digests; the chain leads to the session; and the settings of the session have
-a say in the policy. The comments in `build_context` are steps 3 to 9 of `docs/design.md`.
+The order matters. A history that the request names is supplied first, because its tokens count too. Then the transcript
+is measured, which also gives its chain of digests; the chain leads to the session, which shows whether the client has
+left messages out; and the settings of the session have a say in the policy. The comments in `build_context` are steps 3
+to 9 of `docs/design.md`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain as joined
-from itertools import takewhile
 from operator import attrgetter
 from time import perf_counter
 
@@ -20,66 +19,23 @@ from proxy.condensing.context import RequestContext, fold_view
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Basis, Policies, Policy
 from proxy.controls import MEMORY
-from proxy.errors import HeadMismatch, HistoryUnavailable
 from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.measure import Measured, Measurer, Precision, fits_by_length
-from proxy.request.wire import ClientRequest
+from proxy.request.wire import Body, ClientRequest
 from proxy.runtime.steps import next_step
-from proxy.sessions.histories import Append, Appends, MissingMessages, append_to, check_append
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.session import has_node
+from proxy.sessions.supply import Supplier
 from proxy.store.access import Patience
-from proxy.store.base import StoreError, StoreKey
-from proxy.tokens.counter import Counter, CountingPool, Tokenizers
+from proxy.store.base import StoreError
+from proxy.tokens.counter import Counter, Tokenizers
 from strategies.core.condensation import Condensation, standing_condensations
 from strategies.core.economics import advise, condensing_of, follow
-from strategies.core.messages import Message, Reader, Role
-from strategies.core.parsing import loads
+from strategies.core.messages import Role
 from strategies.core.protocol import Triggering
 from strategies.core.replay import JUDGED, prepared_in
 from strategies.core.transcript import Transcript
 from strategies.core.view import item_for
-
-
-class Restorer:
-    """Puts back the messages that were left out by a client that sends only the newest part of its history.
-
-    Parsed and counted messages are cached with the history, so a turn pays only for the messages that the client has
-    left out since the turn before. One per app.
-    """
-
-    def __init__(self, reader: Reader, pool: CountingPool) -> None:
-        self._reader = reader
-        self._pool = pool
-
-    async def restore(self, measured: Measured, missing: MissingMessages, counter: Counter) -> Measured:
-        """The transcript with the messages that its client left out."""
-        messages = await self._messages(missing, counter)
-        transcript = self._joined(measured.transcript, messages, missing.kept_first)
-        put_back = sum(message.tokens for message in messages)
-        return measured._replace(transcript=transcript, restored=put_back)
-
-    async def _messages(self, missing: MissingMessages, counter: Counter) -> list[Message]:
-        """The missing messages, parsed and counted; most of them were parsed for an earlier turn."""
-        parsed = missing.history.parsed(counter.cache_key)
-        new = [message for message in missing.messages if message not in parsed]
-        bodies = [loads(message.raw) for message in new]
-        counts = await self._pool.messages(counter, bodies)
-        for message, body, (tokens, unpriced) in zip(new, bodies, counts, strict=True):
-            known = message.raw, body, tokens, counter.dialect, message.digest
-            parsed[message] = self._reader.read(*known, unpriced=unpriced).lean()
-        return [parsed[message] for message in missing.messages]
-
-    def _joined(self, sent: Transcript, messages: Sequence[Message], kept_first: bool) -> Transcript:
-        """The transcript that the client sent, with messages before it or after its first one."""
-        at = 1 if kept_first else 0
-        lead = list(takewhile(lambda message: message.role is not Role.ASSISTANT, sent.chain[at:]))
-        # Tool output at the front was read as a user message; now there may be a call before it that it answers.
-        seam = [replace(message, role=self._reader.role(message.body, message.dialect)) for message in lead]
-        transcript = Transcript.of(joined(sent.chain[:at], messages, seam, sent.chain[at + len(lead) :]))
-        systems = tuple((place + len(messages) if place > at else place, system) for place, system in sent.systems)
-        return Transcript(transcript.chain, systems)
-
 
 MIN_REQUESTS = 2
 """Requests of a conversation that are needed to know its growth."""
@@ -97,9 +53,8 @@ class Intake:
 
     policies: Policies
     recogniser: Recogniser
-    appends: Appends
+    supplier: Supplier
     measurer: Measurer
-    restorer: Restorer
     tokenizers: Tokenizers
     knowledge: Knowledge
     add_offer: Callable[[RequestContext], RequestContext]
@@ -117,22 +72,24 @@ class Intake:
         hidden = self.knowledge.calibrator.hidden(scope.model, counter.cache_key)
         is_long = body.endpoint.asks_for_long(request.headers)
         basis = self.policies.basis(request.controls.window, scope, is_long=is_long)
-        # 5. Load the stored history.
+        # 5. Supply the history that the request names.
         started = perf_counter()
         await request.trust.look_up(patience)
-        request, append = await self._supply_history(request, identity, patience)
+        request, supply = await self.supplier.supply(request, identity, patience)
         spent_on_history = (perf_counter() - started) * 1000
         # 6. Measure.
         started = perf_counter()
-        measured = await self._measure(request, counter, basis, hidden)
+        sent = whole = await self._measure(request, counter, basis, hidden)
         timing.count = (perf_counter() - started) * 1000
         # 7. Recognise.
         started = perf_counter()
-        if len(measured.transcript.chain) > MAX_ESTIMATED:
-            await next_step()  # to recognise this many messages takes long
-        recognised = await self.recogniser.recognise(request.tenant, identity, measured.transcript, patience)
-        recognised = recognised._replace(trust=request.trust)
-        if request.controls.dry_run and (recognised.session or recognised.condensations or request.continuation):
+        recognised, restored = await self._recognise(request, identity, sent.transcript, patience)
+        if restored is not None:
+            sent = await self.measurer.measure(request.body, counter)
+            whole = await self.measurer.measure(restored, counter)
+            request = request._replace(body=restored)
+            recognised = recognised.continued_by(whole.transcript)
+        if request.controls.dry_run and (recognised.session or recognised.condensations or supply.named_reply):
             await request.prove()
         # 8. Choose.
         size = self.knowledge.size_refused(request, recognised)
@@ -142,11 +99,13 @@ class Intake:
         if any(policy.memory) and request.body.endpoint.is_subagent(request.headers):
             policy = policy._replace(memory=MEMORY["off"])
         # 9. Complete the context.
-        has_tools = request.body.endpoint.offers_tools(request.body.values, measured.transcript)
+        has_tools = request.body.endpoint.offers_tools(request.body.values, sent.transcript)
+        if restored is not None and policy.rewrites:
+            policy = policy.with_dropping()
         context = RequestContext(
-            request, measured, recognised, policy, counter, measured, has_tools, append, recognised.branch
-        )._replace(size_refused=size)
-        context = await self._restore_dropped(await self._count(context) if _needs_counts(context) else context)
+            request, whole, recognised, policy, counter, sent, has_tools, supply, size_refused=size
+        )
+        context = await self._count(context) if _needs_counts(context) else context
         context = context.for_profile(policy.profile).with_session_facts()
         context = _with_pictures_out(context)
         context = self._calibrate(self.add_offer(context) if any(policy.memory) else context)
@@ -168,7 +127,7 @@ class Intake:
 
     async def with_counts(self, context: RequestContext) -> RequestContext:
         """The context with its tokens counted, if they were only estimated by length; votes need counts."""
-        if not context.is_estimated or context.full_transcript is not None:
+        if not context.is_estimated:
             return context
         policy = context.policy._replace(budget=context.policy.budget and context.policy.budget.unscaled)
         counted = await self._count(context._replace(policy=policy))
@@ -178,7 +137,7 @@ class Intake:
         if not context.is_estimated:
             return context
         measured = await self.measurer.measure(context.request.body, context.counter)
-        return context._replace(measured=measured, as_sent=measured)
+        return context._replace(whole=measured, sent=measured)
 
     def _calibrate(self, context: RequestContext) -> RequestContext:
         """The context with what is known about the upstream's own count, and its budget scaled by that."""
@@ -187,42 +146,25 @@ class Intake:
         calibrated = self.knowledge.calibrator.calibrate(prompt, anchor, context.policy.window.tokens)
         return context._replace(prompt=prompt, calibrated=calibrated, policy=context.policy.scaled(calibrated.scale))
 
-    async def _restore_dropped(self, context: RequestContext) -> RequestContext:
-        """The context with the messages that its client has dropped; under `off` and `observe:` not in the view."""
-        # An append names the history that it continues.
-        if context.recognised.missing is None or context.append is not None:
-            return context
-        restored = await self.restorer.restore(context.measured, context.recognised.missing, context.counter)
-        session = context.recognised.session
-        context = context._replace(branch=session.find_branch(restored.transcript) if session else None)
-        if not context.policy.rewrites:
-            return context._replace(full_transcript=restored.transcript)
-        policy = context.policy.with_dropping() if restored.restored else context.policy
-        return context._replace(full_transcript=restored.transcript, measured=restored, policy=policy)
+    async def _recognise(
+        self, request: ClientRequest, identity: Identity, sent: Transcript, patience: Patience
+    ) -> tuple[Recognised, Body | None]:
+        """The session of a transcript, and the body with the messages that its client has left out, if there are any.
 
-    async def _supply_history(
-        self, request: ClientRequest, identity: Identity, patience: Patience
-    ) -> tuple[ClientRequest, Append | None]:
-        """In append mode, the request with its whole history; raises `HeadMismatch`, `HistoryUnavailable`."""
-        if not request.controls.append:
-            return request, None
-        check_append(request.controls, request.body, identity.id)
-        has_turn = True
+        If these cannot be read, the request continues as it came; without a branch nothing else is known of it, so it
+        continues as if nothing were stored.
+        """
+        if len(sent.chain) > MAX_ESTIMATED:
+            await next_step()  # to recognise this many messages takes long
+        recognised = await self.recogniser.recognise(request.tenant, identity, sent, patience)
+        recognised = recognised._replace(trust=request.trust)
+        if request.controls.append:
+            return recognised, None  # it names the history that it continues
         try:
-            writes = not request.controls.dry_run
-            if writes and request.until_answered is not None:
-                turn = self.appends.turn(StoreKey(request.tenant, identity.key), claims=request.trust.accepted)
-                has_turn = await request.until_answered.enter_async_context(turn)
-                await request.trust.look_up(patience)  # the upstream may have accepted the append before this one
-            stored = await self.recogniser.appended_history(request.tenant, identity, patience, writes=writes)
-            if stored.tip.block:
-                await request.prove()  # the history goes to the upstream, and its head to the client
+            return recognised, await self.supplier.restored(request.body, recognised, sent)
         except StoreError as error:
-            raise HistoryUnavailable(f"The stored history cannot be continued now ({error.reason}).") from None
-        if not has_turn:
-            raise HeadMismatch(stored.tip.head)
-        append, elements = append_to(stored, request.body.elements, request.controls.if_head)
-        return request._replace(body=request.body.with_history(elements)), append
+            self.recogniser.stored.outage.failed("a history was not aligned", error)
+            return recognised if recognised.branch else recognised.without_store(error.reason), None
 
     async def _measure(self, request: ClientRequest, counter: Counter, basis: Basis, hidden: int) -> Measured:
         """Counts the tokens, or estimates them if the length alone proves that nothing needs to be done.
@@ -284,7 +226,7 @@ def _counted_prompt(context: RequestContext) -> CountedPrompt:
         + ("+" if context.offer.is_made else ""),
         context.counter.cache_key,
         measured.precision is Precision.EXACT,
-        not body.is_text or measured.restored > 0,
+        not body.is_text,
         tuple(hidden),
         context.request.lesson_scope,
     )

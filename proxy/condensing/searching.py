@@ -77,7 +77,7 @@ class Searcher:
             context = context._replace(offerable=self._offerable(context))
         if not found.condensations:
             return context
-        transcript, last = context.measured.transcript, found.last_applied(context.branch)
+        transcript, last = context.measured.transcript, found.last_applied
         standing = replay(
             transcript, found.condensations, context.overhead, context.counter, context.policy.budget, last
         ).applied

@@ -73,8 +73,6 @@ class Measured(NamedTuple):
     """Tokens of tools and framing."""
     exact: bool
     """Whether a tokenizer made the counts; false for estimates."""
-    restored: int = 0
-    """Tokens of the messages that the client did not send and that were put back from the store."""
     counted_by: str = ""
     outside_digest: str = ""
     """A digest, in hex, of the members besides `messages` that were counted; "" if there are none."""
@@ -89,8 +87,7 @@ class Measured(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Tokens of the request as the client sent it, without messages that were put back."""
-        return self.transcript.tokens + self.overhead - self.restored
+        return self.transcript.tokens + self.overhead
 
 
 class Prefixes:
@@ -160,7 +157,7 @@ class Measurer:
         transcript = await self._build(body, split, name, read)
         digest = body.envelope.outside_digest
         overhead, unpriced = await self._overhead(digest, body, transcript, counter)
-        return Measured(transcript, overhead, counter.exact, 0, name, digest.hex(), unpriced)
+        return Measured(transcript, overhead, counter.exact, name, digest.hex(), unpriced)
 
     async def estimate(self, body: Body) -> Measured:
         """The transcript with counts by length, for a body that needs no better ones."""
@@ -169,7 +166,7 @@ class Measurer:
         counts = [(None, (len(element.data) // BYTES_PER_TOKEN + 1, False)) for element in new]
         transcript = await self._build(body, split, LENGTH_ESTIMATE, await self._read(new, LENGTH_ESTIMATE, counts))
         overhead = max(body.size // BYTES_PER_TOKEN - transcript.tokens, 3)
-        return Measured(transcript, overhead, False, 0, LENGTH_ESTIMATE, body.envelope.outside_digest.hex())
+        return Measured(transcript, overhead, False, LENGTH_ESTIMATE, body.envelope.outside_digest.hex())
 
     def _split(self, body: Body, counted_by: str) -> _Split:
         head = end_of_systems(body.elements)

@@ -239,6 +239,11 @@ class MessageCache:
         while self.size > self._max_bytes:
             self._drop_oldest()
 
+    def element(self, raw: str, endpoint: Endpoint, owner: str) -> Element:
+        """The element with this text: the one in the cache if it is there, else a new one that is not kept yet."""
+        data = raw.encode("utf-8", "surrogatepass")
+        return self.kept.get((owner, data)) or Element(data, loads(raw), endpoint, owner)
+
     def _add(self, element: Element) -> None:
         cost = _cost(element)
         if cost <= self._max_bytes // MIN_ENTRIES:

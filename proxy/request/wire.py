@@ -56,21 +56,24 @@ class Body(NamedTuple):
     """The members and their text: all of `data`, or `data` without the messages if there is a `hole`."""
     values: Mapping[str, Any]
     elements: Sequence[Element]
-    """The messages, after those that the store supplied."""
+    """The messages, with those that the store has supplied."""
     size: int
-    """Bytes of the request; with a supplied history an upper bound, which counts the appended messages twice."""
+    """Bytes of the request and of the supplied messages."""
     hole: slice | None = None
     """The bytes of the messages, which `envelope` leaves out; they belong before the bracket that closes the array."""
+    supplied: slice = slice(0, 0)
+    """The place in `elements` of the messages that the client did not send."""
 
     @property
     def is_text(self) -> bool:
         """Whether all messages are text only; the bytes of a picture, for example, do not bound its tokens."""
         return False not in map(IS_TEXT, self.elements)
 
-    def with_history(self, elements: Sequence[Element]) -> Body:
-        """The same request with these `elements` as its messages: the stored history and its own."""
-        size = len(self.data) + sum(len(element.data) for element in elements)
-        return self._replace(elements=elements, size=size)
+    def with_supplied(self, stored: Sequence[Element], at: int = 0) -> Body:
+        """The same request with `stored` messages among its own, before the one at this index."""
+        elements = [*self.elements[:at], *stored, *self.elements[at:]]
+        size = self.size + sum(len(element.data) for element in stored)
+        return self._replace(elements=elements, size=size, supplied=slice(at, at + len(stored)))
 
     def tools_with(self, tool: str) -> str:
         """The JSON text of `tools` with one more tool at the end; the client's own tools keep their bytes."""
@@ -115,16 +118,6 @@ class Body(NamedTuple):
         return (member.start if before < 0 else before), member.end
 
 
-class Continuation(NamedTuple):
-    """What a request continues, if its reply is to be stored so that a later request can name it."""
-
-    name: str = ""
-    """The name of the block with the reply that the request names; "" if it names none."""
-    session: str = ""
-    supplied: int = 0
-    """How many elements of the list the store has supplied."""
-
-
 class ClientRequest(NamedTuple):
     tenant: str
     headers: Headers
@@ -143,8 +136,6 @@ class ClientRequest(NamedTuple):
     """The body as the client sent it if it had a content encoding, else empty."""
     encoding_headers: Sequence[tuple[bytes, bytes]] = ()
     trust: Trust = ALWAYS
-    continuation: Continuation | None = None
-    """None if its reply is not to be stored for later requests to name."""
     until_answered: AsyncExitStack | None = None
     """What is held until the reply has been sent; None if nothing can be."""
 

@@ -48,6 +48,7 @@ from proxy.serving.reading import (
     receive_body,
 )
 from proxy.serving.relay import KeepAlive, Relay
+from proxy.sessions.supply import HeldByServer
 from proxy.upstream import UpstreamReply, UpstreamRequest
 
 REFUSED = (429, 503)
@@ -91,11 +92,12 @@ class _OneRequest:
         services.telemetry.in_flight += 1
         try:
             self.request = await read_request(self.endpoint, arrival)
-        except Unread as unread:
-            rest = await pass_unread(arrival, unread)
-        else:
             self.line.model = self.request.model
             await self._answer_unless_gone(arrival.send)
+        except Unread as unread:
+            rest = await pass_unread(arrival, unread)
+        except HeldByServer as held:
+            rest = await pass_unread(arrival, as_it_came(self.request, held.reason))
         finally:
             if self.is_in_foreground:
                 services.asking.lane.leave_foreground()
@@ -124,6 +126,8 @@ class _OneRequest:
         """Sends the response, or an error if there is none."""
         try:
             response = await self._response()
+        except HeldByServer:
+            raise
         except ProxyError as error:
             self.line.error = error.code or error.type
             if isinstance(error, HistoryUnavailable):
@@ -261,6 +265,8 @@ class ReadOnly(Placed):
             return await pass_unread(arrival, as_it_came(asked, Reason.CREDENTIAL_UNPROVEN))
         except Unread as unread:
             return await pass_unread(arrival, unread)
+        except HeldByServer as held:
+            return await pass_unread(arrival, as_it_came(asked, held.reason))
 
     async def _answer(self, asked: ClientRequest, arrival: Arrival) -> ASGIApp:
         """Sends the view, and relays the reply."""

@@ -29,7 +29,7 @@ from proxy.reasons import Reason
 from proxy.request import wire
 from proxy.request.callers import Owner
 from proxy.request.scanning import EXTENSION
-from proxy.request.wire import ClientRequest, Continuation
+from proxy.request.wire import ClientRequest
 
 if TYPE_CHECKING:
     from proxy.services import Services  # the app hands them over, so nothing here builds them
@@ -219,21 +219,7 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
         if stripped == plain:
             raise Unread(Reason.UNREADABLE_BODY, data) from None
         raise Unread(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
-    values, continuation = body.values, None
-    if services.kept_replies is not None and endpoint.previous_reply:
-        body, continuation = await services.kept_replies.supplied(owner.tenant, body)
-        values = body.values if continuation is None else {**body.values, endpoint.previous_reply: None}
-    state = endpoint.server_state(values, () if body.is_text else (element.role for element in body.elements))
-    request = _client_request(arrival, body, continuation, data if encoding else b"")
-    if state is not None:
-        raise _held_by_server(request, state)
-    return request
-
-
-def _held_by_server(request: ClientRequest, state: Reason) -> Exception:
-    if request.controls.needs_reading:
-        return BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
-    return as_it_came(request, state)
+    return _client_request(arrival, body, data if encoding else b"")
 
 
 def as_it_came(request: ClientRequest, reason: Reason) -> Unread:
@@ -260,9 +246,7 @@ async def receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
     return b"".join(parts)
 
 
-def _client_request(
-    arrival: Arrival, body: wire.Body, continuation: Continuation | None, encoded_body: bytes
-) -> ClientRequest:
+def _client_request(arrival: Arrival, body: wire.Body, encoded_body: bytes) -> ClientRequest:
     scope, services, owner, endpoint = arrival.scope, arrival.services, arrival.owner, body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
     asked = controls.read(scope["headers"], body.values.get(EXTENSION), suffix, services.permit)
@@ -286,5 +270,4 @@ def _client_request(
         encoded_body=encoded_body,
         encoding_headers=encoding_headers,
         trust=services.callers.trust_in(owner.credential),
-        continuation=continuation,
     )

@@ -22,10 +22,10 @@ from itertools import count
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.cards import scope_key, with_shared
 from proxy.sessions.codec import encode_condensation, new_block, record_name
-from proxy.sessions.histories import collided, history_of
 from proxy.sessions.recognition import Recognised, new_derived_id
-from proxy.sessions.session import MAIN, Branch, Session, Tip, printable_id
+from proxy.sessions.session import MAIN, Session, Tip, printable_id
 from proxy.sessions.stored import NONE, TRIES, StoredSessions
+from proxy.sessions.supply import collided, history_of
 from proxy.sessions.turn import SessionUpdate, nodes_of, session_after, unstored_in
 from proxy.store.access import compress
 from proxy.store.base import REFUSED_WRITES, StoreError, StoreKey
@@ -143,12 +143,12 @@ class Keeper:
 
         return logged
 
-    def id_and_branch(self, recognised: Recognised, branch: Branch | None, *, has_tools: bool) -> tuple[str, str]:
+    def id_and_branch(self, recognised: Recognised, *, has_tools: bool) -> tuple[str, str]:
         """The id of a request's session, and the name of the branch that it continues, or opens if that is None."""
         session = recognised.session
         if session is None:
             return _new_id(recognised), MAIN
-        return session.id, session.name_for(branch, has_tools=has_tools)
+        return session.id, session.name_for(recognised.branch, has_tools=has_tools)
 
     def _new(self, recognised: Recognised) -> Session:
         return Session(

@@ -27,7 +27,6 @@ from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
 from proxy.runtime.steps import next_step
 from proxy.sessions.cards import SHOWN, SOURCE, scope_key
-from proxy.sessions.histories import Histories, History, MissingMessages, history_at
 from proxy.sessions.session import (
     CHAT,
     DERIVED,
@@ -35,7 +34,6 @@ from proxy.sessions.session import (
     Branch,
     Pin,
     Session,
-    may_be_newest_part,
     printable_id,
     session_key,
 )
@@ -43,9 +41,7 @@ from proxy.sessions.stored import SessionLookup, StoredSessions
 from proxy.sessions.turn import newest_turn, openings
 from proxy.store.access import Patience
 from proxy.store.base import StoreError, StoreKey
-from strategies.core.alignment import MIN_RUN, align
 from strategies.core.condensation import Condensation
-from strategies.core.messages import Role
 from strategies.core.pieces import Overlay
 from strategies.core.transcript import Transcript
 
@@ -103,12 +99,11 @@ class Recognised(NamedTuple):
     """The reason of a `StoreError`; "" if the store has answered."""
     newest_turn: int = 0
     """How many of the last messages are the newest turn; 0 if it is not known what the last request had."""
-    missing: MissingMessages | None = None
-    """The messages left out by a client that sends only the newest part of its history."""
     card_scope: Session | None = None
     trust: Trust = ALWAYS
 
-    def last_applied(self, branch: Branch | None) -> str | None:
+    @property
+    def last_applied(self) -> str | None:
         """The id of the condensation in the last view of the request's branch; None if that is not known.
 
         It is "" for a new derived conversation: its requests were sent uncondensed until now, and it uses the
@@ -116,7 +111,7 @@ class Recognised(NamedTuple):
         """
         if self.session is None:
             return "" if self.is_derived else None
-        return branch.applied if branch else None
+        return self.branch.applied if self.branch else None
 
     def with_fresh_patience(self) -> Recognised:
         """The same with a full patience, for work that the request does not wait for."""
@@ -125,6 +120,14 @@ class Recognised(NamedTuple):
     @property
     def is_derived(self) -> bool:
         return self.identity.id is None
+
+    def continued_by(self, transcript: Transcript) -> Recognised:
+        """The same session, with the branch that this transcript continues."""
+        return self._replace(branch=self.session.find_branch(transcript) if self.session else None)
+
+    def without_store(self, failure: str) -> Recognised:
+        """The same conversation as if nothing of it were stored, because the store has failed."""
+        return Recognised(self.identity, self.key, self.shown_id, self.patience, failure=failure, trust=self.trust)
 
     @property
     def knows_stored(self) -> bool:
@@ -143,7 +146,6 @@ class Recogniser:
         self, stored: StoredSessions, headers: Sequence[str], new_session: Callable[[], str] = new_derived_id
     ) -> None:
         self.stored = stored
-        self._histories = Histories(stored)
         self._headers = lowered_names(headers)
         self._new_session = new_session
         self._recent_paths: Lru[tuple[str, bytes], tuple[str, ...]] = Lru(_REMEMBERED)
@@ -205,14 +207,14 @@ class Recogniser:
     async def _recognise(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         if blank.identity.id is None:
             return await self._derive(tenant, blank, transcript)
-        session = await self._loaded(blank.key)
+        session = await self.stored.load(blank.key)
         if session is None:
             return blank
         branch = session.find_branch(transcript)
         if blank.identity.weak and branch is None:
             derived = self._blank(tenant, Identity(dialect=blank.identity.dialect), transcript, blank.patience)
             return await self._derive(tenant, derived, transcript)
-        found = blank._replace(
+        return blank._replace(
             session=session,
             branch=branch,
             condensations=session.condensations,
@@ -220,35 +222,6 @@ class Recogniser:
             pins=session.pins,
             newest_turn=newest_turn(session, branch, transcript),
         )
-        if not may_be_newest_part(session, branch, transcript):
-            return found
-        try:
-            return found._replace(missing=await self._align(found, session, transcript))
-        except StoreError as error:
-            if branch is None:
-                raise
-            self.stored.outage.failed("a history was not aligned", error)
-            return found
-
-    async def _loaded(self, key: StoreKey) -> Session | None:
-        session = await self.stored.load(key)
-        if session is None:
-            self._histories.forget(key)
-        return session
-
-    async def _align(self, found: Recognised, session: Session, transcript: Transcript) -> MissingMessages | None:
-        """The messages left out by a client that sends only the newest part of its history; None for any other."""
-        if len(transcript.chain) < MIN_RUN:
-            return None
-        heads = {branch.head for branch in session.branches}
-        history = await self._histories.history(found.key, session, [head.hex() for head in heads])
-        sent = [message.digest for message in transcript.chain]
-        assistants = [message.role is Role.ASSISTANT for message in transcript.chain]
-        alignment = align(history.tree, heads, sent, assistants)
-        if alignment is None:
-            return None
-        missing = history.tree.line(alignment.before)[1 if alignment.kept_first else 0 :]
-        return MissingMessages(tuple(missing), alignment.kept_first, history) if missing else None
 
     async def _derive(self, tenant: str, blank: Recognised, transcript: Transcript) -> Recognised:
         """The derived session that this transcript continues, or a fork of the one that it shares most with."""
@@ -300,32 +273,6 @@ class Recogniser:
         parent = name if session.has_more_for_fork(inherited) else session.parent
         newest = newest_turn(session, session.find_branch(transcript), transcript, inherited)
         return recognised._replace(parent=parent, inherited=inherited, newest_turn=newest)
-
-    async def appended_history(
-        self, tenant: str, identity: Identity, patience: Patience, *, writes: bool = False
-    ) -> History:
-        """The history that append mode has stored under an explicit id.
-
-        Raises `StoreError`; with `writes`, also if nothing can be stored now.
-        """
-        try:
-            key = StoreKey(tenant, identity.key)
-            return await patience.read(self._history(key, writes=writes))
-        except StoreError as error:
-            self.stored.outage.failed("a history was not read", error)
-            raise
-
-    async def _history(self, key: StoreKey, *, writes: bool) -> History:
-        if writes and (failure := await self.stored.why_unwritable()):
-            raise StoreError(failure)
-        session = await self._loaded(key)
-        if session is None or not session.tip.block:
-            return History()
-        stored = await self._histories.history(key, session, [session.tip.block])
-        try:
-            return history_at(session.tip, stored.appended)
-        except KeyError as missing:
-            raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
 
 
 async def _with_records(lookup: SessionLookup, blank: Recognised, session: Session) -> Recognised:

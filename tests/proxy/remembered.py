@@ -8,10 +8,12 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from proxy.sessions.histories import History, StoredHistory
+from proxy.request.message_cache import MessageCache
+from proxy.sessions.histories import Histories, History, StoredHistory
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.stored import StoredSessions
+from proxy.sessions.supply import Supplier
 from proxy.sessions.turn import SessionUpdate
 from proxy.store.base import StoreKey
 from strategies.core.condensation import Condensation
@@ -28,6 +30,7 @@ class Sessions:
     """Both ways between a conversation and its session."""
 
     def __init__(self, stored: StoredSessions, recogniser: Recogniser, keeper: Keeper) -> None:
+        self._supplier = Supplier(stored, Histories(stored), MessageCache(), 60.0, takes_over=False)
         self._stored = stored
         self.identify = recogniser.identify
         self._recogniser = recogniser
@@ -50,7 +53,7 @@ class Sessions:
 
     async def history(self, tenant: str, identity: Identity) -> History:
         """As a request of its own."""
-        return await self._recogniser.appended_history(tenant, identity, self._recogniser.stored.patience())
+        return await self._supplier.history(tenant, identity, self._recogniser.stored.patience())
 
 
 def transcript(text: str) -> Transcript:

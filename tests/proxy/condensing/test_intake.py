@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from proxy.condensing.account import Timing
 from proxy.condensing.context import RequestContext
-from proxy.services import Services
+from proxy.services import Services, open_services
+from proxy.settings import Settings
+from proxy.store import open_store
+from proxy.store.base import Store, StoreError
 from tests.support.driver import Message, driver, request, talk
 
 pytestmark = pytest.mark.anyio
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+
+
+class WithoutBlocks:
+    """A store that gives all but blocks in time."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def blocks(self, *_: Any) -> dict[str, bytes]:
+        raise StoreError("store-timeout")
 
 
 async def case_of(services: Services, messages: list[Message], **more: str) -> RequestContext:
@@ -55,3 +73,18 @@ async def test_the_window_of_a_request_comes_before_that_of_the_settings() -> No
     async with driver() as services:
         context = await case_of(services, talk(1), window="2048")
     assert context.policy.window.tokens == 2_048
+
+
+@pytest.mark.parametrize(("last", "failure"), [("And then?", ""), (None, "store-timeout")])
+async def test_a_branch_that_was_found_needs_no_history_that_cannot_be_read(last: str | None, failure: str) -> None:
+    first, other = talk(3), [{"role": "user", "content": f"Something else, part {i}."} for i in range(5)]
+    rewritten = [*first[:-1], {"role": "user", "content": last}] if last else other[::-1]
+    store = await open_store("memory://")
+    async with open_services(Settings(), store=store) as services:
+        for messages in (first, other):
+            await (await services.exchanges.open(request(messages))).store()
+    async with open_services(Settings(), store=cast(Store, WithoutBlocks(store))) as services:
+        recognised = (await case_of(services, rewritten)).recognised
+    await store.close()
+    assert recognised.failure == failure
+    assert (recognised.session is None) == bool(failure)

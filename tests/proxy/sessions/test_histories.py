@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from proxy.sessions.codec import new_block
-from proxy.sessions.histories import READS_BY_NAME, Append, Histories, StoredHistory
+from proxy.sessions.histories import READS_BY_NAME, Histories, StoredHistory
 from proxy.sessions.session import Session, Tip
 from proxy.sessions.stored import StoredSessions
+from proxy.sessions.supply import Append
 from proxy.store.base import Store, StoreError, StoreKey, Write
 from strategies.core.messages import Reader
 from strategies.core.transcript import Transcript

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.histories import Append
 from proxy.sessions.keeping import is_small
 from proxy.sessions.session import Tip
+from proxy.sessions.supply import Append
 from proxy.sessions.turn import SessionUpdate
 from proxy.store import open_store
 from proxy.store.base import Store, StoreKey

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.sessions.recognition import Identity
-from proxy.store.base import Store, StoreError, StoreKey, Write
+from proxy.store.base import Store, StoreKey, Write
 from tests.proxy.remembered import DERIVED, NAMED, Sessions, condensation, made, recognised, settled, turn
 
 pytestmark = pytest.mark.anyio
@@ -23,19 +23,6 @@ class Hanging:
             await asyncio.Event().wait()
 
         return never
-
-
-class WithoutBlocks:
-    """A store that gives all but blocks in time."""
-
-    def __init__(self, inner: Store) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    async def blocks(self, *_: Any) -> dict[str, bytes]:
-        raise StoreError("store-timeout")
 
 
 async def test_what_was_never_seen_is_new(sessions: Sessions) -> None:
@@ -222,17 +209,6 @@ async def test_a_document_that_was_only_likely_to_be_needed_and_cannot_be_read_i
     await overwrite(store, likely.key, b"{broken")
     found = await recognised(sessions, "abZ")
     assert (found.session, found.parent, found.failure) == (None, first.key.name, "")
-
-
-@pytest.mark.parametrize(("text", "failure"), [("abcdX", ""), ("qrstu", "store-timeout")])
-async def test_a_branch_that_was_found_needs_no_history_that_cannot_be_read(
-    text: str, failure: str, sessions: Sessions, store: Store
-) -> None:
-    await settled(sessions, "abcde", NAMED)
-    await settled(sessions, "vwxyz", NAMED)
-    found = await recognised(made(WithoutBlocks(store)), text, NAMED)
-    assert found.failure == failure
-    assert (found.session is None) == bool(failure)
 
 
 @pytest.mark.parametrize("document", [b'{"v": 99}', b'{"v": 1, "anything": []}'])

@@ -1,0 +1,346 @@
+"""Supplies the messages of a conversation that its client did not send. Three kinds of clients leave them to the store.
+
+    append mode    the client names a session, and sends what comes next
+    a named reply  it names the newest reply, as `previous_response_id` does, and sends what comes next
+    trimming       it sends the newest part of its history, with the first message or without
+
+What is supplied becomes part of the request's list of messages (`Body.supplied`). From then on nothing tells it from
+what was sent: it is read, cached and counted in the same way.
+
+Append mode. Each append stores one block: the messages that the client sent and the reply, linked to the block before.
+The session names its newest block. A head, `<count>-<digest>`, is the length and the chain digest of the history up to
+the last message that the client sent; the reply is stored under that head. A client guards an append with `If-Head`,
+which must name the newest head. If it names the head before that, and its messages lead to the newest one, the client
+repeats the append that was stored last, and replaces it together with its reply. Messages and reply are stored together
+or not at all.
+
+A named reply. Such a client relies on a server that keeps its history. So the proxy stores each such reply in a block
+of its own: what the client sent for it, the reply, and the name of the block of the previous reply. A digest of the
+reply's id names the block, and the chain index leads from there to the session that has it. Such a conversation is
+stored from its first request, which holds no message of a model: a client that sends what a model said keeps its
+history itself. If a session forks from the one that has the history, its first block repeats all of it.
+
+Trimming. The stored messages form a tree, in which the sent ones are looked for (`strategies/core/alignment.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import islice
+from typing import NamedTuple
+from uuid import uuid4
+from weakref import WeakValueDictionary
+
+from proxy.controls import Controls
+from proxy.endpoints.replies import Items
+from proxy.errors import BadRequest, HeadMismatch, HistoryUnavailable
+from proxy.reasons import Reason
+from proxy.request.message_cache import Element, MessageCache
+from proxy.request.wire import Body, ClientRequest
+from proxy.sessions.codec import BLOCK_VERSION, StoredMessage, block_document
+from proxy.sessions.histories import IN_THREAD, Histories, History, history_at
+from proxy.sessions.recognition import Identity, Recognised
+from proxy.sessions.session import EMPTY, Tip, may_be_newest_part
+from proxy.sessions.stored import SessionLookup, StoredSessions
+from proxy.store.access import Patience, decompress
+from proxy.store.base import StoreError, StoreKey
+from strategies.core.alignment import MIN_RUN, align
+from strategies.core.digest import DIGEST_BYTES, chain
+from strategies.core.messages import Role, dump
+from strategies.core.transcript import Transcript
+
+
+class Append(NamedTuple):
+    """One append that is not stored yet: the tip it builds on, the messages that the client sent, and its head.
+
+    `current_head` is the newest stored head, which stays valid until the append is stored.
+    """
+
+    base: Tip
+    sent: Sequence[Element]
+    head: str
+    current_head: str = EMPTY
+
+    def block(self, reply: Items) -> tuple[Tip, bytes]:
+        """The tip of the history after this append, and the block that stores the append with its reply."""
+        document = {
+            "v": BLOCK_VERSION,
+            "before": [self.base.head, self.base.block],
+            "messages": [*(element.raw for element in self.sent), *map(dump, reply)],
+        }
+        data = json.dumps(document).encode()
+        return Tip(self.head, blake2b(data, digest_size=16).hexdigest()), data
+
+
+class NamedReply(NamedTuple):
+    """What a request continues whose reply may be named by a later one."""
+
+    block: str = ""
+    """The name of the block of the reply that the request names; "" if it names none."""
+    session: str = ""
+    """The name of the session that has this block."""
+
+
+class Supply(NamedTuple):
+    """What a request says of the history that it continues; nothing, if its client sends the whole of it."""
+
+    append: Append | None = None
+    named_reply: NamedReply | None = None
+    """None if the reply is not to be stored for later requests to name."""
+
+
+class HeldByServer(Exception):
+    """The upstream holds a part of the history that is not known here: the request is to pass as it came."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Supplier:
+    """Supplies stored messages; one per app.
+
+    `takes_over` says whether replies may be named. `silence` is the longest that an upstream may be silent, in seconds.
+    """
+
+    def __init__(
+        self, stored: StoredSessions, histories: Histories, cache: MessageCache, silence: float, *, takes_over: bool
+    ) -> None:
+        self._stored = stored
+        self._histories = histories
+        self._cache = cache
+        self._turns = AppendTurns(stored, silence)
+        self._takes_over = takes_over
+
+    async def supply(
+        self, request: ClientRequest, identity: Identity, patience: Patience
+    ) -> tuple[ClientRequest, Supply]:
+        """The request with the history that it names.
+
+        Raises `HeldByServer`, and in append mode `HeadMismatch`, `HistoryUnavailable` and `BadRequest`.
+        """
+        body, named_reply, values = request.body, None, request.body.values
+        if self._takes_over and body.endpoint.previous_reply:
+            body, named_reply = await self._after_reply(request.tenant, body, patience)
+            values = values if named_reply is None else {**values, body.endpoint.previous_reply: None}
+        state = body.endpoint.server_state(values, () if body.is_text else (each.role for each in body.elements))
+        if state is not None and request.controls.needs_reading:
+            raise BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
+        if state is not None:
+            raise HeldByServer(state)
+        request = request._replace(body=body)
+        if not request.controls.append:
+            return request, Supply(named_reply=named_reply)
+        return await self._appended(request, identity, patience)
+
+    # -- append mode ---------------------------------------------------------------------------------
+
+    async def _appended(
+        self, request: ClientRequest, identity: Identity, patience: Patience
+    ) -> tuple[ClientRequest, Supply]:
+        _check_append(request.controls, request.body, identity.id)
+        has_turn = True
+        try:
+            writes = not request.controls.dry_run
+            if writes and request.until_answered is not None:
+                turn = self._turns.turn(StoreKey(request.tenant, identity.key), claims=request.trust.accepted)
+                has_turn = await request.until_answered.enter_async_context(turn)
+                await request.trust.look_up(patience)  # the upstream may have accepted the append before this one
+            stored = await self.history(request.tenant, identity, patience, writes=writes)
+            if stored.tip.block:
+                await request.prove()  # the history goes to the upstream, and its head to the client
+        except StoreError as error:
+            raise HistoryUnavailable(f"The stored history cannot be continued now ({error.reason}).") from None
+        if not has_turn:
+            raise HeadMismatch(stored.tip.head)
+        base, before = _base_of(stored, request.body.elements, request.controls.if_head)
+        body = request.body.with_supplied(before)
+        append = Append(base, request.body.elements, head_after(body.elements), stored.tip.head)
+        return request._replace(body=body), Supply(append)
+
+    async def history(self, tenant: str, identity: Identity, patience: Patience, *, writes: bool = False) -> History:
+        """The history that append mode has stored under an explicit id.
+
+        Raises `StoreError`; with `writes`, also if nothing can be stored now.
+        """
+        try:
+            return await patience.read(self._history(StoreKey(tenant, identity.key), writes=writes))
+        except StoreError as error:
+            self._stored.outage.failed("a history was not read", error)
+            raise
+
+    async def _history(self, key: StoreKey, *, writes: bool) -> History:
+        if writes and (failure := await self._stored.why_unwritable()):
+            raise StoreError(failure)
+        session = await self._stored.load(key)
+        if session is None or not session.tip.block:
+            return History()
+        stored = await self._histories.history(key, session, [session.tip.block])
+        try:
+            return history_at(session.tip, stored.appended)
+        except KeyError as missing:
+            raise StoreError("store-corrupt", f"block {missing} of an appended history is gone") from None
+
+    # -- a named reply -------------------------------------------------------------------------------
+
+    async def _after_reply(self, tenant: str, body: Body, patience: Patience) -> tuple[Body, NamedReply | None]:
+        """The body of a request with the history that it names, and what it continues.
+
+        The body is unchanged if that history is not known. None if the reply is not to be stored either.
+        """
+        named = body.values.get(body.endpoint.previous_reply)
+        if named is None:
+            return body, NamedReply() if body.endpoint.is_kept(body.values) else None
+        if not isinstance(named, str):
+            return body, None
+        try:
+            return await patience.read(self._after_known_reply(tenant, named, body))
+        except StoreError as error:
+            self._stored.outage.failed("a stored reply was not read", error)
+            return body, None
+
+    async def _after_known_reply(self, tenant: str, reply_id: str, body: Body) -> tuple[Body, NamedReply | None]:
+        name, lookup = block_name(reply_id), SessionLookup(self._stored, tenant)
+        names = await lookup.names([name, collided(name)])
+        key = StoreKey(tenant, "" if collided(name) in names else names.get(name, ""))
+        session = await lookup.session(key.name) if key.name else None
+        if session is None or session.dialect != body.endpoint.dialect.name:
+            return body, None
+        history = await self._histories.history(key, session, [name])
+        try:
+            before = history_at(Tip("", name), history.appended).elements
+        except KeyError:
+            return body, None
+        return body.with_supplied(before), NamedReply(name, key.name)
+
+    # -- trimming ------------------------------------------------------------------------------------
+
+    async def restored(self, body: Body, recognised: Recognised, transcript: Transcript) -> Body | None:
+        """The body with the messages that its client has left out; None if none are missing, or it is not known which.
+
+        `transcript` is that of the body. Raises `StoreError`.
+        """
+        session = recognised.session
+        if session is None or recognised.is_derived or len(transcript.chain) < MIN_RUN:
+            return None
+        if not may_be_newest_part(session, recognised.branch, transcript):
+            return None
+        heads = {branch.head for branch in session.branches}
+        reading = self._histories.history(recognised.key, session, [head.hex() for head in heads])
+        history = await recognised.patience.read(reading)
+        sent = [message.digest for message in transcript.chain]
+        alignment = align(history.tree, heads, sent, [each.role is Role.ASSISTANT for each in transcript.chain])
+        if alignment is None:
+            return None
+        missing = history.tree.line(alignment.before)[alignment.kept_first :]
+        if not missing:
+            return None
+        is_long = sum(len(message.raw) for message in missing) >= IN_THREAD
+        elements = await asyncio.to_thread(self._elements, missing, body) if is_long else self._elements(missing, body)
+        systems = body.endpoint.dialect.system_roles
+        chained = (at for at, element in enumerate(body.elements) if element.role not in systems)
+        return body.with_supplied(elements, next(islice(chained, int(alignment.kept_first), None)))
+
+    def _elements(self, missing: Sequence[StoredMessage], body: Body) -> list[Element]:
+        """Stored messages as elements: those of the cache where it has them, so that their counts are known."""
+        owner = body.elements[0].owner
+        return [self._cache.element(message.raw, body.endpoint, owner) for message in missing]
+
+
+def _check_append(controls: Controls, body: Body, session: str | None) -> None:
+    """Raises `BadRequest` unless the session is named, storing is allowed, and `n` is 1."""
+    if session is None:
+        raise BadRequest("X-Condenser-History: append needs X-Condenser-Session.", param="X-Condenser-Session")
+    if controls.no_store:
+        raise BadRequest(
+            "X-Condenser-History: append cannot be combined with X-Condenser-No-Store.",
+            param=controls.param("no-store"),
+        )
+    if not body.endpoint.has_one_choice(body.values):
+        raise BadRequest("X-Condenser-History: append supports n = 1 only.", param="n")
+
+
+def _base_of(stored: History, sent: Sequence[Element], if_head: str | None) -> tuple[Tip, tuple[Element, ...]]:
+    """The tip that an append of the `sent` messages builds on, and the history up to it.
+
+    Raises `HeadMismatch` with the newest head if `if_head` names another one, unless this repeats the append that led
+    to the newest head.
+    """
+    if if_head is None or if_head == stored.tip.head:
+        return stored.tip, stored.elements
+    before = stored.elements_before
+    if if_head != stored.tip_before.head or head_after((*before, *sent)) != stored.tip.head:
+        raise HeadMismatch(stored.tip.head, if_head)
+    return stored.tip_before, before
+
+
+def head_after(elements: Sequence[Element]) -> str:
+    """The head of a history with these messages, as headers show it."""
+    digests = chain(element.digest for element in elements if element.role not in element.endpoint.dialect.system_roles)
+    return f"{len(digests)}-{digests[-1].hex()}" if digests else EMPTY
+
+
+def block_name(reply_id: str) -> str:
+    return blake2b(reply_id.encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES, person=b"reply").hexdigest()
+
+
+def collided(name: str) -> str:
+    """The name that the index has if two replies with different histories had one id, which then names neither."""
+    return blake2b(name.encode(), digest_size=DIGEST_BYTES, person=b"collided").hexdigest()
+
+
+def history_of(block: bytes) -> tuple[str, str]:
+    """What tells the history of a reply from others: the head before the reply, and the reply's last item."""
+    document = block_document(decompress(block))
+    return document["before"][0], document["messages"][-1]
+
+
+def reply_block(continued: NamedReply, body: Body, session: str, reply_id: str, reply: Items) -> Mapping[str, bytes]:
+    """The block that stores the reply to a request in a session, by its name; empty for a reply without an id."""
+    if not (reply and reply_id):
+        return {}
+    base, start = (continued.block, body.supplied.stop) if continued.session == session else ("", 0)
+    # The head of all that was sent, by which another reply with this id is told from the same one.
+    _, data = Append(Tip(head_after(body.elements), base), body.elements[start:], "").block(reply)
+    return {block_name(reply_id): data}
+
+
+_ENDED = 0.001  # seconds: a claim that is renewed for so long has ended
+
+
+@dataclass(frozen=True, slots=True)
+class AppendTurns:
+    """Turns of append mode: one append to a history at a time, so that no reply is paid for that cannot be stored.
+
+    In a process the next append waits, and then reads the history that the one before it has stored. Between replicas a
+    claim decides: the loser is told the newest head. A replica that dies loses its claims after `ttl` seconds.
+    Correctness does not depend on claims: an append that another one overtakes all the same is not stored, and says so.
+
+    These are the turns of one replica. `ttl` is the longest that an upstream may be silent, in seconds.
+    """
+
+    _stored: StoredSessions
+    ttl: float
+    _holder: str = field(default_factory=lambda: uuid4().hex)
+    _locks: WeakValueDictionary[StoreKey, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+
+    @asynccontextmanager
+    async def turn(self, key: StoreKey, *, claims: bool) -> AsyncIterator[bool]:
+        """A turn for the history of a session; false if another replica has it. Raises `StoreError`."""
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            has_claim = not claims or await self._claim(key, self.ttl)
+            try:
+                yield has_claim
+            finally:
+                if claims and has_claim:
+                    with suppress(StoreError):
+                        await self._claim(key, _ENDED)
+
+    async def _claim(self, key: StoreKey, ttl: float) -> bool:
+        claiming = self._stored.store.claim(key.tenant, f"append-{key.name}", self._holder, ttl)
+        return await self._stored.write(claiming, self._stored.patience())
