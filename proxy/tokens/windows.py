@@ -2,8 +2,8 @@
 
 A name is looked up in one spelling of all that it may have (`proxy/tokens/names.py`), then without the date of a
 snapshot (`gpt-4o-2024-08-06`). A four-digit suffix is no date: `kimi-k2-0905` has another window than `kimi-k2`. The
-window of a model with published weights is the one that its hosts serve, and a ceiling on other servers: what a server
-states goes before it, and no request is refused because of the table.
+window of a model with published weights is the largest that its vendor or two hosts give, and a ceiling on other
+servers: what a server states goes before it, and no request is refused because of the table.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def scene(said: Mapping[str, Any], *, upstream: Mapping[str, Any] | None = None,
 def test_the_first_request_starts_the_asking_and_the_second_has_the_window() -> None:
     model = "meta-llama/Meta-Llama-3.1-8B-Instruct"
     with scene({LIST: pages.VLLM}) as playing:
-        assert playing.window(model) == "128000"  # of the bundled table
+        assert playing.window(model) == "131072"  # of the bundled table
         assert playing.window(model) == "8096"
         assert playing.asked == [LIST]
 

@@ -27,7 +27,7 @@ def row(provider: str, given: object, output: object = None, mode: str = "chat")
     ],
 )
 def test_a_row_is_brought_to_window_input_and_output(given: int, output: int | None, limits: Limits) -> None:
-    assert update_models.limits_of(row("openai", given, output)) == limits
+    assert update_models.limits_of("gpt-5", row("openai", given, output)) == limits
 
 
 def test_a_vendor_speaks_for_its_own_models_only() -> None:
@@ -57,15 +57,39 @@ def test_a_name_under_which_weights_are_published_is_not_its_vendors_alone(name:
     assert update_models.WEIGHTS.match(name)
 
 
-def test_published_weights_have_the_median_window_of_their_hosts() -> None:
-    hosts = {f"{host}/glm-4.6": row(host, window) for host, window in (("a", 40), ("b", 200), ("c", 210), ("d", 900))}
-    spelled = {"fireworks_ai/glm-4p6": row("fireworks_ai", 205)}
-    alone = {"a/kimi-k2": row("a", 128), "moonshot/kimi-k9": row("moonshot", 262)}
-    tags = {"ollama/glm-4.6:9b": row("ollama", 4), "b/glm-4.6:9b": row("b", 4)}
-    assert update_models.merge([{**hosts, **spelled, **alone, **tags}]) == {
-        "glm-4-6": Limits(205),
-        "kimi-k9": Limits(262),
-    }
+def hosted(name: str, **windows: int) -> dict[str, dict[str, Any]]:
+    return {f"{host}/{name}": row(host, window) for host, window in windows.items()}
+
+
+@pytest.mark.parametrize(
+    ("windows", "known"),
+    [
+        ({"a": 128_000, "b": 131_072, "c": 32_768}, 128_000),  # two agree, and none gives more
+        ({"a": 131_072, "b": 131_072, "c": 128_000}, 131_072),
+        ({"a": 60_288, "b": 131_072}, None),  # do not agree
+        ({"a": 8_192, "b": 8_192, "c": 32_000}, None),  # the third may be right
+        ({"bedrock": 196_000, "bedrock_converse": 196_000}, None),  # are one host
+        ({"zai": 200_000, "a": 40_000}, 200_000),  # the vendor alone suffices
+        ({"zai": 200_000, "a": 1_000_000}, 200_000),  # one host does not outweigh the vendor
+        ({"zai": 65_536, "a": 163_840, "b": 160_000}, 160_000),  # two do: weights that the vendor serves with less
+    ],
+)
+def test_published_weights_have_the_largest_window_that_the_vendor_or_two_hosts_give(
+    windows: dict[str, int], known: int | None
+) -> None:
+    merged = update_models.merge([hosted("glm-4.6", **windows)])
+    assert merged == ({} if known is None else {"glm-4-6": Limits(known)})
+
+
+def test_hosts_do_not_outweigh_the_vendor_of_a_model_without_published_weights() -> None:
+    table = hosted("qwen3-max-2026-01-23", dashscope=262_144, a=1_000_000, b=1_000_000)
+    assert {limits.window for limits in update_models.merge([table]).values()} == {262_144}
+
+
+def test_the_newest_row_of_a_host_counts_and_spellings_and_local_tags_do_not() -> None:
+    newer = {"fireworks_ai/glm-4p6": row("fireworks_ai", 205), "ollama/glm-4.6:9b": row("ollama", 4)}
+    older = {**hosted("glm-4.6", a=205, fireworks_ai=900), "b/glm-4.6:9b": row("b", 4)}
+    assert update_models.merge([newer, older]) == {"glm-4-6": Limits(205)}
 
 
 def test_a_claude_with_a_price_for_long_prompts_takes_a_million_tokens() -> None:

@@ -46,6 +46,11 @@ def test_a_similar_name_is_unknown(table: ModelTable, model: str) -> None:
     assert table.find(model) is None
 
 
+@pytest.mark.parametrize("model", ["minimax-m1-80k", "mistral-7b-instruct", "mistral-nemo"])
+def test_a_model_on_whose_window_no_hosts_agree_is_unknown(table: ModelTable, model: str) -> None:
+    assert table.find(model) is None
+
+
 @pytest.mark.parametrize(
     ("spellings", "window"),
     [
@@ -53,7 +58,7 @@ def test_a_similar_name_is_unknown(table: ModelTable, model: str) -> None:
         ("claude-4.5-sonnet databricks-claude-sonnet-4-5 global.anthropic.claude-sonnet-4-5-20250929-v1:0", 200_000),
         ("anthropic/claude-sonnet-4 eu.anthropic.claude-sonnet-4-20250514-v1:0 claude-4-sonnet-20250514", 200_000),
         ("claude-opus-4-7[1m] anthropic.claude-opus-4-7 anthropic/claude-opus-4.7 claude-opus-4-6-v1", 1_000_000),
-        ("meta-llama/Llama-3.1-70B-Instruct us.meta.llama3-1-70b-instruct-v1:0 llama-v3p1-70b-instruct", 128_000),
+        ("meta-llama/Llama-3.1-70B-Instruct us.meta.llama3-1-70b-instruct-v1:0 llama-v3p1-70b-instruct", 131_072),
         ("openai/gpt-oss-120b openai.gpt-oss-120b-1:0 gpt-oss-120b:free gpt-oss-120b-maas", 131_072),
         ("kimi-k2.6 moonshotai/Kimi-K2.6 accounts/fireworks/models/kimi-k2p6", 262_144),
         ("deepseek-v3.2 deepseek-ai/DeepSeek-V3.2 deepseek-v3p2", 163_840),
@@ -70,8 +75,9 @@ def test_every_spelling_of_a_model_has_its_window(table: ModelTable, spellings: 
     "model",
     [
         *("deepseek-v4-pro", "deepseek-v4-flash", "glm-4.6", "glm-5", "MiniMax-M2.7", "minimax/minimax-m2", "grok-4"),
-        *("meta-llama/llama-4-maverick", "devstral-medium-latest", "magistral-medium-latest", "google/gemma-3-27b-it"),
-        *("mistral-large-latest", "claude-haiku-5.5", "gemini-3-pro-preview", "gpt-5.1", "qwen3-235b-a22b"),
+        *("meta-llama/llama-4-maverick-17b-128e-instruct", "devstral-medium-latest", "magistral-medium-latest"),
+        *("mistral-large-latest", "claude-haiku-5.5", "gemini-3-pro-preview", "gpt-5.1", "google/gemma-3-27b-it"),
+        *("deepseek-r1", "deepseek-v3", "llama-3.3-70b-instruct", "kimi-k2-instruct", "qwen3-235b-a22b-thinking-2507"),
     ],
 )
 def test_models_that_people_use_are_known(table: ModelTable, model: str) -> None:
