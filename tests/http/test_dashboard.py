@@ -12,7 +12,7 @@ import pytest
 
 from proxy.dashboard import overview, routes
 from proxy.dashboard.routes import LIFETIME, is_valid_cookie, new_cookie
-from proxy.store.base import StoreKey
+from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
 from tests.support.stage import Stage, asked, chat, is_vote, staged, vote
@@ -140,6 +140,20 @@ def test_signing_out_and_time_end_what_the_cookie_allows() -> None:
         assert "Max-Age=0" in (ended.header("set-cookie") or "")
         assert page(stage, "", known).status == 401
         assert page(stage, "", signed_in(stage)).status == 200
+
+
+def test_whoever_has_signed_out_stays_so_while_the_store_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fails(_store: SqliteStore, _name: str) -> None:
+        raise StoreError("store-unavailable", "out")
+
+    with watched() as stage:
+        cookie = signed_in(stage)
+        form = form_of(stage, cookie)
+        assert posted(stage, "logout", {"form": form}, cookie).status == 303
+        monkeypatch.setattr(SqliteStore, "get_fact", fails)
+        assert page(stage, "", cookie).status == 503
+        assert posted(stage, session_of(stage), {"do": "delete", "form": form}, cookie).status == 503
+        assert session_of(stage)
 
 
 def test_a_cookie_is_for_tls_alone_behind_a_server_that_speaks_it() -> None:
