@@ -14,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from time import perf_counter
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ from proxy.reasons import Trigger
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
+from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation, standing_condensations
 from strategies.core.plan import head_pieces
 from strategies.core.protocol import Judging, Verdict
@@ -241,7 +243,7 @@ class Maker:
             tokens_before=base.view.tokens,
             tokens_after=view.tokens,
             created_at=now,
-            cards=self._keeper.cards_to_record(outcome.cards, name, now),
+            cards=_cards_of(name, outcome.cards, now),
             own_tokens=run_result.own_tokens,
             parent=base.applied.id if base.applied else None,
             metadata={
@@ -257,6 +259,12 @@ class Maker:
 def _new_id() -> str:
     """A random id for a condensation; records are found by chain and depth, not by this id."""
     return "c" + secrets.token_hex(8)
+
+
+def _cards_of(condensation: str, cards: Iterable[MemoryCard], now: float) -> tuple[MemoryCard, ...]:
+    """Memory cards as they are recorded with a condensation at `now`."""
+    at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
+    return tuple(replace(card, condensation=condensation, created_at=card.created_at or at) for card in cards)
 
 
 def _deeper(condensation: Condensation) -> Condensation:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import count
 
@@ -43,11 +42,6 @@ class Keeper:
     ttl: int
     """Seconds that a session lives after a write."""
     clock: Callable[[], float]
-
-    def cards_to_record(self, cards: Sequence[MemoryCard], condensation: str, now: float) -> tuple[MemoryCard, ...]:
-        """Memory cards as they are recorded with a condensation at `now`."""
-        at = datetime.fromtimestamp(now, UTC).isoformat(timespec="seconds")
-        return tuple(replace(card, condensation=condensation, created_at=card.created_at or at) for card in cards)
 
     async def record(self, recognised: Recognised, condensation: Condensation, *, standing: bool) -> Condensation:
         """Records a condensation; returns the one that is stored, ours or another writer's. Raises `StoreError`.
