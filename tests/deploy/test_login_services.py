@@ -22,6 +22,6 @@ def test_the_unit_of_systemd_serves_with_the_settings_file() -> None:
 def test_the_agent_of_launchd_serves_with_the_settings_file() -> None:
     agent = plistlib.loads((repository.ROOT / "deploy" / "com.condenser.plist").read_bytes())
     *shell, script = agent["ProgramArguments"]
-    assert shell == ["/bin/sh", "-lc"]
-    assert shlex.split(script)[:2] == ["exec", "condenser"]
+    assert shell == ["/bin/sh", "-c"]
+    assert shlex.split(script)[:2] == ["exec", "$HOME/.local/bin/condenser"]
     assert parse(shlex.split(script)[2:]).config == f"$HOME/{SETTINGS}"
