@@ -75,7 +75,7 @@ class Entry:
 
 
 def message_entries(key: str, message: Message, place: int) -> list[Entry]:
-    """The entries of a stored message; none for a system message, or if only a digest of the message is left."""
+    """The entries of a stored message; none for a system message, or one without text and calls."""
     if message.role is Role.SYSTEM:
         return []
     calls = (f"{call.name}({call.arguments})" for call in message.calls)
