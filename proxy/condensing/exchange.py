@@ -5,7 +5,7 @@
     settle      learn from the reply, and store the session before the reply's last byte
     follow_up   start the work that has become due
 
-What is sent is an `Attempt`, which never changes. If the upstream refuses an attempt, another may follow:
+An `Attempt` is one request as it is sent; it never changes. If the upstream refuses an attempt, another may follow:
 
     another form     the same view in another form, each time that a refusal names one; learned if it is accepted
     other reasoning  the same view with all its reasoning, or without any, as a refusal demands; once, in every mode

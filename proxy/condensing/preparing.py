@@ -64,7 +64,7 @@ class Claims:
         """Whether the caller may do the background work with this id while the context is open.
 
         Not if it is under way here or claimed by another replica, and not if the store fails, because that could not
-        take the result either. What this replica has ended it may repeat, such as for a client that sends again.
+        take the result either. A replica may repeat its own ended work, such as for a client that sends again.
         """
         if not context.request.trust.accepted:
             # Nothing is written for a caller that the upstream has not accepted yet.

@@ -46,7 +46,7 @@ _UNKNOWN = 1 << 62  # bytes of a body without a length
 
 
 class BadHttp(ProxyError):
-    """What the client sent cannot be served as HTTP; the connection is closed."""
+    """The client's bytes cannot be served as HTTP; the connection is closed."""
 
     type = "invalid_request_error"
     code = "bad_http"

@@ -38,7 +38,7 @@ OWN_PATHS = (
     "POST audio/*",
     "POST images/*",
 )
-"""What is passed on by default where the operator's key is used: what asks a model, but nothing that is stored."""
+"""The paths that are passed on by default with the operator's key: those that ask a model and read nothing stored."""
 _ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
 _UNRESERVED = re.compile(rb"[A-Za-z0-9._~-]")
 _HIDDEN_V1 = re.compile(rb"(?!v1)(v|%76)(1|%31)")

@@ -1,7 +1,7 @@
 """What one upstream has taught: windows, the forms that it refuses, and how it counts.
 
 Windows and sizes refused (`learned_windows`) come from refusals for length, forms (`profiles`) from refusals of a form.
-What an error teaches holds for the tenant that met it. The driver uses this knowledge before a request and adds to it
+An error's lesson holds for the tenant that met it. The driver uses this knowledge before a request and adds to it
 after the reply, both in `proxy/condensing/knowledge.py`.
 
 Calibration turns our token count into the upstream's. For each request it uses the first of these that is known:

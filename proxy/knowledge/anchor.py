@@ -7,8 +7,8 @@ the anchor stays valid then, and the difference is estimated like new messages.
 
 Text of one kind has another slope than text of another: a server may count three times as many tokens for Chinese, and
 as many for English. A conversation is mostly of one kind, so its branch has a slope of its own: that of its first
-request, and of all it has grown by since. What is new is estimated by this slope, and a condensed view too, because
-what was left out is of the same kind.
+request, and of all it has grown by since. New text is estimated by this slope, and a condensed view too, because
+the text that was left out is of the same kind.
 """
 
 from __future__ import annotations

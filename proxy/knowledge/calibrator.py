@@ -1,6 +1,6 @@
 """The calibration of one app: what is known before a request is sent, and what its reply teaches.
 
-What is learned about a model is kept in memory, and in the store as a fact that belongs to no session, so replicas
+The figures of a model are kept in memory, and in the store as a fact that belongs to no session, so replicas
 share it and a restart keeps it: a few numbers, no text. The newest write counts. Nothing here waits for the store; if
 the store fails, the process still knows what it has learned itself.
 """
@@ -34,7 +34,7 @@ FRESH = 60.0  # seconds until the store is read again for what other processes h
 MAX_MODELS = 256
 MAX_ANCHORS = 4_096  # in memory
 _SHARE = 8
-"""What a model's prompts have taught is written to the store after each eighth one more, at most after so many."""
+"""A model's figures are written to the store after an eighth more prompts, and after this many at the latest."""
 _MARGIN, _MIN_ERROR = 3.0, 0.02
 """The assumed error of a count: this many mean errors, but at least this share."""
 _MIN_LEFT = 0.7

@@ -4,8 +4,8 @@ The offset is what the upstream adds to each prompt, such as a hidden system pro
 counts for each of ours. A picture has the price that its vendor has published, until a reply shows another one.
 
 Only prompts that we counted exactly teach. A new conversation teaches offset and slope: one reply cannot tell them
-apart, so its error goes mostly to the offset where the prompt is short, and to the slope where it is long. What a
-conversation grew by shows the slope alone. The figures contain no text, and belong to all tenants of the upstream, so
+apart, so its error goes mostly to the offset where the prompt is short, and to the slope where it is long. A
+conversation's growth shows the slope alone. The figures contain no text, and belong to all tenants of the upstream, so
 none may set them at will: one prompt moves what is expected of it by at most 5 %, and one whose count is off by more
 than a factor of two teaches nothing. The first prompt sets the figures, within plausible bounds. If it was a strange
 one, the next ones outvote it: figures that few have taught go as soon as more prompts in a row contradict them.
@@ -163,7 +163,7 @@ class Figures(NamedTuple):
         if abs(lesson.text) > most or not 0 < shown <= MAX_PICTURE:
             return self
         if not self.price.is_firm:
-            # What came with new text alone is a clean proof; a whole prompt is not, so the next ones may correct it.
+            # A picture with new text alone is a clean proof; a whole prompt is not, so the next ones may correct it.
             price = Votes(self.price.taught + 1 if lesson.is_whole else _FIRST)
             is_right = abs(rest - published) <= 2 * STEP * abs(published)
             return self._replace(picture=None if is_right else round(shown, 1), price=Votes() if is_right else price)

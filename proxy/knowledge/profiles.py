@@ -3,9 +3,9 @@
 A lesson from an error holds for the tenant that met it (`LessonScope`), because an error may quote the request, and one
 tenant must not teach another.
 
-What a server says about the form of one request holds for later requests to that model as long as this process runs,
-once the request was accepted in the other form: the words of an error are no proof. A refusal names only what was not
-known, so a request is sent again at most as often as there is something to learn.
+A form that a server names in a refusal holds for later requests to that model as long as this process runs, once the
+request was accepted in it: the words of an error are no proof. A refusal names only forms that were not known, so a
+request is sent again at most as often as there is something to learn.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Memory: a session's memory for an operator (`admin`).
 
-What needs a request's context is in `proxy/condensing`: `recall` searches and puts a block before a message, and
-`searching` runs the tool `search_memory`, whose parts are in `proxy/searching`.
+The parts that need a request's context are in `proxy/condensing`: `recall` searches and puts a block before a message,
+and `searching` runs the tool `search_memory`, whose parts are in `proxy/searching`.
 """

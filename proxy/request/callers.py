@@ -7,10 +7,10 @@ asked with a key of the settings. A request from an unknown caller is condensed 
 until such an answer has come; if none does, they are dropped.
 
 A path with a provider's prefix that the operator has not listed may lead to any other server behind the same address.
-So it is a place of its own: what is stored for it, and what it proves, holds for that prefix only.
+So it is a place of its own: its stored data and its proofs hold for that prefix only.
 
 Accepted credentials are remembered as digests for a while, in this process and as facts in the store, which replicas
-share and a restart keeps. The upstream's next refusal makes a credential unknown again. What is stored, sizes included,
+share and a restart keeps. The upstream's next refusal makes a credential unknown again. Stored data, sizes included,
 is shown only to a credential that was accepted in the last few minutes; for any other, the upstream is asked first.
 """
 

@@ -1,6 +1,6 @@
 """Builds the transcript of a request and counts its tokens.
 
-What is read from a message depends only on its bytes and is cached with them (`proxy/request/message_cache.py`), so a
+The reading of a message depends only on its bytes and is cached with them (`proxy/request/message_cache.py`), so a
 turn costs only its new messages. Digests and counts are expensive and small, so they are cached for longer, by a hash
 of the bytes and without any text. No tenant gets what was cached for another. Long new messages are read and counted
 outside of the event loop. If the length of the body already proves that it fits, nothing is tokenized and the counts

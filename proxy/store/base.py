@@ -11,7 +11,7 @@ A tenant also has an index, which maps digests to the names of entries. An item 
 written after the entry and outlive it, so the reader verifies it.
 
 Every key contains the tenant, so no call can reach another tenant's data. Each `save` renews the time to live of all
-that an entry has. What entries stand for (here, sessions) is for their writers to know; in the keys of Redis, the SQL
+that an entry has. Only their writers know the meaning of entries (here, sessions); in the keys of Redis, the SQL
 and error messages, which are older than this distinction, an entry is called a session.
 
 Facts belong to no entry and to no tenant. A fact has a name and a time to live, and the last writer wins. A fact may be

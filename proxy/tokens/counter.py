@@ -9,7 +9,7 @@ worker, so that no other request waits for their count.
 
 Contents that are not text are priced, never tokenized: a picture's base64 as text would be a thousand times too much.
 Members of wrong types are counted in some sensible way: nothing here raises. How a protocol frames messages and tools
-is in its folder (`proxy/endpoints`). What a formula misses is constant for a conversation, and calibration from
+is in its folder (`proxy/endpoints`). A formula's error is constant for a conversation, and calibration from
 the upstream's `usage` corrects it.
 """
 
@@ -147,7 +147,7 @@ class Counter(ABC):
             return self.loose(value, Opaque())
 
     def loose(self, value: object, opaque: Opaque) -> int:
-        """About the tokens of `value` written as JSON. What is data in it is taken for pictures."""
+        """About the tokens of `value` written as JSON. Data in it, such as base64, is taken for pictures."""
         total = 0
         for key, leaf in _leaves(value):
             if isinstance(leaf, str) and (key in SEALED or files.is_base64(leaf)):

@@ -54,7 +54,7 @@ class MemoryCard:
         return normalized(self.content)
 
     def repeats(self, earlier: MemoryCard) -> bool:
-        """Whether it says the same in the same words. What a tool said never stands for what somebody else says."""
+        """Whether it says the same in the same words. A tool's words never stand for somebody else's."""
         return self.words == earlier.words and (earlier.role is not Role.TOOL or self.role is Role.TOOL)
 
 

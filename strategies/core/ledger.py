@@ -6,7 +6,7 @@ It is made without a model and has three parts, each with its own cap in tokens:
     names   identifiers, paths and numbers with units that the user gave
     facts   the same from all other messages, and errors
 
-Only a user's words can become a rule or a name. What tools printed can only become a fact, and names and facts are
+Only a user's words can become a rule or a name. Output of tools can only become a fact, and names and facts are
 quoted, as data. docs/strategies.md says which part gives way to which.
 
 A ledger is stored only in the replacement's text: `split_ledger` reads it back from there, and `ledger` makes the next

@@ -7,18 +7,18 @@ reasoning of every message with calls back, whatever stands before it. The rest 
     REQUIRED   reasoning never leaves a view
     none       signed reasoning is bound, and all other reasoning is kept
 
-The settings give the rule (`upstream.profile.reasoning`), or a refusal that names it teaches it (`rule_named_in`). What
-is signed, a dialect knows (`Reading.is_signed`, `Dialect.unbound`).
+The settings give the rule (`upstream.profile.reasoning`), or a refusal that names it teaches it (`rule_named_in`). A
+dialect knows the signed parts (`Reading.is_signed`, `Dialect.unbound`).
 
 A view begins with a *head*: the pieces of a condensation, or, if nothing is condensed, the client's own messages. A
-branch remembers the head of its last view and how long the chain was when that head was first sent (`Bound`). What was
-thought from there on was thought behind this head, and stays. What stands before that was thought behind another head,
-and leaves. So a condensation costs the reasoning up to it, once; and so does each view without the head that stood
-before, because of a larger window, of `off`, or of a condensation that was reverted.
+branch remembers the head of its last view and how long the chain was when that head was first sent (`Bound`). Reasoning
+from there on was thought behind this head, and stays. Earlier reasoning was thought behind another head, and leaves. So
+a condensation costs the reasoning up to it, once; and so does each view without the head that stood before, because of
+a larger window, of `off`, or of a condensation that was reverted.
 
-What a branch does not know, the upstream tells: a session that was deleted, a store that is down, a reply from an
-outage. It refuses, and the request is sent once more without any reasoning that may be bound. The branch then remembers
-that as it remembers a new head.
+A branch may not know its last head: the session was deleted, the store is down, or a reply came in an outage. Then the
+upstream refuses, and the request is sent once more without any reasoning that may be bound. The branch remembers that
+as it remembers a new head.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _RULES = {rule: re.compile(words, re.IGNORECASE) for rule, words in _WORDS.items
 def rule_named_in(error: str) -> str | None:
     """The rule for reasoning that an error names; None if it is about something else.
 
-    The error answers a request that has reasoning in its messages. What it teaches holds for one tenant, and the next
+    The error answers a request that has reasoning in its messages. The lesson holds for one tenant, and the next
     refusal corrects it; so the words need not be exact.
     """
     if not _REASONING.search(error) or _PARAMETER.search(error):

@@ -64,7 +64,7 @@ class Transcript:
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Transcript:
-        """Divides messages into chain and systems. What looks like tool output but answers nothing is the user's."""
+        """Divides messages into chain and systems. Text like a tool's output that answers no call is the user's."""
         chained: list[Message] = []
         systems: list[tuple[int, Message]] = []
         _sort(messages, chained, systems)

@@ -5,8 +5,8 @@ name is left out: agent SDKs add it only when they send a reply back in a later 
 content; a list of one text part equals that text. `function_call` is a call without an id, and the role `function` is a
 result without one.
 
-Gateways carry another protocol's reasoning in members of their own. What is signed in them is kept or left out
-(`unbound`); what is not signed is always kept.
+Gateways carry another protocol's reasoning in members of their own. Signed parts are kept or left out (`unbound`);
+others are always kept.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def message_entries(key: str, message: Message, place: int) -> list[Entry]:
     entries = text_entries(key, message.role, "\n".join(filter(None, (message.printed, *calls))), place)
     if message.role is not Role.TOOL or not (words := message.words):
         return entries
-    # What the user says beside a result is not the tool's: it has parts of its own, behind those of the result.
+    # The user's words beside a result have parts of their own, behind those of the result.
     entries += text_entries(key, Role.USER, words, place)
     return [replace(each, part=number, parts=len(entries)) for number, each in enumerate(entries)]
 

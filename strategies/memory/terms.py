@@ -1,7 +1,7 @@
-"""Terms: what a text is searched by: word stems, n-grams in scripts without spaces, speakers and dates.
+"""Terms, by which texts are searched: word stems, n-grams in scripts without spaces, speakers and dates.
 
 Words are folded (width, case, accents). English words lose their endings, because "where did she camp" asks about "we
-went camping". What looks like an identifier (`src/app.py`, `max_tokens`, `parseHeader`) is found as a whole and by its
+went camping". An identifier (`src/app.py`, `max_tokens`, `parseHeader`) is found as a whole and by its
 parts. Runs of Chinese, Japanese or Korean characters become n-grams of up to four characters. Single characters are
 kept, because some nouns have only one, but count for little in a query.
 """
