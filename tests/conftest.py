@@ -14,7 +14,7 @@ from proxy.log import JsonLines, TextLines
 from proxy.sessions.codec import Records, decode_document
 from proxy.sessions.session import Session
 from proxy.store.access import decompress
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.upstream import ScriptedUpstream
 
 # A machine may be busy: no property has to hold within a time.
@@ -69,7 +69,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 @pytest.fixture
 def proxy(upstream: ScriptedUpstream) -> Iterator[Proxy]:
-    with proxying(upstream.url) as running:
+    with running_proxy(upstream.url) as running:
         yield running
 
 

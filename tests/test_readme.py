@@ -14,7 +14,7 @@ import pytest
 from proxy.cli import OK, main
 from tests.support import wire
 from tests.support.recording import CHAT
-from tests.support.stage import staged
+from tests.support.stage import proxy_with_upstream
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -68,7 +68,7 @@ def test_a_request_as_it_is_shown_has_the_headers_that_are_shown() -> None:
     asked = [("X-Condenser-Session", "readme"), ("X-Condenser-Strategy", "recent"), ("X-Condenser-Window", "4096")]
     headers = [*wire.JSON, ("Authorization", "Bearer k"), *asked]
     assert all(f"'{name}: {value}'" in section for name, value in asked)
-    with staged(window=None) as stage:
+    with proxy_with_upstream(window=None) as stage:
         answer = wire.request(stage.proxy.url, "POST", CHAT, printed.getvalue().strip().encode(), headers)
     assert json.loads(printed.getvalue())["model"] == "gpt-4o"
     told = dict(line.split(": ", 1) for line in shown.strip().splitlines()[1:])

@@ -31,7 +31,7 @@ def parsed(sent: bytes) -> tuple[list[str], dict[str, Any]]:
 
 @pytest.mark.parametrize("payload", ["small", "medium", "large"])
 def test_strict_servers_take_the_requests_in_their_protocols(payload: str) -> None:
-    for protocol, is_refused in (("messages", strict_messages.refused), ("responses", strict_responses.refused)):
+    for protocol, is_refused in (("messages", strict_messages.refusal_of), ("responses", strict_responses.refusal_of)):
         job = Job(payload, streamed=True, cold=True, protocol=protocol)
         _, body = parsed(request(job, b"s000000000001", 2, [1]))
         assert not is_refused(body)

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.http.test_memory_injection import QUESTION, diary, ending
-from tests.support.stage import Message, Stage, asked, chat, staged
+from tests.support.stage import Message, Stage, chat, controls, proxy_with_upstream
 
 TOKEN = "operator"
 HOSTILE = '<script>window.pwned = 1</script><img src=x onerror="window.pwned = 1"> \u202e'
@@ -44,7 +44,9 @@ def opened(browser: Browser, stage: Stage, **context: Any) -> Iterator[Page]:
 
 @contextmanager
 def watched(**settings: Any) -> Iterator[Stage]:
-    with staged(**{"strategy": "mask+extract", "window": 4_096, "admin": {"token": TOKEN}, **settings}) as stage:
+    with proxy_with_upstream(
+        **{"strategy": "mask+extract", "window": 4_096, "admin": {"token": TOKEN}, **settings}
+    ) as stage:
         yield stage
 
 
@@ -53,7 +55,7 @@ def grown(stage: Stage, *rounds: int, first: str = "") -> None:
         messages: list[Message] = chat(number)
         if first:
             messages[1] = {**messages[1], "content": f"{first} {messages[1]['content']}"}
-        stage.ask(messages, asked(session="garden"))
+        stage.ask(messages, controls(session="garden"))
 
 
 def open_session(page: Page) -> None:
@@ -89,7 +91,7 @@ def test_a_session_shows_why_it_was_condensed_and_a_button_takes_that_back(brows
         condensed = len(stage.last_view)
         page.get_by_role("button", name="Revert condensation").first.click()
         expect(page.get_by_text("reverted").first).to_be_visible()
-        stage.ask(chat(20), asked(session="garden", window=32_768))
+        stage.ask(chat(20), controls(session="garden", window=32_768))
         assert len(stage.last_view) > condensed
 
 
@@ -127,11 +129,11 @@ def test_a_session_shows_what_memory_has_put_in(browser: Browser) -> None:
         messages = chat(60)
         answer = next(i for i, message in enumerate(messages) if message["role"] == "assistant")
         messages[answer] = {**messages[answer], "content": fact}
-        stage.ask(messages, asked(session="garden"))
+        stage.ask(messages, controls(session="garden"))
         assert fact not in str(stage.last_view)
         asks: list[Message] = [*messages, {"role": "assistant", "content": "Yes."}]
         asks.append({"role": "user", "content": "Where does the greenhouse key hang?"})
-        stage.ask(asks, [*asked(session="garden"), ("X-Condenser-Memory", "inject")])
+        stage.ask(asks, [*controls(session="garden"), ("X-Condenser-Memory", "inject")])
         assert fact in stage.last_view[-2]["content"]
         open_session(page)
         page.get_by_text(": memory,").click()
@@ -157,9 +159,9 @@ def test_no_page_has_a_serious_fault_for_those_who_see_or_hear_it_otherwise(
     browser: Browser, axe: str, look: dict[str, Any]
 ) -> None:
     with watched(strategy="half-window") as stage:
-        stage.ask(diary(6), asked(session="garden"))
-        stage.ask(diary(12), asked(session="garden", force="true"))
-        stage.ask(ending(diary(12), QUESTION), asked(session="garden", memory="inject"))
+        stage.ask(diary(6), controls(session="garden"))
+        stage.ask(diary(12), controls(session="garden", force="true"))
+        stage.ask(ending(diary(12), QUESTION), controls(session="garden", memory="inject"))
         with opened(browser, stage, **look) as page:
             for link in LINKS:
                 page.get_by_role("link", name=link).first.click()

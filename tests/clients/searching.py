@@ -16,7 +16,7 @@ from tests.support import replies, wire
 from tests.support.proxy import Proxy
 from tests.support.recording import CHAT
 from tests.support.replies import Reply, ToolCall
-from tests.support.searching import CALLED, SEARCH, answered, is_prefix, said, search
+from tests.support.searching import CALLED, SEARCH, is_prefix, reply_of, reply_opening, search
 from tests.support.upstream import ScriptedUpstream
 
 HEADERS = {
@@ -36,28 +36,28 @@ TURNS = ("And the shed?", "And the pump?", "Thanks.")
 
 def first_turn(position: str, streamed: bool) -> list[Reply]:
     """What the upstream answers until the question is answered."""
-    found = answered(FOUND, streamed=streamed)
+    found = reply_of(FOUND, streamed=streamed)
     match position:
         case "twice":
-            return [*(answered(None, search(id=f"call_m{each}"), streamed=streamed) for each in (1, 2)), found]
+            return [*(reply_of(None, search(id=f"call_m{each}"), streamed=streamed) for each in (1, 2)), found]
         case "beside":
-            return [answered(None, search(), ZURICH, streamed=streamed), found]
+            return [reply_of(None, search(), ZURICH, streamed=streamed), found]
         case "after-text":
-            return [answered("Let me look. ", search(), streamed=streamed), found]
+            return [reply_of("Let me look. ", search(), streamed=streamed), found]
         case "split" if streamed:
             return [_split(), found]
         case "broken":
-            return [answered(None, ToolCall(SEARCH, '{"query', "call_m1"), streamed=streamed), found]
+            return [reply_of(None, ToolCall(SEARCH, '{"query', "call_m1"), streamed=streamed), found]
         case "for-ever":
-            return [answered(None, search(id=f"call_m{each}"), streamed=streamed) for each in range(4)]
-    return [answered(None, search(), streamed=streamed), found]
+            return [reply_of(None, search(id=f"call_m{each}"), streamed=streamed) for each in range(4)]
+    return [reply_of(None, search(), streamed=streamed), found]
 
 
 def _split() -> Reply:
     opening = {**search().as_json(), "index": 0, "function": {"name": SEARCH, "arguments": ""}}
     pieces = ({"index": 0, "function": {"arguments": each}} for each in search().arguments)
     deltas = [replies.chunk({"tool_calls": [each]}) for each in (opening, *pieces)]
-    return replies.stream(*said(None), *deltas, CALLED, replies.usage_chunk(100, 10))
+    return replies.stream(*reply_opening(None), *deltas, CALLED, replies.usage_chunk(100, 10))
 
 
 def script(proxy: Proxy, upstream: ScriptedUpstream, position: str, streamed: bool) -> None:
@@ -67,7 +67,7 @@ def script(proxy: Proxy, upstream: ScriptedUpstream, position: str, streamed: bo
     assert wire.post_json(proxy.url, CHAT, body, headers).status == 200
     proxy.journal.clear()
     upstream.journal.clear()
-    later = [answered(f"Nothing of that, {turn}", streamed=streamed) for turn in TURNS]
+    later = [reply_of(f"Nothing of that, {turn}", streamed=streamed) for turn in TURNS]
     upstream.reply(*first_turn(position, streamed), *later)
 
 

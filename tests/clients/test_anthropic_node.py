@@ -15,7 +15,7 @@ import pytest
 from tests.http.test_messages import WINDOW, reader, views
 from tests.support.messages_upstream import COUNT, MESSAGES, StrictMessages, error, text, thinking, tool_use, web_search
 from tests.support.prefixes import event
-from tests.support.proxy import Proxy, assert_relayed, proxying
+from tests.support.proxy import Proxy, assert_relayed, running_proxy
 from tests.support.replies import json_reply, stream
 from tests.support.signals import BOUND
 
@@ -41,7 +41,7 @@ def upstream() -> Iterator[StrictMessages]:
 
 @pytest.fixture
 def proxy(upstream: StrictMessages) -> Iterator[Proxy]:
-    with proxying(upstream.url, strategy="half-window", window=200_000) as proxy:
+    with running_proxy(upstream.url, strategy="half-window", window=200_000) as proxy:
         yield proxy
 
 
@@ -98,7 +98,7 @@ def test_a_stream_that_breaks_off_raises(proxy: Proxy, upstream: StrictMessages)
 def test_forty_tool_rounds_over_a_window_are_accepted(strategy: str) -> None:
     with (
         StrictMessages(reader, window=WINDOW) as upstream,
-        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
     ):
         assert run(proxy, "agent") == 81
         assert upstream.refusals == []

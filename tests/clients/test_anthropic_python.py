@@ -17,7 +17,7 @@ from tests.support.messages_upstream import text as said
 from tests.support.messages_upstream import thinking as thought
 from tests.support.messages_upstream import tool_use as call
 from tests.support.prefixes import event
-from tests.support.proxy import Proxy, assert_relayed, proxying
+from tests.support.proxy import Proxy, assert_relayed, running_proxy
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, json_reply, stream
 
@@ -39,7 +39,7 @@ def upstream() -> Iterator[StrictMessages]:
 
 @pytest.fixture
 def proxy(upstream: StrictMessages) -> Iterator[Proxy]:
-    with proxying(upstream.url, strategy="half-window", window=200_000) as proxy:
+    with running_proxy(upstream.url, strategy="half-window", window=200_000) as proxy:
         yield proxy
 
 
@@ -113,7 +113,10 @@ def test_an_error_in_a_stream_raises(client: Anthropic, upstream: StrictMessages
 
 
 def test_an_upstream_that_is_gone_raises_the_class_of_a_server_error(upstream: StrictMessages) -> None:
-    with proxying("http://127.0.0.1:9") as proxy, Anthropic(base_url=proxy.url, api_key="k", max_retries=0) as client:
+    with (
+        running_proxy("http://127.0.0.1:9") as proxy,
+        Anthropic(base_url=proxy.url, api_key="k", max_retries=0) as client,
+    ):
         with pytest.raises(anthropic.InternalServerError) as raised:
             ask(client)
         assert json.loads(raised.value.response.content)["error"]["type"] == "api_error"
@@ -122,7 +125,7 @@ def test_an_upstream_that_is_gone_raises_the_class_of_a_server_error(upstream: S
 def test_a_prompt_that_nothing_can_mend_raises_a_bad_request() -> None:
     with (
         StrictMessages(window=100) as upstream,
-        proxying(upstream.url, strategy="half-window") as proxy,
+        running_proxy(upstream.url, strategy="half-window") as proxy,
         Anthropic(base_url=proxy.url, api_key="k", max_retries=0) as client,
         pytest.raises(anthropic.BadRequestError, match="prompt is too long"),
     ):
@@ -133,7 +136,7 @@ def test_a_prompt_that_nothing_can_mend_raises_a_bad_request() -> None:
 def test_forty_tool_rounds_over_a_window_are_accepted(strategy: str) -> None:
     with (
         StrictMessages(reader, window=WINDOW) as upstream,
-        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
         Anthropic(base_url=proxy.url, api_key="k", max_retries=0) as client,
     ):
         messages: list[Any] = [{"role": "user", "content": RULE}]

@@ -19,7 +19,7 @@ import pytest
 from tests.clients import agents
 from tests.http.test_messages import SUMMARY
 from tests.support.messages_upstream import MESSAGES, StrictMessages, text, thinking, tool_use
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 
 CLAUDE = agents.command("claude", "@anthropic-ai/claude-code/cli-wrapper.cjs")
 pytestmark = pytest.mark.skipif(not CLAUDE, reason="Claude Code is NOT TESTED: needs npm and `make setup`")
@@ -75,7 +75,7 @@ def run(proxy: Proxy, folder: Path) -> str:
 def test_forty_rounds_end_well_and_claude_code_compacts_nothing_itself(strategy: str, tmp_path: Path) -> None:
     with (
         StrictMessages(Counting(), window=WINDOW) as upstream,
-        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
     ):
         assert run(proxy, tmp_path) == "All is counted."
         assert upstream.refusals == []

@@ -16,7 +16,7 @@ import pytest
 
 from tests.clients import agents
 from tests.http.test_responses import SUMMARY
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message, reasoning
 
 CODEX = agents.command("codex", "@openai/codex/bin/codex.js")
@@ -86,7 +86,7 @@ def run(proxy: Proxy, folder: Path, **provider: object) -> str:
 def test_forty_rounds_end_well_and_codex_compacts_nothing_itself(strategy: str, tmp_path: Path) -> None:
     with (
         StrictResponses(Reviewer(), window=WINDOW) as upstream,
-        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
     ):
         assert run(proxy, tmp_path) == "All is reviewed."
         asked = proxy.journal.to(RESPONSES)
@@ -102,7 +102,7 @@ def test_forty_rounds_end_well_and_codex_compacts_nothing_itself(strategy: str, 
 def test_a_codex_that_would_use_a_web_socket_goes_on_over_http(tmp_path: Path) -> None:
     with (
         StrictResponses(Reviewer(), window=WINDOW) as upstream,
-        proxying(upstream.url, strategy="mask", window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy="mask", window=WINDOW) as proxy,
     ):
         assert run(proxy, tmp_path, supports_websockets=True) == "All is reviewed."
         statuses = [(exchange.method, exchange.status) for exchange in proxy.journal.to(RESPONSES)]

@@ -25,7 +25,7 @@ from tests.clients.cases import (
     tool_result,
     user,
 )
-from tests.support.proxy import Proxy, assert_relayed, proxying
+from tests.support.proxy import Proxy, assert_relayed, running_proxy
 from tests.support.recording import CHAT
 from tests.support.replicas import await_answer, replica
 from tests.support.replies import (
@@ -331,7 +331,7 @@ def test_an_upstream_that_is_down_is_a_server_error_in_openai_form() -> None:
     with listen() as closed:
         nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
     with (
-        proxying(nowhere) as proxy,
+        running_proxy(nowhere) as proxy,
         OpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0) as client,
         pytest.raises(openai.InternalServerError) as caught,
     ):

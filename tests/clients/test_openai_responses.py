@@ -12,8 +12,8 @@ from openai import OpenAI
 from pydantic import BaseModel
 
 from tests.clients.cases import KEY
-from tests.http.test_responses import MODEL, RULE, TOOLS, WINDOW, long_talk, reader
-from tests.support.proxy import Proxy, assert_relayed, proxying
+from tests.http.test_responses import MODEL, RULE, TOOLS, WINDOW, long_turns, reader
+from tests.support.proxy import Proxy, assert_relayed, running_proxy
 from tests.support.replies import stream as event_stream
 from tests.support.responses_upstream import (
     COUNT,
@@ -43,7 +43,7 @@ def upstream() -> Iterator[StrictResponses]:
 
 @pytest.fixture
 def proxy(upstream: StrictResponses) -> Iterator[Proxy]:
-    with proxying(upstream.url, strategy="half-window", window=200_000) as proxy:
+    with running_proxy(upstream.url, strategy="half-window", window=200_000) as proxy:
         yield proxy
 
 
@@ -124,10 +124,10 @@ def test_a_stream_that_breaks_off_raises(client: OpenAI, upstream: StrictRespons
 def test_a_prompt_that_does_not_fit_is_mended_unseen(overflow: Any) -> None:
     with (
         StrictResponses(reader, window=12_000, overflow=overflow) as upstream,
-        proxying(upstream.url, strategy="half-window") as proxy,
+        running_proxy(upstream.url, strategy="half-window") as proxy,
         OpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0) as client,
     ):
-        events = list(ask(client, input=[{"role": "user", "content": RULE}, *long_talk(16)], stream=True))
+        events = list(ask(client, input=[{"role": "user", "content": RULE}, *long_turns(16)], stream=True))
         assert upstream.refusals
         assert events[-1].type == "response.completed"
 
@@ -135,7 +135,7 @@ def test_a_prompt_that_does_not_fit_is_mended_unseen(overflow: Any) -> None:
 def test_an_agent_that_sends_its_output_back_is_condensed_and_never_refused() -> None:
     with (
         StrictResponses(reader, window=WINDOW) as upstream,
-        proxying(upstream.url, strategy="half-window", window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy="half-window", window=WINDOW) as proxy,
         OpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0) as client,
     ):
         items: list[Any] = [{"role": "user", "content": RULE}]

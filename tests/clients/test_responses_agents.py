@@ -19,7 +19,7 @@ from pydantic_ai.usage import UsageLimits
 
 from tests.clients.cases import KEY
 from tests.http.test_responses import MODEL, RULE, SUMMARY, is_own
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message, reasoning
 
 WINDOW, ROUNDS = 8_000, 14
@@ -46,7 +46,7 @@ class Reader:
 @contextmanager
 def upstream_and_proxy() -> Iterator[tuple[StrictResponses, Proxy]]:
     settings: Any = {"strategy": "mask+half-window", "window": WINDOW, "sessions": {"take_over": True}}
-    with StrictResponses(Reader(), window=WINDOW) as upstream, proxying(upstream.url, **settings) as proxy:
+    with StrictResponses(Reader(), window=WINDOW) as upstream, running_proxy(upstream.url, **settings) as proxy:
         yield upstream, proxy
         actions = {exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(RESPONSES)}
         assert actions == {"passed", "condensed", "replayed"}

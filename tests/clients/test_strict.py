@@ -11,7 +11,7 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-from tests.support.stage import Stage, asked, body_of, chat, staged
+from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream
 
 WINDOW = 4_096
 LONG = "water " * 3_800
@@ -20,7 +20,7 @@ LONG = "water " * 3_800
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    with staged(window=WINDOW, strict=True) as stage:
+    with proxy_with_upstream(window=WINDOW, strict=True) as stage:
         yield stage
 
 
@@ -60,16 +60,16 @@ LAST = body_of([{"role": "user", "content": LONG}])
 
 
 def test_it_may_be_set_for_a_session_and_taken_back() -> None:
-    with staged(window=WINDOW) as stage:
-        assert stage.ask(chat(2), asked(session="s", strict="true")).status == 200
-        assert stage.post(LAST, asked(session="s")).status == 400
-        assert stage.post(LAST, asked(session="other")).status == 200
-        assert stage.post(LAST, asked(session="s", strict="false")).status == 200
+    with proxy_with_upstream(window=WINDOW) as stage:
+        assert stage.ask(chat(2), controls(session="s", strict="true")).status == 200
+        assert stage.post(LAST, controls(session="s")).status == 400
+        assert stage.post(LAST, controls(session="other")).status == 200
+        assert stage.post(LAST, controls(session="s", strict="false")).status == 200
 
 
 def test_a_model_may_have_it_and_what_fits_after_condensing_is_served() -> None:
-    with staged(window=WINDOW, models=[{"match": "scripted-*", "strict": True}]) as stage:
-        served = stage.ask(chat(40), asked(session="s"))
+    with proxy_with_upstream(window=WINDOW, models=[{"match": "scripted-*", "strict": True}]) as stage:
+        served = stage.ask(chat(40), controls(session="s"))
         assert (served.status, served.header("x-condenser-action")) == (200, "condensed")
-        assert stage.post(LAST, asked(session="t")).status == 400
-        assert stage.post(LAST, asked(session="t", strategy="off")).status == 200
+        assert stage.post(LAST, controls(session="t")).status == 400
+        assert stage.post(LAST, controls(session="t", strategy="off")).status == 200

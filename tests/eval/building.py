@@ -15,7 +15,7 @@ QUESTIONS = {"Where does Hannah move?": [20], "Which colour has the cellar door?
              "Where does Hannah move, and who won at chess?": [20, 121]}  # fmt: skip
 
 
-def told(**more: Any) -> dict[str, Any]:
+def long_dialogue(**more: Any) -> dict[str, Any]:
     """A dialogue of 300 messages as the data has it: facts among idle talk."""
     idle = "We walked on along the river bank for an hour, number {0} of many, and nobody had much to say about it."
     messages = [
@@ -25,7 +25,7 @@ def told(**more: Any) -> dict[str, Any]:
     return {"id": "d1", "lang": "en", "messages": messages, "qa": qa} | more
 
 
-def written(folder: Path, *dialogues: dict[str, Any]) -> Path:
+def dialogue_file(folder: Path, *dialogues: dict[str, Any]) -> Path:
     """A file with dialogues."""
     path = folder / "dialogues.jsonl"
     path.write_text("".join(json.dumps(each) + "\n" for each in dialogues), "utf-8")
@@ -34,4 +34,4 @@ def written(folder: Path, *dialogues: dict[str, Any]) -> Path:
 
 def dialogues(folder: Path) -> list[Dialogue]:
     """The dialogue, read."""
-    return load(written(folder, told()), WORDS)
+    return load(dialogue_file(folder, long_dialogue()), WORDS)

@@ -24,7 +24,7 @@ def played(messages: Sequence[Any], window: int = WINDOW) -> ReplayedConversatio
     return asyncio.run(play())
 
 
-def talk(rounds: int) -> list[dict[str, Any]]:
+def agent_rounds(rounds: int) -> list[dict[str, Any]]:
     """An agent's rounds, whose results are too long for the rule to keep."""
     work: list[dict[str, Any]] = [user("Do all steps.")]
     for i in range(rounds):
@@ -33,13 +33,13 @@ def talk(rounds: int) -> list[dict[str, Any]]:
 
 
 def test_below_the_trigger_the_clients_messages_go_on() -> None:
-    requests = played(talk(5), window=100_000).requests
+    requests = played(agent_rounds(5), window=100_000).requests
     assert not any(request.condensed for request in requests)
     assert all(request.forwarded_tokens == request.sent_tokens for request in requests)
 
 
 def test_above_it_the_prompt_falls_and_then_grows_again() -> None:
-    requests = played(talk(60)).requests
+    requests = played(agent_rounds(60)).requests
     condensed = [place for place, request in enumerate(requests) if request.condensed]
     assert len(condensed) > 1
     for place in condensed:
@@ -48,7 +48,7 @@ def test_above_it_the_prompt_falls_and_then_grows_again() -> None:
 
 
 def test_a_name_survives_two_cycles_and_no_more() -> None:
-    kept = [played([*talk(1), user("It is ORD-4711."), *talk(rounds)]) for rounds in (12, 60)]
+    kept = [played([*agent_rounds(1), user("It is ORD-4711."), *agent_rounds(rounds)]) for rounds in (12, 60)]
     assert [each.kept["names"] for each in kept] == [(1, 1), (0, 1)]
 
 

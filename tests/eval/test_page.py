@@ -7,7 +7,7 @@ import pytest
 from eval.__main__ import PAGE, figure, main, page
 from eval.arms import ARMS, STRATEGIES
 from eval.measure import Cell, Figure, tally
-from tests.eval.building import dialogues, told, written
+from tests.eval.building import dialogue_file, dialogues, long_dialogue
 from tests.support.transcripts import WORDS
 
 
@@ -41,7 +41,7 @@ def test_the_page_has_a_row_for_each_arm_and_strategy(tmp_path: Path) -> None:
 
 def test_a_file_without_dialogues_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--data", str(tmp_path / "none.jsonl")]) == 1
-    assert main(["--data", str(written(tmp_path, told(qa=[])))]) == 1
+    assert main(["--data", str(dialogue_file(tmp_path, long_dialogue(qa=[])))]) == 1
     assert "has questions" in capsys.readouterr().err
 
 

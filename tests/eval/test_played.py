@@ -7,14 +7,16 @@ import pytest
 from eval.played import AUTO, PARTS, WINDOW, carried, costs, part_of
 from proxy.replaying.play import said_in
 from proxy.replaying.recorded import Conversation
-from tests.proxy.replaying.test_play import talk
+from tests.proxy.replaying.test_play import questions_and_answers
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion
 from tests.support.transcripts import assistant, call, tool, user
 from tests.support.upstream import ScriptedUpstream
 
 RULE = "Never push to main without a review."
-TALK = Conversation("a", [*talk(3), user(f"{RULE} The order is ORD-4711."), *talk(40)[2:]])
+TALK = Conversation(
+    "a", [*questions_and_answers(3), user(f"{RULE} The order is ORD-4711."), *questions_and_answers(40)[2:]]
+)
 
 
 def conversation(name: str, rounds: int) -> Conversation:

@@ -16,12 +16,12 @@ import pytest
 from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.recording import CHAT
-from tests.support.stage import EMPTY, Stage, asked, chat, on_file, staged, stored
+from tests.support.stage import EMPTY, Stage, chat, controls, proxy_with_sqlite, proxy_with_upstream, store_rows
 
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    with staged(admin={"token": TOKEN}) as built:
+    with proxy_with_upstream(admin={"token": TOKEN}) as built:
         yield built
 
 
@@ -39,9 +39,9 @@ def place(row: dict[str, Any]) -> str:
 def two_tenants(stage: Stage) -> Stage:
     """Both tenants have a session "s"; the first has another one."""
     other = replace(stage, key="sk-second", sent=[])
-    stage.ask(chat(1), asked(session="s"))
-    stage.ask(chat(2), asked(session="t"))
-    other.ask(chat(3), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
+    stage.ask(chat(2), controls(session="t"))
+    other.ask(chat(3), controls(session="s"))
     return other
 
 
@@ -67,19 +67,19 @@ def test_the_token_in_another_scheme_is_refused(stage: Stage) -> None:
 
 def test_on_loopback_a_token_is_made_beside_the_store_for_its_owner_only(tmp_path: Path) -> None:
     file = tmp_path / "admin.token"
-    with on_file(tmp_path / "s.db") as stage:
+    with proxy_with_sqlite(tmp_path / "s.db") as stage:
         token = file.read_text("ascii")
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert len(token) == 64
         assert admin(stage, token=token).status == 200
         assert admin(stage, token=TOKEN).status == 401
-    with on_file(tmp_path / "s.db") as again:
+    with proxy_with_sqlite(tmp_path / "s.db") as again:
         assert admin(again, token=token).status == 200
 
 
 @pytest.mark.parametrize("path", EVERY_PATH)
 def test_beyond_loopback_without_a_token_in_the_settings_nothing_is_there(tmp_path: Path, path: str) -> None:
-    with on_file(tmp_path / "s.db", host="0.0.0.0") as stage:
+    with proxy_with_sqlite(tmp_path / "s.db", host="0.0.0.0") as stage:
         assert not (tmp_path / "admin.token").exists()
         for method, token in (("GET", None), ("GET", ""), ("DELETE", TOKEN), ("POST", TOKEN)):
             answer = admin(stage, f"/_condenser/{path}", method, token=token)
@@ -94,7 +94,7 @@ def test_readiness_shows_addresses_to_holders_of_the_token_only(stage: Stage) ->
 
 
 def test_beyond_loopback_the_token_of_the_settings_opens(tmp_path: Path) -> None:
-    with on_file(tmp_path / "s.db", host="0.0.0.0", admin={"token": TOKEN}) as stage:
+    with proxy_with_sqlite(tmp_path / "s.db", host="0.0.0.0", admin={"token": TOKEN}) as stage:
         assert admin(stage).status == 200
 
 
@@ -113,7 +113,7 @@ def test_an_empty_store_has_no_sessions(stage: Stage) -> None:
 
 
 def test_a_session_is_listed_with_what_became_of_it(stage: Stage) -> None:
-    stage.ask(chat(12), asked(session="mine"))
+    stage.ask(chat(12), controls(session="mine"))
     (row,) = listed(stage)
     assert row["id"] == "mine"
     assert row["session"].startswith("e")
@@ -137,8 +137,8 @@ def test_a_listing_can_be_of_one_tenant_or_of_one_name(stage: Stage) -> None:
 
 def test_one_session_shows_branches_condensations_and_messages(stage: Stage) -> None:
     said = chat(12)
-    stage.ask(said, asked(session="mine", strategy="half-window"))
-    stage.ask([*chat(3)[:-1], {"role": "user", "content": "Something else."}], asked(session="mine"))
+    stage.ask(said, controls(session="mine", strategy="half-window"))
+    stage.ask([*chat(3)[:-1], {"role": "user", "content": "Something else."}], controls(session="mine"))
     document = admin(stage, place(listed(stage)[0])).json()
     assert document["settings"]["strategy"] == "half-window"
     main, second = document["branches"]
@@ -153,7 +153,7 @@ def test_one_session_shows_branches_condensations_and_messages(stage: Stage) -> 
 
 
 def test_what_was_appended_is_shown(stage: Stage) -> None:
-    stage.ask(chat(0), asked(session="mine", history="append"))
+    stage.ask(chat(0), controls(session="mine", history="append"))
     appended = admin(stage, place(listed(stage)[0])).json()["appended"]
     assert [message["role"] for message in appended] == ["system", "user", "assistant"]
 
@@ -161,13 +161,13 @@ def test_what_was_appended_is_shown(stage: Stage) -> None:
 def test_a_message_with_odd_members_is_shown_as_it_was_sent(stage: Stage) -> None:
     odd = {"role": "user", "content": "\ud800 \x00 ü", "n": 10**300, "deep": json.loads("[" * 90 + "]" * 90)}
     body = json.dumps({"model": "m", "messages": [odd]}).encode()
-    assert stage.post(body, asked(session="mine")).status == 200
+    assert stage.post(body, controls(session="mine")).status == 200
     assert admin(stage, place(listed(stage)[0])).json()["branches"][0]["messages"] == [odd]
 
 
 def test_a_session_is_found_by_its_key_and_by_its_id(stage: Stage) -> None:
     odd = "chat 7/a?b"
-    stage.ask(chat(1), asked(session=odd))
+    stage.ask(chat(1), controls(session=odd))
     (row,) = listed(stage)
     whole = admin(stage, place(row)).json()
     for name in (row["session"], quote(odd, safe="")):
@@ -216,7 +216,7 @@ def test_a_session_under_another_tenant_than_its_own_is_not_found(stage: Stage) 
     ],
 )
 def test_a_path_that_names_nothing_is_not_found_and_deletes_nothing(stage: Stage, path: str) -> None:
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     answer = admin(stage, SESSIONS + path, "DELETE")
     assert answer.status == (405 if path == "" else 404)
     assert len(listed(stage)) == 1
@@ -231,7 +231,7 @@ def test_another_method_is_not_allowed(stage: Stage) -> None:
 
 
 def test_a_store_that_is_out_is_said_in_the_form_of_an_error() -> None:
-    with staged(admin={"token": TOKEN}, store={"url": "redis://127.0.0.1:9/0"}) as stage:
+    with proxy_with_upstream(admin={"token": TOKEN}, store={"url": "redis://127.0.0.1:9/0"}) as stage:
         for path in ("sessions", "sessions/t/s", "stats"):
             answer = admin(stage, f"/_condenser/{path}")
             assert (answer.status, answer.json()["error"]["code"]) == (503, "store-unavailable")
@@ -239,7 +239,7 @@ def test_a_store_that_is_out_is_said_in_the_form_of_an_error() -> None:
 
 def test_the_stats_count_all_sessions(stage: Stage) -> None:
     two_tenants(stage)
-    stage.ask(chat(12), asked(session="long"))
+    stage.ask(chat(12), controls(session="long"))
     stats = admin(stage, "/_condenser/stats").json()
     assert {name: stats[name] for name in ("tenants", "sessions", "branches", "condensations", "requests")} == {
         "tenants": 2,
@@ -255,18 +255,18 @@ def test_the_stats_count_all_sessions(stage: Stage) -> None:
 
 
 def test_a_deleted_session_is_gone_and_the_next_request_begins_anew(stage: Stage) -> None:
-    stage.ask(chat(12), asked(session="s"))
-    stage.ask(chat(1), asked(session="other"))
+    stage.ask(chat(12), controls(session="s"))
+    stage.ask(chat(1), controls(session="other"))
     (row,) = [each for each in listed(stage) if each["id"] == "s"]
     answer = admin(stage, place(row), "DELETE")
     assert (answer.status, answer.json()) == (200, {"object": "deleted", "sessions": 1})
     assert admin(stage, place(row), "DELETE").status == admin(stage, place(row)).status == 404
     assert [each["id"] for each in listed(stage)] == ["other"]
-    assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "condensed"
+    assert stage.ask(chat(12), controls(session="s")).header("x-condenser-action") == "condensed"
 
 
 def test_all_of_a_tenant_is_deleted_and_nothing_of_another(tmp_path: Path) -> None:
-    with on_file(tmp_path / "s.db", admin={"token": TOKEN}) as stage:
+    with proxy_with_sqlite(tmp_path / "s.db", admin={"token": TOKEN}) as stage:
         two_tenants(stage)
         (tenant,) = {row["tenant"] for row in listed(stage) if row["id"] == "t"}
         assert admin(stage, f"{SESSIONS}/{tenant}", "DELETE").json()["sessions"] == 2
@@ -274,11 +274,11 @@ def test_all_of_a_tenant_is_deleted_and_nothing_of_another(tmp_path: Path) -> No
         (left,) = listed(stage)
         assert left["tenant"] != tenant
         admin(stage, place(left), "DELETE")
-        assert stored(tmp_path / "s.db") == EMPTY
+        assert store_rows(tmp_path / "s.db") == EMPTY
 
 
 def test_no_token_and_no_text_is_in_the_log(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.ask(chat(12), asked(session="s"))
+    stage.ask(chat(12), controls(session="s"))
     caplog.clear()
     (row,) = listed(stage)
     admin(stage, place(row))

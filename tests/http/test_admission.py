@@ -10,7 +10,7 @@ import pytest
 
 from proxy.http.admission import KEPT, PEAK
 from tests.http.strict import assert_openai_error
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT
 from tests.support.replies import completion, hang
 from tests.support.signals import Signal
@@ -33,7 +33,11 @@ HI = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 )
 def test_a_request_that_cannot_be_served_in_time_is_503_with_retry_after(path: str, settings: dict[str, Any]) -> None:
     answered = Signal("the test has seen the refusal")
-    with ScriptedUpstream() as upstream, proxying(upstream.url, **settings) as proxy, ThreadPoolExecutor(1) as pool:
+    with (
+        ScriptedUpstream() as upstream,
+        running_proxy(upstream.url, **settings) as proxy,
+        ThreadPoolExecutor(1) as pool,
+    ):
         upstream.reply(hang(answered))
         pool.submit(post_json, proxy.url, CHAT, HI)
         upstream.journal.await_arrival()
@@ -52,7 +56,11 @@ def test_a_body_takes_its_peak_of_memory_only_until_it_is_sent(path: str) -> Non
     body = {**HI, "input": "word " * 40_000}
     limits = {"queue": 0, "bodies": (KEPT + PEAK + 1) * len(json.dumps(body))}
     answered = Signal("the test has seen the other answer")
-    with ScriptedUpstream() as upstream, proxying(upstream.url, limits=limits) as proxy, ThreadPoolExecutor(1) as pool:
+    with (
+        ScriptedUpstream() as upstream,
+        running_proxy(upstream.url, limits=limits) as proxy,
+        ThreadPoolExecutor(1) as pool,
+    ):
         upstream.reply(hang(answered), completion("second"))
         pool.submit(post_json, proxy.url, path, body)
         upstream.journal.await_arrival(path=path)
@@ -62,7 +70,7 @@ def test_a_body_takes_its_peak_of_memory_only_until_it_is_sent(path: str) -> Non
 
 def test_a_request_in_the_queue_is_served_when_another_ends() -> None:
     ended = Signal("the first reply ends")
-    with ScriptedUpstream() as upstream, proxying(upstream.url, limits={"in_flight": 1}) as proxy:
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url, limits={"in_flight": 1}) as proxy:
         upstream.reply(hang(ended), completion("second"))
         with ThreadPoolExecutor(2) as pool:
             answers = [pool.submit(post_json, proxy.url, CHAT, HI) for _ in range(2)]

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from proxy.reply.watching import MAX_HELD
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT
 from tests.support.replies import (
     Reply,
@@ -208,7 +208,7 @@ def replicas(upstream: ScriptedUpstream, tmp_path: Path) -> Iterator[list[httpx.
     """Two proxies that share a store."""
     with ExitStack() as stack:
         store = {"url": f"sqlite:///{tmp_path}/s.db", "timeout": 5.0}
-        proxies = [stack.enter_context(proxying(upstream.url, store=store)) for _ in range(2)]
+        proxies = [stack.enter_context(running_proxy(upstream.url, store=store)) for _ in range(2)]
         made = [httpx.Client(base_url=each.url, headers={"authorization": "Bearer k"}, timeout=10) for each in proxies]
         yield [stack.enter_context(each) for each in made]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.replies import completion, error
-from tests.support.stage import EMPTY, Stage, asked, body_of, chat, on_file, stored
+from tests.support.stage import EMPTY, Stage, body_of, chat, controls, proxy_with_sqlite, store_rows
 from tests.support.wire import Answer
 
 HI = b'{"role":"user","content":"hi"}'
@@ -29,13 +29,13 @@ class Kept:
 
     def post(self, body: bytes) -> Answer:
         """Sends a body under an explicit id: whatever succeeds is stored."""
-        return self.stage.post(body, asked(session="bad"))
+        return self.stage.post(body, controls(session="bad"))
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
     path = tmp_path_factory.mktemp("store") / "s.db"
-    with on_file(path) as stage:
+    with proxy_with_sqlite(path) as stage:
         yield Kept(stage, path)
 
 
@@ -106,7 +106,7 @@ def test_what_cannot_be_read_is_a_400_in_openai_form_and_goes_nowhere(name: str,
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert answer.json()["error"]["type"] == "invalid_request_error"
     assert len(kept.stage.upstream.journal) == before
-    assert stored(kept.path) == EMPTY
+    assert store_rows(kept.path) == EMPTY
 
 
 @pytest.mark.parametrize(
@@ -187,22 +187,22 @@ def judged_by_the_upstream(body: bytes, headers: list[tuple[str, str]], kept: Ke
     else:
         assert kept.stage.upstream.journal.to()[-1].body == body
         assert answer.status in (400, 422)
-    assert stored(kept.path)["sessions"] == 0
+    assert store_rows(kept.path)["sessions"] == 0
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_odd_is_for_the_upstream_to_judge(name: str, kept: Kept) -> None:
-    judged_by_the_upstream(ODD[name], asked(session="odd"), kept)
+    judged_by_the_upstream(ODD[name], controls(session="odd"), kept)
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_odd_is_no_harm_where_it_is_counted_and_condensed(name: str, kept: Kept) -> None:
-    judged_by_the_upstream(ODD[name], asked(session="odd", force="true"), kept)
+    judged_by_the_upstream(ODD[name], controls(session="odd", force="true"), kept)
 
 
 @pytest.mark.parametrize("name", ODD)
 def test_what_is_odd_can_be_planned(name: str, kept: Kept) -> None:
-    answer = kept.stage.post(ODD[name], asked(dry_run="true", force="true"))
+    answer = kept.stage.post(ODD[name], controls(dry_run="true", force="true"))
     assert answer.status in (200, 400)
     assert isinstance(answer.json(), dict)
 
@@ -217,7 +217,7 @@ def test_an_odd_message_within_a_history_does_not_keep_it_from_being_condensed(n
     messages = [*history[:4], *odd_messages(name), *history[4:]]
     body = json.dumps({"model": "scripted-1", "messages": messages}).encode()
     kept.stage.upstream.reply(completion("anything"))
-    answer = kept.stage.post(body, asked(session=f"within {name}"))
+    answer = kept.stage.post(body, controls(session=f"within {name}"))
     assert answer.status == 200
     assert answer.header("x-condenser-action") == "condensed"
 
@@ -235,30 +235,30 @@ def test_a_suffix_can_be_cut_from_any_model_name(model: str, kept: Kept) -> None
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500, 502, 503])
 def test_an_error_of_the_upstream_passes_and_nothing_of_its_request_is_stored(status: int, kept: Kept) -> None:
     kept.stage.upstream.reply(error(status, "no", headers=[("retry-after", "7")]))
-    answer = kept.stage.post(body_of(chat(1)), asked(session="refused", strategy="recent"))
+    answer = kept.stage.post(body_of(chat(1)), controls(session="refused", strategy="recent"))
     assert (answer.status, answer.json()["error"]["message"]) == (status, "no")
     assert answer.header("retry-after") == "7"
-    assert stored(kept.path) == EMPTY
-    assert kept.stage.ask(chat(1), asked(session="refused")).header("x-condenser-strategy") == "mask+half-window"
+    assert store_rows(kept.path) == EMPTY
+    assert kept.stage.ask(chat(1), controls(session="refused")).header("x-condenser-strategy") == "mask+half-window"
 
 
 def test_a_condensed_request_that_the_upstream_refuses_can_be_sent_again(kept: Kept) -> None:
     kept.stage.upstream.reply(error(500, "not now"))
-    assert kept.stage.post(body_of(chat(12)), asked(session="again")).status == 500
+    assert kept.stage.post(body_of(chat(12)), controls(session="again")).status == 500
     refused = kept.stage.forwarded[-1].body
-    assert stored(kept.path)["sessions"] == 0
-    kept.stage.ask(chat(12), asked(session="again"))
+    assert store_rows(kept.path)["sessions"] == 0
+    kept.stage.ask(chat(12), controls(session="again"))
     assert kept.stage.forwarded[-1].body == refused
 
 
 def test_a_body_over_the_limit_is_413_in_openai_form_and_goes_nowhere(tmp_path: Path) -> None:
-    with on_file(tmp_path / "s.db", limits={"body": 2_000}) as stage:
-        answer = stage.post(body_of(chat(8)), asked(session="large"))
+    with proxy_with_sqlite(tmp_path / "s.db", limits={"body": 2_000}) as stage:
+        answer = stage.post(body_of(chat(8)), controls(session="large"))
         assert answer.status == 413
         assert answer.json()["error"]["code"] == "body_too_large"
         assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
         assert list(stage.upstream.journal) == []
-        assert stored(tmp_path / "s.db") == EMPTY
+        assert store_rows(tmp_path / "s.db") == EMPTY
         assert stage.ask(chat(1)).status == 200
 
 
@@ -267,10 +267,10 @@ def test_a_body_of_too_many_values_is_413_and_names_the_member(kept: Kept) -> No
     answer = kept.post(b'{"messages":[%s],"tools":[%s{}]}' % (HI, b"{}," * 30_000))
     assert (answer.status, answer.json()["error"]["param"]) == (413, "tools")
     assert len(kept.stage.upstream.journal) == before
-    assert stored(kept.path) == EMPTY
+    assert store_rows(kept.path) == EMPTY
 
 
-@pytest.mark.parametrize("headers", [[], asked(no_store="true"), asked(dry_run="true")])
+@pytest.mark.parametrize("headers", [[], controls(no_store="true"), controls(dry_run="true")])
 def test_what_no_condensing_can_help_is_a_400_that_accounts_for_its_tokens(
     headers: list[tuple[str, str]], kept: Kept
 ) -> None:
@@ -287,7 +287,7 @@ def test_what_no_condensing_can_help_is_a_400_that_accounts_for_its_tokens(
     for part in ("4,096", "from the settings", "system messages 9", "user message 5,0", "512 are reserved"):
         assert part in problem["message"]
     assert len(kept.stage.upstream.journal) == before
-    assert stored(kept.path) == EMPTY
+    assert store_rows(kept.path) == EMPTY
 
 
 def test_what_is_only_a_little_too_large_is_for_the_upstream_to_judge(kept: Kept) -> None:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from tests.http.test_messages import HEADERS, NARROW, Agent, reader, said_in, sent
+from tests.http.test_messages import HEADERS, NARROW, Agent, client_bodies, reader, said_in
 from tests.support import replies, wire
 from tests.support.admin_api import SESSIONS, TOKEN
 from tests.support.messages_upstream import MESSAGES, StrictMessages
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import Exchange
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
 from tests.support.replies import Reply
-from tests.support.stage import asked
+from tests.support.stage import controls
 from tests.support.strict_messages import blocks
 from tests.support.upstream import ScriptedUpstream
 
@@ -34,8 +34,8 @@ class Thinker(Agent):
 
     answers: list[wire.Answer] = field(default_factory=list)
 
-    def ask(self, **controls: Any) -> wire.Answer:
-        headers = [*HEADERS, *asked(**{"session": "s", "window": NARROW, **controls})]
+    def ask(self, **given: Any) -> wire.Answer:
+        headers = [*HEADERS, *controls(**{"session": "s", "window": NARROW, **given})]
         answer = wire.post_json(self.url, MESSAGES, self.body(), headers)
         assert answer.status == 200, answer.body
         self.answers.append(answer)
@@ -88,7 +88,7 @@ KNOWN: list[tuple[dict[str, Any], Callable[[Proxy], None]]] = [
 def test_a_view_without_the_head_that_stood_goes_without_its_reasoning(
     controls: dict[str, Any], change: Callable[[Proxy], None]
 ) -> None:
-    with StrictMessages(reader) as upstream, proxying(upstream.url, **SETTINGS) as proxy:
+    with StrictMessages(reader) as upstream, running_proxy(upstream.url, **SETTINGS) as proxy:
         client = Thinker(proxy.url)
         client.until_condensed()
         change(proxy)
@@ -109,14 +109,14 @@ def test_a_view_without_the_head_that_stood_goes_without_its_reasoning(
 
 def thoughts(upstream: StrictMessages) -> list[int]:
     """The places of the messages with thinking in what the upstream got last."""
-    messages = sent(upstream)[-1]["messages"]
+    messages = client_bodies(upstream)[-1]["messages"]
     found = [any(block["type"] == "thinking" for block in blocks(message["content"])) for message in messages]
     return [at for at, thinks in enumerate(found) if thinks]
 
 
 @pytest.mark.parametrize("controls", [{"window": 200_000}, {"strategy": "off"}, {"strategy": "observe:half-window"}])
 def test_where_nothing_was_condensed_bytes_pass_as_they_came(controls: dict[str, Any]) -> None:
-    with StrictMessages(reader) as upstream, proxying(upstream.url, **SETTINGS) as proxy:
+    with StrictMessages(reader) as upstream, running_proxy(upstream.url, **SETTINGS) as proxy:
         client = Thinker(proxy.url)
         for _ in range(4):
             client.ask(**controls)
@@ -126,7 +126,7 @@ def test_where_nothing_was_condensed_bytes_pass_as_they_came(controls: dict[str,
 
 @pytest.mark.parametrize("controls", [{"window": 200_000}, {"strategy": "off"}, {"strategy": "observe:half-window"}])
 def test_a_session_that_is_gone_costs_one_refusal_that_the_client_does_not_see(controls: dict[str, Any]) -> None:
-    with StrictMessages(reader) as upstream, proxying(upstream.url, **SETTINGS) as proxy:
+    with StrictMessages(reader) as upstream, running_proxy(upstream.url, **SETTINGS) as proxy:
         client = Thinker(proxy.url)
         client.until_condensed()
         delete(proxy)
@@ -143,7 +143,7 @@ def test_a_session_that_is_gone_costs_one_refusal_that_the_client_does_not_see(c
 
 
 def test_a_derived_conversation_remembers_what_a_refusal_showed() -> None:
-    with StrictMessages(reader) as upstream, proxying(upstream.url, **SETTINGS) as proxy:
+    with StrictMessages(reader) as upstream, running_proxy(upstream.url, **SETTINGS) as proxy:
         client = Thinker(proxy.url)
         client.until_condensed()
         for _ in range(3):
@@ -156,7 +156,7 @@ def test_a_store_that_is_down_refuses_nobody() -> None:
     with (
         RedisServer() as redis,
         StrictMessages(reader) as upstream,
-        proxying(upstream.url, store={"url": redis.url, "timeout": 0.5}, **SETTINGS) as proxy,
+        running_proxy(upstream.url, store={"url": redis.url, "timeout": 0.5}, **SETTINGS) as proxy,
     ):
         client = Thinker(proxy.url)
         client.until_condensed()
@@ -167,7 +167,7 @@ def test_a_store_that_is_down_refuses_nobody() -> None:
 
 
 def test_a_fork_does_not_send_what_was_thought_behind_the_other_branchs_head() -> None:
-    with StrictMessages(reader) as upstream, proxying(upstream.url, **SETTINGS) as proxy:
+    with StrictMessages(reader) as upstream, running_proxy(upstream.url, **SETTINGS) as proxy:
         client = Thinker(proxy.url)
         client.until_condensed()
         client.messages = client.messages[:-2]
@@ -205,14 +205,17 @@ def looked(number: int, **arguments: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("strategy", ["mask", "half-window", "recent", "extract", "off"])
 def test_a_server_that_wants_its_thinking_back_refuses_once_and_then_gets_it(strategy: str) -> None:
-    with ScriptedUpstream() as upstream, proxying(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy:
+    with (
+        ScriptedUpstream() as upstream,
+        running_proxy(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy,
+    ):
         upstream.answer(wants_it_back)
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Go through the files."}]
         statuses, reasons = [], []
         for number in range(30):
             messages += looked(number, note="n" * 900)
             body = {"model": "m", "max_tokens": 9, "thinking": {"type": "adaptive"}, "messages": messages}
-            answer = wire.post_json(proxy.url, MESSAGES, body, [*HEADERS, *asked(session="s", window=6_000)])
+            answer = wire.post_json(proxy.url, MESSAGES, body, [*HEADERS, *controls(session="s", window=6_000)])
             statuses.append(answer.status)
             reasons.append(answer.header(REASON))
         refused = [each for each in upstream.journal.to(MESSAGES) if each.status == 400]
@@ -239,7 +242,10 @@ def signature(before: list[dict[str, Any]]) -> str:
 @pytest.mark.parametrize("member", ["thinking_blocks", "reasoning_details"])
 @pytest.mark.parametrize("strategy", ["mask", "half-window"])
 def test_signed_thinking_in_chat_is_bound_as_it_is_in_messages(strategy: str, member: str) -> None:
-    with ScriptedUpstream() as upstream, proxying(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy:
+    with (
+        ScriptedUpstream() as upstream,
+        running_proxy(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy,
+    ):
         upstream.answer(binds_in_chat)
         messages: list[dict[str, Any]] = [{"role": "user", "content": "Go through the files."}]
         actions = []
@@ -251,7 +257,7 @@ def test_signed_thinking_in_chat_is_bound_as_it_is_in_messages(strategy: str, me
             thought = {"role": "assistant", "content": "", member: [part, {"type": "unsigned"}], "tool_calls": [call]}
             messages += [{**thought, "reasoning_content": "Look."}, answer]
             body = {"model": "m", "messages": messages}
-            reply = wire.post_json(proxy.url, CHAT, body, asked(session="s", window=3_000))
+            reply = wire.post_json(proxy.url, CHAT, body, controls(session="s", window=3_000))
             assert reply.status == 200, reply.body
             actions.append(reply.header(ACTION))
             assert all(each.get("reasoning_content") for each in forwarded_calls(upstream))

@@ -10,7 +10,7 @@ import pytest
 
 from tests.http.strict import assert_openai_error
 from tests.support import wire
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT
 from tests.support.signals import BOUND
 from tests.support.upstream import ScriptedUpstream
@@ -30,11 +30,11 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 @pytest.fixture(scope="module")
 def proxy(upstream: ScriptedUpstream) -> Iterator[Proxy]:
-    with proxying(upstream.url) as running:
+    with running_proxy(upstream.url) as running:
         yield running
 
 
-def asked(proxy: Proxy, path: str = "/livez", method: str = "GET", **headers: str) -> Answer:
+def ask(proxy: Proxy, path: str = "/livez", method: str = "GET", **headers: str) -> Answer:
     body = BODY if method == "POST" else None
     return wire.request(proxy.url, method, path, body, [(k.replace("_", "-"), v) for k, v in headers.items()])
 
@@ -49,7 +49,7 @@ def own_origin(proxy: Proxy) -> str:
 @pytest.mark.parametrize("path", PATHS)
 def test_a_foreign_host_is_refused_on_every_path(path: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     before = len(upstream.journal.to())
-    answer = asked(proxy, path, "POST" if path == CHAT else "GET", Host="evil.example:8484")
+    answer = ask(proxy, path, "POST" if path == CHAT else "GET", Host="evil.example:8484")
     assert answer.status == 403
     assert answer.header("x-condenser-request-id")
     error = assert_openai_error(answer.body)
@@ -63,14 +63,14 @@ def test_a_foreign_host_is_refused_on_every_path(path: str, proxy: Proxy, upstre
     "host", ["127.0.0.1", "localhost:1", "LocalHost", "a.b.localhost:8484", "[::1]:8484", "[::1]", "10.0.0.5:80"]
 )
 def test_addresses_and_localhost_are_accepted_with_any_port(host: str, proxy: Proxy) -> None:
-    assert asked(proxy, Host=host).status == 200
+    assert ask(proxy, Host=host).status == 200
 
 
 @pytest.mark.parametrize(
     "host", ["localhost.evil.example", "127.0.0.1.evil.example", "xlocalhost", "[::1", "a:b:c", "\xff"]
 )
 def test_what_only_looks_like_an_address_of_this_machine_is_foreign(host: str, proxy: Proxy) -> None:
-    assert asked(proxy, Host=host).status == 403
+    assert ask(proxy, Host=host).status == 403
 
 
 def test_a_request_without_a_host_is_served(proxy: Proxy) -> None:
@@ -82,22 +82,22 @@ def test_a_request_without_a_host_is_served(proxy: Proxy) -> None:
 
 def test_hosts_of_the_settings_are_accepted_and_others_are_not(upstream: ScriptedUpstream) -> None:
     hosts = {"hosts": ["proxy.lan", "*.Example.com"]}
-    with proxying(upstream.url, host="listens.here", server=hosts) as proxy:
+    with running_proxy(upstream.url, host="listens.here", server=hosts) as proxy:
         accepted = ["proxy.lan:8484", "PROXY.LAN", "a.example.com", "a.b.example.com:1", "listens.here", "127.0.0.1"]
-        assert [asked(proxy, Host=host).status for host in accepted] == [200] * 6
+        assert [ask(proxy, Host=host).status for host in accepted] == [200] * 6
         foreign = ["example.com", "notexample.com", "x.proxy.lan", "condenser:8484"]
-        assert [asked(proxy, Host=host).status for host in foreign] == [403] * 4
+        assert [ask(proxy, Host=host).status for host in foreign] == [403] * 4
 
 
 def test_a_proxy_that_listens_openly_checks_hosts_with_a_list_or_open_to_all(
     upstream: ScriptedUpstream,
 ) -> None:
-    with proxying(upstream.url, host=EVERYWHERE) as proxy:
-        assert asked(proxy, Host="condenser:8484").status == 200
+    with running_proxy(upstream.url, host=EVERYWHERE) as proxy:
+        assert ask(proxy, Host="condenser:8484").status == 200
     for more in ({"server": {"hosts": ["proxy.lan"]}}, {"open_to_all": True}):
-        with proxying(upstream.url, host=EVERYWHERE, **more) as proxy:
-            assert asked(proxy, Host="condenser:8484").status == 403
-            assert asked(proxy, Host="10.0.0.5:8484").status == 200
+        with running_proxy(upstream.url, host=EVERYWHERE, **more) as proxy:
+            assert ask(proxy, Host="condenser:8484").status == 403
+            assert ask(proxy, Host="10.0.0.5:8484").status == 200
 
 
 # -- Origin ------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ def test_a_page_of_another_origin_is_refused_on_every_path(
     path: str, origin: str, proxy: Proxy, upstream: ScriptedUpstream
 ) -> None:
     before = len(upstream.journal.to())
-    answer = asked(proxy, path, "POST" if path == CHAT else "GET", Origin=origin, Content_Type="text/plain")
+    answer = ask(proxy, path, "POST" if path == CHAT else "GET", Origin=origin, Content_Type="text/plain")
     assert answer.status == 403
     error = assert_openai_error(answer.body)
     assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", "Origin", "origin_not_allowed")
@@ -118,18 +118,18 @@ def test_a_page_of_another_origin_is_refused_on_every_path(
 
 
 def test_a_page_of_the_proxys_own_origin_is_served(proxy: Proxy) -> None:
-    assert asked(proxy, CHAT, "POST", Origin=own_origin(proxy)).status == 200
+    assert ask(proxy, CHAT, "POST", Origin=own_origin(proxy)).status == 200
 
 
 def test_a_name_that_was_pointed_here_is_no_origin_of_the_proxys_own(upstream: ScriptedUpstream) -> None:
-    with proxying(upstream.url, host=EVERYWHERE) as proxy:
-        answer = asked(proxy, CHAT, "POST", Host="evil.example", Origin="http://evil.example")
+    with running_proxy(upstream.url, host=EVERYWHERE) as proxy:
+        answer = ask(proxy, CHAT, "POST", Host="evil.example", Origin="http://evil.example")
         assert assert_openai_error(answer.body)["param"] == "Origin"
 
 
 def test_pages_of_an_allowed_origin_may_ask_and_read(upstream: ScriptedUpstream) -> None:
-    with proxying(upstream.url, server={"origins": [APP]}) as proxy:
-        preflight = asked(
+    with running_proxy(upstream.url, server={"origins": [APP]}) as proxy:
+        preflight = ask(
             proxy,
             CHAT,
             "OPTIONS",
@@ -143,19 +143,19 @@ def test_pages_of_an_allowed_origin_may_ask_and_read(upstream: ScriptedUpstream)
         assert preflight.header("access-control-allow-headers") == "authorization,x-condenser-session"
         assert preflight.header("access-control-allow-private-network") == "true"
         assert "POST" in str(preflight.header("access-control-allow-methods"))
-        answer = asked(proxy, CHAT, "POST", Origin=APP)
+        answer = ask(proxy, CHAT, "POST", Origin=APP)
         assert (answer.status, answer.header("access-control-allow-origin")) == (200, APP)
         assert answer.header("access-control-expose-headers") == "*"
-        refused = asked(proxy, CHAT, "POST", Origin=APP, X_Condenser_Window="x")
+        refused = ask(proxy, CHAT, "POST", Origin=APP, X_Condenser_Window="x")
         assert (refused.status, refused.header("access-control-allow-origin")) == (400, APP)
-        assert asked(proxy, CHAT, "POST", Origin="https://other.example.com").status == 403
-        foreign = asked(proxy, CHAT, "OPTIONS", Origin="null", Access_Control_Request_Method="POST")
+        assert ask(proxy, CHAT, "POST", Origin="https://other.example.com").status == 403
+        foreign = ask(proxy, CHAT, "OPTIONS", Origin="null", Access_Control_Request_Method="POST")
         assert (foreign.status, foreign.header("access-control-allow-origin")) == (403, None)
 
 
 def test_a_star_allows_pages_of_all_origins(upstream: ScriptedUpstream) -> None:
-    with proxying(upstream.url, server={"origins": ["*"]}) as proxy:
+    with running_proxy(upstream.url, server={"origins": ["*"]}) as proxy:
         for origin in (APP, "null"):
-            answer = asked(proxy, CHAT, "POST", Origin=origin)
+            answer = ask(proxy, CHAT, "POST", Origin=origin)
             assert (answer.status, answer.header("access-control-allow-origin")) == (200, "*")
-        assert asked(proxy, CHAT, "POST", Origin=APP, Host="evil.example").status == 403
+        assert ask(proxy, CHAT, "POST", Origin=APP, Host="evil.example").status == 403

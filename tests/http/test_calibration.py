@@ -22,8 +22,8 @@ import tiktoken
 from proxy.tokens import ranks
 from tests.http.recorded import SHORT, Conversation, conversations
 from tests.support import wire
-from tests.support.proxy import proxying
-from tests.support.stage import SUMMARY, Stage, agent, asked, chat, count, counter, is_own, summary
+from tests.support.proxy import running_proxy
+from tests.support.stage import SUMMARY, Stage, agent, chat, controls, count, counter, is_own, summary
 from tests.support.upstream import Counting, ScriptedUpstream
 from tests.support.wire import Answer
 
@@ -89,7 +89,7 @@ def counted(text: Text, **settings: Any) -> Iterator[Stage]:
     """A proxy before an upstream that counts so."""
     with ScriptedUpstream(counting=Counting(counting(text))) as upstream:
         upstream.answer(lambda exchange: summary(SUMMARY) if is_own(exchange) else None)
-        with proxying(upstream.url, **settings) as proxy:
+        with running_proxy(upstream.url, **settings) as proxy:
             yield Stage(proxy, upstream)
 
 
@@ -99,7 +99,7 @@ def talked(stage: Stage, chosen: list[Conversation], window: int) -> list[Seen]:
     for number, conversation in enumerate(chosen):
         offered = {"tools": conversation.tools} if conversation.tools else {}
         for turn, length in enumerate(conversation.requests()[:TURNS]):
-            headers = asked(session=f"s{number}", window=window)
+            headers = controls(session=f"s{number}", window=window)
             answer = stage.ask(conversation.messages[:length], headers, max_tokens=RESERVE, **offered)
             true = json.loads(answer.body)["usage"]["prompt_tokens"]
             expected = window - RESERVE - int(answer.header("x-condenser-headroom") or 0)
@@ -221,7 +221,7 @@ def test_the_headroom_is_within_a_twentieth_of_the_prompt_for_all_kinds_of_text(
     turns, errors, condensed = 24, [], set()
     with (
         ScriptedUpstream(counting=Counting(as_real_model)) as upstream,
-        proxying(upstream.url, strategy=strategy) as at,
+        running_proxy(upstream.url, strategy=strategy) as at,
     ):
         stage = Stage(at, upstream)
         for name, talk in (
@@ -236,7 +236,7 @@ def test_the_headroom_is_within_a_twentieth_of_the_prompt_for_all_kinds_of_text(
         ):
             offered = {"tools": TOOLS} if name.startswith("tools") else {}
             for turn, messages in enumerate(talk, 1):
-                answer = stage.ask(messages, asked(session=name, window=window), max_tokens=RESERVE, **offered)
+                answer = stage.ask(messages, controls(session=name, window=window), max_tokens=RESERVE, **offered)
                 counted_there = as_real_model(stage.forwarded[-1].json())
                 if answer.header("x-condenser-action") == "condensed":
                     condensed.add(name)
@@ -262,13 +262,13 @@ def test_another_process_knows_the_session_and_the_upstream(tmp_path: Path) -> N
     with counted(nearly_bytes(), store=store) as stage:
         for number in range(8):
             talk = chat(2 + number % 3, words=20 + 9 * number)
-            stage.ask(talk, asked(session=f"s{number}", window=2_500), max_tokens=RESERVE)
+            stage.ask(talk, controls(session=f"s{number}", window=2_500), max_tokens=RESERVE)
         stage.proxy.quiet()
-        with proxying(stage.upstream.url, store=store) as other:
+        with running_proxy(stage.upstream.url, store=store) as other:
             there = Stage(other, stage.upstream)
-            first = there.ask(chat(4, words=50), asked(session="new", window=2_500), max_tokens=RESERVE)
+            first = there.ask(chat(4, words=50), controls(session="new", window=2_500), max_tokens=RESERVE)
             assert expected(first, 2_500) == pytest.approx(true(first), rel=0.25)
-            later = there.ask(chat(4, words=83), asked(session="s7", window=2_500), max_tokens=RESERVE)
+            later = there.ask(chat(4, words=83), controls(session="s7", window=2_500), max_tokens=RESERVE)
             assert expected(later, 2_500) == pytest.approx(true(later), rel=0.20)
 
 
@@ -276,9 +276,9 @@ def test_a_session_goes_on_in_another_process_from_what_the_upstream_has_counted
     store = {"url": f"sqlite:///{tmp_path / 'store.db'}"}
     talk = chat(20)
     with counted(twice(), store=store) as stage:
-        before = stage.ask(talk[:-2], asked(session="s", window=20_000), max_tokens=RESERVE)
-        with proxying(stage.upstream.url, store=store) as other:
-            answer = Stage(other, stage.upstream).ask(talk, asked(session="s", window=20_000), max_tokens=RESERVE)
+        before = stage.ask(talk[:-2], controls(session="s", window=20_000), max_tokens=RESERVE)
+        with running_proxy(stage.upstream.url, store=store) as other:
+            answer = Stage(other, stage.upstream).ask(talk, controls(session="s", window=20_000), max_tokens=RESERVE)
         assert expected(before, 20_000) < 0.8 * true(before)
         assert expected(answer, 20_000) == pytest.approx(true(answer), rel=0.03)
 
@@ -286,15 +286,15 @@ def test_a_session_goes_on_in_another_process_from_what_the_upstream_has_counted
 def test_nothing_is_learned_of_a_request_that_wants_nothing_stored() -> None:
     with counted(nearly_bytes()) as stage:
         for number in range(4):
-            stage.ask(chat(3 + number), asked(session="s", window=9_000, no_store="true"), max_tokens=RESERVE)
-        answer = stage.ask(chat(8), asked(session="s", window=9_000), max_tokens=RESERVE)
+            stage.ask(chat(3 + number), controls(session="s", window=9_000, no_store="true"), max_tokens=RESERVE)
+        answer = stage.ask(chat(8), controls(session="s", window=9_000), max_tokens=RESERVE)
         assert expected(answer, 9_000) == int(answer.header("x-condenser-tokens-after") or 0)
 
 
 def test_the_marks_go_by_what_the_upstream_counts() -> None:
     """By our own count the last request is far below the mark; by the upstream's it does not fit."""
     with counted(twice()) as stage:
-        ask = asked(session="s", window=5_000, strategy="recent")
+        ask = controls(session="s", window=5_000, strategy="recent")
         stage.ask(chat(5), ask, max_tokens=RESERVE)
         answer = stage.ask(chat(7), ask, max_tokens=RESERVE)
         assert answer.header("x-condenser-action") == "condensed"
@@ -306,18 +306,18 @@ def test_a_view_stays_while_what_is_known_of_the_upstream_moves() -> None:
     with counted(small_vocabulary()) as stage:
         views: list[list[Any]] = []
         for rounds in range(6, 26):
-            answer = stage.ask(chat(rounds), asked(session="s", window=6_000, strategy="recent"), max_tokens=RESERVE)
+            answer = stage.ask(chat(rounds), controls(session="s", window=6_000, strategy="recent"), max_tokens=RESERVE)
             if answer.header("x-condenser-action") != "condensed" and views:
                 assert stage.last_view[: len(views[-1])] == views[-1]
             views.append(stage.last_view)
             talk = [{"role": "user", "content": f"今天天气怎么样 {rounds} " * rounds}]
-            stage.ask(talk, asked(session=f"other{rounds}", window=6_000), max_tokens=RESERVE)
+            stage.ask(talk, controls(session=f"other{rounds}", window=6_000), max_tokens=RESERVE)
 
 
 def test_the_error_is_measured_and_told() -> None:
     with counted(older()) as stage:
         for rounds in range(2, 14):
-            stage.ask(chat(rounds), asked(session="s", window=2_500, strategy="recent"), max_tokens=RESERVE)
+            stage.ask(chat(rounds), controls(session="s", window=2_500, strategy="recent"), max_tokens=RESERVE)
         text = wire.request(stage.proxy.url, "GET", "/metrics", b"", ()).body.decode()
         found = [line for line in text.splitlines() if line.startswith("condenser_calibration_error{")]
         told = {line.split("kind=")[1].split('"')[1]: float(line.split()[-1]) for line in found}
@@ -327,7 +327,7 @@ def test_the_error_is_measured_and_told() -> None:
 @pytest.mark.parametrize("window", [200_000, 9_000], ids=["judged by length", "counted"])
 def test_a_count_far_below_that_of_the_beginning_is_not_gone_by(window: int) -> None:
     """As of an upstream that has read only a part of the prompt; one such reply teaches nothing."""
-    ask = asked(session="s", window=window)
+    ask = controls(session="s", window=window)
     whole = older()
     cut = [False]
     with counted(lambda text: whole(text) // (4 if cut[0] else 1)) as stage:
@@ -416,11 +416,11 @@ def test_the_headroom_is_right_from_the_third_turn_on_where_the_upstream_counts_
     window: int,
     members: dict[str, Any],
 ) -> None:
-    with ScriptedUpstream(counting=Counting(counts)) as upstream, proxying(upstream.url, window=window) as proxy:
+    with ScriptedUpstream(counting=Counting(counts)) as upstream, running_proxy(upstream.url, window=window) as proxy:
         upstream.answer(lambda exchange: summary(SUMMARY) if is_own(exchange) else None)
         stage = Stage(proxy, upstream)
         for turn, messages in enumerate(talk, 1):
-            answer = stage.ask(messages, asked(session="s"), **members)
+            answer = stage.ask(messages, controls(session="s"), **members)
             headroom = window - RESERVE_OF[window] - counts(stage.forwarded[-1].json())
             assert answer.header("x-condenser-window") == str(window)
             if turn >= 3:

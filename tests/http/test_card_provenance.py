@@ -10,7 +10,7 @@ import pytest
 from tests.http.test_memory_admin import listed, place
 from tests.http.test_memory_injection import FACT, FORCE, INJECT, blocks, diary, ending
 from tests.support.admin_api import TOKEN, admin
-from tests.support.stage import Headers, Message, Stage, asked, staged, summary
+from tests.support.stage import Headers, Message, Stage, controls, proxy_with_upstream, summary
 
 CARD = "The greenhouse key is behind the barrel."
 TELLS = f"- fact (assistant):\n> {CARD}"
@@ -25,14 +25,16 @@ STRATEGIES = ("summary", "half-window", "semantic", "dynacontext")
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    with staged(answers=lambda _: summary(ANSWER), admin={"token": TOKEN}, summarizer={"window": 16_000}) as built:
+    with proxy_with_upstream(
+        answers=lambda _: summary(ANSWER), admin={"token": TOKEN}, summarizer={"window": 16_000}
+    ) as built:
         yield built
 
 
 def condensed(stage: Stage, strategy: str = "half-window") -> list[Message]:
     """A session whose beginning became a record with a card, and its transcript."""
     messages = diary(12)
-    stage.ask(messages, [*asked(session="s", strategy=strategy), FORCE])
+    stage.ask(messages, [*controls(session="s", strategy=strategy), FORCE])
     assert FACT not in str(stage.last_view)
     return messages
 
@@ -44,9 +46,9 @@ def covered(stage: Stage) -> int:
     return count
 
 
-def told(stage: Stage, messages: list[Message], session: str = "s", more: Headers = ()) -> str:
+def memory_block(stage: Stage, messages: list[Message], session: str = "s", more: Headers = ()) -> str:
     """The memory block that a question at the end of a transcript has put before it, "" for none."""
-    stage.ask(ending(messages, ASKS), [*asked(session=session), *more, INJECT])
+    stage.ask(ending(messages, ASKS), [*controls(session=session), *more, INJECT])
     return "".join(each["content"] for each in blocks(stage))
 
 
@@ -68,16 +70,18 @@ def test_a_card_names_its_messages_and_its_condensation_in_the_list_and_the_expo
 
 def test_a_card_is_seen_where_its_history_leads_up_to_the_message(stage: Stage) -> None:
     messages = condensed(stage)
-    assert TELLS in told(stage, messages)
+    assert TELLS in memory_block(stage, messages)
 
 
 def test_a_fork_behind_what_a_card_is_of_sees_it_and_one_before_that_does_not(stage: Stage) -> None:
     messages = condensed(stage)
     count = covered(stage)
     edit = {"role": "user", "content": "I mean the roses."}
-    assert TELLS in told(stage, [*messages[: count + 1], edit, *messages[count + 2 :]])
+    assert TELLS in memory_block(stage, [*messages[: count + 1], edit, *messages[count + 2 :]])
     # The originals before the fork are its own: what was said is found there, and no card that knew what came later.
-    block = told(stage, [*messages[: count - 1], edit, *messages[count:]], more=[*asked(strategy="recent"), FORCE])
+    block = memory_block(
+        stage, [*messages[: count - 1], edit, *messages[count:]], more=[*controls(strategy="recent"), FORCE]
+    )
     assert FACT in block
     assert CARD not in block
 
@@ -85,12 +89,12 @@ def test_a_fork_behind_what_a_card_is_of_sees_it_and_one_before_that_does_not(st
 def test_an_edited_away_message_leaves_no_card_behind(stage: Stage) -> None:
     messages = condensed(stage)
     edited = [{**each, "content": "Nothing hangs anywhere."} if each["content"] == FACT else each for each in messages]
-    assert CARD not in told(stage, edited)
+    assert CARD not in memory_block(stage, edited)
     assert CARD not in str(stage.last_view)
 
 
 def test_another_session_with_another_history_does_not_see_it(stage: Stage) -> None:
     messages = condensed(stage)
     agent = [{"role": "user", "content": "You are a sub-agent. Look for a key."}, *messages[1:3]]
-    told(stage, [*agent, messages[-1]], session="agent")
+    memory_block(stage, [*agent, messages[-1]], session="agent")
     assert CARD not in str(stage.last_view)

@@ -20,14 +20,14 @@ from langchain_core.messages.utils import count_tokens_approximately
 from tests.http.strict import is_replacement
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion
-from tests.support.stage import Stage, asked, staged
+from tests.support.stage import Stage, controls, proxy_with_upstream
 from tests.support.wire import Answer
 
 Message = dict[str, Any]
 
 WINDOW = 6_000
 COVERED = 7  # how many messages the record stands for, the first one and ask 3 included
-CHAT_ID = asked(session="chat")
+CHAT_ID = controls(session="chat")
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
 
 
@@ -39,7 +39,7 @@ def answer(name: object) -> Message:
     return {"role": "assistant", "content": f"answer {name}: " + "word " * 200}
 
 
-def said(turns: int) -> list[Message]:
+def history_of(turns: int) -> list[Message]:
     return [SYSTEM, *(message for i in range(turns) for message in (ask(i), answer(i)))]
 
 
@@ -66,7 +66,7 @@ def with_context(message: Message) -> Message:
     return {**message, "content": f"Context: page 7 says so.\n\n{message['content']}"}
 
 
-HISTORY = said(9)
+HISTORY = history_of(9)
 SENT = HISTORY[:16]  # ends with ask 7
 NEXT = HISTORY[:18]  # ends with ask 8
 SUMMARY: Message = {"role": "user", "content": "Summary of the conversation so far: nothing was decided."}
@@ -145,7 +145,7 @@ each_behaviour = pytest.mark.parametrize("behaviour", BEHAVIOURS.values(), ids=B
 
 @contextmanager
 def answering(window: int = WINDOW, **settings: Any) -> Iterator[Stage]:
-    with staged(window=window, strategy="extract", **settings) as stage:
+    with proxy_with_upstream(window=window, strategy="extract", **settings) as stage:
         stage.upstream.answer(reply)
         yield stage
 
@@ -157,7 +157,7 @@ def stage() -> Iterator[Stage]:
 
 
 def forced(force: bool) -> list[tuple[str, str]]:
-    return asked(force="true") if force else []
+    return controls(force="true") if force else []
 
 
 def begin(stage: Stage, behaviour: Behaviour, named: Sequence[tuple[str, str]], *, force: bool) -> Answer:
@@ -239,12 +239,12 @@ def test_the_clients_next_turn_is_on_the_same_branch(stage: Stage, behaviour: Be
 @pytest.mark.parametrize("force", [False, True], ids=["nothing condensed", "condensed"])
 def test_a_client_that_trims_by_langchain_every_turn_always_has_its_whole_history(force: bool) -> None:
     with answering(window=20_000, marks={"target": 0.2}) as stage:
-        stage.ask(said(16)[:-1], [*CHAT_ID, *forced(force)])
+        stage.ask(history_of(16)[:-1], [*CHAT_ID, *forced(force)])
         first = stage.last_view
         for turns in range(17, 24):
-            whole = said(turns)[:-1]
+            whole = history_of(turns)[:-1]
             answered = stage.ask(trimmed(whole, max_tokens=9 + turns % 3, token_counter=len), CHAT_ID)
-            assert stage.last_view == [*first, *whole[len(said(16)) - 1 :]]
+            assert stage.last_view == [*first, *whole[len(history_of(16)) - 1 :]]
             assert answered.header("x-condenser-branch") == "main" + "+" * force
             assert answered.header("x-condenser-reason") == "aligned"
 
@@ -256,7 +256,7 @@ def test_a_client_that_adds_context_to_its_last_message_every_turn_stays_on_its_
 ) -> None:
     sessions = set()
     for turns in range(8, 12):
-        whole = said(turns)[:-1]
+        whole = history_of(turns)[:-1]
         sent = [*whole[:-1], with_context(whole[-1])]
         answered = stage.ask(sent, [*named, *forced(force and turns == 8)])
         assert stage.last_view == (condensed(stage, sent) if force else sent)
@@ -266,19 +266,19 @@ def test_a_client_that_adds_context_to_its_last_message_every_turn_stays_on_its_
 
 
 def test_titles_are_asked_for_again_and_again_and_the_chat_never_notices(stage: Stage) -> None:
-    stage.ask(said(8)[:-1], [*CHAT_ID, *asked(force="true")])
+    stage.ask(history_of(8)[:-1], [*CHAT_ID, *controls(force="true")])
     for turns in (9, 10, 11):
         title = [TITLE[0], {"role": "user", "content": f"Name this chat of {turns} turns."}]
         assert stage.ask(title, CHAT_ID).header("x-condenser-action") == "passed"
         assert stage.last_view == title
-        answered = stage.ask(said(turns)[:-1], CHAT_ID)
+        answered = stage.ask(history_of(turns)[:-1], CHAT_ID)
         assert answered.header("x-condenser-branch") == "main+"
-        assert stage.last_view == condensed(stage, said(turns)[:-1])
+        assert stage.last_view == condensed(stage, history_of(turns)[:-1])
 
 
 def test_two_ways_on_from_one_history_go_on_side_by_side(stage: Stage) -> None:
     """The user has two tabs open: each is a branch, both rest on what was condensed before they parted."""
-    stage.ask(SENT, [*CHAT_ID, *asked(force="true")])
+    stage.ask(SENT, [*CHAT_ID, *controls(force="true")])
     tabs = {"main+": [*SENT], "b2+": [*SENT]}
     for turn in ("first", "second", "third"):
         for branch, tab in tabs.items():
@@ -306,7 +306,7 @@ def test_agents_under_one_id_each_see_their_own_history_and_nothing_else(stage: 
 
 def test_what_one_agent_has_condensed_is_in_no_view_of_another(stage: Stage) -> None:
     planner, coder = ([message, *HISTORY[2:15], ask("last")] for message in (ask("plan"), ask("code")))
-    stage.ask(planner, [*CHAT_ID, *asked(force="true")])
+    stage.ask(planner, [*CHAT_ID, *controls(force="true")])
     answered = stage.ask(coder, CHAT_ID)
     assert stage.last_view == coder
     assert answered.header("x-condenser-action") == "passed"
@@ -315,7 +315,7 @@ def test_what_one_agent_has_condensed_is_in_no_view_of_another(stage: Stage) -> 
 
 
 def test_agents_that_were_handed_one_history_go_on_from_it_and_not_from_each_other(stage: Stage) -> None:
-    stage.ask(SENT, [*CHAT_ID, *asked(force="true")])
+    stage.ask(SENT, [*CHAT_ID, *controls(force="true")])
     agents = {name: [*SENT, answer(7), ask(f"of {name}")] for name in ("coder", "critic")}
     for turn in range(3):
         for name, messages in agents.items():
@@ -342,7 +342,7 @@ def test_a_window_of_one_agent_is_not_filled_up_from_another(stage: Stage) -> No
 @pytest.mark.parametrize("text", ["continue", "Continue.", "go on", "yes"])
 def test_a_fresh_short_message_goes_out_as_it_came(stage: Stage, named: Sequence[tuple[str, str]], text: str) -> None:
     first = [*SENT, answer(7), {"role": "user", "content": text}]
-    stage.ask(first, [*named, *asked(force="true")])
+    stage.ask(first, [*named, *controls(force="true")])
     for messages in ([{"role": "user", "content": text}], [SYSTEM, {"role": "user", "content": text}]):
         answered = stage.ask(messages, named)
         assert stage.forwarded[-1].body == stage.sent[-1]

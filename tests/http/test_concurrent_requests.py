@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from strategies.prompts import prompt
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available, await_true
 from tests.support.replicas import replica
@@ -89,7 +89,7 @@ def two_replicas(upstream: ScriptedUpstream, redis: RedisServer) -> Iterator[tup
     """The address of a replica in a process of its own, that process, and the address of one in this process."""
     with (
         replica(upstream.url, redis.url, STRATEGY, WINDOW) as (other, process),
-        proxying(upstream.url, store={"url": redis.url}, strategy=STRATEGY, window=WINDOW) as proxy,
+        running_proxy(upstream.url, store={"url": redis.url}, strategy=STRATEGY, window=WINDOW) as proxy,
     ):
         await_true(lambda: is_live(other), "a replica answers")
         for url in (other, proxy.url):  # the upstream accepts the caller, so that replicas may share what is its own
@@ -109,7 +109,7 @@ def is_live(url: str) -> bool:
 def test_many_at_once_ask_every_question_once_and_forward_the_same_bytes(
     upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients
 ) -> None:
-    with proxying(upstream.url, strategy=STRATEGY, window=WINDOW) as proxy:
+    with running_proxy(upstream.url, strategy=STRATEGY, window=WINDOW) as proxy:
         sent = [clients.send(proxy.url, NAMED) for _ in range(8)]
         summarizer.asked.wait()
         proxy.journal.await_arrival(8)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.http.strict import assert_openai_error
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.replies import hang
 from tests.support.signals import BOUND, Signal
 from tests.support.upstream import ScriptedUpstream
@@ -62,7 +62,7 @@ def test_what_is_no_http_is_a_400_in_openai_form(name: str, proxy: Proxy) -> Non
 
 
 def test_half_sent_requests_keep_nobody_waiting(upstream: ScriptedUpstream) -> None:
-    with proxying(upstream.url, limits={"in_flight": 1, "queue": 0}) as proxy, ExitStack() as open_ones:
+    with running_proxy(upstream.url, limits={"in_flight": 1, "queue": 0}) as proxy, ExitStack() as open_ones:
         for path in (b"chat/completions", b"embeddings", b"embeddings"):
             half = open_ones.enter_context(connected(proxy))
             half.sendall(REQUEST.replace(b"chat/completions", path)[:-1])
@@ -155,13 +155,13 @@ def test_a_transfer_encoding_that_is_not_known_is_501(proxy: Proxy) -> None:
 def test_a_head_that_does_not_come_in_time_closes_the_connection(
     sent: bytes, status: bytes, upstream: ScriptedUpstream
 ) -> None:
-    with proxying(upstream.url, limits={"header_timeout": 0.05}) as proxy:
+    with running_proxy(upstream.url, limits={"header_timeout": 0.05}) as proxy:
         head, _ = answer_to(sent, proxy)
         assert head.startswith(status)
 
 
 def test_a_body_that_comes_too_slowly_is_refused(upstream: ScriptedUpstream) -> None:
-    with proxying(upstream.url, limits={"body_timeout": 0.05, "body_rate": 1_000_000_000}) as proxy:
+    with running_proxy(upstream.url, limits={"body_timeout": 0.05, "body_rate": 1_000_000_000}) as proxy:
         head, body = answer_to(POST + b"content-length: 100\r\n\r\n{", proxy)
         assert head.startswith(b"HTTP/1.1 408 ")
         assert assert_openai_error(body)["code"] == "body_timeout"
@@ -169,7 +169,7 @@ def test_a_body_that_comes_too_slowly_is_refused(upstream: ScriptedUpstream) -> 
 
 
 def test_an_idle_connection_makes_room_for_a_new_one(upstream: ScriptedUpstream) -> None:
-    with proxying(upstream.url, limits={"connections": 1}) as proxy, connected(proxy) as idle:
+    with running_proxy(upstream.url, limits={"connections": 1}) as proxy, connected(proxy) as idle:
         assert answer_to(REQUEST, proxy)[0].startswith(b"HTTP/1.1 200 ")
         assert rest_of(idle) == (b"", b"")
 
@@ -181,7 +181,7 @@ def test_the_connection_that_was_idle_longest_makes_room(upstream: ScriptedUpstr
         connection.sendall(ask)
         return connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
 
-    with proxying(upstream.url, limits={"connections": 3}) as proxy, ExitStack() as opened:
+    with running_proxy(upstream.url, limits={"connections": 3}) as proxy, ExitStack() as opened:
         first, second, third = (opened.enter_context(connected(proxy)) for _ in range(3))
         assert all(map(is_served, (second, third, first)))
         for oldest in (second, third):
@@ -194,7 +194,7 @@ def test_the_connection_that_was_idle_longest_makes_room(upstream: ScriptedUpstr
 def test_a_half_sent_request_makes_room_for_a_new_connection(
     upstream: ScriptedUpstream, limits: dict[str, int]
 ) -> None:
-    behind = proxying(upstream.url, limits=limits, tenant=STRANGERS)
+    behind = running_proxy(upstream.url, limits=limits, tenant=STRANGERS)
     with behind as proxy, connected(proxy) as first, connected(proxy) as second:
         for half in (first, second):
             half.sendall(REQUEST[:-1])
@@ -205,7 +205,7 @@ def test_a_half_sent_request_makes_room_for_a_new_connection(
 def test_the_requests_of_one_address_leave_connections_for_others(upstream: ScriptedUpstream) -> None:
     answered = Signal("the test has seen the refusal")
     upstream.reply(hang(answered))
-    with proxying(upstream.url, limits={"per_address": 1}, tenant=STRANGERS) as proxy, connected(proxy) as busy:
+    with running_proxy(upstream.url, limits={"per_address": 1}, tenant=STRANGERS) as proxy, connected(proxy) as busy:
         busy.sendall(REQUEST)
         upstream.journal.await_arrival()
         assert answer_to(b"", proxy)[0].startswith(b"HTTP/1.1 503 ")
@@ -215,7 +215,7 @@ def test_the_requests_of_one_address_leave_connections_for_others(upstream: Scri
 def test_a_trusted_proxy_may_have_all_connections(upstream: ScriptedUpstream) -> None:
     answered = Signal("the test has seen the second reply")
     upstream.reply(hang(answered))
-    with proxying(upstream.url, limits={"per_address": 1}) as proxy, connected(proxy) as busy:
+    with running_proxy(upstream.url, limits={"per_address": 1}) as proxy, connected(proxy) as busy:
         busy.sendall(REQUEST)
         upstream.journal.await_arrival()
         assert answer_to(REQUEST, proxy)[0].startswith(b"HTTP/1.1 200 ")
@@ -227,7 +227,7 @@ def test_a_connection_is_refused_when_all_others_have_a_request(
 ) -> None:
     answered = Signal("the test has seen the refusal")
     upstream.reply(hang(answered))
-    with proxying(upstream.url, limits={"connections": 1}) as proxy, connected(proxy) as busy:
+    with running_proxy(upstream.url, limits={"connections": 1}) as proxy, connected(proxy) as busy:
         busy.sendall(REQUEST)
         upstream.journal.await_arrival()
         for _ in range(3):

@@ -11,7 +11,7 @@ import pytest
 from tests.proxy.tokens.test_images import png, uri
 from tests.proxy.tokens.test_prompt import pdf
 from tests.support import wire
-from tests.support.stage import Stage, asked, body_of, chat, staged
+from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream
 
 PICTURE = {"type": "image_url", "image_url": {"url": uri(png(512, 512) + b"\0" * 90_000)}}
 SCAN = {"type": "file", "file": {"filename": "a.pdf", "file_data": pdf(10, b"\0" * 900_000)}}
@@ -20,12 +20,12 @@ FILE = {"type": "file", "file": {"file_id": "file-1"}}
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with staged(strategy="mask+extract", window=40_000) as made:
+    with proxy_with_upstream(strategy="mask+extract", window=40_000) as made:
         made.model = "gpt-4o"
         yield made
 
 
-def said(*parts: Any) -> dict[str, Any]:
+def user_with(*parts: Any) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "text", "text": "Which is newer?"}, *parts]}
 
 
@@ -33,31 +33,31 @@ def said(*parts: Any) -> dict[str, Any]:
     ("part", "count", "tokens"), [(PICTURE, "exact", 255), (SCAN, "exact", 7_650), (FILE, "inexact", 0)]
 )
 def test_the_header_tells_whether_a_part_had_a_price(stage: Stage, part: Any, count: str, tokens: int) -> None:
-    plain, answer = stage.ask([said(FILE)]), stage.ask([said(part)])
+    plain, answer = stage.ask([user_with(FILE)]), stage.ask([user_with(part)])
     assert answer.header("x-condenser-count") == count
     before = [int(each.header("x-condenser-tokens-before") or 0) for each in (plain, answer)]
     assert tokens <= before[1] - before[0] <= tokens + 8
 
 
 def test_files_that_fit_stay_word_for_word(stage: Stage) -> None:
-    messages = [*chat(3), {"role": "assistant", "content": "A lease."}, said(SCAN)]
-    messages = [*messages, {"role": "assistant", "content": "A letter."}, said(SCAN)]
+    messages = [*chat(3), {"role": "assistant", "content": "A lease."}, user_with(SCAN)]
+    messages = [*messages, {"role": "assistant", "content": "A letter."}, user_with(SCAN)]
     assert stage.ask(messages).header("x-condenser-action") == "passed"
     assert stage.last_view == messages
 
 
 def test_no_guess_refuses_a_request() -> None:
-    with staged(strategy="mask+extract", window=4_000) as stage:
-        assert stage.ask([said(SCAN)]).status == 200
+    with proxy_with_upstream(strategy="mask+extract", window=4_000) as stage:
+        assert stage.ask([user_with(SCAN)]).status == 200
         reasoning = {"role": "assistant", "content": "", "reasoning_content": "word " * 9_000}
-        assert stage.ask([said(), reasoning, said()]).status == 200
+        assert stage.ask([user_with(), reasoning, user_with()]).status == 200
 
 
 @pytest.mark.parametrize(("model", "repeats", "status"), [("gpt-4o", 6, 400), ("glm-x", 6, 200), ("glm-x", 7, 400)])
 def test_text_is_refused_when_it_exceeds_a_set_window_by_more_than_the_count_errs(
     model: str, repeats: int, status: int
 ) -> None:
-    with staged(strategy="mask+extract", window=4_000) as stage:
+    with proxy_with_upstream(strategy="mask+extract", window=4_000) as stage:
         question = {"role": "user", "content": "one two three four five six seven " * 110 * repeats}
         answer = stage.post(body_of([question], model))
         assert answer.status == status
@@ -65,7 +65,7 @@ def test_text_is_refused_when_it_exceeds_a_set_window_by_more_than_the_count_err
 
 
 def test_the_bundled_table_refuses_nothing() -> None:
-    with staged(strategy="mask+extract", window=None) as stage:
+    with proxy_with_upstream(strategy="mask+extract", window=None) as stage:
         stage.model = "gpt-4"
         answer = stage.ask([{"role": "user", "content": "one two three four five six seven " * 1_500}])
         assert (answer.header("x-condenser-window"), answer.status) == ("8192", 200)
@@ -81,7 +81,7 @@ def test_a_deferred_tool_counts_once_a_reference_has_loaded_it(stage: Stage) -> 
     before = []
     for messages in ([{"role": "user", "content": "Go."}], [{"role": "user", "content": "Go."}, *rounds]):
         body = {"model": "claude-x", "max_tokens": 100, "tools": tools, "messages": messages}
-        answer = wire.post_json(stage.proxy.url, "/v1/messages", body, asked(dry_run="true"))
+        answer = wire.post_json(stage.proxy.url, "/v1/messages", body, controls(dry_run="true"))
         before.append(answer.json()["tokens_before"])
     assert before[0] < 900 < before[1] - before[0]
 
@@ -93,7 +93,7 @@ def test_a_generated_picture_is_not_counted_as_text(stage: Stage) -> None:
         "result": base64.b64encode(png(512, 512)).decode() + "A" * 90_000,
     }
     body = {"model": "gpt-4o", "store": False, "input": [{"role": "user", "content": "Draw."}, made]}
-    answer = wire.post_json(stage.proxy.url, "/v1/responses", body, asked(dry_run="true"))
+    answer = wire.post_json(stage.proxy.url, "/v1/responses", body, controls(dry_run="true"))
     assert 255 < answer.json()["tokens_before"] < 300
 
 
@@ -101,9 +101,9 @@ def test_a_generated_picture_is_not_counted_as_text(stage: Stage) -> None:
     ("model", "window"), [("claude-sonnet-4-5", "1000000"), ("us.anthropic.claude-haiku-4-5-20251001-v1:0", "200000")]
 )
 def test_the_beta_header_raises_the_window_of_models_that_have_a_larger_one(model: str, window: str) -> None:
-    with staged(window=None) as stage:
+    with proxy_with_upstream(window=None) as stage:
         body = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": "Go."}]}
-        headers = [("anthropic-beta", "context-1m-2025-08-07"), *asked(dry_run="true")]
+        headers = [("anthropic-beta", "context-1m-2025-08-07"), *controls(dry_run="true")]
         answer = wire.post_json(stage.proxy.url, "/v1/messages", body, headers)
         assert answer.header("x-condenser-window") == window
 

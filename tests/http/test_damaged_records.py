@@ -12,7 +12,7 @@ from proxy.cli import main
 from tests.support import wire
 from tests.support.admin_api import TOKEN
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, asking, available
-from tests.support.stage import Stage, asked, body_of, chat, staged
+from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream
 
 pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 
@@ -39,7 +39,7 @@ def redis() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def stage(redis: RedisServer) -> Iterator[Stage]:
-    with staged(store={"url": redis.url, "timeout": 2.0}, admin={"token": TOKEN}) as built:
+    with proxy_with_upstream(store={"url": redis.url, "timeout": 2.0}, admin={"token": TOKEN}) as built:
         yield built
 
 
@@ -56,31 +56,31 @@ def damage(redis: RedisServer, damages: Callable[[Any, str], object]) -> tuple[s
 def test_a_damaged_session_never_takes_the_store_from_another_tenant(
     redis: RedisServer, stage: Stage, damages: Callable[[Any, str], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage.ask(chat(12), asked(session="s"))
+    stage.ask(chat(12), controls(session="s"))
     tenant, session = damage(redis, damages)
     other = replace(stage, key="sk-second", sent=[])
     for _ in range(4):
-        answer = stage.ask(chat(12), asked(session="s"))
+        answer = stage.ask(chat(12), controls(session="s"))
         assert answer.header("x-condenser-action") == "degraded"
         assert answer.header("x-condenser-reason") == "store-corrupt"
-        assert other.ask(chat(2), asked(session="s")).header("x-condenser-action") == "passed"
+        assert other.ask(chat(2), controls(session="s")).header("x-condenser-action") == "passed"
     assert f"session {tenant}/{session} cannot be read" in caplog.text
 
 
 def test_one_damaged_record_leaves_the_others_in_use(
     redis: RedisServer, stage: Stage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "condensed"
+    assert stage.ask(chat(12), controls(session="s")).header("x-condenser-action") == "condensed"
     view = stage.last_view
     with asking(redis.port) as client:
         (key,) = client.keys("condenser:*:records")
         earlier = client.hkeys(key)
-        assert stage.ask(chat(24), asked(session="s")).header("x-condenser-action") == "condensed"
+        assert stage.ask(chat(24), controls(session="s")).header("x-condenser-action") == "condensed"
         (newest,) = set(client.hkeys(key)) - set(earlier)
         client.hset(key, newest, "{damaged")
-    assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "replayed"
+    assert stage.ask(chat(12), controls(session="s")).header("x-condenser-action") == "replayed"
     assert stage.last_view == view
-    actions = [stage.ask(chat(24), asked(session="s")).header("x-condenser-action") for _ in range(2)]
+    actions = [stage.ask(chat(24), controls(session="s")).header("x-condenser-action") for _ in range(2)]
     assert actions == ["condensed", "replayed"]
     assert "is left out" in caplog.text
 
@@ -108,7 +108,7 @@ def test_an_append_to_a_damaged_history_is_refused_until_it_is_deleted_by_comman
 
 
 def append(stage: Stage, text: str) -> wire.Answer:
-    return stage.post(body_of([{"role": "user", "content": text}]), asked(session="s", history="append"))
+    return stage.post(body_of([{"role": "user", "content": text}]), controls(session="s", history="append"))
 
 
 def command(stage: Stage, *words: str) -> int:

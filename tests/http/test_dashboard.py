@@ -15,7 +15,7 @@ from proxy.dashboard.routes import LIFETIME, is_valid_cookie, new_cookie
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
-from tests.support.stage import Stage, asked, chat, is_vote, staged, vote
+from tests.support.stage import Stage, chat, controls, is_vote, proxy_with_upstream, vote
 from tests.support.wire import Answer
 
 FORM = ("Content-Type", "application/x-www-form-urlencoded")
@@ -23,8 +23,8 @@ FORM = ("Content-Type", "application/x-www-form-urlencoded")
 
 @contextmanager
 def watched() -> Iterator[Stage]:
-    with staged(strategy="extract", window=4_096, admin={"token": "operator"}) as stage:
-        stage.ask(chat(20), asked(session="garden"))
+    with proxy_with_upstream(strategy="extract", window=4_096, admin={"token": "operator"}) as stage:
+        stage.ask(chat(20), controls(session="garden"))
         yield stage
 
 
@@ -67,7 +67,7 @@ def test_nobody_sees_a_page_without_the_token() -> None:
 
 
 def test_without_a_token_in_the_settings_there_is_no_dashboard() -> None:
-    with staged(admin={"token": None}) as stage:
+    with proxy_with_upstream(admin={"token": None}) as stage:
         assert page(stage, "").status == 404
 
 
@@ -158,7 +158,7 @@ def test_whoever_has_signed_out_stays_so_while_the_store_is_out(monkeypatch: pyt
 
 def test_a_cookie_is_for_tls_alone_behind_a_server_that_speaks_it() -> None:
     for trusted, secure in ((["127.0.0.1"], True), (["192.0.2.1"], False)):
-        with staged(admin={"token": "operator"}, tenant={"trusted_proxies": trusted}) as stage:
+        with proxy_with_upstream(admin={"token": "operator"}, tenant={"trusted_proxies": trusted}) as stage:
             headers = [FORM, ("Origin", stage.proxy.url), ("X-Forwarded-Proto", "https")]
             path, body = "/_condenser/pages/login", b"token=operator"
             answer = wire.request(stage.proxy.url, "POST", path, body, headers)
@@ -188,7 +188,7 @@ def test_the_first_page_reads_no_more_sessions_than_it_shows(monkeypatch: pytest
 
     with watched() as stage:
         for name in "abc":
-            stage.ask(chat(4), asked(session=name))
+            stage.ask(chat(4), controls(session=name))
         cookie = signed_in(stage)
         monkeypatch.setattr(SqliteStore, "load", counted)
         first = page(stage, "", cookie).body.decode()
@@ -208,8 +208,8 @@ def test_a_page_is_fetched_again_only_after_the_last_answer() -> None:
 
 def test_the_calls_of_judges_are_own_calls_once() -> None:
     settings: dict[str, Any] = {"strategy": "dynacontext", "window": 16_384, "admin": {"token": "operator"}}
-    with staged(answers=lambda exchange: vote("NO") if is_vote(exchange) else None, **settings) as stage:
-        stage.ask(chat(12), asked(session="garden"))
+    with proxy_with_upstream(answers=lambda exchange: vote("NO") if is_vote(exchange) else None, **settings) as stage:
+        stage.ask(chat(12), controls(session="garden"))
         stage.proxy.quiet()
         place = session_of(stage)
         token = [("Authorization", "Bearer operator")]

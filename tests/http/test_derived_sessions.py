@@ -11,14 +11,24 @@ import pytest
 
 from tests.http.strict import assert_view
 from tests.support.replies import completion, stream, text_chunks
-from tests.support.stage import EMPTY, WINDOW, Stage, agent, asked, chat, on_file, staged, stored
+from tests.support.stage import (
+    EMPTY,
+    WINDOW,
+    Stage,
+    agent,
+    chat,
+    controls,
+    proxy_with_sqlite,
+    proxy_with_upstream,
+    store_rows,
+)
 
 USER = {"role": "user", "content": "And now?"}
 
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    with staged() as built:
+    with proxy_with_upstream() as built:
         yield built
 
 
@@ -142,7 +152,7 @@ def test_a_reply_that_the_client_writes_anew_is_still_recognised(stage: Stage) -
 
 
 def test_an_explicit_session_is_never_found_by_its_chain(stage: Stage) -> None:
-    stage.ask(chat(12), asked(session="named"))
+    stage.ask(chat(12), controls(session="named"))
     session, action = session_of(stage, chat(13))
     assert session != "named"
     assert action == "condensed"
@@ -150,44 +160,44 @@ def test_an_explicit_session_is_never_found_by_its_chain(stage: Stage) -> None:
 
 def test_a_derived_session_does_not_answer_to_its_id(stage: Stage) -> None:
     session, _ = session_of(stage, chat(12))
-    answer = stage.ask(chat(13), asked(session=session))
+    answer = stage.ask(chat(13), controls(session=session))
     assert answer.header("x-condenser-session-source") == "X-Condenser-Session"
     assert answer.header("x-condenser-action") == "condensed"
 
 
 def test_small_requests_without_an_id_write_nothing(tmp_path: Path) -> None:
-    with on_file(tmp_path / "s.db") as stage:
+    with proxy_with_sqlite(tmp_path / "s.db") as stage:
         shown = {session_of(stage, chat(rounds))[0] for rounds in (0, 1, 2)}
-        assert stored(tmp_path / "s.db") == EMPTY
+        assert store_rows(tmp_path / "s.db") == EMPTY
         assert len(shown) == 1
         assert re.fullmatch(r"p[0-9a-f]{16}", shown.pop() or "")
 
 
 def test_a_conversation_is_stored_from_a_quarter_of_its_window_on(tmp_path: Path) -> None:
-    with on_file(tmp_path / "s.db") as stage:
+    with proxy_with_sqlite(tmp_path / "s.db") as stage:
         session_of(stage, [{"role": "user", "content": "word " * (WINDOW // 4 - 60)}])
-        assert stored(tmp_path / "s.db") == EMPTY
+        assert store_rows(tmp_path / "s.db") == EMPTY
         session, _ = session_of(stage, [{"role": "user", "content": "word " * (WINDOW // 4 + 60)}])
-        assert stored(tmp_path / "s.db") == {"sessions": 1, "records": 0, "index": 1}
+        assert store_rows(tmp_path / "s.db") == {"sessions": 1, "records": 0, "index": 1}
         assert (session or "").startswith("d")
 
 
 def test_where_the_window_is_unknown_it_is_stored_from_2048_tokens_on(tmp_path: Path) -> None:
-    with on_file(tmp_path / "s.db", window=None) as stage:
+    with proxy_with_sqlite(tmp_path / "s.db", window=None) as stage:
         session_of(stage, [{"role": "user", "content": "word " * 2_000}])
-        assert stored(tmp_path / "s.db") == EMPTY
+        assert store_rows(tmp_path / "s.db") == EMPTY
         session_of(stage, [{"role": "user", "content": "word " * 2_100}])
-        assert stored(tmp_path / "s.db")["sessions"] == 1
+        assert store_rows(tmp_path / "s.db")["sessions"] == 1
 
 
 def test_a_small_conversation_that_was_condensed_is_stored_all_the_same(tmp_path: Path) -> None:
-    with on_file(tmp_path / "s.db", window=100_000) as stage:
-        answer = stage.ask(chat(12), asked(force="true"))
+    with proxy_with_sqlite(tmp_path / "s.db", window=100_000) as stage:
+        answer = stage.ask(chat(12), controls(force="true"))
         assert answer.header("x-condenser-action") == "condensed"
-        assert stored(tmp_path / "s.db")["records"] == 1
+        assert store_rows(tmp_path / "s.db")["records"] == 1
         assert session_of(stage, chat(13)) == (answer.header("x-condenser-session"), "replayed")
 
 
 def test_a_strategy_does_not_stick_to_a_derived_session(stage: Stage) -> None:
-    stage.ask(chat(12), asked(strategy="extract"))
+    stage.ask(chat(12), controls(strategy="extract"))
     assert stage.ask(chat(13)).header("x-condenser-strategy") == "mask+half-window"

@@ -11,11 +11,11 @@ import pytest
 
 from tests.proxy.discovery import pages
 from tests.support import wire
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply, hang_up, json_reply, raw
 from tests.support.signals import Signal
-from tests.support.stage import asked, body_of
+from tests.support.stage import body_of, controls
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
 
@@ -65,7 +65,7 @@ def scene(said: Mapping[str, Any], *, upstream: Mapping[str, Any] | None = None,
     now = [1_000_000.0]
     with ScriptedUpstream() as server:
         given = {"base_url": server.base_url, "discover": True, **(upstream or {})}
-        with proxying(server.url, clock=lambda: now[0], upstream=given, **settings) as proxy:
+        with running_proxy(server.url, clock=lambda: now[0], upstream=given, **settings) as proxy:
             playing = Scene(proxy, server, dict(said), now)
             server.answer(playing.answer)
             yield playing
@@ -234,7 +234,7 @@ def test_an_answer_that_cannot_be_read_states_nothing(page: Reply) -> None:
 
 def test_a_request_or_a_setting_that_names_the_window_asks_nobody() -> None:
     with scene({LIST: pages.VLLM}) as playing:
-        assert playing.window("m", *asked(window=5_000)) == "5000"
+        assert playing.window("m", *controls(window=5_000)) == "5000"
         assert playing.asked == []
     for settings in ({"window": 6_000}, {"models": [{"match": "m", "window": 6_000}]}):
         with scene({LIST: pages.VLLM}, **settings) as playing:
@@ -268,7 +268,7 @@ def test_a_server_below_a_path_is_asked_below_that_path() -> None:
     said = {"/gateway/v1/models": pages.OLLAMA, "/gateway/api/ps": pages.OLLAMA_PS}
     with ScriptedUpstream() as server:
         upstream = {"base_url": server.url + "/gateway/v1", "discover": True}
-        with proxying(server.url, upstream=upstream) as proxy:
+        with running_proxy(server.url, upstream=upstream) as proxy:
             playing = Scene(proxy, server, dict(said))
             server.answer(
                 lambda each: playing.answer(each) if each.method == "GET" else json_reply({"choices": [], "usage": {}})

@@ -8,7 +8,7 @@ import pytest
 from openai import OpenAI
 
 from tests.support import wire
-from tests.support.stage import MODEL, Stage, asked, body_of, chat, count, rounds_over, staged
+from tests.support.stage import MODEL, Stage, body_of, chat, controls, count, proxy_with_upstream, rounds_over
 from tests.support.wire import Answer
 
 OPERATOR = [("Authorization", "Bearer operator")]
@@ -25,11 +25,11 @@ ROUNDS = rounds_over(20_000)
 
 def grown(stage: Stage) -> Answer:
     """The reply in such a chat."""
-    return stage.ask(chat(ROUNDS), asked(session="s"))
+    return stage.ask(chat(ROUNDS), controls(session="s"))
 
 
 def test_by_default_a_reply_says_where_condensing_is_cheapest_and_nothing_else_changes() -> None:
-    with staged(**PRICED) as stage:
+    with proxy_with_upstream(**PRICED) as stage:
         answer = grown(stage)
         mode, *said = (answer.header("x-condenser-economy") or "").split("; ")
         advice = {name: float(value) for name, _, value in (part.partition("=") for part in said)}
@@ -42,7 +42,7 @@ def test_by_default_a_reply_says_where_condensing_is_cheapest_and_nothing_else_c
 
 
 def test_auto_condenses_there() -> None:
-    with staged(**PRICED, economy="auto") as stage:
+    with proxy_with_upstream(**PRICED, economy="auto") as stage:
         answer = grown(stage)
         assert answer.header("x-condenser-action") == "condensed"
         assert (answer.header("x-condenser-economy") or "").startswith("auto; trigger=")
@@ -50,7 +50,7 @@ def test_auto_condenses_there() -> None:
 
 
 def test_clients_read_what_auto_did_from_the_reply() -> None:
-    with staged(**PRICED, economy="auto") as stage:
+    with proxy_with_upstream(**PRICED, economy="auto") as stage:
         client = OpenAI(base_url=f"{stage.proxy.url}/v1", api_key="k", max_retries=0)
         messages: Any = chat(ROUNDS)
         reply = client.chat.completions.with_raw_response.create(model=MODEL, messages=messages)
@@ -61,12 +61,12 @@ def test_clients_read_what_auto_did_from_the_reply() -> None:
 
 def test_auto_condenses_a_chat_that_is_short_for_its_window() -> None:
     cheap_reads = [{"match": "*", "prices": {"input": 1.0, "cached_input": 0.1}}]
-    with staged(**{**PRICED, "window": 1_000_000, "models": cheap_reads}, economy="auto") as stage:
+    with proxy_with_upstream(**{**PRICED, "window": 1_000_000, "models": cheap_reads}, economy="auto") as stage:
         assert grown(stage).header("x-condenser-action") == "condensed"
 
 
 def test_off_says_and_does_nothing() -> None:
-    with staged(**PRICED, economy="off") as stage:
+    with proxy_with_upstream(**PRICED, economy="off") as stage:
         answer = grown(stage)
         assert answer.header("x-condenser-economy") is None
         assert answer.header("x-condenser-action") == "passed"
@@ -75,28 +75,28 @@ def test_off_says_and_does_nothing() -> None:
 @pytest.mark.parametrize("entry", [{"economy": "auto"}, {}], ids=["of the model", "of the session"])
 def test_the_models_entry_and_the_session_choose(entry: dict[str, str]) -> None:
     models = [{"match": "*", "prices": PRICES, **entry}]
-    with staged(**{**PRICED, "models": models}) as stage:
+    with proxy_with_upstream(**{**PRICED, "models": models}) as stage:
         if not entry:
-            stage.ask(chat(2), asked(session="s", economy="auto"))
+            stage.ask(chat(2), controls(session="s", economy="auto"))
         assert grown(stage).header("x-condenser-action") == "condensed"
 
 
 def test_a_mode_that_there_is_not_is_refused_and_named() -> None:
-    with staged(**PRICED) as stage:
-        answer = stage.post(body_of(chat(1)), asked(session="s", economy="cheap"))
+    with proxy_with_upstream(**PRICED) as stage:
+        answer = stage.post(body_of(chat(1)), controls(session="s", economy="cheap"))
         assert answer.status == 400
         assert answer.json()["error"]["param"] == "X-Condenser-Economy"
 
 
 def test_a_view_that_was_condensed_is_replayed_until_it_has_grown_to_the_trigger_again() -> None:
-    with staged(**PRICED, economy="auto") as stage:
+    with proxy_with_upstream(**PRICED, economy="auto") as stage:
         grown(stage)
-        later = stage.ask(chat(ROUNDS + 1), asked(session="s"))
+        later = stage.ask(chat(ROUNDS + 1), controls(session="s"))
         assert later.header("x-condenser-action") == "replayed"
 
 
 def test_sessions_say_what_auto_would_do() -> None:
-    with staged(**PRICED, admin={"token": "operator"}) as stage:
+    with proxy_with_upstream(**PRICED, admin={"token": "operator"}) as stage:
         grown(stage)
         listed = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", b"", OPERATOR).json()["data"]
         path = f"/_condenser/sessions/{listed[0]['tenant']}/{listed[0]['session']}"

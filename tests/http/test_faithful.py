@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.stage import SUMMARY, asked, chat, is_vote, staged, summary, vote
+from tests.support.stage import SUMMARY, chat, controls, is_vote, proxy_with_upstream, summary, vote
 
 PAGE = (Path(__file__).parents[2] / "docs" / "faithful.md").read_text("utf-8")
 SETS = {
@@ -39,10 +39,10 @@ def test_a_replacement_is_what_the_model_wrote_and_nothing_else(title: str) -> N
     settings: dict[str, Any] = {**SETS[title]}
     if settings["strategy"] == "semantic":
         settings["semantic"] = {**settings["semantic"], "max_size": 24}
-    with staged(window=8_192, answers=answer, **settings) as stage:
+    with proxy_with_upstream(window=8_192, answers=answer, **settings) as stage:
         actions = []
         for rounds in range(1, 26):
-            actions.append(stage.ask(chat(rounds), asked(session="s")).header("x-condenser-action"))
+            actions.append(stage.ask(chat(rounds), controls(session="s")).header("x-condenser-action"))
             stage.proxy.quiet()
         assert "condensed" in actions
         texts = [str(each["content"]) for each in stage.last_view]
@@ -53,7 +53,7 @@ def test_a_replacement_is_what_the_model_wrote_and_nothing_else(title: str) -> N
             assert not any(each.get("name") == "memory_context" for each in stage.last_view)
         assert bool(stage.votes) == (settings["strategy"] == "dynacontext")
         if settings["strategy"] == "half-window":
-            plan = stage.ask(chat(25), asked(session="s", dry_run="true")).json()["plan"]["half-window"]
+            plan = stage.ask(chat(25), controls(session="s", dry_run="true")).json()["plan"]["half-window"]
             assert (plan["boundaryAdjustmentType"], plan["boundaryAdjustmentDelta"]) == ("exact", 0)
         if settings.get("dynacontext", {}).get("mode") == "refer":
             before = stage.last_view[texts.index(replacement) - 1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.stage import Message, asked, body_of, chat, count, counter, staged
+from tests.support.stage import Message, body_of, chat, controls, count, counter, proxy_with_upstream
 
 
 @cache
@@ -38,10 +38,10 @@ def body(carrier: str, tokens: int, messages: list[Message]) -> bytes:
 
 @pytest.mark.parametrize(("carrier", "window"), PAIRS)
 def test_beside_60_percent_that_stay_a_long_conversation_is_served_to_its_end(carrier: str, window: int) -> None:
-    with staged(window=window) as stage:
+    with proxy_with_upstream(window=window) as stage:
         for rounds in range(0, 24, 4):
             messages = chat(rounds, words=window // 140)
-            answer = stage.post(body(carrier, window * 6 // 10, messages), asked(session="s"))
+            answer = stage.post(body(carrier, window * 6 // 10, messages), controls(session="s"))
 
             assert answer.status == 200, answer.body
             sent, usable = count(stage.forwarded[-1].json()), window - min(window // 8, 4_096)
@@ -55,10 +55,12 @@ def test_beside_60_percent_that_stay_a_long_conversation_is_served_to_its_end(ca
 
 @pytest.mark.parametrize(("carrier", "window"), PAIRS)
 def test_the_floor_is_named_before_it_fails_and_in_the_400_and_no_model_is_asked(carrier: str, window: int) -> None:
-    with staged(window=window) as stage:
+    with proxy_with_upstream(window=window) as stage:
         share, reasons = 60, []
         while share < 140:
-            answer = stage.post(body(carrier, window * share // 100, chat(8, words=window // 200)), asked(session="s"))
+            answer = stage.post(
+                body(carrier, window * share // 100, chat(8, words=window // 200)), controls(session="s")
+            )
             if answer.status != 200:
                 break
             reasons.append(answer.header("x-condenser-reason"))
@@ -78,8 +80,8 @@ def test_the_floor_is_named_before_it_fails_and_in_the_400_and_no_model_is_asked
 @pytest.mark.parametrize("share", [86, 92, 140])
 def test_no_model_is_asked_where_what_stays_leaves_no_room_for_a_record(share: int) -> None:
     window = 8_192
-    with staged(window=window) as stage:
+    with proxy_with_upstream(window=window) as stage:
         for rounds in range(4, 12, 2):
-            stage.post(body("tools", window * share // 100, chat(rounds, words=60)), asked(session="s"))
+            stage.post(body("tools", window * share // 100, chat(rounds, words=60)), controls(session="s"))
         stage.proxy.quiet()
         assert stage.summaries == []

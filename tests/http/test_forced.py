@@ -8,10 +8,10 @@ from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.stage import SUMMARY, Stage, agent, asked, chat, count, staged, summary
+from tests.support.stage import SUMMARY, Stage, agent, chat, controls, count, proxy_with_upstream, summary
 
 ROOMY = 128_000
-FORCED = asked(force="true")
+FORCED = controls(force="true")
 PIPELINES = [
     ("recent", "recent"),
     ("extract", "extract"),
@@ -33,7 +33,7 @@ def _tagged(_exchange: Exchange) -> Reply:
 
 @pytest.mark.parametrize(("strategy", "stage"), PIPELINES)
 def test_force_condenses_a_chat_far_below_the_marks_and_says_by_which_stage(strategy: str, stage: str) -> None:
-    with staged(window=ROOMY, strategy=strategy, answers=_tagged) as talk:
+    with proxy_with_upstream(window=ROOMY, strategy=strategy, answers=_tagged) as talk:
         answer = talk.ask(chat(6), FORCED)
         assert answer.header("x-condenser-action") == "condensed", answer.header("x-condenser-reason")
         assert answer.header("x-condenser-trigger") == "forced"
@@ -44,7 +44,7 @@ def test_force_condenses_a_chat_far_below_the_marks_and_says_by_which_stage(stra
 
 
 def test_force_below_the_target_takes_half_of_what_may_be_condensed() -> None:
-    with staged(window=ROOMY, strategy="recent") as talk:
+    with proxy_with_upstream(window=ROOMY, strategy="recent") as talk:
         answer = talk.ask(chat(12), FORCED)
         kept = [each for each in talk.last_view if each["role"] == "assistant"]
         assert 5 <= len(kept) <= 6
@@ -53,9 +53,9 @@ def test_force_below_the_target_takes_half_of_what_may_be_condensed() -> None:
 
 @pytest.mark.parametrize(("strategy", "stage"), PIPELINES)
 def test_force_may_be_repeated_until_nothing_more_can_go(strategy: str, stage: str) -> None:
-    with staged(window=ROOMY, strategy=strategy, answers=_tagged) as talk:
+    with proxy_with_upstream(window=ROOMY, strategy=strategy, answers=_tagged) as talk:
         for _ in range(6):
-            answer = talk.ask(chat(6), [*FORCED, *asked(session="s")])
+            answer = talk.ask(chat(6), [*FORCED, *controls(session="s")])
             assert answer.header("x-condenser-action") in ("condensed", "replayed")
         assert answer.header("x-condenser-action") == "replayed"
         assert answer.header("x-condenser-reason") in ("nothing-to-condense", "summary-boundary")
@@ -64,7 +64,7 @@ def test_force_may_be_repeated_until_nothing_more_can_go(strategy: str, stage: s
 
 @pytest.mark.parametrize("strategy", ["mask+half-window", "recent", "mask", "extract", "summary", "semantic"])
 def test_force_on_a_single_question_says_that_nothing_may_be_condensed(strategy: str) -> None:
-    with staged(window=ROOMY, strategy=strategy) as talk:
+    with proxy_with_upstream(window=ROOMY, strategy=strategy) as talk:
         answer = talk.ask(chat(0), FORCED)
         assert answer.header("x-condenser-action") == "passed"
         assert answer.header("x-condenser-reason") == "nothing-to-condense"
@@ -72,7 +72,7 @@ def test_force_on_a_single_question_says_that_nothing_may_be_condensed(strategy:
 
 
 def test_force_under_observe_says_what_it_would_do_and_changes_nothing() -> None:
-    with staged(window=ROOMY, strategy="observe:mask") as talk:
+    with proxy_with_upstream(window=ROOMY, strategy="observe:mask") as talk:
         answer = talk.ask(chat(6), FORCED)
         assert answer.header("x-condenser-action") == "would-condense"
         assert answer.header("x-condenser-stages") == "extract"
@@ -80,8 +80,8 @@ def test_force_under_observe_says_what_it_would_do_and_changes_nothing() -> None
 
 
 def test_a_replayed_view_names_the_stages_that_shaped_it() -> None:
-    with staged(window=ROOMY, strategy="mask") as talk:
-        session = asked(session="s")
+    with proxy_with_upstream(window=ROOMY, strategy="mask") as talk:
+        session = controls(session="s")
         talk.ask(agent(8), [*FORCED, *session])
         answer = talk.ask(agent(9), session)
         assert answer.header("x-condenser-action") == "replayed"
@@ -89,12 +89,12 @@ def test_a_replayed_view_names_the_stages_that_shaped_it() -> None:
 
 
 def test_a_view_that_nothing_has_shaped_names_no_stage() -> None:
-    with staged(window=ROOMY) as talk:
+    with proxy_with_upstream(window=ROOMY) as talk:
         assert talk.ask(chat(1)).header("x-condenser-stages") is None
 
 
 def test_equal_histories_in_several_sessions_get_condensations_with_ids_of_their_own() -> None:
-    with staged(window=ROOMY) as talk:
+    with proxy_with_upstream(window=ROOMY) as talk:
         ids = [_id(talk, session, strategy) for session in ("a", "b") for strategy in ("recent", "extract")]
         unrecorded = [_id(talk, "a", "recent", no_store=True) for _ in range(2)]
         assert None not in ids
@@ -102,22 +102,22 @@ def test_equal_histories_in_several_sessions_get_condensations_with_ids_of_their
 
 
 def _id(talk: Stage, session: str, strategy: str, *, no_store: bool = False) -> str | None:
-    headers = asked(session=f"{session}-{strategy}", strategy=strategy, force="true", no_store=str(no_store))
+    headers = controls(session=f"{session}-{strategy}", strategy=strategy, force="true", no_store=str(no_store))
     answer = talk.ask(chat(6), headers)
     return answer.header("x-condenser-condensation")
 
 
 def test_a_replayed_condensation_keeps_its_id() -> None:
-    with staged(window=ROOMY, strategy="recent") as talk:
-        session = asked(session="s")
+    with proxy_with_upstream(window=ROOMY, strategy="recent") as talk:
+        session = controls(session="s")
         made = talk.ask(chat(6), [*FORCED, *session]).header("x-condenser-condensation")
         assert made
         assert talk.ask(chat(7), session).header("x-condenser-condensation") == made
 
 
 def test_what_observe_would_save_is_counted_nowhere_as_saved() -> None:
-    with staged(strategy="observe:recent", admin={"token": TOKEN}) as talk:
-        answer = talk.ask(chat(12), asked(session="s"))
+    with proxy_with_upstream(strategy="observe:recent", admin={"token": TOKEN}) as talk:
+        answer = talk.ask(chat(12), controls(session="s"))
         before = int(answer.header("x-condenser-tokens-before") or 0)
         assert answer.header("x-condenser-action") == "would-condense"
         assert int(answer.header("x-condenser-tokens-after") or 0) < before

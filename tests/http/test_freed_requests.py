@@ -12,7 +12,7 @@ from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
 from tests.support import wire
 from tests.support.recording import CHAT
-from tests.support.stage import asked, body_of, chat, staged
+from tests.support.stage import body_of, chat, controls, proxy_with_upstream
 
 
 @contextmanager
@@ -32,16 +32,16 @@ def decisions() -> int:
 @pytest.mark.parametrize("memory", ["off", "inject", "tool"])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_nothing_of_a_request_is_left_when_it_is_over(streamed: bool, memory: str) -> None:
-    with staged(strategy="half-window") as stage, without_collections():
+    with proxy_with_upstream(strategy="half-window") as stage, without_collections():
         before = decisions()
         for rounds in (3, 30, 31):
-            stage.ask(chat(rounds), asked(session="s", memory=memory), stream=streamed)
+            stage.ask(chat(rounds), controls(session="s", memory=memory), stream=streamed)
             stage.proxy.quiet()
         assert decisions() == before
 
 
 def test_a_connection_that_waits_keeps_nothing_of_its_last_request() -> None:
-    with staged(strategy="half-window") as stage, without_collections():
+    with proxy_with_upstream(strategy="half-window") as stage, without_collections():
         before = decisions()
         headers = [*wire.JSON, ("Authorization", "Bearer k")]
         with wire.opened(stage.proxy.url, "POST", CHAT, body_of(chat(3)), headers) as response:

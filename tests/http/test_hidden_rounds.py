@@ -24,23 +24,23 @@ from tests.http.test_search_memory import (
     views,
 )
 from tests.support.replies import Reply
-from tests.support.searching import SEARCH, TOOL, answered, is_prefix, search
-from tests.support.stage import Message, Stage, asked, count, on_file, staged
+from tests.support.searching import SEARCH, TOOL, is_prefix, reply_of, search
+from tests.support.stage import Message, Stage, controls, count, proxy_with_sqlite, proxy_with_upstream
 
 
 def searched(stage: Stage) -> list[Message]:
     """A turn with a search; the history after it, which ends with the user."""
-    stage.upstream.reply(answered(None, search(), streamed=False), answered(FOUND, streamed=False))
+    stage.upstream.reply(reply_of(None, search(), streamed=False), reply_of(FOUND, streamed=False))
     reply = message_of(asks(stage, question(), False), False)
     return [*question(), sendable(reply), {"role": "user", "content": "And the shed?"}]
 
 
 def test_a_hidden_round_is_stored_before_the_last_byte(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    with on_file(path, strategy="recent") as stage:
-        stage.ask(diary(12), [*asked(session="s"), FORCE])
+    with proxy_with_sqlite(path, strategy="recent") as stage:
+        stage.ask(diary(12), [*controls(session="s"), FORCE])
         messages = searched(stage)
-    with on_file(path, strategy="recent") as stage:
+    with proxy_with_sqlite(path, strategy="recent") as stage:
         asks(stage, messages, False)
         assert [each["role"] for each in stage.last_view[-5:]] == ["user", "assistant", "tool", "assistant", "user"]
 
@@ -58,7 +58,7 @@ def test_it_leaves_with_what_is_condensed() -> None:
         asks(stage, messages, False)
         assert calls_of(stage.last_view) == ["call_m1"]
         messages += herbs(8)
-        stage.ask(messages, [*asked(session="s"), TOOL, FORCE])
+        stage.ask(messages, [*controls(session="s"), TOOL, FORCE])
         assert calls_of(stage.last_view) == []
         asks(stage, [*messages, *herbs(1)], False)
         assert calls_of(stage.last_view) == []
@@ -88,7 +88,7 @@ def test_it_is_not_shown_where_the_history_was_edited() -> None:
 def test_another_reply_to_the_same_message_searches_anew() -> None:
     with remembering() as stage:
         searched(stage)
-        stage.upstream.reply(answered(None, search(id="call_new"), streamed=False), answered(FOUND, streamed=False))
+        stage.upstream.reply(reply_of(None, search(id="call_new"), streamed=False), reply_of(FOUND, streamed=False))
         messages = [*question(), sendable(message_of(asks(stage, question(), False), False))]
         assert "call_m1" not in str(stage.last_view)
         asks(stage, [*messages, {"role": "user", "content": "And the shed?"}], False)
@@ -99,14 +99,14 @@ def test_another_reply_to_the_same_message_searches_anew() -> None:
 def test_without_the_tool_the_hidden_rounds_are_not_shown() -> None:
     with remembering() as stage:
         messages = searched(stage)
-        stage.ask(messages, [*asked(session="s"), ("X-Condenser-Memory", "off")])
+        stage.ask(messages, [*controls(session="s"), ("X-Condenser-Memory", "off")])
         assert SEARCH not in str(stage.forwarded[-1].body)
 
 
 def test_a_fork_in_which_nothing_is_condensed_shows_no_hidden_round() -> None:
-    with staged(strategy="recent") as stage:
+    with proxy_with_upstream(strategy="recent") as stage:
         stage.ask(diary(12), [FORCE, TOOL])
-        stage.upstream.reply(answered(None, search(), streamed=False), answered(FOUND, streamed=False))
+        stage.upstream.reply(reply_of(None, search(), streamed=False), reply_of(FOUND, streamed=False))
         asking = [*diary(12), {"role": "assistant", "content": "Done."}, {"role": "user", "content": QUESTION}]
         history = [*asking, sendable(message_of(stage.ask(asking, [TOOL]), False))]
         for text in ("Thanks.", "Really?"):
@@ -118,9 +118,9 @@ def test_a_fork_in_which_nothing_is_condensed_shows_no_hidden_round() -> None:
 @both
 def test_with_injection_too_the_block_stands_before_the_question_and_the_search_behind_it(streamed: bool) -> None:
     with remembering() as stage:
-        stage.upstream.reply(answered(None, search("plant0n1"), LOOKS, streamed=streamed))
+        stage.upstream.reply(reply_of(None, search("plant0n1"), LOOKS, streamed=streamed))
         more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
-        headers = [*asked(session="s"), ("X-Condenser-Memory", "inject+tool")]
+        headers = [*controls(session="s"), ("X-Condenser-Memory", "inject+tool")]
         reply = message_of(stage.ask(question(), headers, tools=[LOOK], **more), streamed)
         result = {"role": "tool", "tool_call_id": LOOKS.id, "content": "a barrel"}
         stage.ask([*question(), sendable(reply), result], headers, tools=[LOOK])
@@ -132,10 +132,10 @@ def test_with_injection_too_the_block_stands_before_the_question_and_the_search_
 
 
 def test_in_append_mode_the_hidden_round_stands_in_the_history_that_is_supplied() -> None:
-    append = [*asked(session="appended", history="append"), TOOL]
-    with staged(strategy="recent") as stage:
+    append = [*controls(session="appended", history="append"), TOOL]
+    with proxy_with_upstream(strategy="recent") as stage:
         stage.ask(diary(12), [*append, FORCE])
-        stage.upstream.reply(answered(None, search(), streamed=False), answered(FOUND, streamed=False))
+        stage.upstream.reply(reply_of(None, search(), streamed=False), reply_of(FOUND, streamed=False))
         stage.ask([{"role": "user", "content": QUESTION}], append)
         stage.ask([{"role": "user", "content": "Thanks."}], append)
         assert is_prefix(views(stage)[2], stage.last_view)
@@ -147,7 +147,7 @@ def test_over_a_long_conversation_views_stay_sound_and_grow_at_their_end_until_s
     strategy: str, seed: int
 ) -> None:
     chosen, streamed = Random(seed), seed % 2 == 1
-    with staged(strategy=strategy) as stage:
+    with proxy_with_upstream(strategy=strategy) as stage:
         messages: list[Message] = [{"role": "user", "content": "Keep a diary of my garden."}]
         condensed = 0
         before: list[dict[str, Any]] = []
@@ -171,9 +171,9 @@ def replies_of(chosen: Random, turn: int, streamed: bool, *, may_search: bool) -
     """What the model says in one turn: searches, now and then, and then a text or a call of the client's."""
     text = f"Day {turn}: " + " ".join(f"plant{turn}n{each}" for each in range(60))
     query = f"plant{turn // 2}n3"
-    hidden = [answered(None, search(query), streamed=streamed) for _ in range(chosen.choice((0, 1, 2)) * may_search)]
+    hidden = [reply_of(None, search(query), streamed=streamed) for _ in range(chosen.choice((0, 1, 2)) * may_search)]
     calls = chosen.choice(((), (LOOKS,), *([(search("diary"), LOOKS)] if may_search else ())))
-    return [*hidden, answered(text, *calls, streamed=streamed)]
+    return [*hidden, reply_of(text, *calls, streamed=streamed)]
 
 
 def following(reply: dict[str, Any], turn: int) -> list[Message]:

@@ -24,13 +24,13 @@ from tests.support.stage import (
     Message,
     Stage,
     agent,
-    asked,
     body_of,
     chat,
+    controls,
     count,
     is_vote,
-    on_file,
-    staged,
+    proxy_with_sqlite,
+    proxy_with_upstream,
     summary,
     vote,
 )
@@ -46,13 +46,13 @@ def yes(exchange: Exchange) -> Reply:
 
 
 @contextmanager
-def judged(answers: Any = yes, window: int = WINDOW, **settings: Any) -> Iterator[Stage]:
-    with staged(strategy="dynacontext", window=window, answers=answers, **settings) as stage:
+def judging_proxy(answers: Any = yes, window: int = WINDOW, **settings: Any) -> Iterator[Stage]:
+    with proxy_with_upstream(strategy="dynacontext", window=window, answers=answers, **settings) as stage:
         yield stage
 
 
-def talk(stage: Stage, rounds: int, *headers: tuple[str, str], words: int = 75) -> Answer:
-    return stage.ask(chat(rounds, words=words), [*asked(session="s"), *headers])
+def ask_rounds(stage: Stage, rounds: int, *headers: tuple[str, str], words: int = 75) -> Answer:
+    return stage.ask(chat(rounds, words=words), [*controls(session="s"), *headers])
 
 
 def is_condensed(stage: Stage) -> bool:
@@ -64,17 +64,17 @@ def options(text: str) -> tuple[str, str]:
 
 
 def test_a_yes_on_one_turn_condenses_the_next_and_no_request_waits_for_a_model() -> None:
-    with judged() as stage:
-        first = talk(stage, TURNS)
+    with judging_proxy() as stage:
+        first = ask_rounds(stage, TURNS)
         assert first.header("x-condenser-action") == "passed"
         stage.proxy.quiet()
         assert 3 <= len(stage.votes) <= 5
         assert len(stage.summaries) == 1
-        second = talk(stage, TURNS + 1)
+        second = ask_rounds(stage, TURNS + 1)
         assert second.header("x-condenser-action") == "condensed"
         assert second.header("x-condenser-trigger") == "judge"
         assert is_condensed(stage)
-        third = talk(stage, TURNS + 2)
+        third = ask_rounds(stage, TURNS + 2)
         assert third.header("x-condenser-action") == "replayed"
 
 
@@ -82,10 +82,10 @@ def test_a_yes_on_one_turn_condenses_the_next_and_no_request_waits_for_a_model()
 @pytest.mark.parametrize("words", [20, 75, 200])
 def test_every_round_of_votes_that_says_yes_condenses_one_of_the_next_two_requests(words: int, window: int) -> None:
     # No request has any time for a model.
-    with judged(window=window, inline_timeout=0.001) as stage:
+    with judging_proxy(window=window, inline_timeout=0.001) as stage:
         waiting, seen = 0, 0
         for turn in range(1, 9):
-            answer = talk(stage, turn, words=words)
+            answer = ask_rounds(stage, turn, words=words)
             if waiting and answer.header("x-condenser-action") == "condensed":
                 assert answer.header("x-condenser-trigger") == "judge"
                 waiting = 0
@@ -105,13 +105,13 @@ def test_requests_go_on_while_judges_think_and_a_late_verdict_is_still_used_with
     def slow(exchange: Exchange) -> Reply:
         return replace(vote("YES"), before=gate) if is_vote(exchange) else summary(TAGGED)
 
-    with judged(slow) as stage:
+    with judging_proxy(slow) as stage:
         for turn in (turns, turns + 1, turns + 2):
-            assert talk(stage, turn, words=words).header("x-condenser-action") == "passed"
+            assert ask_rounds(stage, turn, words=words).header("x-condenser-action") == "passed"
         gate.set()
         stage.proxy.quiet()
         assert 3 <= len(stage.votes) <= 5
-        late = talk(stage, turns + 3, words=words)
+        late = ask_rounds(stage, turns + 3, words=words)
         assert late.header("x-condenser-action") == "condensed"
         assert late.header("x-condenser-trigger") == "judge"
         carried = chat(turns + 3, words=words)[-2 * 3 :]
@@ -121,24 +121,24 @@ def test_requests_go_on_while_judges_think_and_a_late_verdict_is_still_used_with
 def test_what_is_judged_and_what_comes_of_it_is_counted_where_requests_are_only_measured_by_length(
     tmp_path: Path,
 ) -> None:
-    with on_file(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
-        assert talk(stage, 4).header("x-condenser-count") == "estimate"
+    with proxy_with_sqlite(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
+        assert ask_rounds(stage, 4).header("x-condenser-count") == "estimate"
         tokens = count(stage.forwarded[-1].json())
         stage.proxy.quiet()
         session = shown(stage, tmp_path)
         (verdict,), (record,) = session["verdicts"], session["condensations"]
         assert verdict["tokens"] == record["tokens_before"] == tokens
-        condensed = talk(stage, 5)
+        condensed = ask_rounds(stage, 5)
         assert condensed.header("x-condenser-count") == "exact"
         assert condensed.header("x-condenser-tokens-after") == str(count(stage.forwarded[-1].json()))
 
 
 def test_a_no_changes_nothing_and_its_votes_are_not_repeated_before_there_is_something_new() -> None:
-    with judged(lambda exchange: vote("NO") if is_vote(exchange) else error(500)) as stage:
-        talk(stage, TURNS)
+    with judging_proxy(lambda exchange: vote("NO") if is_vote(exchange) else error(500)) as stage:
+        ask_rounds(stage, TURNS)
         stage.proxy.quiet()
         assert len(stage.votes) >= 3
-        assert talk(stage, TURNS + 1).header("x-condenser-action") == "passed"
+        assert ask_rounds(stage, TURNS + 1).header("x-condenser-action") == "passed"
         stage.proxy.quiet()
         # A vote that was cancelled may still arrive, but all of them judge the first request.
         assert len({json.dumps(each.json()["messages"]) for each in stage.votes}) == 1
@@ -146,12 +146,12 @@ def test_a_no_changes_nothing_and_its_votes_are_not_repeated_before_there_is_som
 
 
 def test_the_trigger_mark_condenses_nothing_under_a_judge_and_says_so() -> None:
-    with judged(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED)) as stage:
+    with judging_proxy(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED)) as stage:
         rounds = WINDOW * 7 // 8 * 9 // 10 // 320
-        talk(stage, rounds)
+        ask_rounds(stage, rounds)
         stage.proxy.quiet()
         assert stage.summaries  # one is prepared for the hard limit, and is not taken before
-        answer = talk(stage, rounds)
+        answer = ask_rounds(stage, rounds)
         assert int(answer.header("x-condenser-tokens-before") or 0) > WINDOW * 7 // 8 * 0.85
         assert answer.header("x-condenser-action") == "passed"
         assert answer.header("x-condenser-reason") == "awaiting-verdict"
@@ -175,8 +175,8 @@ def garbage(exchange: Exchange) -> Reply:
 def test_three_unreadable_answers_end_a_round_without_a_verdict(
     answers: Any, failure: str, rounds: int, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with on_file(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=answers) as stage:
-        talk(stage, rounds)
+    with proxy_with_sqlite(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=answers) as stage:
+        ask_rounds(stage, rounds)
         stage.proxy.quiet()
         assert 3 <= len(stage.votes) <= 5
         session = shown(stage, tmp_path)
@@ -185,20 +185,20 @@ def test_three_unreadable_answers_end_a_round_without_a_verdict(
         assert any(line.startswith("no verdict (0 of 3 votes readable) on ") for line in lines_of(session))
         assert not any("verdict NO" in line for line in lines_of(session))
         assert f"judges gave no verdict: {failure}" in caplog.text
-        assert talk(stage, rounds).header("x-condenser-reason") == reason
+        assert ask_rounds(stage, rounds).header("x-condenser-reason") == reason
 
 
 @pytest.mark.parametrize("settings", [{"dynacontext": {"max_branches": 0}}, {"background": {"mode": "off"}}])
 def test_no_verdict_is_awaited_where_none_can_come(settings: dict[str, Any]) -> None:
-    with judged(**settings) as stage:
-        answer = talk(stage, PAST_TRIGGER)
+    with judging_proxy(**settings) as stage:
+        answer = ask_rounds(stage, PAST_TRIGGER)
         assert answer.header("x-condenser-reason") == "no-verdict"
 
 
 def test_an_agent_with_one_prompt_is_judged() -> None:
-    with judged() as stage:
+    with judging_proxy() as stage:
         for rounds in range(12):
-            stage.ask(agent(rounds, lines=40), asked(session="s"))
+            stage.ask(agent(rounds, lines=40), controls(session="s"))
             stage.proxy.quiet()
         assert stage.votes
         assert is_condensed(stage)
@@ -206,20 +206,22 @@ def test_an_agent_with_one_prompt_is_judged() -> None:
 
 def test_in_mode_refer_votes_are_held_at_every_turn() -> None:
     no = vote("NO")
-    with judged(lambda exchange: no if is_vote(exchange) else error(500), background={"allowance": 0.0}) as stage:
+    with judging_proxy(
+        lambda exchange: no if is_vote(exchange) else error(500), background={"allowance": 0.0}
+    ) as stage:
         for turn in range(3, 19):
-            talk(stage, turn, options("mode=refer"))
+            ask_rounds(stage, turn, options("mode=refer"))
             stage.proxy.quiet()
         assert len({json.dumps(each.json()["messages"]) for each in stage.votes}) == 16
 
 
 def test_the_hard_limit_takes_what_was_prepared_for_it() -> None:
-    with judged(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED)) as stage:
-        talk(stage, WINDOW * 7 // 8 * 9 // 10 // 320)
+    with judging_proxy(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED)) as stage:
+        ask_rounds(stage, WINDOW * 7 // 8 * 9 // 10 // 320)
         stage.proxy.quiet()
         prepared = len(stage.summaries)
         assert prepared
-        hard = talk(stage, WINDOW // 320)
+        hard = ask_rounds(stage, WINDOW // 320)
         assert hard.header("x-condenser-action") == "condensed"
         assert hard.header("x-condenser-trigger") == "context_limit"
         assert len(stage.summaries) == prepared
@@ -234,10 +236,10 @@ def test_the_record_that_is_taken_at_the_hard_limit_says_so_and_keeps_its_metada
         def no(exchange: Exchange, text: str = text) -> Reply:
             return vote("NO") if is_vote(exchange) else summary(text)
 
-        with on_file(folder / "c.db", strategy="dynacontext", window=WINDOW, answers=no) as stage:
-            talk(stage, WINDOW * 7 // 8 * 9 // 10 // 320)
+        with proxy_with_sqlite(folder / "c.db", strategy="dynacontext", window=WINDOW, answers=no) as stage:
+            ask_rounds(stage, WINDOW * 7 // 8 * 9 // 10 // 320)
             stage.proxy.quiet()
-            assert talk(stage, WINDOW // 320).header("x-condenser-trigger") == "context_limit"
+            assert ask_rounds(stage, WINDOW // 320).header("x-condenser-trigger") == "context_limit"
             (record,) = shown(stage, folder)["condensations"]
             assert (record["trigger"], record["metadata"]["stages"]) == ("context_limit", stages)
             told = record["metadata"]["dynacontext"]
@@ -245,11 +247,11 @@ def test_the_record_that_is_taken_at_the_hard_limit_says_so_and_keeps_its_metada
 
 
 def test_what_waits_for_the_hard_limit_is_no_base_for_another_one() -> None:
-    with judged(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED), window=4_096) as stage:
+    with judging_proxy(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED), window=4_096) as stage:
         for rounds in (8, 10):
-            assert talk(stage, rounds).header("x-condenser-action") == "passed"
+            assert ask_rounds(stage, rounds).header("x-condenser-action") == "passed"
             stage.proxy.quiet()
-        first = talk(stage, 11)
+        first = ask_rounds(stage, 11)
         assert first.header("x-condenser-trigger") == "context_limit"
         assert first.header("x-condenser-branch") == "main+"
         assert len(stage.summaries) == 1
@@ -257,8 +259,8 @@ def test_what_waits_for_the_hard_limit_is_no_base_for_another_one() -> None:
 
 @pytest.mark.parametrize("turns", [3, TURNS])
 def test_inline_votes_are_held_before_forwarding(turns: int) -> None:
-    with judged() as stage:
-        answer = talk(stage, turns, options("judge=inline"))
+    with judging_proxy() as stage:
+        answer = ask_rounds(stage, turns, options("judge=inline"))
         assert answer.header("x-condenser-action") == "condensed"
         assert answer.header("x-condenser-trigger") == "judge"
         assert is_condensed(stage)
@@ -266,8 +268,8 @@ def test_inline_votes_are_held_before_forwarding(turns: int) -> None:
 
 def test_inline_votes_that_take_too_long_cost_their_time_and_no_more() -> None:
     gate = Signal("the judges may vote")
-    with judged(lambda _: replace(vote("YES"), before=gate), inline_timeout=0.2) as stage:
-        assert talk(stage, TURNS, options("judge=inline")).header("x-condenser-action") == "passed"
+    with judging_proxy(lambda _: replace(vote("YES"), before=gate), inline_timeout=0.2) as stage:
+        assert ask_rounds(stage, TURNS, options("judge=inline")).header("x-condenser-action") == "passed"
         gate.set()
 
 
@@ -277,19 +279,19 @@ def test_on_drift_rollback_drops_what_came_between_and_keeps_the_last_question()
     def slow(exchange: Exchange) -> Reply:
         return replace(vote("YES"), before=gate) if is_vote(exchange) else summary(TAGGED)
 
-    with judged(slow) as stage:
+    with judging_proxy(slow) as stage:
         rollback = options("on_drift=rollback")
-        talk(stage, TURNS, rollback)
-        talk(stage, TURNS + 1)
-        talk(stage, TURNS + 2)
+        ask_rounds(stage, TURNS, rollback)
+        ask_rounds(stage, TURNS + 1)
+        ask_rounds(stage, TURNS + 2)
         gate.set()
         stage.proxy.quiet()
-        later = talk(stage, TURNS + 3)
+        later = ask_rounds(stage, TURNS + 3)
         assert later.header("x-condenser-action") == "condensed"
         texts = [str(each["content"]) for each in stage.last_view]
         assert texts[-1] == chat(TURNS + 3)[-1]["content"]
         assert not any(f"Bed {TURNS + 1}:" in text for text in texts)
-        again = talk(stage, TURNS + 4)
+        again = ask_rounds(stage, TURNS + 4)
         assert again.header("x-condenser-action") == "replayed"
         assert [each["content"] for each in stage.last_view][: len(texts)] == texts
 
@@ -309,8 +311,8 @@ def steps(rounds: int) -> list[Message]:
 def test_the_tail_of_what_was_judged_is_dropped_as_the_mode_says_and_the_record_tells_it(
     mode: str, dropped: list[int], tmp_path: Path
 ) -> None:
-    with on_file(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
-        headers = [*asked(session="s"), options(f"mode={mode}, early_turns=0, min_growth=0")]
+    with proxy_with_sqlite(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
+        headers = [*controls(session="s"), options(f"mode={mode}, early_turns=0, min_growth=0")]
         stage.ask(steps(11), headers)
         stage.proxy.quiet()
         answer = stage.ask(steps(12), headers)
@@ -328,20 +330,20 @@ def test_the_tail_of_what_was_judged_is_dropped_as_the_mode_says_and_the_record_
 
 
 def test_a_tail_that_the_model_must_answer_cannot_be_dropped() -> None:
-    with judged() as stage:
-        headers = [*asked(session="s"), options("mode=openhands, judge=inline")]
+    with judging_proxy() as stage:
+        headers = [*controls(session="s"), options("mode=openhands, judge=inline")]
         answer = stage.post(body_of(chat(1), stage.model), headers)
         assert answer.status == 400
         assert "tail=drop" in answer.json()["error"]["message"]
 
 
 def test_votes_and_the_state_of_judgement_are_shown_and_their_cost_is_told_apart(tmp_path: Path) -> None:
-    with on_file(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
-        talk(stage, 0)
+    with proxy_with_sqlite(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
+        ask_rounds(stage, 0)
         stage.proxy.quiet()
         early = shown(stage, tmp_path)
         assert early["judging"]["last_skip_reason"] == "early-turns"
-        talk(stage, TURNS)
+        ask_rounds(stage, TURNS)
         stage.proxy.quiet()
         session = shown(stage, tmp_path)
         (verdict,) = session["verdicts"]
@@ -382,14 +384,14 @@ def test_a_record_that_failed_after_a_yes_is_told_and_tried_again_after_a_step(
         return vote("YES") if is_vote(exchange) else summary(written.pop() if written else TAGGED)
 
     settings: dict[str, Any] = {"strategy": "dynacontext", "dynacontext": {"min_growth": min_growth}}
-    with on_file(tmp_path / "c.db", window=WINDOW, answers=vacuous, **settings) as stage:
-        talk(stage, TURNS)
+    with proxy_with_sqlite(tmp_path / "c.db", window=WINDOW, answers=vacuous, **settings) as stage:
+        ask_rounds(stage, TURNS)
         stage.proxy.quiet()
         assert len(stage.summaries) == 3
         assert "no record was prepared after a YES: summary-empty" in caplog.text
         votes = len(stage.votes)
         for turn in (TURNS + 1, TURNS + 2):
-            answer = talk(stage, turn)
+            answer = ask_rounds(stage, turn)
             assert answer.header("x-condenser-action") == "passed"
             assert answer.header("x-condenser-reason") == "summary-empty"
             assert "generation failed" not in str(stage.last_view)
@@ -399,19 +401,21 @@ def test_a_record_that_failed_after_a_yes_is_told_and_tried_again_after_a_step(
         assert session["judging"]["last_skip_reason"] == "record-failed"
         assert (session["failed_try"]["reason"], session["failed_try"]["judged"]) == ("summary-empty", True)
         assert any("no record after a judge's YES on branch main: summary-empty" in each for each in lines_of(session))
-        talk(stage, TURNS + 9)
+        ask_rounds(stage, TURNS + 9)
         stage.proxy.quiet()
         assert len(stage.summaries) == 4
         assert (len(stage.votes) > votes) is votes_again
-        assert talk(stage, TURNS + 10).header("x-condenser-action") == "condensed"
+        assert ask_rounds(stage, TURNS + 10).header("x-condenser-action") == "condensed"
         assert shown(stage, tmp_path)["failed_try"] is None
 
 
 def test_votes_may_spend_a_window_and_a_share_of_what_was_forwarded_and_no_more() -> None:
     no = vote("NO")
-    with judged(lambda exchange: no if is_vote(exchange) else error(500), background={"allowance": 0.0}) as stage:
+    with judging_proxy(
+        lambda exchange: no if is_vote(exchange) else error(500), background={"allowance": 0.0}
+    ) as stage:
         for turn in range(4, 40, 3):
-            talk(stage, turn, options("min_growth=1"))
+            ask_rounds(stage, turn, options("min_growth=1"))
             stage.proxy.quiet()
         rounds = len(stage.votes) // 5
         # A round begins only if all its votes fit into what is left, however many of them are counted.
@@ -419,9 +423,9 @@ def test_votes_may_spend_a_window_and_a_share_of_what_was_forwarded_and_no_more(
 
 
 def test_a_judge_that_says_yes_on_one_branch_condenses_no_other() -> None:
-    with judged() as stage:
-        talk(stage, TURNS)
+    with judging_proxy() as stage:
+        ask_rounds(stage, TURNS)
         stage.proxy.quiet()
         other: list[Message] = [*chat(TURNS)]
         other[1] = {"role": "user", "content": "Plan my kitchen."}
-        assert stage.ask(other, asked(session="s")).header("x-condenser-action") == "passed"
+        assert stage.ask(other, controls(session="s")).header("x-condenser-action") == "passed"

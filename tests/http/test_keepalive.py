@@ -17,9 +17,9 @@ from tests.http.test_search_memory import FOUND, question, remembering
 from tests.support import replies, wire
 from tests.support.recording import CHAT
 from tests.support.replies import DONE, Reply
-from tests.support.searching import TOOL, answered, assembled, search
+from tests.support.searching import TOOL, assembled, reply_of, search
 from tests.support.signals import BOUND, Signal
-from tests.support.stage import Stage, asked, body_of, chat, is_own, staged, summary
+from tests.support.stage import Stage, body_of, chat, controls, is_own, proxy_with_upstream, summary
 
 SOON = 0.01
 COMMENT = b": keep-alive\n\n"
@@ -45,7 +45,7 @@ def heard_thrice(response: HTTPResponse) -> bytes:
 
 @contextmanager
 def streaming(stage: Stage, body: bytes, *more: tuple[str, str]) -> Iterator[HTTPResponse]:
-    headers = [*wire.JSON, ("Authorization", "Bearer sk-first"), *asked(session="s"), *more]
+    headers = [*wire.JSON, ("Authorization", "Bearer sk-first"), *controls(session="s"), *more]
     with wire.opened(stage.proxy.url, "POST", CHAT, body, headers) as response:
         yield response
 
@@ -58,7 +58,7 @@ def streaming(stage: Stage, body: bytes, *more: tuple[str, str]) -> Iterator[HTT
 def test_an_error_after_a_wait_for_a_summary_keeps_its_status(reply: Reply) -> None:
     """Another client, whose stream pauses behind its head, hears thrice meanwhile."""
     gate, summarized = Signal("the stream may go on"), Signal("the summarizer may answer")
-    with staged(keepalive_interval=SOON, strategy="half-window") as stage:
+    with proxy_with_upstream(keepalive_interval=SOON, strategy="half-window") as stage:
         stage.upstream.answer(
             lambda exchange: (
                 summary().after(summarized)
@@ -82,7 +82,7 @@ def test_an_error_after_a_wait_for_a_summary_keeps_its_status(reply: Reply) -> N
 
 def test_comments_follow_the_upstreams_own_head_and_headers() -> None:
     gate = Signal("the rest may come")
-    with staged(keepalive_interval=SOON) as stage:
+    with proxy_with_upstream(keepalive_interval=SOON) as stage:
         stage.upstream.reply(paused(gate, **{"x-request-id": "1"}))
         with streaming(stage, LONG) as response:
             assert (response.getheader("x-request-id"), response.getheader("x-condenser-action")) == ("1", "condensed")
@@ -95,10 +95,13 @@ def test_comments_follow_the_upstreams_own_head_and_headers() -> None:
 def test_who_wants_no_comments_gets_none(name: str) -> None:
     """Another stream, which pauses as long, has had three."""
     gate, interval = Signal("the events may come"), 0.0 if name == "keepalive_interval = 0" else SOON
-    with staged(keepalive_interval=interval) as stage, staged(keepalive_interval=SOON) as other:
+    with (
+        proxy_with_upstream(keepalive_interval=interval) as stage,
+        proxy_with_upstream(keepalive_interval=SOON) as other,
+    ):
         for each in (stage, other):
             each.upstream.reply(paused(gate))
-        with streaming(stage, LONG, *(asked(strategy="off") if interval else ())) as quiet:
+        with streaming(stage, LONG, *(controls(strategy="off") if interval else ())) as quiet:
             with streaming(other, LONG) as heard:
                 heard_thrice(heard)
                 gate.set()
@@ -110,7 +113,7 @@ def test_while_the_memory_tool_asks_again_comments_flow_between_events() -> None
     usage: dict[str, Any] = {"stream_options": {"include_usage": True}}
     with remembering(keepalive_interval=SOON) as stage:
         stage.upstream.reply(
-            answered("Let me look.", search(), streamed=True), answered(FOUND, streamed=True).after(gate)
+            reply_of("Let me look.", search(), streamed=True), reply_of(FOUND, streamed=True).after(gate)
         )
         body = body_of(question(), stream=True, **usage)
         with streaming(stage, body, TOOL) as response:
@@ -125,7 +128,7 @@ def test_the_python_client_reads_past_comments_in_the_middle() -> None:
     """Another stream has had three since the client's paused."""
     gate = Signal("the rest may come")
     with (
-        staged(keepalive_interval=SOON, strategy="recent") as stage,
+        proxy_with_upstream(keepalive_interval=SOON, strategy="recent") as stage,
         OpenAI(base_url=stage.proxy.base_url, api_key="sk-1") as client,
     ):
         stage.upstream.answer(lambda _: paused(gate))
@@ -141,7 +144,9 @@ def test_the_python_client_reads_past_comments_in_the_middle() -> None:
 
 def test_for_a_client_that_leaves_while_it_waits_nothing_is_forwarded() -> None:
     gate = Signal("the summarizer may answer")
-    with staged(keepalive_interval=SOON, strategy="half-window", answers=lambda _: summary().after(gate)) as stage:
+    with proxy_with_upstream(
+        keepalive_interval=SOON, strategy="half-window", answers=lambda _: summary().after(gate)
+    ) as stage:
         with wire.sent(stage.proxy.url, "POST", CHAT, LONG, [*wire.JSON, FORCE]):
             stage.upstream.journal.await_arrival()
         stage.proxy.served()

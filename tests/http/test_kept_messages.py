@@ -10,9 +10,9 @@ import pytest
 from tests.http.test_messages import HEADERS
 from tests.support import wire
 from tests.support.messages_upstream import MESSAGES, StrictMessages, text, tool_use
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.responses_upstream import StrictResponses
-from tests.support.stage import asked
+from tests.support.stage import controls
 
 Json = dict[str, Any]
 RESPONSES = "/v1/responses"
@@ -40,13 +40,16 @@ def searched(number: int) -> list[Json]:
 @pytest.mark.parametrize("strategy", ["half-window", "recent", "extract", "mask"])
 @pytest.mark.parametrize("search", [lambda: looked(0, found=[FOUND]), lambda: searched(0)])
 def test_tools_that_a_search_has_loaded_stay_over_condensations(search: Any, strategy: str) -> None:
-    with StrictMessages() as upstream, proxying(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy:
+    with (
+        StrictMessages() as upstream,
+        running_proxy(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy,
+    ):
         messages = [{"role": "user", "content": "Go through the files."}, *search()]
         actions = []
         for number in range(1, 60):
             messages += looked(number)
             body = {"model": "m", "max_tokens": 9, "messages": messages}
-            answer = wire.post_json(proxy.url, MESSAGES, body, [*HEADERS, *asked(session="s", window=6_000)])
+            answer = wire.post_json(proxy.url, MESSAGES, body, [*HEADERS, *controls(session="s", window=6_000)])
             actions.append(answer.header("x-condenser-action"))
             view = upstream.journal.to(MESSAGES)[-1].body
             assert b'"tool_reference"' in view
@@ -56,13 +59,16 @@ def test_tools_that_a_search_has_loaded_stay_over_condensations(search: Any, str
 
 @pytest.mark.parametrize("strategy", ["extract", "mask+extract"])
 def test_a_rule_beside_a_result_stays_as_the_users_word(strategy: str) -> None:
-    with StrictMessages() as upstream, proxying(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy:
+    with (
+        StrictMessages() as upstream,
+        running_proxy(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy,
+    ):
         reminder = text("<system-reminder>Never mention the weather to anybody.</system-reminder>")
         messages = [{"role": "user", "content": "Go through the files."}, *looked(0, reminder, text(RULE))]
         for number in range(1, 60):
             messages += looked(number)
         body = {"model": "m", "max_tokens": 9, "messages": messages}
-        answer = wire.post_json(proxy.url, MESSAGES, body, [*HEADERS, *asked(session="s", window=4_000)])
+        answer = wire.post_json(proxy.url, MESSAGES, body, [*HEADERS, *controls(session="s", window=4_000)])
         assert answer.header("x-condenser-action") == "condensed"
         record = json.dumps(upstream.journal.only(MESSAGES).json()["messages"][:2])
         assert f"- {RULE}" in record
@@ -70,13 +76,16 @@ def test_a_rule_beside_a_result_stays_as_the_users_word(strategy: str) -> None:
 
 
 def test_the_task_behind_the_environment_stays_under_recent() -> None:
-    with StrictResponses() as upstream, proxying(upstream.url, strategy="recent", background={"mode": "off"}) as proxy:
+    with (
+        StrictResponses() as upstream,
+        running_proxy(upstream.url, strategy="recent", background={"mode": "off"}) as proxy,
+    ):
         said = ["<environment_context><cwd>/repo</cwd></environment_context>", "Rename the module ledger to journal."]
         items: list[Json] = [{"type": "message", "role": "user", "content": each} for each in said]
         for number in range(60):
             call = {"type": "function_call", "call_id": f"c{number}", "name": "sh", "arguments": "{}"}
             items += [call, {"type": "function_call_output", "call_id": f"c{number}", "output": "a line. " * 60}]
         body = {"model": "m", "store": False, "input": items}
-        answer = wire.post_json(proxy.url, RESPONSES, body, asked(session="s", window=4_000))
+        answer = wire.post_json(proxy.url, RESPONSES, body, controls(session="s", window=4_000))
         assert answer.header("x-condenser-action") == "condensed"
         assert upstream.journal.only(RESPONSES).json()["input"][:2] == items[:2]

@@ -13,11 +13,22 @@ import pytest
 from proxy.commands.probe import known_lines
 from tests.support import replies
 from tests.support.admin_api import TOKEN, admin
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
 from tests.support.searching import SEARCH
-from tests.support.stage import MODEL, Message, Stage, asked, body_of, chat, count, is_own, staged, summary
+from tests.support.stage import (
+    MODEL,
+    Message,
+    Stage,
+    body_of,
+    chat,
+    controls,
+    count,
+    is_own,
+    proxy_with_upstream,
+    summary,
+)
 
 CLAIM = "This model's maximum context length is 600 tokens. However, your messages resulted in 90000 tokens."
 REFUSED = "This model's maximum context length is {} tokens. However, your messages resulted in {} tokens."
@@ -29,7 +40,7 @@ FORMS = [PYDANTIC.format, "Bad temperature '{}'.".format]
 @contextmanager
 def echoing(form: Callable[[str], str] = FORMS[1], *, limit: int | None = None, **settings: Any) -> Iterator[Stage]:
     """A proxy before an upstream that quotes a wrong temperature in its error, and refuses more than `limit` tokens."""
-    with staged(**{"strategy": "recent", **settings}) as stage:
+    with proxy_with_upstream(**{"strategy": "recent", **settings}) as stage:
 
         def answer(exchange: Exchange) -> Reply | None:
             if is_own(exchange):
@@ -59,7 +70,7 @@ def attack(stage: Stage, claim: str = CLAIM) -> None:
 def test_a_window_that_a_caller_makes_up_changes_nothing_for_another_tenant(
     form: Callable[[str], str], window: int | None
 ) -> None:
-    own = asked(window=None if window else 32_768)
+    own = controls(window=None if window else 32_768)
     with echoing(form, window=window) as stage:
         attack(stage)
         for messages in (LONG, chat(4), chat(12)):
@@ -74,9 +85,9 @@ def test_a_made_up_window_does_not_outlive_the_process_for_another_tenant(tmp_pa
     with echoing(**kept) as stage:
         attack(stage)
         stage.proxy.served()
-        with proxying(stage.upstream.url, **kept) as another:
+        with running_proxy(stage.upstream.url, **kept) as another:
             stage.proxy = another
-            answer = stage.ask(LONG, asked(window=32_768))
+            answer = stage.ask(LONG, controls(window=32_768))
     assert answer.header("x-condenser-window") == "32768"
 
 
@@ -84,12 +95,12 @@ def test_a_made_up_window_does_not_outlive_the_process_for_another_tenant(tmp_pa
 def test_where_the_window_is_set_a_smaller_one_that_is_stated_bounds_its_session_alone(window: int | None) -> None:
     asks = None if window else 32_768
     with echoing(window=window, limit=1_000) as stage:
-        answer = stage.ask(chat(12), asked(session="s", window=asks))
+        answer = stage.ask(chat(12), controls(session="s", window=asks))
         assert (answer.header("x-condenser-trigger"), answer.header("x-condenser-window")) == ("overflow", "32768")
-        again = stage.ask(chat(13), asked(session="s", window=asks))
+        again = stage.ask(chat(13), controls(session="s", window=asks))
         assert (len(stage.forwarded), again.header("x-condenser-window")) == (3, "32768")
         assert count(stage.forwarded[-1].json()) <= 1_000
-        stage.ask(chat(12), asked(session="another", window=asks))
+        stage.ask(chat(12), controls(session="another", window=asks))
         assert len(stage.forwarded) == 5
 
 
@@ -103,10 +114,10 @@ def test_a_window_that_a_refusal_states_holds_for_its_tenant_and_not_for_another
 
 def test_a_form_that_a_caller_makes_up_changes_nothing_for_another_tenant() -> None:
     with echoing(window=None, strategy="rolling") as stage:
-        before = stage.ask(chat(30), asked(window=2_048, session="a"))
+        before = stage.ask(chat(30), controls(window=2_048, session="a"))
         expected = [each["role"] for each in stage.last_view]
         attack(stage, "Conversation roles must alternate user/assistant. System message must be at the beginning.")
-        after = stage.ask(chat(30), asked(window=2_048, session="b"))
+        after = stage.ask(chat(30), controls(window=2_048, session="b"))
         assert [each["role"] for each in stage.last_view] == expected
         assert before.header("x-condenser-action") == after.header("x-condenser-action") == "condensed"
 
@@ -116,14 +127,14 @@ def test_a_refused_tool_is_offered_to_other_tenants_as_before() -> None:
         {"type": "function", "function": {"name": f"tool{number}", "parameters": {"type": "object"}}}
         for number in range(128)
     ]
-    with staged(strategy="recent") as stage:
+    with proxy_with_upstream(strategy="recent") as stage:
 
         def answer(exchange: Exchange) -> Reply | None:
             many = len(exchange.json().get("tools") or ()) > 128
             return replies.error(400, "Invalid 'tools': array too long. Expected at most 128.") if many else None
 
         stage.upstream.answer(answer)
-        own = asked(session="s", memory="tool")
+        own = controls(session="s", memory="tool")
         assert stage.ask(chat(12), own, tools=tools).header("x-condenser-reason") == "memory-tool-refused"
         stage.key = "sk-victim"
         stage.ask(chat(12), own)

@@ -17,7 +17,7 @@ from tests.support import replies, wire
 from tests.support.recording import CHAT
 from tests.support.replies import error
 from tests.support.signals import Signal
-from tests.support.stage import Stage, asked, body_of, chat, staged, summary
+from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream, summary
 
 SECRET = "sk-live-0123456789abcdef"
 
@@ -25,7 +25,9 @@ SECRET = "sk-live-0123456789abcdef"
 @pytest.fixture
 def stage(caplog: pytest.LogCaptureFixture) -> Iterator[Stage]:
     caplog.set_level(logging.DEBUG)
-    with staged(answers=lambda _: summary("Goal: gooseberries in every bed. Done: the first of them is dug.")) as built:
+    with proxy_with_upstream(
+        answers=lambda _: summary("Goal: gooseberries in every bed. Done: the first of them is dug.")
+    ) as built:
         built.key = SECRET
         yield built
 
@@ -45,7 +47,7 @@ def members(stage: Stage, caplog: pytest.LogCaptureFixture) -> list[dict[str, An
 
 
 def test_a_condensed_request_is_one_line_of_numbers(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.ask(chat(12), [*asked(session="conversation-4f2a"), ("X-Request-Id", "client-17")])
+    stage.ask(chat(12), [*controls(session="conversation-4f2a"), ("X-Request-Id", "client-17")])
     [line] = lines(stage, caplog)
     assert re.fullmatch(
         r"200 scripted-1 conversation-4f2a main\+ mask\+half-window 3\.\dk→\d\.?\dk? of 4\.1k "
@@ -85,7 +87,7 @@ def test_time_and_level_come_first(stage: Stage, caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.parametrize("turns", [1, 12], ids=["passed", "condensed"])
 def test_numbers_are_numbers_and_durations_are_true(turns: int, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    answer = stage.ask(chat(turns), asked(session="17"))
+    answer = stage.ask(chat(turns), controls(session="17"))
     [line] = members(stage, caplog)
     for name in ("tokens-before", "tokens-after", "window", "headroom"):
         assert line[name.replace("-", "_")] == int(answer.header(f"x-condenser-{name}") or "")
@@ -152,11 +154,11 @@ def test_a_name_can_neither_end_a_line_nor_colour_it(stage: Stage, caplog: pytes
 
 
 def test_nothing_that_was_said_and_no_credential_is_ever_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.ask(chat(12), asked(session="s"))
-    stage.ask(chat(12), asked(session="s", strategy="observe:extract"))
-    stage.ask(chat(12), asked(dry_run="true"))
+    stage.ask(chat(12), controls(session="s"))
+    stage.ask(chat(12), controls(session="s", strategy="observe:extract"))
+    stage.ask(chat(12), controls(dry_run="true"))
     stage.upstream.reply(error(500, "gooseberries are out"))
-    stage.post(body_of(chat(13)), asked(session="s"))
+    stage.post(body_of(chat(13)), controls(session="s"))
     stage.post(b'{"messages":[{"role":"user","content":"gooseberries"},7]}')
     stage.post(body_of([{"role": "user", "content": "gooseberries " * 9_000}]))
     stage.proxy.served()
@@ -168,7 +170,7 @@ def test_nothing_that_was_said_and_no_credential_is_ever_logged(stage: Stage, ca
 
 
 def test_metrics_count_what_was_done_and_name_no_session(stage: Stage) -> None:
-    stage.ask(chat(12), asked(session="secret-name"))
+    stage.ask(chat(12), controls(session="secret-name"))
     stage.ask(chat(1))
     for each in stage.proxy.journal.to(CHAT):
         each.finished.wait()
@@ -195,7 +197,7 @@ def test_a_traceback_names_the_request_in_which_something_failed(
     handler.setFormatter(form())
     logging.getLogger("proxy").addHandler(handler)
     try:
-        with staged() as stage:
+        with proxy_with_upstream() as stage:
             assert stage.ask(chat(12), [("X-Request-Id", "client-17")]).status == 200
             stage.proxy.served()
     finally:

@@ -15,7 +15,7 @@ from tests.http.test_memory_injection import FORCE, diary, ending
 from tests.http.test_memory_scopes import CARD, QUESTION, question, scope
 from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
-from tests.support.stage import Message, Stage, asked, chat, staged, summary
+from tests.support.stage import Message, Stage, chat, controls, proxy_with_upstream, summary
 
 CARDS = [
     {"content": "The gate code is 4711.", "type": "fact", "tags": ["gate"]},
@@ -23,7 +23,7 @@ CARDS = [
     {"content": "The gate code is 9000.", "type": "fact", "tags": ["gate"]},
 ]
 
-WITHOUT_CARDS = [*asked(strategy="recent", memory="inject"), FORCE]
+WITHOUT_CARDS = [*controls(strategy="recent", memory="inject"), FORCE]
 """Has a session condensed without a summary, so that it brings no cards of its own."""
 
 
@@ -33,7 +33,7 @@ def stage() -> Iterator[Stage]:
         {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": CARDS}
     )
     settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}, "admin": {"token": TOKEN}}
-    with staged(answers=lambda _: summary(answer), **settings) as built:
+    with proxy_with_upstream(answers=lambda _: summary(answer), **settings) as built:
         yield built
 
 
@@ -56,13 +56,13 @@ def contents(cards: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def condensed(stage: Stage, session: str = "s") -> list[Message]:
     messages = diary(12)
-    stage.ask(messages, [*asked(session=session), FORCE])
+    stage.ask(messages, [*controls(session=session), FORCE])
     return messages
 
 
 def block(stage: Stage, text: str, session: str = "s", *more: tuple[str, str]) -> str:
     """The memory block that a question has put before it, "" for none."""
-    stage.ask(ending(diary(12), text), [*asked(session=session), *more])
+    stage.ask(ending(diary(12), text), [*controls(session=session), *more])
     return "".join(each["content"] for each in stage.last_view if each.get("name") == "memory_context")
 
 
@@ -85,7 +85,7 @@ def test_cards_are_listed_with_where_they_come_from(stage: Stage) -> None:
 
 
 def test_a_session_without_cards_has_an_empty_list(stage: Stage) -> None:
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     assert admin(stage, place(stage)).json() == {"object": "list", "data": []}
 
 
@@ -116,7 +116,7 @@ def test_a_search_finds_cards_and_messages_with_their_role_and_place(stage: Stag
 
 def test_a_search_sees_what_its_branch_sees(stage: Stage) -> None:
     messages = condensed(stage)
-    stage.ask([*messages[:3], {"role": "user", "content": "I mean the roses."}], asked(session="s"))
+    stage.ask([*messages[:3], {"role": "user", "content": "I mean the roses."}], controls(session="s"))
     path = place(stage) + "/search?query=roses%20fig&branch="
     assert [hit["object"] for hit in listed(stage, path + "main")] == ["card"]
     assert listed(stage, path + "b2")[0]["text"] == "I mean the roses."
@@ -125,14 +125,14 @@ def test_a_search_sees_what_its_branch_sees(stage: Stage) -> None:
 
 
 def test_a_search_finds_what_was_appended(stage: Stage) -> None:
-    stage.ask(chat(0), asked(session="s", history="append"))
+    stage.ask(chat(0), controls(session="s", history="append"))
     found = [(hit["place"], hit["role"]) for hit in listed(stage, place(stage) + "/search?query=noon")]
     assert sorted(found) == [(0, "user"), (1, "assistant")]
 
 
 @pytest.mark.parametrize("query", ["", "?query=%20", "?query=a&top_k=0", "?query=a&top_k=x", "?query=a&top_k=101"])
 def test_a_search_for_nothing_or_with_a_wrong_number_is_refused(stage: Stage, query: str) -> None:
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     answer = admin(stage, place(stage) + "/search" + query)
     assert (answer.status, answer.json()["error"]["type"]) == (400, "invalid_request_error")
 
@@ -176,14 +176,14 @@ def test_a_card_that_is_there_already_is_not_added_twice(stage: Stage) -> None:
     ],
 )
 def test_what_is_no_card_is_refused(stage: Stage, written: object, param: str | None) -> None:
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     answer = admin(stage, place(stage), "POST", written)
     assert (answer.status, answer.json()["error"]["param"]) == (400, param)
     assert listed(stage, place(stage)) == []
 
 
 def test_a_body_that_is_no_json_or_too_large_is_refused(stage: Stage) -> None:
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     path, token = place(stage), [("Authorization", f"Bearer {TOKEN}")]
     assert wire.request(stage.proxy.url, "POST", path, b"{", token).status == 400
     assert wire.request(stage.proxy.url, "POST", path, b"[" * 50_000, token).status == 400
@@ -203,7 +203,7 @@ EXPORTED = [
 
 
 def test_the_documents_array_is_read_back_and_a_second_time_adds_nothing(stage: Stage) -> None:
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     path = place(stage)
     first = admin(stage, f"{path}/import", "POST", EXPORTED)
     assert (first.status, first.json()) == (200, {"object": "imported", "added": 2, "known": 0})
@@ -230,7 +230,7 @@ def test_the_documents_array_is_read_back_and_a_second_time_adds_nothing(stage: 
     ],
 )
 def test_an_import_with_a_bad_card_names_it_and_adds_none(stage: Stage, written: object, param: str | None) -> None:
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     answer = admin(stage, f"{place(stage)}/import", "POST", written)
     assert (answer.status, answer.json()["error"]["param"]) == (400, param)
     assert listed(stage, place(stage)) == []
@@ -238,7 +238,7 @@ def test_an_import_with_a_bad_card_names_it_and_adds_none(stage: Stage, written:
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_card_of_every_type_can_be_added(stage: Stage, kind: str) -> None:
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     assert admin(stage, place(stage), "POST", {"content": "A line.", "type": kind}).json()["type"] == kind
 
 
@@ -250,7 +250,7 @@ def test_a_forgotten_card_is_not_seen_any_more_also_when_it_is_brought_again(sta
     assert CARD not in contents(listed(stage, place(stage)))
     assert CARD not in block(stage, QUESTION + " Say!")
     longer = [*messages, *diary(12)[1:]]
-    stage.ask(longer, [*asked(session="s"), FORCE])
+    stage.ask(longer, [*controls(session="s"), FORCE])
     assert len(admin(stage, place(stage).removesuffix("/memory")).json()["condensations"]) == 2
     assert CARD not in contents(listed(stage, place(stage)))
 
@@ -273,7 +273,7 @@ def test_all_cards_are_forgotten_at_once(stage: Stage) -> None:
 
 
 def test_writers_at_the_same_time_lose_no_card(stage: Stage) -> None:
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     path = place(stage)
     names = ("Ada", "Berta", "Carla", "Dora", "Emma", "Frieda")
     written = [{"content": f"{name} planted a {name.lower()} rose."} for name in names]
@@ -284,9 +284,9 @@ def test_writers_at_the_same_time_lose_no_card(stage: Stage) -> None:
 
 
 def test_a_turn_of_the_client_keeps_what_a_person_added(stage: Stage) -> None:
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     admin(stage, place(stage), "POST", {"content": "The well is behind the barn."})
-    stage.ask([*chat(1), {"role": "assistant", "content": "Ok."}, *question()], asked(session="s"))
+    stage.ask([*chat(1), {"role": "assistant", "content": "Ok."}, *question()], controls(session="s"))
     assert contents(listed(stage, place(stage))) == ["The well is behind the barn."]
 
 
@@ -294,7 +294,7 @@ def test_a_turn_of_the_client_keeps_what_a_person_added(stage: Stage) -> None:
 
 
 def test_a_scope_is_listed_searched_and_changed_as_a_session_is(stage: Stage) -> None:
-    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
+    stage.ask(diary(12), [*controls(session="s"), scope("home"), FORCE])
     path = place(stage, "scope:home")
     assert contents(listed(stage, path)) == contents(CARDS)
     assert listed(stage, path + "/search?query=fig")[0]["text"] == CARD
@@ -307,7 +307,7 @@ def test_a_scope_is_listed_searched_and_changed_as_a_session_is(stage: Stage) ->
 
 
 def test_a_card_that_its_session_forgets_is_not_seen_there_through_the_scope(stage: Stage) -> None:
-    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
+    stage.ask(diary(12), [*controls(session="s"), scope("home"), FORCE])
     (fig,) = [card for card in listed(stage, place(stage)) if card["content"] == CARD]
     admin(stage, f"{place(stage)}/{fig['id']}", "DELETE")
     assert CARD not in block(stage, QUESTION, "s", scope("home"))
@@ -315,7 +315,7 @@ def test_a_card_that_its_session_forgets_is_not_seen_there_through_the_scope(sta
 
 
 def test_a_scope_is_no_session_that_an_id_leads_to_and_none_that_is_counted(stage: Stage) -> None:
-    stage.ask(diary(12), [*asked(session="s"), scope("home"), FORCE])
+    stage.ask(diary(12), [*controls(session="s"), scope("home"), FORCE])
     key = place(stage, "scope:home").split("/")[-2]
     for name in ("scope:home", "home", key):
         assert CARD not in block(stage, QUESTION, name, *WITHOUT_CARDS)
@@ -335,7 +335,7 @@ def test_a_wrong_token_is_refused_and_changes_nothing(stage: Stage) -> None:
 
 def test_under_another_tenant_or_name_there_is_nothing(stage: Stage) -> None:
     condensed(stage)
-    replace(stage, key="sk-second", sent=[]).ask(chat(1), asked(session="other"))
+    replace(stage, key="sk-second", sent=[]).ask(chat(1), controls(session="other"))
     tenant, session = place(stage).split("/")[-3:-1]
     strangers = place(stage, "other").split("/")[-3]
     (first, *_) = listed(stage, place(stage))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.stage import Message, Stage, asked, counter, staged, summary
+from tests.support.stage import Message, Stage, controls, counter, proxy_with_upstream, summary
 
 INJECT = ("X-Condenser-Memory", "inject")
 FORCE = ("X-Condenser-Force", "true")
@@ -39,7 +39,7 @@ def blocks(stage: Stage) -> list[dict[str, Any]]:
 
 @contextmanager
 def gardening(**settings: Any) -> Iterator[Stage]:
-    with staged(
+    with proxy_with_upstream(
         strategy="half-window",
         answers=lambda _: summary("Goal: a diary of all that was done, day by day, with the names."),
         **settings,
@@ -50,7 +50,7 @@ def gardening(**settings: Any) -> Iterator[Stage]:
 def condensed(stage: Stage, rounds: int = 12) -> list[Message]:
     """A session whose beginning was condensed away, and its transcript."""
     messages = diary(rounds)
-    stage.ask(messages, [*asked(session="s"), FORCE])
+    stage.ask(messages, [*controls(session="s"), FORCE])
     assert FACT not in str(stage.last_view)
     return messages
 
@@ -58,7 +58,7 @@ def condensed(stage: Stage, rounds: int = 12) -> list[Message]:
 def test_what_was_condensed_away_stands_before_the_message_that_is_about_it() -> None:
     with gardening() as stage:
         messages = ending(condensed(stage), QUESTION)
-        stage.ask(messages, [*asked(session="s"), INJECT])
+        stage.ask(messages, [*controls(session="s"), INJECT])
         (block,) = blocks(stage)
         assert FACT in block["content"]
         assert block["content"].startswith("## Relevant Memories")
@@ -68,42 +68,42 @@ def test_what_was_condensed_away_stands_before_the_message_that_is_about_it() ->
 def test_the_block_stays_as_it_is_for_all_rounds_of_its_turn_and_leaves_with_the_next_message() -> None:
     with gardening() as stage:
         messages = ending(condensed(stage), QUESTION)
-        stage.ask(messages, [*asked(session="s"), INJECT])
+        stage.ask(messages, [*controls(session="s"), INJECT])
         first = stage.last_view
         call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
         messages += [
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c1", "content": "a key and the greenhouse"},
         ]
-        stage.ask(messages, asked(session="s"))
+        stage.ask(messages, controls(session="s"))
         assert stage.last_view[: len(first)] == first
         messages += [{"role": "assistant", "content": "Found."}, {"role": "user", "content": "Thanks, bye."}]
-        stage.ask(messages, asked(session="s"))
+        stage.ask(messages, controls(session="s"))
         assert first[-2] not in stage.last_view
 
 
 def test_nothing_is_put_in_while_the_view_shows_everything() -> None:
     with gardening() as stage:
-        stage.ask(ending(diary(4), QUESTION), [*asked(session="s"), INJECT])
+        stage.ask(ending(diary(4), QUESTION), [*controls(session="s"), INJECT])
         assert stage.forwarded[-1].body == stage.sent[-1]
 
 
 def test_nothing_that_is_not_relevant_is_put_in() -> None:
     with gardening() as stage:
         messages = ending(condensed(stage), "zzz qqq")
-        stage.ask(messages, [*asked(session="s"), INJECT])
+        stage.ask(messages, [*controls(session="s"), INJECT])
         assert not blocks(stage)
 
 
 def test_what_was_edited_away_is_never_found() -> None:
     with gardening() as stage:
         messages, question = condensed(stage), f"{QUESTION} And what of day 2?"
-        stage.ask(ending(messages, question), [*asked(session="s"), INJECT])
+        stage.ask(ending(messages, question), [*controls(session="s"), INJECT])
         (block,) = blocks(stage)
         assert FACT in block["content"]
         edited = [{**each, "content": "I forgot."} if each["content"] == FACT else each for each in messages]
-        stage.ask(edited, [*asked(session="s"), FORCE])
-        stage.ask(ending(edited, question), [*asked(session="s"), INJECT])
+        stage.ask(edited, [*controls(session="s"), FORCE])
+        stage.ask(ending(edited, question), [*controls(session="s"), INJECT])
         (block,) = blocks(stage)
         assert "Write down day 2." in block["content"]
         assert FACT not in json.dumps(stage.last_view)
@@ -112,13 +112,13 @@ def test_what_was_edited_away_is_never_found() -> None:
 def test_it_is_off_unless_somebody_asks_for_it_and_then_sticks() -> None:
     with gardening() as stage:
         messages = condensed(stage)
-        stage.ask(ending(messages, QUESTION), asked(session="s"))
+        stage.ask(ending(messages, QUESTION), controls(session="s"))
         assert not blocks(stage)
-        stage.ask(ending(messages, QUESTION), [*asked(session="s"), INJECT])
+        stage.ask(ending(messages, QUESTION), [*controls(session="s"), INJECT])
         assert blocks(stage)
         answered = [*ending(messages, QUESTION), {"role": "assistant", "content": "Behind."}]
-        stage.ask([*answered, *diary(0)], asked(session="s"))
-        stage.ask(ending(messages, QUESTION + " Again?"), asked(session="s"))
+        stage.ask([*answered, *diary(0)], controls(session="s"))
+        stage.ask(ending(messages, QUESTION + " Again?"), controls(session="s"))
         assert blocks(stage)
 
 
@@ -139,10 +139,10 @@ def with_cards(exchange: Exchange) -> Reply:
 
 
 def test_cards_of_a_summary_are_kept_with_it_and_found_where_it_stands() -> None:
-    with staged(strategy="rolling", answers=with_cards) as stage:
+    with proxy_with_upstream(strategy="rolling", answers=with_cards) as stage:
         for line, name, foreign in ((diary(12), "Ada", "Bodo"), ([OTHER_TASK, *diary(12)[1:]], "Bodo", "Ada")):
-            stage.ask(line, [*asked(session="s"), FORCE])
-            stage.ask(ending(line, "What is the fig tree called?"), asked(session="s"))
+            stage.ask(line, [*controls(session="s"), FORCE])
+            stage.ask(ending(line, "What is the fig tree called?"), controls(session="s"))
             (block,) = blocks(stage)
             assert name in block["content"]
             assert foreign not in json.dumps(stage.last_view)
@@ -152,7 +152,7 @@ def test_cards_of_a_summary_are_kept_with_it_and_found_where_it_stands() -> None
 def test_a_block_has_no_more_tokens_than_it_may_have(tokens: int) -> None:
     with gardening(memory={"max_tokens": tokens}) as stage:
         messages = ending(condensed(stage), QUESTION + " plant0n1 plant2n3")
-        stage.ask(messages, [*asked(session="s"), INJECT])
+        stage.ask(messages, [*controls(session="s"), INJECT])
         (block,) = blocks(stage)
         assert counter().message(block) <= tokens
 
@@ -160,7 +160,7 @@ def test_a_block_has_no_more_tokens_than_it_may_have(tokens: int) -> None:
 def test_a_dry_run_shows_the_block_that_the_request_gets() -> None:
     with gardening() as stage:
         messages = ending(condensed(stage), QUESTION)
-        planned = stage.ask(messages, [*asked(session="s", dry_run="true"), INJECT]).json()["messages"]
-        stage.ask(messages, [*asked(session="s"), INJECT])
+        planned = stage.ask(messages, [*controls(session="s", dry_run="true"), INJECT]).json()["messages"]
+        stage.ask(messages, [*controls(session="s"), INJECT])
         assert FACT in blocks(stage)[0]["content"]
         assert planned == stage.last_view

@@ -15,12 +15,23 @@ from tests.http.test_memory_injection import FACT, FORCE, INJECT, QUESTION, bloc
 from tests.http.test_reverting import SETTINGS, shown
 from tests.support.admin_api import SESSIONS, admin
 from tests.support.messages_upstream import StrictMessages
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
 from tests.support.responses_upstream import StrictResponses
-from tests.support.searching import answered, offers_search, search
-from tests.support.stage import Message, agent, asked, chat, count, is_own, is_vote, staged, summary, vote
+from tests.support.searching import offers_search, reply_of, search
+from tests.support.stage import (
+    Message,
+    agent,
+    chat,
+    controls,
+    count,
+    is_own,
+    is_vote,
+    proxy_with_upstream,
+    summary,
+    vote,
+)
 
 USES = ("inject", "tool", "inject+tool")
 STRATEGIES = [name for name in TABLE if name != "off"]
@@ -30,7 +41,7 @@ def playing(exchange: Exchange) -> Reply | None:
     """Judges say YES, summarizers answer, and a model that may search does so before each answer."""
     if is_own(exchange):
         return yes(exchange)
-    return answered(None, search("bed seed1x3"), streamed=False) if offers_search(exchange) else None
+    return reply_of(None, search("bed seed1x3"), streamed=False) if offers_search(exchange) else None
 
 
 def asking(list_of: Sequence[Message], number: int) -> list[Message]:
@@ -41,13 +52,13 @@ def asking(list_of: Sequence[Message], number: int) -> list[Message]:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_no_view_is_longer_than_the_clients_list(strategy: str, memory: str) -> None:
     lists = [*(chat(rounds, words=20) for rounds in range(3, 12, 2)), agent(8), asking(agent(8), 3)]
-    with staged(strategy=strategy, window=16_384) as stage:
+    with proxy_with_upstream(strategy=strategy, window=16_384) as stage:
         stage.upstream.answer(playing)
         for number, listed in enumerate(lists):
-            messages, headers = listed, asked(session=str(listed[0]["content"]), memory=memory)
+            messages, headers = listed, controls(session=str(listed[0]["content"]), memory=memory)
             for force in ("false", "true", "false"):
                 start = len(stage.forwarded)
-                stage.ask(messages, [*headers, *asked(force=force)])
+                stage.ask(messages, [*headers, *controls(force=force)])
                 stage.proxy.quiet()
                 sizes = [count(each.json()) for each in stage.forwarded[start:]]
                 assert max(sizes) <= count({"messages": messages}), (number, force)
@@ -60,7 +71,7 @@ def test_no_view_of_an_agent_is_longer_in_the_other_protocols(protocol: str, mem
     strict: Any = StrictMessages if protocol == "messages" else StrictResponses
     module: Any = test_messages if protocol == "messages" else test_responses
     settings: dict[str, Any] = {"strategy": "extract", "window": 16_384, "memory": {"default": memory}}
-    with strict(module.reader) as upstream, proxying(upstream.url, **settings) as proxy:
+    with strict(module.reader) as upstream, running_proxy(upstream.url, **settings) as proxy:
         client = module.Agent(proxy.url)
         for turn in range(14):
             answer = client.turn()
@@ -72,19 +83,19 @@ def test_no_view_of_an_agent_is_longer_in_the_other_protocols(protocol: str, mem
 
 def test_a_forced_condensation_of_a_short_chat_makes_it_shorter() -> None:
     for rounds in (4, 6, 8):
-        with staged(window=128_000, strategy="mask+extract", memory={"default": "inject"}) as stage:
+        with proxy_with_upstream(window=128_000, strategy="mask+extract", memory={"default": "inject"}) as stage:
             answer = stage.ask(chat(rounds), FORCED)
             assert count(stage.forwarded[-1].json()) < count({"messages": chat(rounds)})
             assert answer.header("x-condenser-action") == "condensed"
 
 
-FORCED = asked(session="s", force="true")
+FORCED = controls(session="s", force="true")
 
 
 def test_a_judged_condensation_makes_no_prompt_longer() -> None:
-    with staged(window=16_384, strategy="dynacontext", memory={"default": "inject"}, answers=yes) as stage:
+    with proxy_with_upstream(window=16_384, strategy="dynacontext", memory={"default": "inject"}, answers=yes) as stage:
         for rounds in range(1, 9):
-            stage.ask(chat(rounds), asked(session="s"))
+            stage.ask(chat(rounds), controls(session="s"))
             assert count(stage.forwarded[-1].json()) <= count({"messages": chat(rounds)})
             stage.proxy.quiet()
         assert len(stage.summaries) > 0
@@ -96,10 +107,10 @@ def test_what_a_rollback_dropped_is_in_no_block() -> None:
     def judged(exchange: Exchange) -> Reply:
         return vote("YES" if wrong in exchange.body.decode() else "NO") if is_vote(exchange) else summary(TAGGED)
 
-    with staged(window=8_192, strategy="dynacontext", answers=judged) as stage:
+    with proxy_with_upstream(window=8_192, strategy="dynacontext", answers=judged) as stage:
         said = [*chat(8)[:-1], {"role": "user", "content": "Set the port."}]
         said = [*said, {"role": "assistant", "content": wrong}, {"role": "user", "content": "No, stop."}]
-        headers = [*asked(session="s"), INJECT, options("tail=drop,on_drift=rollback")]
+        headers = [*controls(session="s"), INJECT, options("tail=drop,on_drift=rollback")]
         stage.ask(said, headers)
         stage.proxy.quiet()
         said = asking(said, 2)
@@ -116,36 +127,36 @@ def test_a_card_just_made_is_found_and_the_block_stays_through_the_turn() -> Non
     text = json.dumps(
         {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": [card]}
     )
-    with staged(strategy="rolling", answers=lambda _: summary(text)) as stage:
+    with proxy_with_upstream(strategy="rolling", answers=lambda _: summary(text)) as stage:
         messages = ending(diary(12), "Which GPU was chosen for training?")
-        stage.ask(messages, [*asked(session="s"), FORCE])
+        stage.ask(messages, [*controls(session="s"), FORCE])
         (block,) = blocks(stage)
         assert "A100" in block["content"]
         first = stage.last_view
         call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
         messages = [*messages, {"role": "assistant", "content": None, "tool_calls": [call]}]
-        stage.ask([*messages, {"role": "tool", "tool_call_id": "c1", "content": "beds"}], asked(session="s"))
+        stage.ask([*messages, {"role": "tool", "tool_call_id": "c1", "content": "beds"}], controls(session="s"))
         assert stage.last_view[: len(first)] == first
 
 
 def test_a_turn_for_which_nothing_was_found_gets_no_block_later() -> None:
-    with staged(strategy="recent", memory={"default": "inject"}) as stage:
+    with proxy_with_upstream(strategy="recent", memory={"default": "inject"}) as stage:
         messages = ending(diary(12), "zzz qqq")
-        stage.ask(messages, [*asked(session="s"), FORCE])
+        stage.ask(messages, [*controls(session="s"), FORCE])
         first = stage.last_view
-        stage.ask(messages, asked(session="s"))
+        stage.ask(messages, controls(session="s"))
         assert stage.last_view == first
 
 
 def test_after_a_revert_the_same_question_has_no_block() -> None:
-    with staged(**{**SETTINGS, "memory": {"default": "inject"}}) as stage:
+    with proxy_with_upstream(**{**SETTINGS, "memory": {"default": "inject"}}) as stage:
         messages = ending(diary(12), QUESTION)
-        stage.ask(messages, [*asked(session="s"), FORCE])
+        stage.ask(messages, [*controls(session="s"), FORCE])
         assert FACT in blocks(stage)[0]["content"]
         session = shown(stage)
         place = f"{SESSIONS}/{session['tenant']}/{session['session']}/condensations/{session['latest_condensation']}"
         assert admin(stage, f"{place}/revert", "POST").status == 200
-        stage.ask(messages, asked(session="s"))
+        stage.ask(messages, controls(session="s"))
         assert stage.last_view == messages
 
 
@@ -154,8 +165,10 @@ def test_after_a_revert_the_same_question_has_no_block() -> None:
     [("rolling", "enable_memory_injection=false"), ("dynacontext", "mode=refer"), ("dynacontext", "mode=openhands")],
 )
 def test_what_an_option_switches_off_a_header_switches_on(strategy: str, said: str) -> None:
-    with staged(strategy=strategy, memory={"default": "inject"}, answers=lambda _: summary(TAGGED)) as stage:
-        headers = [*asked(session="s"), options(said)]
+    with proxy_with_upstream(
+        strategy=strategy, memory={"default": "inject"}, answers=lambda _: summary(TAGGED)
+    ) as stage:
+        headers = [*controls(session="s"), options(said)]
         messages = ending(diary(12), QUESTION)
         stage.ask(messages, [*headers, FORCE])
         assert stage.ask(messages, headers).header("x-condenser-action") == "replayed"
@@ -165,8 +178,8 @@ def test_what_an_option_switches_off_a_header_switches_on(strategy: str, said: s
 
 
 def test_the_tool_is_offered_as_soon_as_something_is_condensed() -> None:
-    with staged(strategy="recent") as stage:
-        tool = asked(session="s", memory="tool")
+    with proxy_with_upstream(strategy="recent") as stage:
+        tool = controls(session="s", memory="tool")
         for force, is_offered in (("false", False), ("true", True), ("false", True)):
-            stage.ask(ending(diary(12), QUESTION), [*tool, *asked(force=force)])
+            stage.ask(ending(diary(12), QUESTION), [*tool, *controls(force=force)])
             assert offers_search(stage.forwarded[-1]) is is_offered

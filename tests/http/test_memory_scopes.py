@@ -15,8 +15,18 @@ from typing import Any
 import pytest
 
 from tests.http.test_memory_injection import FORCE, blocks, diary, ending
-from tests.support.searching import answered, offers_search, search
-from tests.support.stage import Message, Stage, asked, body_of, count, on_file, staged, stored, summary
+from tests.support.searching import offers_search, reply_of, search
+from tests.support.stage import (
+    Message,
+    Stage,
+    body_of,
+    controls,
+    count,
+    proxy_with_sqlite,
+    proxy_with_upstream,
+    store_rows,
+    summary,
+)
 
 CARD = "The fig tree is called Ada."
 QUESTION = "What is the fig tree called?"
@@ -41,13 +51,13 @@ def gardening(*contents: str, **settings: Any) -> Iterator[Stage]:
     """A proxy with scopes, under whose strategy memory is put before messages; the first summary brings cards."""
     settings = {"memory": {"scopes": True}, "strategy": "rolling", **settings}
     answers = [answering(*(contents or (CARD,)))]
-    with staged(answers=lambda _: summary(answers.pop() if answers else answering()), **settings) as stage:
+    with proxy_with_upstream(answers=lambda _: summary(answers.pop() if answers else answering()), **settings) as stage:
         yield stage
 
 
-def told(stage: Stage, session: str = "a") -> None:
+def fill_scope(stage: Stage, session: str = "a") -> None:
     """Has a session of the scope "home" condensed, which brings the cards."""
-    stage.ask(diary(12), [*asked(session=session), scope("home"), FORCE])
+    stage.ask(diary(12), [*controls(session=session), scope("home"), FORCE])
 
 
 def sees(stage: Stage, headers: Sequence[tuple[str, str]], text: str = QUESTION, card: str = CARD) -> bool:
@@ -58,29 +68,29 @@ def sees(stage: Stage, headers: Sequence[tuple[str, str]], text: str = QUESTION,
 
 def test_a_card_of_one_session_is_put_before_the_message_of_another_one_that_names_the_scope() -> None:
     with gardening() as stage:
-        told(stage)
-        assert sees(stage, [*asked(session="b"), scope("home")])
+        fill_scope(stage)
+        assert sees(stage, [*controls(session="b"), scope("home")])
 
 
 def test_another_scope_no_scope_and_another_tenant_see_nothing() -> None:
     with gardening() as stage:
-        told(stage)
-        assert not sees(stage, [*asked(session="b"), scope("work")])
-        assert not sees(stage, asked(session="c"))
+        fill_scope(stage)
+        assert not sees(stage, [*controls(session="b"), scope("work")])
+        assert not sees(stage, controls(session="c"))
         assert not sees(stage, [])
-        assert not sees(replace(stage, key="sk-second", sent=[]), [*asked(session="b"), scope("home")])
+        assert not sees(replace(stage, key="sk-second", sent=[]), [*controls(session="b"), scope("home")])
 
 
 def test_what_others_said_stays_theirs_only_cards_are_shared() -> None:
     with gardening() as stage:
-        told(stage)
-        assert not sees(stage, [*asked(session="b"), scope("home")], "plant3n7 plant3n8", "plant3n7")
+        fill_scope(stage)
+        assert not sees(stage, [*controls(session="b"), scope("home")], "plant3n7 plant3n8", "plant3n7")
 
 
 def test_where_nothing_was_condensed_there_is_no_card_and_no_tool() -> None:
     with gardening() as stage:
-        told(stage)
-        stage.ask(question(), [*asked(session="b", memory="inject+tool"), scope("home")])
+        fill_scope(stage)
+        stage.ask(question(), [*controls(session="b", memory="inject+tool"), scope("home")])
         assert stage.last_view == question()
         assert not offers_search(stage.forwarded[-1])
 
@@ -88,12 +98,12 @@ def test_where_nothing_was_condensed_there_is_no_card_and_no_tool() -> None:
 @pytest.mark.parametrize("memory", ["inject", "inject+tool"])
 def test_shared_cards_have_at_most_half_of_what_was_saved(memory: str) -> None:
     with gardening(*(f"The fig tree {number} is called Ada {number}." for number in range(40))) as stage:
-        told(stage)
+        fill_scope(stage)
         for rounds in (2, 4, 12):
             sizes = []
             for headers in ([], [scope("home")]):
                 session = f"{rounds}-{len(headers)}"
-                stage.ask(ending(diary(rounds), QUESTION), [*asked(session=session, memory=memory), *headers, FORCE])
+                stage.ask(ending(diary(rounds), QUESTION), [*controls(session=session, memory=memory), *headers, FORCE])
                 sizes.append(count(stage.forwarded[-1].json()))
             without, with_cards = sizes
             assert with_cards - without <= (count({"messages": ending(diary(rounds), QUESTION)}) - without) / 2
@@ -102,20 +112,20 @@ def test_shared_cards_have_at_most_half_of_what_was_saved(memory: str) -> None:
 
 def test_a_session_stays_in_its_scope_until_it_names_another() -> None:
     with gardening() as stage:
-        told(stage)
+        fill_scope(stage)
         messages = ending(diary(12), "Good morning.")
-        stage.ask(messages, [*asked(session="b"), scope("home"), FORCE])
+        stage.ask(messages, [*controls(session="b"), scope("home"), FORCE])
         messages += [{"role": "assistant", "content": "Wait."}, *question()]
-        stage.ask(messages, asked(session="b"))
+        stage.ask(messages, controls(session="b"))
         assert CARD in str(blocks(stage))
         messages += [{"role": "assistant", "content": "Hm."}, *question(QUESTION + " Once more?")]
-        stage.ask(messages, [*asked(session="b"), scope("work")])
+        stage.ask(messages, [*controls(session="b"), scope("work")])
         assert not blocks(stage)
 
 
 def test_a_derived_session_may_name_a_scope_too_and_its_block_stands_for_the_whole_turn() -> None:
     with gardening() as stage:
-        told(stage)
+        fill_scope(stage)
         assert sees(stage, [scope("home")])
         first = stage.last_view
         call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -124,34 +134,34 @@ def test_a_derived_session_may_name_a_scope_too_and_its_block_stands_for_the_who
             {"role": "assistant", "content": None, "tool_calls": [call]},
             {"role": "tool", "tool_call_id": "c1", "content": "figs"},
         ]
-        told(stage, "later")
+        fill_scope(stage, "later")
         stage.ask(messages, [scope("home")])
         assert stage.last_view[: len(first)] == first
 
 
 def test_the_model_finds_shared_cards_with_the_tool() -> None:
     with gardening() as stage:
-        told(stage)
-        called = [answered(None, search("fig"), streamed=False)]
+        fill_scope(stage)
+        called = [reply_of(None, search("fig"), streamed=False)]
         stage.upstream.answer(lambda each: called.pop() if called and offers_search(each) else None)
-        stage.ask(ending(diary(12), QUESTION), [*asked(session="b", memory="tool"), scope("home"), FORCE])
+        stage.ask(ending(diary(12), QUESTION), [*controls(session="b", memory="tool"), scope("home"), FORCE])
         assert CARD in stage.last_view[-1]["content"]
 
 
 def test_a_card_is_kept_once_however_many_sessions_bring_it(tmp_path: Path) -> None:
     file, settings = tmp_path / "s.db", {"memory": {"scopes": True}, "strategy": "rolling"}
-    with on_file(file, answers=lambda _: summary(answering(CARD)), **settings) as stage:
-        told(stage)
-        told(stage, "b")
-        assert stored(file)["sessions"] == 3
-        assert sees(stage, [*asked(session="c"), scope("home")])
+    with proxy_with_sqlite(file, answers=lambda _: summary(answering(CARD)), **settings) as stage:
+        fill_scope(stage)
+        fill_scope(stage, "b")
+        assert store_rows(file)["sessions"] == 3
+        assert sees(stage, [*controls(session="c"), scope("home")])
         assert str(stage.last_view).count(CARD) == 1
 
 
 def test_nothing_is_shared_where_nothing_is_to_be_stored() -> None:
     with gardening() as stage:
-        stage.ask(diary(12), [*asked(session="a", no_store="true"), scope("home"), FORCE])
-        assert not sees(stage, [*asked(session="b"), scope("home")])
+        stage.ask(diary(12), [*controls(session="a", no_store="true"), scope("home"), FORCE])
+        assert not sees(stage, [*controls(session="b"), scope("home")])
 
 
 def test_the_header_is_not_forwarded_and_neither_is_the_body_key() -> None:
@@ -172,7 +182,7 @@ def test_a_name_that_is_none_is_refused(name: str) -> None:
 
 
 def test_a_scope_is_refused_where_the_settings_have_none() -> None:
-    with staged() as stage:
+    with proxy_with_upstream() as stage:
         answer = stage.post(body_of(question()), [scope("home")])
         assert (answer.status, answer.json()["error"]["param"]) == (400, "X-Condenser-Memory-Scope")
         assert "memory.scopes" in answer.json()["error"]["message"]

@@ -23,7 +23,7 @@ from tests.support.messages_upstream import (
     web_search,
 )
 from tests.support.prefixes import event
-from tests.support.proxy import assert_relayed, proxying
+from tests.support.proxy import assert_relayed, running_proxy
 from tests.support.recording import Exchange
 from tests.support.replies import json_reply
 from tests.support.strict_messages import Body, blocks
@@ -114,14 +114,14 @@ def said_in(answer: wire.Answer) -> list[Json]:
     return list(written.values())
 
 
-def sent(upstream: StrictMessages) -> list[Json]:
+def client_bodies(upstream: StrictMessages) -> list[Json]:
     """The client's requests as the upstream got them, without the proxy's own."""
     return [body for exchange in upstream.journal.to(MESSAGES) if not is_own(body := exchange.json())]
 
 
 def views(upstream: StrictMessages) -> Iterator[tuple[list[Json], list[Json]]]:
     """Each view that the upstream got, after the one before it."""
-    bodies = [body["messages"] for body in sent(upstream)]
+    bodies = [body["messages"] for body in client_bodies(upstream)]
     return pairwise(bodies)
 
 
@@ -132,7 +132,7 @@ def views(upstream: StrictMessages) -> Iterator[tuple[list[Json], list[Json]]]:
 @pytest.mark.parametrize("strategy", ["off", "half-window"])
 def test_below_the_marks_bytes_cross_unchanged_both_ways(strategy: str, stream: bool) -> None:
     action = "passed"
-    with StrictMessages(reader) as upstream, proxying(upstream.url, strategy=strategy, window=200_000) as proxy:
+    with StrictMessages(reader) as upstream, running_proxy(upstream.url, strategy=strategy, window=200_000) as proxy:
         agent = Agent(proxy.url, stream=stream)
         for _ in range(3):
             agent.turn()
@@ -142,7 +142,7 @@ def test_below_the_marks_bytes_cross_unchanged_both_ways(strategy: str, stream: 
 def test_unknown_blocks_odd_numbers_and_key_order_survive() -> None:
     block = '{"zeta": 1e400, "type": "from-next-year", "a": 12345678901234567890123, "lone": "\\ud800"}'
     body = f'{{"max_tokens":9,"messages":[{{"role":"user","content":[{block}]}}],"model":"claude-x","z":0}}'.encode()
-    with StrictMessages() as upstream, proxying(upstream.url, strategy="half-window", window=200_000) as proxy:
+    with StrictMessages() as upstream, running_proxy(upstream.url, strategy="half-window", window=200_000) as proxy:
         wire.request(proxy.url, "POST", f"{MESSAGES}?beta=true", body, [*wire.JSON, *HEADERS])
         assert upstream.journal.only(MESSAGES).body == body
         assert upstream.journal.only(MESSAGES).target == f"{MESSAGES}?beta=true"
@@ -151,7 +151,7 @@ def test_unknown_blocks_odd_numbers_and_key_order_survive() -> None:
 def test_the_operators_key_is_sent_in_the_vendors_header() -> None:
     with (
         StrictMessages() as upstream,
-        proxying(upstream.url, strategy="off", upstream={"api_key": "secret"}) as proxy,
+        running_proxy(upstream.url, strategy="off", upstream={"api_key": "secret"}) as proxy,
     ):
         Agent(proxy.url).turn()
         exchange = upstream.journal.only(MESSAGES)
@@ -167,7 +167,7 @@ STRATEGIES = ("half-window", "mask", "recent", "dynacontext")  # pure tests have
 def test_many_rounds_of_a_thinking_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
     with (
         StrictMessages(reader, window=NARROW) as upstream,
-        proxying(upstream.url, strategy=strategy, window=NARROW) as proxy,
+        running_proxy(upstream.url, strategy=strategy, window=NARROW) as proxy,
     ):
         agent = Agent(proxy.url, stream=stream)
         for _ in range(24):
@@ -186,7 +186,7 @@ def test_many_rounds_of_a_thinking_agent_fit_a_window_and_are_never_refused(stra
 def test_in_manual_mode_a_turn_that_goes_on_keeps_the_thinking_that_it_began_with(strategy: str) -> None:
     with (
         StrictMessages(reader, window=NARROW, bound=False) as upstream,
-        proxying(upstream.url, strategy=strategy, window=NARROW) as proxy,
+        running_proxy(upstream.url, strategy=strategy, window=NARROW) as proxy,
     ):
         manual = {"thinking": {"type": "enabled", "budget_tokens": 1_024}}
         agent = Agent(proxy.url, more=manual)
@@ -201,17 +201,17 @@ def test_in_manual_mode_a_turn_that_goes_on_keeps_the_thinking_that_it_began_wit
 def test_thinking_from_after_a_condensation_is_kept_and_from_before_it_is_not() -> None:
     with (
         StrictMessages(reader, window=WINDOW) as upstream,
-        proxying(upstream.url, strategy="mask", window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy="mask", window=WINDOW) as proxy,
     ):
         agent = Agent(proxy.url)
         while (answer := agent.turn()).header("x-condenser-action") != "condensed":
             pass
         assert answer.header("x-condenser-reason") == "reasoning-dropped"
-        condensed = len(sent(upstream)[-1]["messages"])
+        condensed = len(client_bodies(upstream)[-1]["messages"])
         assert {agent.turn().header("x-condenser-reason") for _ in range(3)} == {None}
         thoughts = [
             place
-            for place, message in enumerate(sent(upstream)[-1]["messages"])
+            for place, message in enumerate(client_bodies(upstream)[-1]["messages"])
             if any(block["type"] == "thinking" for block in blocks(message["content"]))
         ]
         assert len(thoughts) == 3
@@ -222,17 +222,17 @@ def test_thinking_from_after_a_condensation_is_kept_and_from_before_it_is_not() 
 def test_an_overflow_is_mended_before_the_client_sees_it(overflow: Any) -> None:
     with (
         StrictMessages(reader, window=12_000, overflow=overflow) as upstream,
-        proxying(upstream.url, strategy="half-window") as proxy,
+        running_proxy(upstream.url, strategy="half-window") as proxy,
     ):
         agent = Agent(proxy.url)
-        agent.messages += talk(12)
+        agent.messages += long_turns(12)
         answer = agent.turn()
         assert upstream.refusals
         assert b"error" not in answer.body
         assert answer.header("x-condenser-trigger") == "overflow"
 
 
-def talk(turns: int) -> list[Json]:
+def long_turns(turns: int) -> list[Json]:
     """Turns that have a long answer, and a last question."""
     return [
         message
@@ -269,39 +269,39 @@ def markers(view: Sequence[Json]) -> list[int]:
 def test_the_head_of_a_view_is_marked_for_the_cache_if_the_client_marks_anything(strategy: str) -> None:
     with (
         StrictMessages(reader, window=WINDOW) as upstream,
-        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
     ):
         agent = Marking(proxy.url)
         for _ in range(25):
             condensed = agent.turn().header("x-condenser-action") in ("condensed", "replayed")
-            *marked, last = markers(sent(upstream)[-1]["messages"])
-            assert last >= len(sent(upstream)[-1]["messages"]) - 2
+            *marked, last = markers(client_bodies(upstream)[-1]["messages"])
+            assert last >= len(client_bodies(upstream)[-1]["messages"]) - 2
             assert len(marked) == condensed
             if marked:
-                content = sent(upstream)[-1]["messages"][marked[0]]["content"]
+                content = client_bodies(upstream)[-1]["messages"][marked[0]]["content"]
                 assert content[-1]["cache_control"] == FOR_AN_HOUR["cache_control"]
         assert upstream.refusals == []
         assert condensed
 
 
 def test_a_client_that_marks_nothing_gets_no_marker_and_none_has_more_than_four() -> None:
-    with StrictMessages(reader) as upstream, proxying(upstream.url, strategy="extract", window=WINDOW) as proxy:
+    with StrictMessages(reader) as upstream, running_proxy(upstream.url, strategy="extract", window=WINDOW) as proxy:
         forced = [*HEADERS, ("x-condenser-force", "true")]
         for agent, number in ((Agent(proxy.url), 0), (Marking(proxy.url), 4)):
-            agent.messages += talk(12)
+            agent.messages += long_turns(12)
             body = agent.body()
             if number:
                 body["tools"] = [{**tool, **FOR_AN_HOUR} for tool in TOOLS]
                 body["system"][0] |= FOR_AN_HOUR
             assert wire.post_json(proxy.url, MESSAGES, body, forced).header("x-condenser-action") == "condensed"
-            assert json.dumps(sent(upstream)[-1]).count("cache_control") == number
+            assert json.dumps(client_bodies(upstream)[-1]).count("cache_control") == number
 
 
 # -- errors ------------------------------------------------------------------------------------------------
 
 
 def test_an_error_of_the_proxy_has_the_vendors_form() -> None:
-    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+    with StrictMessages() as upstream, running_proxy(upstream.url) as proxy:
         answer = wire.request(proxy.url, "POST", MESSAGES, b"{", [*wire.JSON, *HEADERS])
     assert answer.status == 400
     assert answer.json()["type"] == "error"
@@ -311,23 +311,23 @@ def test_an_error_of_the_proxy_has_the_vendors_form() -> None:
 # -- sessions ----------------------------------------------------------------------------------------------
 
 
-def asked(url: str, headers: Mapping[str, str], **members: Any) -> wire.Answer:
+def post(url: str, headers: Mapping[str, str], **members: Any) -> wire.Answer:
     body = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}], **members}
     return wire.post_json(url, MESSAGES, body, [*HEADERS, *headers.items()])
 
 
 def test_a_subagent_is_another_session_than_its_parent() -> None:
-    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
-        main = asked(proxy.url, {"x-claude-code-session-id": "one"})
-        sub = asked(proxy.url, {"x-claude-code-session-id": "one", "x-claude-code-agent-id": "a2"})
+    with StrictMessages() as upstream, running_proxy(upstream.url) as proxy:
+        main = post(proxy.url, {"x-claude-code-session-id": "one"})
+        sub = post(proxy.url, {"x-claude-code-session-id": "one", "x-claude-code-agent-id": "a2"})
     assert main.header("x-condenser-session") == "one"
     assert sub.header("x-condenser-session") == "one/a2"
 
 
 def test_the_session_inside_of_the_users_id_names_the_session() -> None:
-    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+    with StrictMessages() as upstream, running_proxy(upstream.url) as proxy:
         user = json.dumps({"device_id": "d", "session_id": "two"})
-        answer = asked(proxy.url, {}, metadata={"user_id": user})
+        answer = post(proxy.url, {}, metadata={"user_id": user})
     assert answer.header("x-condenser-session") == "two"
     assert answer.header("x-condenser-session-source") == "metadata.user_id"
 
@@ -336,7 +336,7 @@ def test_the_session_inside_of_the_users_id_names_the_session() -> None:
 @pytest.mark.parametrize("path", [MESSAGES, COUNT])
 def test_what_belongs_to_a_thread_of_the_server_passes_and_says_so(path: str, thread: Json) -> None:
     body = {**Agent("").body(), "thread": thread}
-    with StrictMessages() as upstream, proxying(upstream.url, strategy="recent", window=WINDOW) as proxy:
+    with StrictMessages() as upstream, running_proxy(upstream.url, strategy="recent", window=WINDOW) as proxy:
         answer = wire.post_json(proxy.url, path, {**body, "condenser": {"force": True}}, HEADERS)
         forwarded = upstream.journal.only(path).json()
     assert answer.header("x-condenser-action") == "bypassed"
@@ -345,12 +345,12 @@ def test_what_belongs_to_a_thread_of_the_server_passes_and_says_so(path: str, th
 
 
 def test_a_container_of_the_server_holds_no_history_and_what_names_it_is_condensed() -> None:
-    with StrictMessages(reader) as upstream, proxying(upstream.url, strategy="extract", window=WINDOW) as proxy:
+    with StrictMessages(reader) as upstream, running_proxy(upstream.url, strategy="extract", window=WINDOW) as proxy:
         agent = Agent(proxy.url, more={"container": "container_1"})
-        agent.messages += talk(12)
+        agent.messages += long_turns(12)
         answer = wire.post_json(proxy.url, MESSAGES, agent.body(), [*HEADERS, ("x-condenser-force", "true")])
         assert answer.header("x-condenser-action") == "condensed"
-        assert sent(upstream)[-1]["container"] == "container_1"
+        assert client_bodies(upstream)[-1]["container"] == "container_1"
 
 
 # -- counting ----------------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ def test_a_container_of_the_server_holds_no_history_and_what_names_it_is_condens
 def test_a_count_is_that_of_the_view_that_would_be_sent_and_changes_nothing() -> None:
     with (
         StrictMessages(reader, window=WINDOW) as upstream,
-        proxying(upstream.url, strategy="mask", window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy="mask", window=WINDOW) as proxy,
     ):
         agent = Agent(proxy.url)
         while agent.turn().header("x-condenser-action") != "condensed":
@@ -370,7 +370,7 @@ def test_a_count_is_that_of_the_view_that_would_be_sent_and_changes_nothing() ->
         agent.turn()
         assert [answer.status for answer in answers] == [200, 200]
         assert answers[0].json() == answers[1].json()
-        assert view == sent(upstream)[-1]["messages"]
+        assert view == client_bodies(upstream)[-1]["messages"]
         assert answers[0].json()["input_tokens"] == upstream_usage(proxy.journal.to(MESSAGES)[-1])
 
 
@@ -388,7 +388,7 @@ def upstream_usage(exchange: Exchange) -> int:
 
 def test_an_upstream_that_cannot_count_leaves_it_to_the_proxy() -> None:
     script: Script = lambda body: "Done."  # noqa: E731
-    with StrictMessages(script) as upstream, proxying(upstream.url, window=WINDOW) as proxy:
+    with StrictMessages(script) as upstream, running_proxy(upstream.url, window=WINDOW) as proxy:
         upstream.answer(lambda exchange: json_reply({"error": "no"}, status=404))
         answer = wire.post_json(proxy.url, COUNT, {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]})
     assert answer.status == 200
@@ -401,7 +401,7 @@ def test_an_upstream_that_cannot_count_leaves_it_to_the_proxy() -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_append_mode_sends_the_stored_history_with_the_models_own_blocks(stream: bool) -> None:
     append = [("x-condenser-history", "append"), ("x-condenser-session", "s")]
-    with StrictMessages(reader) as upstream, proxying(upstream.url, strategy="half-window") as proxy:
+    with StrictMessages(reader) as upstream, running_proxy(upstream.url, strategy="half-window") as proxy:
         agent = Agent(proxy.url, stream=stream)
         first = wire.post_json(proxy.url, MESSAGES, agent.body(), [*HEADERS, *append])
         said = said_in(first)
@@ -409,7 +409,7 @@ def test_append_mode_sends_the_stored_history_with_the_models_own_blocks(stream:
         agent.messages = [{"role": "user", "content": results}]
         second = wire.post_json(proxy.url, MESSAGES, agent.body(), [*HEADERS, *append])
         assert (first.status, second.status, upstream.refusals) == (200, 200, [])
-        assert sent(upstream)[-1]["messages"] == [
+        assert client_bodies(upstream)[-1]["messages"] == [
             {"role": "user", "content": RULE},
             {"role": "assistant", "content": said},
             {"role": "user", "content": results},
@@ -435,9 +435,9 @@ SUMMARIZED = {
 
 def test_a_stream_that_breaks_off_ends_with_an_error_in_the_vendors_form() -> None:
     start = event({"type": "message_start", "message": {**SUMMARIZED, "content": []}})
-    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+    with StrictMessages() as upstream, running_proxy(upstream.url) as proxy:
         upstream.answer(lambda exchange: replace(replies.stream(start, done=False), cut=True))
-        answer = asked(proxy.url, {}, stream=True)
+        answer = post(proxy.url, {}, stream=True)
     assert answer.body.startswith(start)
     assert json.loads(wire.events(answer.body)[-1])["error"]["type"] == "api_error"
     assert answer.body[len(start) :].lstrip().startswith(b"event: error\n")

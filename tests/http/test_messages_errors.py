@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.http.test_messages import HEADERS, PING, Agent, Json, reader, said_in, sent, talk
+from tests.http.test_messages import HEADERS, PING, Agent, Json, client_bodies, long_turns, reader, said_in
 from tests.support import wire
 from tests.support.messages_upstream import MESSAGES, StrictMessages, count, error, events, text
 from tests.support.prefixes import event
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, json_reply, stream
 
@@ -61,13 +61,13 @@ def narrow(refusal: Callable[[int], Reply], **settings: Any) -> Iterator[tuple[S
             return upstream.answering(exchange) if used + ENOUGH <= NARROW else refusal(used)
 
         upstream.answer(answering)
-        with proxying(upstream.url, strategy="extract", **settings) as proxy:
+        with running_proxy(upstream.url, strategy="extract", **settings) as proxy:
             yield upstream, proxy
 
 
 def long_agent(url: str, first: str) -> Agent:
     agent = Agent(url)
-    agent.messages = [{"role": "user", "content": first}, *talk(14)]
+    agent.messages = [{"role": "user", "content": first}, *long_turns(14)]
     return agent
 
 
@@ -77,10 +77,10 @@ def test_a_refusal_teaches_the_window_and_the_client_sees_a_good_reply(refusal: 
         answer = long_agent(proxy.url, "Fix the parser.").turn()
         assert (answer.header("x-condenser-trigger"), answer.header("x-condenser-window")) == ("overflow", str(NARROW))
         assert "text" in [block["type"] for block in said_in(answer)]
-        assert len(sent(upstream)) == 2
+        assert len(client_bodies(upstream)) == 2
         another = long_agent(proxy.url, "Now the lexer.").turn()
         assert another.header("x-condenser-trigger") == "context_limit"
-        assert len(sent(upstream)) == 3
+        assert len(client_bodies(upstream)) == 3
         assert upstream.refusals == []
 
 
@@ -89,17 +89,17 @@ def test_an_agent_goes_on_after_an_overflow_on_the_view_that_healed_it(refusal: 
     with narrow(refusal) as (upstream, proxy):
         agent = long_agent(proxy.url, "Fix the parser.")
         agent.turn()
-        healed = sent(upstream)[-1]["messages"]
+        healed = client_bodies(upstream)[-1]["messages"]
         agent.turn()
-        assert sent(upstream)[-1]["messages"][: len(healed)] == healed
-        assert len(sent(upstream)) == 3
+        assert client_bodies(upstream)[-1]["messages"][: len(healed)] == healed
+        assert len(client_bodies(upstream)) == 3
 
 
 def test_a_window_that_was_learned_outlives_a_restart(tmp_path: Path) -> None:
     store = {"url": f"sqlite:///{tmp_path / 's.db'}"}
     with narrow(plain, store=store) as (upstream, proxy):
         long_agent(proxy.url, "Fix the parser.").turn()
-        with proxying(upstream.url, strategy="extract", store=store) as restarted:
+        with running_proxy(upstream.url, strategy="extract", store=store) as restarted:
             answer = long_agent(restarted.url, "Now the lexer.").turn()
         assert answer.header("x-condenser-trigger") == "context_limit"
 
@@ -119,7 +119,7 @@ def test_a_window_that_was_learned_outlives_a_restart(tmp_path: Path) -> None:
 )
 def test_any_other_error_passes_byte_for_byte_and_teaches_nothing(status: int, kind: str, message: str) -> None:
     refused = json_reply(error(message, kind), status=status, headers=[("retry-after", "7"), ("request-id", "r1")])
-    with StrictMessages(reader) as upstream, proxying(upstream.url, strategy="extract") as proxy:
+    with StrictMessages(reader) as upstream, running_proxy(upstream.url, strategy="extract") as proxy:
         upstream.answer(lambda exchange: refused)
         answer = wire.post_json(proxy.url, MESSAGES, long_agent("", "Fix the parser.").body(), HEADERS)
         assert (answer.status, answer.body) == (status, upstream.journal.to(MESSAGES)[-1].sent)
@@ -132,7 +132,7 @@ def test_any_other_error_passes_byte_for_byte_and_teaches_nothing(status: int, k
 @pytest.mark.parametrize("steps", [opening()[:1], opening(), [*opening()[:2], PING, *opening()[2:]]])
 def test_an_error_in_the_middle_of_a_stream_passes_byte_for_byte(steps: list[bytes]) -> None:
     overloaded = event(error("Overloaded", "overloaded_error"))
-    with StrictMessages() as upstream, proxying(upstream.url, strategy="extract") as proxy:
+    with StrictMessages() as upstream, running_proxy(upstream.url, strategy="extract") as proxy:
         upstream.answer(lambda exchange: stream(*steps, overloaded, done=False))
         answer = wire.post_json(proxy.url, MESSAGES, Agent("").body(), HEADERS)
         assert answer.body == b"".join(steps) + overloaded
@@ -141,7 +141,7 @@ def test_an_error_in_the_middle_of_a_stream_passes_byte_for_byte(steps: list[byt
 
 @pytest.mark.parametrize("torn", [b"", b"event: content_block_delta\ndata: {", b"event: content_block_delta\n"])
 def test_a_stream_that_breaks_off_ends_with_the_vendors_error_event(torn: bytes) -> None:
-    with StrictMessages() as upstream, proxying(upstream.url, strategy="extract") as proxy:
+    with StrictMessages() as upstream, running_proxy(upstream.url, strategy="extract") as proxy:
         upstream.answer(lambda exchange: stream(*opening(), *([torn] if torn else ()), cut=True))
         answer = wire.post_json(proxy.url, MESSAGES, Agent("").body(), HEADERS)
     assert answer.body.startswith(b"".join(opening()))
@@ -154,9 +154,9 @@ def test_a_stream_that_breaks_off_ends_with_the_vendors_error_event(torn: bytes)
 
 def test_a_reply_that_broke_off_is_no_part_of_the_history_in_append_mode() -> None:
     append = [*HEADERS, ("x-condenser-history", "append"), ("x-condenser-session", "s")]
-    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+    with StrictMessages() as upstream, running_proxy(upstream.url) as proxy:
         upstream.answer(lambda exchange: stream(*opening(), cut=True))
         wire.post_json(proxy.url, MESSAGES, Agent("").body(), append)
         upstream.answer(upstream.answering)
         wire.post_json(proxy.url, MESSAGES, Agent("").body(), append)
-        assert sent(upstream)[-1]["messages"] == Agent("").messages
+        assert client_bodies(upstream)[-1]["messages"] == Agent("").messages

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from proxy.endpoints.hidden_calls import NAME, NO_ANSWER
-from tests.http.test_messages import Agent, is_own, result, said_in, sent
+from tests.http.test_messages import Agent, client_bodies, is_own, result, said_in
 from tests.support import wire
 from tests.support.messages_upstream import MESSAGES, StrictMessages, last_results, text, thinking, tool_use
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.strict_messages import Body
 
 Json = dict[str, Any]
@@ -49,7 +49,7 @@ class Searcher:
 @contextmanager
 def remembering(script: Searcher) -> Iterator[tuple[StrictMessages, Agent]]:
     """An upstream and a client before which a fact was said, and condensed away."""
-    with StrictMessages(script) as upstream, proxying(upstream.url, strategy="recent", window=8_192) as proxy:
+    with StrictMessages(script) as upstream, running_proxy(upstream.url, strategy="recent", window=8_192) as proxy:
         agent = Agent(proxy.url, stream=False)
         agent.messages = [{"role": "user", "content": "Keep a diary of my garden."}]
         for turn in range(12):
@@ -60,7 +60,7 @@ def remembering(script: Searcher) -> Iterator[tuple[StrictMessages, Agent]]:
             ]
         ask(agent, False, ("x-condenser-force", "true"))
         proxy.quiet()
-        assert FACT not in json.dumps(sent(upstream)[-1]["messages"])
+        assert FACT not in json.dumps(client_bodies(upstream)[-1]["messages"])
         upstream.journal.clear()
         yield upstream, agent
 
@@ -78,7 +78,7 @@ def texts(content: Sequence[Json]) -> list[str]:
     return [block["text"] for block in content if block["type"] == "text"]
 
 
-def asked(upstream: StrictMessages) -> list[Json]:
+def upstream_bodies(upstream: StrictMessages) -> list[Json]:
     return [exchange.json() for exchange in upstream.journal.to(MESSAGES)]
 
 
@@ -90,7 +90,7 @@ def test_a_search_is_run_and_neither_call_nor_result_reaches_the_client(streamed
         said = agent.messages[-1]["content"]
         assert NAME not in answer.body.decode()
         assert texts(said) == ["Let me look.", "Behind the blue barrel."]
-        first, second = asked(upstream)
+        first, second = upstream_bodies(upstream)
         assert second["tools"] == first["tools"]
         assert second["messages"][: len(first["messages"])] == first["messages"]
         assert FACT in json.dumps(second["messages"][-1]["content"][0])
@@ -98,7 +98,7 @@ def test_a_search_is_run_and_neither_call_nor_result_reaches_the_client(streamed
         agent.messages.append({"role": "user", "content": "Thanks."})
         ask(agent, streamed)
         assert upstream.refusals == []
-        third = asked(upstream)[-1]["messages"]
+        third = upstream_bodies(upstream)[-1]["messages"]
         assert third[: len(second["messages"])] == second["messages"]
 
 
@@ -113,7 +113,7 @@ def test_a_search_beside_a_call_of_the_clients_is_run_for_the_next_request(strea
         agent.messages.append({"role": "user", "content": [result(call, "nothing")]})
         ask(agent, streamed)
         assert upstream.refusals == []
-        assert FACT in json.dumps(asked(upstream)[-1]["messages"])
+        assert FACT in json.dumps(upstream_bodies(upstream)[-1]["messages"])
 
 
 @both
@@ -121,7 +121,7 @@ def test_in_the_last_round_no_tool_may_be_called_and_all_tools_stay(streamed: bo
     with remembering(Searcher(SEARCH, always=True)) as (upstream, agent):
         agent.messages.append({"role": "user", "content": QUESTION})
         answer = ask(agent, streamed)
-        bodies = asked(upstream)
+        bodies = upstream_bodies(upstream)
         assert len(bodies) > 1
         assert bodies[-1]["tool_choice"] == {"type": "none"}
         assert bodies[-1]["tools"] == bodies[0]["tools"]
@@ -162,7 +162,7 @@ def pondering(body: Body) -> Sequence[Json] | str:
 def test_a_memory_block_stays_at_its_place_so_that_thinking_stays_valid(strategy: str) -> None:
     with (
         StrictMessages(pondering, window=8_192) as upstream,
-        proxying(upstream.url, strategy=strategy, window=8_192) as proxy,
+        running_proxy(upstream.url, strategy=strategy, window=8_192) as proxy,
     ):
         agent = Agent(proxy.url)
         agent.messages = [{"role": "user", "content": FACT}]
@@ -176,7 +176,7 @@ def test_a_memory_block_stays_at_its_place_so_that_thinking_stays_valid(strategy
             agent.messages.append({"role": "assistant", "content": said_in(answer)})
             asked = QUESTION if turn % 3 == 0 else f"What grows in bed {turn}? " + "frost " * 60
             agent.messages.append({"role": "user", "content": asked})
-            views.append(sent(upstream)[-1]["messages"])
+            views.append(client_bodies(upstream)[-1]["messages"])
             proxy.quiet()
         assert upstream.refusals == []
         for action, (before, after) in zip(actions[1:], pairwise(views), strict=True):
@@ -198,7 +198,7 @@ def test_a_subagent_gets_no_memory(memory: str) -> None:
             forced = [*headers, *more, ("x-condenser-force", "true")]
             answer = wire.post_json(agent.url, MESSAGES, agent.body(), forced)
             assert (answer.status, answer.header("x-condenser-action")) == (200, "condensed")
-        main, sub = asked(upstream)[0], asked(upstream)[-1]
+        main, sub = upstream_bodies(upstream)[0], upstream_bodies(upstream)[-1]
         assert (len(main["tools"]) == len(sub["tools"])) == (memory == "inject")
         assert [FACT in json.dumps(body["messages"]) for body in (main, sub)] == ["inject" in memory, False]
 
@@ -213,4 +213,4 @@ def test_a_title_call_is_offered_no_search() -> None:
         for members in ({}, title):
             headers = [*HEADERS, TOOL, ("x-condenser-force", "true")]
             assert wire.post_json(agent.url, MESSAGES, {**body, **members}, headers).status == 200
-        assert ["tools" in sent for sent in asked(upstream)] == [True, False]
+        assert ["tools" in sent for sent in upstream_bodies(upstream)] == [True, False]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.http.test_messages import Agent, is_own, reader, sent
+from tests.http.test_messages import Agent, client_bodies, is_own, reader
 from tests.http.test_restarts import needs_redis
 from tests.support.messages_upstream import MESSAGES, StrictMessages
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.redis_server import RedisServer
 
 TURNS, WINDOW = 20, 16_000
@@ -22,7 +22,7 @@ TURNS, WINDOW = 20, 16_000
 
 @contextmanager
 def on(upstream: StrictMessages, store: str, strategy: str) -> Iterator[Proxy]:
-    with proxying(upstream.url, strategy=strategy, window=WINDOW, store={"url": store}) as proxy:
+    with running_proxy(upstream.url, strategy=strategy, window=WINDOW, store={"url": store}) as proxy:
         yield proxy
 
 
@@ -64,7 +64,7 @@ def checked(upstream: StrictMessages, condensed: list[bool]) -> list[bytes]:
     """The requests that the upstream got, each of which it took, and which grow between two condensations."""
     assert upstream.refusals == []
     assert sum(condensed) > 1
-    views: list[list[Any]] = [body["messages"] for body in sent(upstream)]
+    views: list[list[Any]] = [body["messages"] for body in client_bodies(upstream)]
     for is_new, (before, after) in zip(condensed[1:], pairwise(views), strict=True):
         assert is_new or after[: len(before)] == before
     rested = [view for is_new, view in zip(condensed, views, strict=True) if not is_new][condensed.index(True) :]

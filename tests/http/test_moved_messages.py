@@ -13,7 +13,7 @@ from redis import Redis
 
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
 from tests.support.replies import completion
-from tests.support.stage import Stage, asked, count, on_file, staged, stored
+from tests.support.stage import Stage, controls, count, proxy_with_sqlite, proxy_with_upstream, store_rows
 from tests.support.wire import Answer
 
 WINDOW = 9_000
@@ -79,7 +79,7 @@ def conversation(
     return answers
 
 
-def said(answers: list[Answer], name: str) -> list[str | None]:
+def header_values(answers: list[Answer], name: str) -> list[str | None]:
     return [answer.header(f"x-condenser-{name}") for answer in answers]
 
 
@@ -95,7 +95,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
             "summarizer": {"model": "small"},
             "tenant": {"pepper": "pepper"},
         }
-        yield stack.enter_context(staged(window=WINDOW, **settings))
+        yield stack.enter_context(proxy_with_upstream(window=WINDOW, **settings))
 
 
 def condensed_in(answers: list[Answer]) -> list[str]:
@@ -115,9 +115,9 @@ def test_a_client_that_moves_its_files_finds_its_session_and_what_was_condensed_
     answers = conversation(stage)
     assert 2 <= len(condensed_in(answers)) <= 4
     assert len(stage.summaries) <= 4
-    assert set(said(answers, "session-source")) == {"derived"}
-    assert len({each for each in said(answers, "session") if each and each.startswith("d")}) == 1
-    assert set(said(answers, "branch")) <= {"main", "main+", "main++", "main+++", "main+4"}
+    assert set(header_values(answers, "session-source")) == {"derived"}
+    assert len({each for each in header_values(answers, "session") if each and each.startswith("d")}) == 1
+    assert set(header_values(answers, "branch")) <= {"main", "main+", "main++", "main+++", "main+4"}
 
 
 def test_where_it_rewrites_the_replies_too_its_forks_find_what_was_condensed(stage: Stage) -> None:
@@ -138,12 +138,12 @@ def test_a_question_that_is_sent_with_a_reminder_once_only_is_known_by_its_reply
             stage.proxy.quiet()
             assert files(version)[0] in stage.last_view
         done += [*failed, assistant("Mended.")]
-    assert 2 <= len({*said(answers, "condensation")} - {None}) <= 5
+    assert 2 <= len({*header_values(answers, "condensation")} - {None}) <= 5
     assert len(stage.summaries) <= 5
 
 
 def test_files_that_fill_most_of_the_window_are_forwarded_whole() -> None:
-    with staged(window=WINDOW) as stage:
+    with proxy_with_upstream(window=WINDOW) as stage:
         for turn in range(TURNS):
             messages = [*request(turn)[:-3], *files(turn, 1_200), question(turn)]
             stage.upstream.reply(completion(reply(turn)))
@@ -154,14 +154,14 @@ def test_files_that_fill_most_of_the_window_are_forwarded_whole() -> None:
 
 
 def test_in_a_session_with_an_id_it_stays_on_one_branch() -> None:
-    with staged(window=WINDOW) as stage:
-        answers = conversation(stage, headers=asked(session="s1"))
+    with proxy_with_upstream(window=WINDOW) as stage:
+        answers = conversation(stage, headers=controls(session="s1"))
         assert 2 <= len(condensed_in(answers)) <= 4
-        assert {str(each).rstrip("+") for each in said(answers, "branch")} == {"main"}
+        assert {str(each).rstrip("+") for each in header_values(answers, "branch")} == {"main"}
 
 
 def test_between_two_condensations_the_view_keeps_what_it_began_with() -> None:
-    with staged(window=WINDOW) as stage:
+    with proxy_with_upstream(window=WINDOW) as stage:
         answers = conversation(stage)
         views = [each.json()["messages"] for each in stage.forwarded]
         for (before, after), answer in zip(pairwise(views), answers[1:], strict=True):
@@ -171,13 +171,13 @@ def test_between_two_condensations_the_view_keeps_what_it_began_with() -> None:
 
 def test_the_chain_index_grows_by_three_nodes_a_request_at_most(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
-    with on_file(path, window=WINDOW) as stage:
+    with proxy_with_sqlite(path, window=WINDOW) as stage:
         sizes = []
         for turn in range(TURNS):
             stage.upstream.reply(completion(reply(turn)))
             stage.ask(request(turn))
             stage.proxy.quiet()
-            sizes.append(stored(path)["index"])
+            sizes.append(store_rows(path)["index"])
     steps = [after - before for before, after in pairwise(sizes)]
     assert max(steps[3:]) <= 3
     assert max(steps) <= 5  # where nothing is known yet, the places before the last questions count too
@@ -187,7 +187,7 @@ def exchanges_of(turns: Callable[[int], list[Message]]) -> list[int]:
     """How many exchanges with Redis each of the first turns has, once the conversation is stored."""
     with RedisServer() as server, Redis.from_url(server.url) as client:
         settings: dict[str, Any] = {"store": {"url": server.url}, "tenant": {"pepper": "pepper"}}
-        with staged(window=WINDOW, **settings) as stage:
+        with proxy_with_upstream(window=WINDOW, **settings) as stage:
             totals = []
             for turn in range(5):
                 stage.upstream.reply(completion(reply(turn)))
@@ -205,7 +205,7 @@ def test_it_costs_no_more_exchanges_with_redis_than_a_client_that_moves_nothing(
 
 
 def test_a_conversation_that_only_drops_an_earlier_exchange_is_the_same_one() -> None:
-    with staged(window=WINDOW) as stage:
+    with proxy_with_upstream(window=WINDOW) as stage:
         long = [*finished(6), question(6)]
         stage.upstream.reply(completion(reply(6)))
         first = stage.ask(long).header("x-condenser-session")
@@ -217,7 +217,7 @@ def test_a_conversation_that_only_drops_an_earlier_exchange_is_the_same_one() ->
 
 def test_a_reply_that_an_agent_names_later_is_the_same_message() -> None:
     """Semantic Kernel sends an agent's name with its messages once the turn is over, not before."""
-    with staged(window=WINDOW) as stage:
+    with proxy_with_upstream(window=WINDOW) as stage:
         turn = [*finished(6), question(6)]
         first = stage.ask(turn).header("x-condenser-session")
         named = [{**each, "name": "r"} if each["role"] == "assistant" else each for each in turn]

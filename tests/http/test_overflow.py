@@ -14,11 +14,22 @@ import pytest
 from tests.http.strict import assert_view
 from tests.proxy.store.conftest import Clock
 from tests.support import replies, wire
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Json, Reply
 from tests.support.signals import Signal
-from tests.support.stage import MODEL, Stage, agent, asked, body_of, chat, count, is_own, staged, summary
+from tests.support.stage import (
+    MODEL,
+    Stage,
+    agent,
+    body_of,
+    chat,
+    controls,
+    count,
+    is_own,
+    proxy_with_upstream,
+    summary,
+)
 
 WINDOW = 4_096
 Refuse = Callable[[int], Reply]
@@ -68,7 +79,7 @@ SHAPES: dict[str, Refuse] = {
 @contextmanager
 def narrow(refuse: Refuse = explicit, *, limit: int = WINDOW, **settings: Any) -> Iterator[Stage]:
     """A proxy that does not know the window of the upstream behind it."""
-    with staged(**{"window": None, **settings}) as stage:
+    with proxy_with_upstream(**{"window": None, **settings}) as stage:
 
         def answer(exchange: Exchange) -> Reply | None:
             used = count(exchange.json()) if exchange.path == CHAT else 0
@@ -84,14 +95,14 @@ def narrow(refuse: Refuse = explicit, *, limit: int = WINDOW, **settings: Any) -
 def test_the_reply_comes_however_the_upstream_words_its_refusal(shape: str) -> None:
     with narrow(SHAPES[shape]) as stage:
         for rounds in range(2, 60, 4):
-            answer = stage.ask(chat(rounds), asked(session="s"))
+            answer = stage.ask(chat(rounds), controls(session="s"))
             assert b"echo" in answer.body
             assert_view(stage.last_view, chat(rounds))
 
 
 def test_the_first_request_of_all_is_healed_and_says_so() -> None:
     with narrow() as stage:
-        answer = stage.ask(chat(60), asked(session="s"))
+        answer = stage.ask(chat(60), controls(session="s"))
 
         assert answer.header("x-condenser-trigger") == "overflow"
         assert answer.header("x-condenser-action") == "condensed"
@@ -102,10 +113,10 @@ def test_the_first_request_of_all_is_healed_and_says_so() -> None:
 
 def test_a_stated_window_is_known_from_then_on_to_all_conversations_of_the_tenant() -> None:
     with narrow() as stage:
-        stage.ask(chat(60), asked(session="s"))
+        stage.ask(chat(60), controls(session="s"))
         before = len(stage.forwarded)
 
-        answer = stage.ask(chat(61), asked(session="another"))
+        answer = stage.ask(chat(61), controls(session="another"))
 
         assert len(stage.forwarded) == before + 1
         assert answer.header("x-condenser-trigger") == "context_limit"
@@ -115,9 +126,9 @@ def test_a_stated_window_is_known_from_then_on_to_all_conversations_of_the_tenan
 def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
     store = {"url": f"sqlite:///{tmp_path}/sessions.db"}
     with narrow(store=store) as stage:
-        stage.ask(chat(60), asked(session="s"))
-        with proxying(stage.upstream.url, store=store) as restarted:
-            answer = Stage(restarted, stage.upstream).ask(chat(62), asked(session="new"))
+        stage.ask(chat(60), controls(session="s"))
+        with running_proxy(stage.upstream.url, store=store) as restarted:
+            answer = Stage(restarted, stage.upstream).ask(chat(62), controls(session="new"))
 
         assert answer.header("x-condenser-trigger") == "context_limit"
 
@@ -126,43 +137,43 @@ def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
 def test_a_size_refused_bounds_its_session_for_an_hour_whatever_window_is_said(refuse: Refuse) -> None:
     clock = Clock()
     with narrow(refuse, limit=9_000, window=100_000, strategy="recent", clock=clock) as stage:
-        answer = stage.ask(chat(40), asked(session="s"))
+        answer = stage.ask(chat(40), controls(session="s"))
         assert (answer.header("x-condenser-trigger"), answer.header("x-condenser-window")) == ("overflow", "100000")
         refused, sent = [count(each.json()) for each in stage.forwarded]
         assert sent <= 0.7 * refused
 
-        stage.ask(chat(41), asked(session="s"))
+        stage.ask(chat(41), controls(session="s"))
         assert len(stage.forwarded) == 3
         assert count(stage.forwarded[2].json()) <= 0.85 * refused
-        stage.ask(chat(41), asked(session="another"))
+        stage.ask(chat(41), controls(session="another"))
         assert len(stage.forwarded) == 5
 
         clock.now += 3_601
-        stage.ask(chat(42), asked(session="s"))
+        stage.ask(chat(42), controls(session="s"))
         assert len(stage.forwarded) == 7
 
 
 def test_a_size_refused_bounds_a_session_of_an_unknown_window_and_a_longer_view_ends_it() -> None:
     with narrow(numberless, limit=5_000, strategy="recent") as stage:
-        answer = stage.ask(chat(20), asked(session="s"))
+        answer = stage.ask(chat(20), controls(session="s"))
         refused = count(stage.forwarded[0].json())
         assert answer.header("x-condenser-headroom") is None
         assert abs(int(str(answer.header("x-condenser-window"))) - refused) < refused / 20
-        stage.ask(chat(22), asked(session="s"))
+        stage.ask(chat(22), controls(session="s"))
         assert [count(each.json()) > refused for each in stage.forwarded[1:]] == [False, False]
 
         stage.upstream.answer(lambda _: None)
-        stage.ask([*chat(1), {"role": "user", "content": "bed " * refused}], asked(session="s"))
-        assert stage.ask(chat(34), asked(session="s")).header("x-condenser-action") == "replayed"
+        stage.ask([*chat(1), {"role": "user", "content": "bed " * refused}], controls(session="s"))
+        assert stage.ask(chat(34), controls(session="s")).header("x-condenser-action") == "replayed"
         assert count(stage.forwarded[-1].json()) > refused
 
 
 def test_a_request_for_another_model_leaves_a_session_its_size_refused() -> None:
     with narrow(numberless, limit=5_000, strategy="recent") as stage:
-        stage.ask(chat(20), asked(session="s"))
+        stage.ask(chat(20), controls(session="s"))
         stage.upstream.answer(lambda _: None)
-        stage.post(body_of(chat(21), "scripted-2"), asked(session="s"))
-        stage.ask(chat(30), asked(session="s"))
+        stage.post(body_of(chat(21), "scripted-2"), controls(session="s"))
+        stage.ask(chat(30), controls(session="s"))
         _, sent, other, bounded = [count(each.json()) for each in stage.forwarded]
         assert other > sent
         assert bounded < other
@@ -171,21 +182,21 @@ def test_a_request_for_another_model_leaves_a_session_its_size_refused() -> None
 def test_a_request_refused_twice_is_served_when_it_comes_again() -> None:
     with narrow(numberless, limit=2_000, window=100_000, strategy="recent") as stage:
         body = body_of(chat(16))
-        statuses = [stage.post(body, asked(session="s")).status for _ in range(3)]
+        statuses = [stage.post(body, controls(session="s")).status for _ in range(3)]
         assert (statuses[0], statuses[-1]) == (400, 200)
 
 
 def test_another_replica_is_bound_by_the_size_refused(tmp_path: Path) -> None:
     store = {"url": f"sqlite:///{tmp_path}/sessions.db"}
     with narrow(numberless, limit=5_000, store=store, strategy="recent") as stage:
-        stage.ask(chat(20), asked(session="s"))
-        with proxying(stage.upstream.url, store=store, strategy="recent") as other:
-            Stage(other, stage.upstream).ask(chat(21), asked(session="s"))
+        stage.ask(chat(20), controls(session="s"))
+        with running_proxy(stage.upstream.url, store=store, strategy="recent") as other:
+            Stage(other, stage.upstream).ask(chat(21), controls(session="s"))
         assert len(stage.forwarded) == 3
 
 
 def test_a_refusal_that_stays_one_reaches_the_client_byte_for_byte() -> None:
-    with staged(window=None) as stage:
+    with proxy_with_upstream(window=None) as stage:
         refusal = replies.overflow(WINDOW, 9_000)
         stage.upstream.answer(lambda exchange: summary() if is_own(exchange) else refusal)
 
@@ -209,7 +220,7 @@ ORDINARY = {
 
 @pytest.mark.parametrize("name", ORDINARY)
 def test_an_ordinary_error_is_passed_on_and_teaches_nothing(name: str) -> None:
-    with staged(window=None) as stage:
+    with proxy_with_upstream(window=None) as stage:
         stage.upstream.reply(ORDINARY[name])
         answer = stage.post(body_of(chat(60)))
 
@@ -222,26 +233,26 @@ def test_an_ordinary_error_is_passed_on_and_teaches_nothing(name: str) -> None:
 @pytest.mark.parametrize("strategy", ["off", "observe:half-window"])
 def test_where_nothing_may_be_changed_a_stated_window_is_passed_on_but_learned(strategy: str) -> None:
     with narrow() as stage:
-        answer = stage.post(body_of(chat(60)), asked(strategy=strategy))
+        answer = stage.post(body_of(chat(60)), controls(strategy=strategy))
 
         [refused] = stage.forwarded
         assert (answer.status, answer.body) == (400, refused.sent)
-        assert stage.ask(chat(60), asked(session="s")).header("x-condenser-window") == str(WINDOW)
+        assert stage.ask(chat(60), controls(session="s")).header("x-condenser-window") == str(WINDOW)
 
 
 def test_a_number_that_the_client_wrote_is_no_window_although_the_refusal_quotes_it() -> None:
     said = "The old server said: this model's maximum context length is 4,096 tokens."
     refusal = replies.error(400, f"Please reduce the length of the messages. You sent: {said}", code="invalid_request")
     with narrow(lambda _: refusal, limit=9_000, strategy="recent") as stage:
-        stage.ask([*chat(40), {"role": "user", "content": said}], asked(session="s"))
+        stage.ask([*chat(40), {"role": "user", "content": said}], controls(session="s"))
         refused, sent = [count(each.json()) for each in stage.forwarded]
         assert 0.5 * refused < sent < 0.75 * refused
-        assert stage.ask(chat(20), asked(session="another")).header("x-condenser-window") == "unknown"
+        assert stage.ask(chat(20), controls(session="another")).header("x-condenser-window") == "unknown"
 
 
 def test_a_stream_that_has_begun_well_is_relayed_as_it_comes() -> None:
     gate = Signal("the rest of the stream")
-    with staged(window=None) as stage:
+    with proxy_with_upstream(window=None) as stage:
         chunks = replies.text_chunks("one two three")
         stage.upstream.reply(replies.stream(*chunks[:2], gate, *chunks[2:]))
         with wire.opened(stage.proxy.url, "POST", CHAT, body_of(chat(60), stream=True), wire.JSON) as response:
@@ -264,7 +275,7 @@ def test_a_task_that_does_not_fit_gets_the_upstream_s_own_error() -> None:
 @pytest.mark.parametrize("memory", ["off", "inject"])
 def test_without_a_store_the_prompt_is_shrunk_all_the_same(memory: str) -> None:
     with narrow(store={"url": "redis://127.0.0.1:1/0"}, memory={"default": memory}) as stage:
-        answer = stage.ask(chat(60), asked(session="s"))
+        answer = stage.ask(chat(60), controls(session="s"))
         assert answer.header("x-condenser-action") == "degraded"
         assert answer.header("x-condenser-trigger") == "overflow"
 
@@ -272,13 +283,13 @@ def test_without_a_store_the_prompt_is_shrunk_all_the_same(memory: str) -> None:
 def test_an_agent_s_view_stays_legal_when_it_is_shrunk_for_an_overflow() -> None:
     with narrow() as stage:
         for rounds in range(4, 60, 8):
-            stage.ask(agent(rounds), asked(session="s"), tools=[_tool()])
+            stage.ask(agent(rounds), controls(session="s"), tools=[_tool()])
             assert_view(stage.last_view, agent(rounds))
 
 
 def test_overflows_are_counted() -> None:
     with narrow() as stage:
-        stage.ask(chat(60), asked(session="s"))
+        stage.ask(chat(60), controls(session="s"))
         text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
         assert 'condenser_overflows_total{outcome="retried"} 1.0' in text
         assert 'condenser_condensations_total{trigger="overflow"} 1.0' in text
@@ -295,7 +306,7 @@ def test_every_turn_of_a_long_conversation_gets_its_reply_whatever_the_window(wi
         whole = chat(240, words=95)
         assert count({"messages": whole, "model": MODEL}) > 60_000
         for rounds in range(1, 240, step if step > 1 else 12):
-            stage.ask(whole[: 2 + 2 * rounds], asked(session="s"))
+            stage.ask(whole[: 2 + 2 * rounds], controls(session="s"))
             assert count(stage.forwarded[-1].json()) <= window
 
 
@@ -310,7 +321,7 @@ STATES = replies.json_reply(
 @contextmanager
 def pooled(*refusals: Reply, states: bool = True) -> Iterator[Stage]:
     """A llama.cpp server that states its window, and finds its cache full for so many requests."""
-    with staged(window=None, upstream={"discover": states}) as stage:
+    with proxy_with_upstream(window=None, upstream={"discover": states}) as stage:
         left = list(refusals)
 
         def answer(exchange: Exchange) -> Reply | None:
@@ -332,10 +343,10 @@ def test_a_full_cache_pool_is_asked_the_same_once_more_and_teaches_nothing() -> 
     )
     for refusal, members in ((POOL, {}), (in_stream, {"stream": True})):
         with pooled(refusal) as stage:
-            answer = stage.ask(chat(8), asked(session="s"), **members)
+            answer = stage.ask(chat(8), controls(session="s"), **members)
             assert answer.header("x-condenser-action") == "passed"
             assert [each.body for each in stage.forwarded[-2:]] == [stage.sent[-1]] * 2
-            assert stage.ask(chat(9), asked(session="s")).header("x-condenser-window") == "4096"
+            assert stage.ask(chat(9), controls(session="s")).header("x-condenser-window") == "4096"
             assert stage.last_view == chat(9)
 
 
@@ -355,9 +366,9 @@ def test_an_overflow_after_content_is_passed_on_and_learned(*, states: bool) -> 
     if not states:
         error = replies.stream_error("Please reduce the length of the messages.", "context_length_exceeded")
     gate = Signal("the error")
-    with staged(window=None, strategy="recent") as stage:
+    with proxy_with_upstream(window=None, strategy="recent") as stage:
         stage.upstream.reply(replies.stream(*replies.text_chunks("one two")[:2], gate, error))
-        body, own = body_of(chat(40), stream=True), [("Authorization", f"Bearer {stage.key}"), *asked(session="s")]
+        body, own = body_of(chat(40), stream=True), [("Authorization", f"Bearer {stage.key}"), *controls(session="s")]
         with wire.opened(stage.proxy.url, "POST", CHAT, body, [*wire.JSON, *own]) as response:
             while b"one " not in (line := response.readline()):
                 assert line
@@ -365,17 +376,17 @@ def test_an_overflow_after_content_is_passed_on_and_learned(*, states: bool) -> 
             assert error in response.read()
         stage.proxy.served()
         assert len(stage.forwarded) == 1
-        again = stage.ask(chat(41), asked(session="s"))
+        again = stage.ask(chat(41), controls(session="s"))
         assert (len(stage.forwarded), again.header("x-condenser-action")) == (2, "condensed")
         told = int(str(again.header("x-condenser-window")))
         assert told == WINDOW if states else told > WINDOW  # the size refused, where no number was stated
 
 
 def test_a_reply_that_fills_the_window_bounds_nothing_because_its_prompt_was_accepted() -> None:
-    with staged(window=None, strategy="recent") as stage:
+    with proxy_with_upstream(window=None, strategy="recent") as stage:
         ended = replies.sse(replies.chunk({}, finish="model_context_window_exceeded"))
         stage.upstream.reply(replies.stream(*replies.text_chunks("one two")[:2], ended, replies.DONE))
-        stage.post(body_of(chat(40), stream=True), asked(session="s"))
+        stage.post(body_of(chat(40), stream=True), controls(session="s"))
         stage.proxy.served()
-        again = stage.ask(chat(41), asked(session="s"))
+        again = stage.ask(chat(41), controls(session="s"))
         assert (again.header("x-condenser-action"), again.header("x-condenser-window")) == ("passed", "unknown")

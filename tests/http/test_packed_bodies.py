@@ -11,10 +11,10 @@ import pytest
 from tests.http.strict import assert_openai_error
 from tests.http.test_bad_requests import UNREADABLE
 from tests.support.packing import PACKS, zstd_with_window
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import completion
-from tests.support.stage import WINDOW, Stage, asked, body_of, chat, staged
+from tests.support.stage import WINDOW, Stage, body_of, chat, controls, proxy_with_upstream
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
 
@@ -25,7 +25,7 @@ SHORT, LONG = body_of(chat(1)), body_of(chat(12))
 def stage() -> Iterator[Stage]:
     with ScriptedUpstream() as upstream:
         upstream.answer(lambda _: completion("Done."))
-        with proxying(upstream.url, window=WINDOW, strategy="recent") as proxy:
+        with running_proxy(upstream.url, window=WINDOW, strategy="recent") as proxy:
             yield Stage(proxy, upstream)
 
 
@@ -50,7 +50,7 @@ def test_a_packed_body_that_is_not_changed_goes_on_as_it_came(encoding: str, sta
 
 @pytest.mark.parametrize("encoding", PACKS)
 def test_a_packed_body_that_is_condensed_goes_on_unpacked(encoding: str, stage: Stage) -> None:
-    answer = stage.post(PACKS[encoding](LONG), [("Content-Encoding", encoding), *asked(session=encoding)])
+    answer = stage.post(PACKS[encoding](LONG), [("Content-Encoding", encoding), *controls(session=encoding)])
     assert answer.header("x-condenser-action") == "condensed"
     assert forwarded(stage).header("content-encoding") is None
     assert len(forwarded(stage).json()["messages"]) < len(json.loads(LONG)["messages"])
@@ -68,7 +68,7 @@ def test_what_stands_in_a_packed_body_for_the_proxy_is_taken_out_of_it(stage: St
 def test_a_body_of_several_members_is_read(encoding: str, stage: Stage) -> None:
     pack = PACKS[encoding]
     packed = pack(LONG[:500]) + pack(b"") + pack(LONG[500:])
-    answer = stage.post(packed, [("Content-Encoding", encoding), *asked(session=f"members of {encoding}")])
+    answer = stage.post(packed, [("Content-Encoding", encoding), *controls(session=f"members of {encoding}")])
     assert answer.header("x-condenser-action") == "condensed"
 
 
@@ -114,7 +114,7 @@ def test_zeros_behind_a_packed_body_are_padding(stage: Stage) -> None:
 @pytest.mark.parametrize("encoding", ["gzip", "br", "zstd"])
 def test_a_small_body_that_stands_for_one_beyond_the_limit_is_refused(encoding: str) -> None:
     bomb = PACKS[encoding](b'{"messages":[{"role":"user","content":"' + b"x" * 50_000_000)
-    with staged(limits={"body": 1_000_000}) as stage:
+    with proxy_with_upstream(limits={"body": 1_000_000}) as stage:
         answer = stage.post(bomb, [("Content-Encoding", encoding)])
         assert_refused(answer, 413)
         assert answer.json()["error"]["code"] == "body_too_large"
@@ -138,9 +138,9 @@ def test_a_body_in_another_encoding_is_passed_on_unread(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("headers", "param"),
     [
-        (asked(dry_run="true"), "Content-Encoding"),
-        (asked(history="append", session="s"), "Content-Encoding"),
-        (asked(strategy="no-such"), "X-Condenser-Strategy"),
+        (controls(dry_run="true"), "Content-Encoding"),
+        (controls(history="append", session="s"), "Content-Encoding"),
+        (controls(strategy="no-such"), "X-Condenser-Strategy"),
         ([("X-Condenser-Window", "many")], "X-Condenser-Window"),
     ],
     ids=["dry run", "append", "strategy", "window"],
@@ -157,7 +157,7 @@ def test_what_needs_a_body_that_can_be_read_is_refused_with_another_one(
 
 @pytest.mark.parametrize("name", [name for name in UNREADABLE if name != "extension twice"])
 def test_off_passes_on_what_cannot_be_read(name: str, stage: Stage) -> None:
-    answer = stage.post(UNREADABLE[name], asked(strategy="off"))
+    answer = stage.post(UNREADABLE[name], controls(strategy="off"))
     assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == ("bypassed", "unreadable-body")
     assert forwarded(stage).body == UNREADABLE[name]
 
@@ -170,7 +170,7 @@ def test_off_passes_on_what_cannot_be_read_without_what_is_meant_for_the_proxy(
     headers: list[tuple[str, str]], stage: Stage
 ) -> None:
     body = gzip.compress(BROKEN) if headers else BROKEN
-    answer = stage.post(body, [*headers, *asked(strategy="off")])
+    answer = stage.post(body, [*headers, *controls(strategy="off")])
     assert answer.header("x-condenser-reason") == "unreadable-body"
     assert forwarded(stage).body == b'{"messages":7,"text":"condenser"}'
     assert forwarded(stage).header("content-encoding") is None
@@ -179,35 +179,35 @@ def test_off_passes_on_what_cannot_be_read_without_what_is_meant_for_the_proxy(
 
 @pytest.mark.parametrize("packed", [SHORT, gzip.compress(SHORT)[:-5], gzip.compress(bytes(10_000_000))])
 def test_off_passes_on_what_cannot_be_unpacked(packed: bytes) -> None:
-    with ScriptedUpstream() as upstream, proxying(upstream.url, limits={"body": 1_000_000}) as proxy:
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url, limits={"body": 1_000_000}) as proxy:
         upstream.answer(lambda _: completion("Done."))
         stage = Stage(proxy, upstream)
-        answer = stage.post(packed, [("Content-Encoding", "gzip"), *asked(strategy="off")])
+        answer = stage.post(packed, [("Content-Encoding", "gzip"), *controls(strategy="off")])
         assert answer.header("x-condenser-reason") == "unreadable-body"
         assert forwarded(stage).body == packed
 
 
 @pytest.mark.parametrize(
-    "more", [asked(dry_run="true"), asked(history="append", session="s")], ids=["dry run", "append"]
+    "more", [controls(dry_run="true"), controls(history="append", session="s")], ids=["dry run", "append"]
 )
 def test_off_passes_on_nothing_unread_of_which_more_is_wanted(more: list[tuple[str, str]], stage: Stage) -> None:
     before = len(stage.upstream.journal)
-    assert_refused(stage.post(UNREADABLE["byte order mark"], [*asked(strategy="off"), *more]), 400)
+    assert_refused(stage.post(UNREADABLE["byte order mark"], [*controls(strategy="off"), *more]), 400)
     assert len(stage.upstream.journal) == before
 
 
 def test_off_passes_on_a_name_that_no_model_has(stage: Stage) -> None:
     body = json.dumps({**json.loads(SHORT), "model": "m" * 1_000}).encode()
     assert_refused(stage.post(body), 400)
-    assert stage.post(body, asked(strategy="off")).header("x-condenser-action") == "bypassed"
+    assert stage.post(body, controls(strategy="off")).header("x-condenser-action") == "bypassed"
     assert forwarded(stage).body == body
 
 
 def test_a_proxy_that_is_off_passes_on_what_cannot_be_read_unless_a_request_wants_more(stage: Stage) -> None:
     body = UNREADABLE["byte order mark"]
-    with proxying(stage.upstream.url, strategy="off") as proxy:
+    with running_proxy(stage.upstream.url, strategy="off") as proxy:
         off = Stage(proxy, stage.upstream)
         assert off.post(body).header("x-condenser-reason") == "unreadable-body"
         assert forwarded(stage).body == body
-        assert_refused(off.post(body, asked(strategy="mask")), 400)
-        assert_refused(off.post(body, [*asked(strategy="off"), ("X-Condenser-Window", "many")]), 400)
+        assert_refused(off.post(body, controls(strategy="mask")), 400)
+        assert_refused(off.post(body, [*controls(strategy="off"), ("X-Condenser-Window", "many")]), 400)

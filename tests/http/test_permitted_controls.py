@@ -9,7 +9,7 @@ import pytest
 
 from proxy.controls import KEYS
 from tests.http.strict import assert_openai_error
-from tests.support.stage import MODEL, Stage, asked, body_of, chat, staged
+from tests.support.stage import MODEL, Stage, body_of, chat, controls, proxy_with_upstream
 from tests.support.wire import Answer
 
 VALUES = {
@@ -32,7 +32,7 @@ VALUES = {
 @pytest.fixture(scope="module")
 def closed() -> Iterator[Stage]:
     """A proxy that accepts no control but the session."""
-    with staged(controls={"allow": ["session"]}) as built:
+    with proxy_with_upstream(controls={"allow": ["session"]}) as built:
         yield built
 
 
@@ -63,32 +63,32 @@ def test_a_suffix_of_the_model_needs_the_strategy(closed: Stage) -> None:
 
 
 def test_a_body_that_is_not_read_sets_no_controls_either(closed: Stage) -> None:
-    packed = [("Content-Encoding", "compress"), *asked(force="true")]
+    packed = [("Content-Encoding", "compress"), *controls(force="true")]
     assert_refused(post(closed, packed), "X-Condenser-Force", ": this proxy accepts no force from clients.", closed)
 
 
 def test_what_is_allowed_and_what_is_no_control_passes() -> None:
-    with staged(controls={"allow": ["session", "no-store"]}) as stage:
-        headers = [*asked(session="mine", no_store="false"), ("X-Condenser-Unheard-Of", "1")]
+    with proxy_with_upstream(controls={"allow": ["session", "no-store"]}) as stage:
+        headers = [*controls(session="mine", no_store="false"), ("X-Condenser-Unheard-Of", "1")]
         answer = post(stage, headers, f"{MODEL}@2024")
         assert (answer.status, answer.header("x-condenser-session")) == (200, "mine")
 
 
 def test_a_window_may_be_capped() -> None:
-    with staged(controls={"max_window": 8_192}) as stage:
+    with proxy_with_upstream(controls={"max_window": 8_192}) as stage:
         for answer, param in (
-            (post(stage, asked(window=8_193)), "X-Condenser-Window"),
+            (post(stage, controls(window=8_193)), "X-Condenser-Window"),
             (post(stage, [], condenser={"window": 999_999_999}), "condenser.window"),
         ):
             assert_refused(answer, param, " may be at most 8,192 at this proxy.", stage)
-        assert post(stage, asked(window=8_192)).header("x-condenser-window") == "8192"
+        assert post(stage, controls(window=8_192)).header("x-condenser-window") == "8192"
 
 
 def test_clients_may_be_kept_from_strategies_that_ask_a_model() -> None:
-    with staged(controls={"own_calls": False}, strategy="summary") as stage:
+    with proxy_with_upstream(controls={"own_calls": False}, strategy="summary") as stage:
         says = ": this proxy lets no client choose half-window, which asks a model."
-        assert_refused(post(stage, asked(strategy="mask+half-window")), "X-Condenser-Strategy", says, stage)
+        assert_refused(post(stage, controls(strategy="mask+half-window")), "X-Condenser-Strategy", says, stage)
         assert_refused(post(stage, [], f"{MODEL}@half-window"), "model", says, stage)
         for strategy in ("mask+extract", "observe:half-window", "off"):
-            assert post(stage, asked(strategy=strategy)).header("x-condenser-strategy") == strategy
+            assert post(stage, controls(strategy=strategy)).header("x-condenser-strategy") == strategy
         assert post(stage, []).header("x-condenser-strategy") == "summary"

@@ -14,7 +14,7 @@ from strategies.dialects.pictures import LEFT_OUT
 from tests.support import replies, wire
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.stage import Stage, asked, staged
+from tests.support.stage import Stage, controls, proxy_with_upstream
 
 Make = Callable[[int], dict[str, Any]]
 TOO_LARGE = replies.json_reply(
@@ -79,7 +79,7 @@ ANSWERS = {
 
 @contextmanager
 def refusing(refusal: Reply, refuses: Callable[[bytes], bool]) -> Iterator[Stage]:
-    with staged(window=200_000) as stage:
+    with proxy_with_upstream(window=200_000) as stage:
 
         def answer(exchange: Exchange) -> Reply | None:
             return refusal if refuses(exchange.body) else replies.json_reply(ANSWERS[exchange.path])
@@ -90,7 +90,7 @@ def refusing(refusal: Reply, refuses: Callable[[bytes], bool]) -> Iterator[Stage
 
 def ask(stage: Stage, protocol: str, pictures: int) -> wire.Answer:
     path, make = BODIES[protocol]
-    headers = [*wire.JSON, ("Authorization", "Bearer k"), *asked(session="s")]
+    headers = [*wire.JSON, ("Authorization", "Bearer k"), *controls(session="s")]
     return wire.request(stage.proxy.url, "POST", path, json.dumps(make(pictures)).encode(), headers)
 
 

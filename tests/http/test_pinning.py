@@ -16,10 +16,10 @@ from tests.http.test_taking_over import Caller
 from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.messages_upstream import StrictMessages
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.replies import completion
 from tests.support.responses_upstream import StrictResponses
-from tests.support.stage import Stage, agent, asked, chat, staged
+from tests.support.stage import Stage, agent, chat, controls, proxy_with_upstream
 
 __all__ = ["store"]
 
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 @pytest.fixture
 def stage(store: str) -> Iterator[Stage]:
-    with staged(store={"url": store}, **SETTINGS) as built:
+    with proxy_with_upstream(store={"url": store}, **SETTINGS) as built:
         yield built
 
 
@@ -53,7 +53,7 @@ def pinned(stage: Stage, number: int = PINNED) -> str:
 
 
 def ask(stage: Stage, rounds: int) -> str:
-    return stage.ask(chat(rounds), asked(session="s")).header("x-condenser-action") or ""
+    return stage.ask(chat(rounds), controls(session="s")).header("x-condenser-action") or ""
 
 
 def shows(stage: Stage, number: int = PINNED) -> bool:
@@ -102,12 +102,12 @@ def test_to_pin_twice_is_to_pin_once_and_the_session_shows_it(stage: Stage) -> N
 
 
 def test_a_result_stays_with_its_call(stage: Stage) -> None:
-    stage.ask(agent(10), asked(session="s"))
+    stage.ask(agent(10), controls(session="s"))
     pinned(stage, 4)
     for rounds in (60, 120):
-        answer = stage.ask(agent(rounds, lines=30), asked(session="s"))
+        answer = stage.ask(agent(rounds, lines=30), controls(session="s"))
     session = agent(10)
-    answer = stage.ask([*session, *agent(90, lines=20)[2:]], asked(session="s"))
+    answer = stage.ask([*session, *agent(90, lines=20)[2:]], controls(session="s"))
     assert answer.header("x-condenser-action") == "condensed"
     call, result = session[4:6]
     place = stage.last_view.index(dict(call))
@@ -116,13 +116,13 @@ def test_a_result_stays_with_its_call(stage: Stage) -> None:
 
 def test_it_holds_on_another_replica_and_after_a_restart(stage: Stage, store: str) -> None:
     ask(stage, 10)
-    with proxying(stage.upstream.url, store={"url": store}, **SETTINGS) as proxy:
+    with running_proxy(stage.upstream.url, store={"url": store}, **SETTINGS) as proxy:
         other = Stage(proxy, stage.upstream)
         ask(other, 12)
         pinned(stage)
         assert ask(other, TRIGGER) == "condensed"
         assert shows(stage)
-    with proxying(stage.upstream.url, store={"url": store}, **SETTINGS) as proxy:
+    with running_proxy(stage.upstream.url, store={"url": store}, **SETTINGS) as proxy:
         assert ask(Stage(proxy, stage.upstream), LATER) == "condensed"
         assert shows(stage)
 
@@ -148,13 +148,13 @@ def test_a_client_that_drops_its_oldest_messages_sees_it_stay(stage: Stage) -> N
     pinned(stage)
     ask(stage, TRIGGER)
     system, *said = chat(TRIGGER + 1)
-    answer = stage.ask([system, *said[40:]], asked(session="s"))
+    answer = stage.ask([system, *said[40:]], controls(session="s"))
     assert answer.header("x-condenser-action") == "replayed"
     assert shows(stage)
 
 
 def test_in_append_mode_messages_are_numbered_as_they_are_shown(stage: Stage) -> None:
-    appending = asked(session="s", history="append")
+    appending = controls(session="s", history="append")
     said = chat(LATER)
     for number in range(1, 40, 2):
         first = said[:1] if number == 1 else []
@@ -165,7 +165,7 @@ def test_in_append_mode_messages_are_numbered_as_they_are_shown(stage: Stage) ->
     pin = pinned(stage, 7)
     assert shown(stage)["pins"] == [{"id": pin, "message": 7, "branch": "main", "fits": True}]
     assert admin(stage, place_of_pins(stage), "POST", {"message": 0}).status == 400
-    answer = stage.ask([said[3]], [*appending, *asked(force="true")])
+    answer = stage.ask([said[3]], [*appending, *controls(force="true")])
     assert answer.header("x-condenser-action") == "condensed"
     assert said[7] in stage.last_view
     assert said[9] not in stage.last_view
@@ -186,7 +186,7 @@ def test_more_than_an_eighth_of_the_window_cannot_be_pinned(stage: Stage) -> Non
 
 
 def test_a_message_that_is_too_large_cannot_be_pinned_before_the_first_condensation(stage: Stage) -> None:
-    stage.ask(chat(1, words=1_200), asked(session="s"))
+    stage.ask(chat(1, words=1_200), controls(session="s"))
     assert not shown(stage)["condensations"]
     refused = admin(stage, place_of_pins(stage), "POST", {"message": 1})
     assert (refused.status, refused.json()["error"]["code"]) == (400, "pins_full")
@@ -196,11 +196,11 @@ def test_a_message_that_is_too_large_cannot_be_pinned_before_the_first_condensat
 def test_what_was_pinned_before_the_window_was_known_counts_as_far_as_it_fits(
     store: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with staged(store={"url": store}, **{**SETTINGS, "window": None}) as stage:
+    with proxy_with_upstream(store={"url": store}, **{**SETTINGS, "window": None}) as stage:
         ask(stage, 10)
         for number in range(1, 20, 2):
             pinned(stage, number)
-        stage.ask(chat(TRIGGER), asked(session="s", window=SETTINGS["window"]))
+        stage.ask(chat(TRIGGER), controls(session="s", window=SETTINGS["window"]))
         fits = [pin["fits"] for pin in shown(stage)["pins"]]
         assert fits == sorted(fits, reverse=True)
         assert True in fits
@@ -252,8 +252,8 @@ def test_it_is_the_same_under_the_messages_api(store: str) -> None:
         for_agents(upstream.url, store) as proxy,
     ):
         client = test_messages.Agent(proxy.url)
-        call = assert_pinned(proxy, client, lambda: test_messages.sent(upstream)[-1]["messages"], is_use)
-        assert all(each in str(test_messages.sent(upstream)[-1]) for each in call)
+        call = assert_pinned(proxy, client, lambda: test_messages.client_bodies(upstream)[-1]["messages"], is_use)
+        assert all(each in str(test_messages.client_bodies(upstream)[-1]) for each in call)
         credential: Any = {"x-api-key": "k", "Authorization": Omit()}
         sdk = Anthropic(api_key="k", base_url=proxy.url, max_retries=0, default_headers=credential)
         messages: Any = client.messages
@@ -261,7 +261,7 @@ def test_it_is_the_same_under_the_messages_api(store: str) -> None:
         sdk.messages.create(
             model=test_messages.MODEL, max_tokens=1_000, system="Be careful.", tools=tools, messages=messages
         )
-        assert all(each in str(test_messages.sent(upstream)[-1]) for each in call)
+        assert all(each in str(test_messages.client_bodies(upstream)[-1]) for each in call)
 
 
 def test_it_is_the_same_under_the_responses_api(store: str) -> None:
@@ -270,21 +270,21 @@ def test_it_is_the_same_under_the_responses_api(store: str) -> None:
         for_agents(upstream.url, store) as proxy,
     ):
         client = test_responses.Agent(proxy.url)
-        call = assert_pinned(proxy, client, lambda: test_responses.sent(upstream)[-1]["input"], is_call)
+        call = assert_pinned(proxy, client, lambda: test_responses.client_bodies(upstream)[-1]["input"], is_call)
         sdk = OpenAI(api_key="k", base_url=f"{proxy.url}/v1", max_retries=0)
         items: Any = client.items
         tools: Any = test_responses.TOOLS
         sdk.responses.create(
             model=test_responses.MODEL, instructions="Be careful.", tools=tools, store=False, input=items
         )
-        assert all(each in str(test_responses.sent(upstream)[-1]) for each in call)
+        assert all(each in str(test_responses.client_bodies(upstream)[-1]) for each in call)
 
 
 def test_it_is_the_same_for_a_client_that_leaves_its_history_to_the_server(store: str) -> None:
     settings = {**SETTINGS, "window": test_messages.WINDOW, "sessions": {"take_over": True}}
     with (
         StrictResponses(test_responses.reader, window=test_messages.WINDOW) as upstream,
-        proxying(upstream.url, store={"url": store}, **settings) as proxy,
+        running_proxy(upstream.url, store={"url": store}, **settings) as proxy,
     ):
         client, operator, actions = Caller(proxy.url), [("Authorization", f"Bearer {TOKEN}")], set()
         for _ in range(4):
@@ -298,7 +298,7 @@ def test_it_is_the_same_for_a_client_that_leaves_its_history_to_the_server(store
         while "replayed" not in actions:
             actions.add(client.turn().header("x-condenser-action"))
             proxy.quiet()
-        view = test_responses.sent(upstream)[-1]["input"]
+        view = test_responses.client_bodies(upstream)[-1]["input"]
         (id,) = is_call(branch["messages"][number])
         assert [item["type"] for item in view if item.get("call_id") == id] == ["function_call", "function_call_output"]
 
@@ -316,10 +316,10 @@ def test_thinking_is_taken_by_the_upstream_whenever_pins_change(store: str) -> N
         for _ in range(3):
             pin = wire.request(proxy.url, "POST", place, b'{"message": 4}', operator).json()["id"]
             actions += [client.turn().header("x-condenser-action") for _ in range(2)]
-            pinned = test_messages.sent(upstream)[-1]["messages"]
+            pinned = test_messages.client_bodies(upstream)[-1]["messages"]
             wire.request(proxy.url, "DELETE", f"{place}/{pin}", b"", operator)
             actions += [client.turn().header("x-condenser-action") for _ in range(2)]
-            assert len(pinned) != len(test_messages.sent(upstream)[-1]["messages"])
+            assert len(pinned) != len(test_messages.client_bodies(upstream)[-1]["messages"])
         assert set(actions) <= {"replayed", "condensed"}
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.http import test_messages, test_responses
 from tests.support import wire
 from tests.support.messages_upstream import StrictMessages
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.responses_upstream import StrictResponses
 from tests.support.upstream import ScriptedUpstream
 
@@ -20,9 +20,9 @@ AZURE = "/openai/deployments/a%2Fb/chat/completions"
 
 
 def test_a_prefixed_path_is_condensed_and_forwarded_as_it_is() -> None:
-    with StrictMessages(test_messages.reader) as upstream, proxying(upstream.url, strategy="recent") as proxy:
+    with StrictMessages(test_messages.reader) as upstream, running_proxy(upstream.url, strategy="recent") as proxy:
         agent = test_messages.Agent(proxy.url)
-        agent.messages += test_messages.talk(12)
+        agent.messages += test_messages.long_turns(12)
         headers = [*test_messages.HEADERS, ("x-condenser-force", "true"), ("x-condenser-window", "32000")]
         answer = wire.post_json(proxy.url, f"{MESSAGES}?beta=true", agent.body(), headers)
         assert answer.header("x-condenser-action") == "condensed"
@@ -30,9 +30,9 @@ def test_a_prefixed_path_is_condensed_and_forwarded_as_it_is() -> None:
 
 
 def test_the_proxys_own_calls_go_to_the_prefix_too() -> None:
-    with StrictMessages(test_messages.reader) as upstream, proxying(upstream.url, strategy="summary") as proxy:
+    with StrictMessages(test_messages.reader) as upstream, running_proxy(upstream.url, strategy="summary") as proxy:
         agent = test_messages.Agent(proxy.url)
-        agent.messages += test_messages.talk(12)
+        agent.messages += test_messages.long_turns(12)
         headers = [*test_messages.HEADERS, ("x-condenser-force", "true"), ("x-condenser-window", "32000")]
         answer = wire.post_json(proxy.url, MESSAGES, agent.body(), headers)
         assert answer.header("x-condenser-stages") == "summary"
@@ -41,7 +41,7 @@ def test_the_proxys_own_calls_go_to_the_prefix_too() -> None:
 
 
 def test_the_other_protocols_and_counts_have_prefixes_too() -> None:
-    with StrictResponses() as upstream, proxying(upstream.url, strategy="recent") as proxy:
+    with StrictResponses() as upstream, running_proxy(upstream.url, strategy="recent") as proxy:
         body: Any = {"model": "m", "input": "hi"}
         answers = [
             wire.post_json(proxy.url, path, body, test_responses.KEY)
@@ -49,13 +49,13 @@ def test_the_other_protocols_and_counts_have_prefixes_too() -> None:
         ]
         assert [answer.status for answer in answers] == [200, 200]
         assert [exchange.path for exchange in upstream.journal] == [RESPONSES, f"{RESPONSES}/input_tokens"]
-    with ScriptedUpstream() as chat, proxying(chat.url, strategy="recent") as proxy:
+    with ScriptedUpstream() as chat, running_proxy(chat.url, strategy="recent") as proxy:
         wire.post_json(proxy.url, AZURE, {"model": "m", "messages": [{"role": "user", "content": "hi"}]})
         assert [exchange.target for exchange in chat.journal] == [AZURE]
 
 
 def test_an_error_at_a_prefixed_path_has_the_form_of_its_protocol() -> None:
-    with StrictMessages() as upstream, proxying(upstream.url) as proxy:
+    with StrictMessages() as upstream, running_proxy(upstream.url) as proxy:
         answer = wire.request(proxy.url, "POST", MESSAGES, b"{", [*wire.JSON, *test_messages.HEADERS])
         climbing = wire.request(proxy.url, "POST", "/api/../v1/messages", b"{}", wire.JSON)
     assert (answer.status, answer.json()["type"]) == (400, "error")
@@ -65,7 +65,7 @@ def test_an_error_at_a_prefixed_path_has_the_form_of_its_protocol() -> None:
 
 @pytest.mark.parametrize("path", ["/chat/completions", "/responses", "/v1beta/chat", "/api/threads/t/messages"])
 def test_a_path_without_a_prefix_or_of_no_protocol_is_not_found(path: str) -> None:
-    with ScriptedUpstream() as upstream, proxying(upstream.url) as proxy:
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url) as proxy:
         answer = wire.post_json(proxy.url, path, {"model": "m", "messages": []})
         assert (answer.status, len(upstream.journal)) == (404, 0)
 
@@ -91,7 +91,7 @@ HI = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     ],
 )
 def test_the_operators_key_goes_only_where_it_should(method: str, path: str, status: int) -> None:
-    with ScriptedUpstream() as upstream, proxying(upstream.url, upstream=KEYED) as proxy:
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url, upstream=KEYED) as proxy:
         answer = wire.request(proxy.url, method, path, json.dumps(HI).encode(), wire.JSON)
         error = answer.json()["error"]
         assert (answer.status, error["code"]) == (status, "bad_path" if status == 400 else "path_not_allowed")
@@ -100,7 +100,7 @@ def test_the_operators_key_goes_only_where_it_should(method: str, path: str, sta
 
 def test_all_below_a_listed_prefix_is_served_with_the_operators_key() -> None:
     server = {"prefixes": ["/openai/deployments/*", "/v1beta/openai"], "paths": ["POST chat/completions", "GET models"]}
-    with ScriptedUpstream() as upstream, proxying(upstream.url, upstream=KEYED, server=server) as proxy:
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url, upstream=KEYED, server=server) as proxy:
         seen = ["/openai/deployments/a/chat/completions?api-version=1", "/v1beta/openai/models"]
         assert wire.post_json(proxy.url, seen[0], HI).header("x-condenser-action") == "passed"
         assert wire.request(proxy.url, "GET", seen[1]).status == 200
@@ -111,7 +111,7 @@ def test_all_below_a_listed_prefix_is_served_with_the_operators_key() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/any/chat/completions"])
 def test_what_is_condensed_obeys_the_operators_list_of_paths_too(path: str) -> None:
-    with ScriptedUpstream() as upstream, proxying(upstream.url, server={"paths": ["GET models"]}) as proxy:
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url, server={"paths": ["GET models"]}) as proxy:
         answer = wire.request(proxy.url, "POST", path, json.dumps(HI).encode(), wire.JSON)
         assert (answer.status, answer.json()["error"]["code"]) == (403, "path_not_allowed")
         assert wire.request(proxy.url, "GET", "/v1/models").status == 200
@@ -119,7 +119,7 @@ def test_what_is_condensed_obeys_the_operators_list_of_paths_too(path: str) -> N
 
 
 def test_a_path_that_is_encoded_is_condensed_as_what_it_is() -> None:
-    with ScriptedUpstream() as upstream, proxying(upstream.url) as proxy:
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url) as proxy:
         answer = wire.post_json(proxy.url, "/v1/%63hat/completions", HI)
         assert answer.header("x-condenser-action") == "passed"
         assert [exchange.target for exchange in upstream.journal] == ["/v1/chat/completions"]

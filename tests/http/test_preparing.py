@@ -20,13 +20,13 @@ from tests.support.stage import (
     SUMMARY,
     Stage,
     agent,
-    asked,
     chat,
+    controls,
     count,
     is_summary_call,
-    on_file,
-    staged,
-    stored,
+    proxy_with_sqlite,
+    proxy_with_upstream,
+    store_rows,
     summary,
 )
 from tests.support.wire import Answer
@@ -49,24 +49,26 @@ PAST_PREPARE, PAST_TRIGGER = rounds_above(PREPARE), rounds_above(TRIGGER)
 def gated(**settings: Any) -> Iterator[tuple[Stage, Signal]]:
     """A stage whose summarizer answers when the signal is set."""
     gate = Signal("the summarizer may answer")
-    with staged(answers=lambda _exchange: replace(summary(), before=gate), strategy="half-window", **settings) as stage:
+    with proxy_with_upstream(
+        answers=lambda _exchange: replace(summary(), before=gate), strategy="half-window", **settings
+    ) as stage:
         try:
             yield stage, gate
         finally:
             gate.set()
 
 
-def talk(stage: Stage, rounds: int, session: str = "s", *more: tuple[str, str]) -> Answer:
-    return stage.ask(chat(rounds), [*asked(session=session), *more])
+def ask_rounds(stage: Stage, rounds: int, session: str = "s", *more: tuple[str, str]) -> Answer:
+    return stage.ask(chat(rounds), [*controls(session=session), *more])
 
 
 def test_past_the_prepare_mark_a_summary_is_made_after_the_reply_and_taken_at_the_trigger() -> None:
-    with staged(strategy="half-window") as stage:
-        first = talk(stage, PAST_PREPARE)
+    with proxy_with_upstream(strategy="half-window") as stage:
+        first = ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
         assert first.header("x-condenser-action") == "passed"
         assert len(stage.summaries) == 1
-        taken = talk(stage, PAST_TRIGGER)
+        taken = ask_rounds(stage, PAST_TRIGGER)
         assert taken.header("x-condenser-action") == "condensed"
         assert taken.header("x-condenser-trigger") == "threshold"
         assert len(stage.summaries) == 1
@@ -75,20 +77,20 @@ def test_past_the_prepare_mark_a_summary_is_made_after_the_reply_and_taken_at_th
 
 def test_the_log_says_that_a_summary_was_ready(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with staged(strategy="half-window") as stage:
-        talk(stage, PAST_PREPARE)
+    with proxy_with_upstream(strategy="half-window") as stage:
+        ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
-        talk(stage, PAST_TRIGGER)
+        ask_rounds(stage, PAST_TRIGGER)
         stage.proxy.served()
     line = [record.getMessage() for record in caplog.records if record.name == "condenser"][-1]
     assert re.search(r" threshold, summary ready, \+\d+ ms, own 940 tok, ", line), line
 
 
 def test_what_came_since_it_was_prepared_stands_behind_it_word_for_word() -> None:
-    with staged(strategy="half-window") as stage:
-        talk(stage, PAST_PREPARE)
+    with proxy_with_upstream(strategy="half-window") as stage:
+        ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
-        talk(stage, PAST_TRIGGER)
+        ask_rounds(stage, PAST_TRIGGER)
         view = stage.last_view
         place = next(i for i, each in enumerate(view) if SUMMARY in str(each["content"]))
         assert view[place + 1 :] == chat(PAST_TRIGGER)[-len(view[place + 1 :]) :]
@@ -96,28 +98,28 @@ def test_what_came_since_it_was_prepared_stands_behind_it_word_for_word() -> Non
 
 
 def test_below_the_prepare_mark_no_model_is_asked() -> None:
-    with staged(strategy="half-window") as stage:
-        talk(stage, PAST_PREPARE - 1)
+    with proxy_with_upstream(strategy="half-window") as stage:
+        ask_rounds(stage, PAST_PREPARE - 1)
         stage.proxy.quiet()
         assert not stage.summaries
 
 
 def test_a_request_at_the_trigger_does_not_wait_for_a_summary_that_is_not_ready() -> None:
     with gated() as (stage, gate):
-        talk(stage, PAST_PREPARE)
-        early = talk(stage, PAST_TRIGGER)
+        ask_rounds(stage, PAST_PREPARE)
+        early = ask_rounds(stage, PAST_TRIGGER)
         assert early.header("x-condenser-action") == "passed"
         assert early.header("x-condenser-reason") == "not-prepared"
         gate.set()
         stage.proxy.quiet()
-        assert talk(stage, PAST_TRIGGER).header("x-condenser-action") == "condensed"
+        assert ask_rounds(stage, PAST_TRIGGER).header("x-condenser-action") == "condensed"
         assert len(stage.summaries) == 1
 
 
 def test_a_request_that_must_be_condensed_waits_for_the_preparation_under_way_and_asks_nothing_itself() -> None:
     with gated() as (stage, gate), ThreadPoolExecutor() as pool:
-        talk(stage, PAST_PREPARE)
-        forced = pool.submit(talk, stage, PAST_PREPARE + 1, "s", FORCE)
+        ask_rounds(stage, PAST_PREPARE)
+        forced = pool.submit(ask_rounds, stage, PAST_PREPARE + 1, "s", FORCE)
         stage.proxy.journal.await_arrival(2)
         gate.set()
         answer = forced.result(BOUND)
@@ -135,14 +137,14 @@ def test_a_preparation_that_only_waits_for_the_upstream_to_be_idle_is_made_for_w
         return replace(completion("Dug."), before=gate) if exchange.json()["messages"] == ELSEWHERE else None
 
     with (
-        staged(strategy="half-window", background={"mode": "idle"}, inline_timeout=3) as stage,
+        proxy_with_upstream(strategy="half-window", background={"mode": "idle"}, inline_timeout=3) as stage,
         ThreadPoolExecutor() as pool,
     ):
         stage.upstream.answer(answers)
-        other = pool.submit(stage.ask, ELSEWHERE, asked(session="other"))
+        other = pool.submit(stage.ask, ELSEWHERE, controls(session="other"))
         stage.upstream.journal.await_arrival(1)
-        talk(stage, PAST_PREPARE)
-        forced = talk(stage, PAST_PREPARE + 1, "s", FORCE)
+        ask_rounds(stage, PAST_PREPARE)
+        forced = ask_rounds(stage, PAST_PREPARE + 1, "s", FORCE)
         assert (forced.header("x-condenser-action"), forced.header("x-condenser-reason")) == ("condensed", None)
         assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
         assert len(stage.summaries) == 1
@@ -153,8 +155,8 @@ def test_a_preparation_that_only_waits_for_the_upstream_to_be_idle_is_made_for_w
 
 def test_a_preparation_that_takes_longer_than_a_client_may_wait_is_not_asked_for_again() -> None:
     with gated(inline_timeout=0.3) as (stage, _gate):
-        talk(stage, PAST_PREPARE)
-        hard = talk(stage, rounds_above(USABLE))
+        ask_rounds(stage, PAST_PREPARE)
+        hard = ask_rounds(stage, rounds_above(USABLE))
         assert hard.header("x-condenser-action") == "condensed"
         assert hard.header("x-condenser-reason") == "summary-timeout"
         assert len(stage.summaries) == 1
@@ -163,81 +165,81 @@ def test_a_preparation_that_takes_longer_than_a_client_may_wait_is_not_asked_for
 def test_a_summary_that_comes_late_is_waited_for_by_the_next_request_and_not_asked_for_again() -> None:
     with gated(inline_timeout=0.3, background={"mode": "off"}) as (stage, _gate):
         for more in (0, 1):
-            late = talk(stage, rounds_above(USABLE) + more, "s", FORCE)
+            late = ask_rounds(stage, rounds_above(USABLE) + more, "s", FORCE)
             assert late.header("x-condenser-reason") == "summary-timeout"
         assert len(stage.summaries) == 1
 
 
 def test_a_summary_that_comes_late_is_kept_for_the_next_request() -> None:
     with gated(inline_timeout=0.2, background={"mode": "off"}) as (stage, gate):
-        hard = talk(stage, rounds_above(USABLE))
+        hard = ask_rounds(stage, rounds_above(USABLE))
         assert hard.header("x-condenser-reason") == "summary-timeout"
         assert hard.header("x-condenser-action") == "condensed"
         assert not any(SUMMARY in str(each["content"]) for each in stage.last_view)
         gate.set()
         stage.proxy.quiet()
-        talk(stage, rounds_above(USABLE) + 1, "s", FORCE)
+        ask_rounds(stage, rounds_above(USABLE) + 1, "s", FORCE)
         assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
 
 
 def test_a_preparation_that_fails_is_not_tried_again_every_turn() -> None:
-    with staged(answers=lambda _exchange: error(500), strategy="half-window") as stage:
+    with proxy_with_upstream(answers=lambda _exchange: error(500), strategy="half-window") as stage:
         for _ in range(3):
-            assert talk(stage, PAST_PREPARE).header("x-condenser-action") == "passed"
+            assert ask_rounds(stage, PAST_PREPARE).header("x-condenser-action") == "passed"
             stage.proxy.quiet()
         assert len(stage.summaries) == 1
 
 
 def test_a_preparation_that_fails_is_not_tried_again_for_many_short_messages() -> None:
-    with staged(answers=lambda _exchange: error(500), strategy="half-window") as stage:
+    with proxy_with_upstream(answers=lambda _exchange: error(500), strategy="half-window") as stage:
         messages = chat(PAST_PREPARE)
         for _ in range(4):
-            stage.ask(messages, asked(session="s"))
+            stage.ask(messages, controls(session="s"))
             stage.proxy.quiet()
             messages = [*messages, {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "And?"}]
         assert len(stage.summaries) == 1
 
 
 def test_many_short_messages_are_condensed_in_a_large_window() -> None:
-    with staged(window=128_000, strategy="semantic") as stage:
+    with proxy_with_upstream(window=128_000, strategy="semantic") as stage:
         for rounds, action in ((49, "passed"), (50, "passed"), (51, "condensed"), (52, "replayed")):
-            answer = stage.ask(chat(rounds, words=12), asked(session="s"))
+            answer = stage.ask(chat(rounds, words=12), controls(session="s"))
             stage.proxy.quiet()
             assert answer.header("x-condenser-action") == action
             assert len(stage.summaries) == (rounds > 49)
 
 
 def test_with_background_off_nothing_is_prepared() -> None:
-    with staged(strategy="half-window", background={"mode": "off"}) as stage:
-        talk(stage, PAST_PREPARE)
+    with proxy_with_upstream(strategy="half-window", background={"mode": "off"}) as stage:
+        ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
         assert not stage.summaries
 
 
 def test_what_stages_that_ask_no_model_can_prepare_is_prepared_without_one(tmp_path: Path) -> None:
     file = tmp_path / "c.db"
-    with on_file(file, strategy="half-window+recent") as stage:
-        talk(stage, PAST_PREPARE)
+    with proxy_with_sqlite(file, strategy="half-window+recent") as stage:
+        ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
         assert not stage.summaries
-        assert stored(file)["records"] == 1
-        taken = talk(stage, PAST_TRIGGER)
+        assert store_rows(file)["records"] == 1
+        taken = ask_rounds(stage, PAST_TRIGGER)
         assert taken.header("x-condenser-action") == "condensed"
         assert int(taken.header("x-condenser-tokens-after") or 0) <= TARGET
         assert not stage.summaries
 
 
 def test_where_stages_that_ask_no_model_do_not_do_a_model_is_asked() -> None:
-    with staged(strategy="half-window+mask") as stage:  # a garden has no tool results
-        talk(stage, PAST_PREPARE)
+    with proxy_with_upstream(strategy="half-window+mask") as stage:  # a garden has no tool results
+        ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
         assert len(stage.summaries) == 1
 
 
 def test_where_stages_that_ask_no_model_do_not_get_far_the_view_stays_and_a_summary_is_prepared_at_once() -> None:
-    with staged(strategy="mask+half-window") as stage:
+    with proxy_with_upstream(strategy="mask+half-window") as stage:
         begun, beds = agent(2, lines=20), chat(PAST_PREPARE)[2:]
-        passed = stage.ask([*begun, *beds], asked(session="s"))
+        passed = stage.ask([*begun, *beds], controls(session="s"))
         stage.proxy.quiet()
         assert passed.header("x-condenser-action") == "passed"
         assert passed.header("x-condenser-reason") == "not-prepared"
@@ -245,12 +247,12 @@ def test_where_stages_that_ask_no_model_do_not_get_far_the_view_stays_and_a_summ
 
 
 def test_what_was_prepared_on_one_branch_is_not_taken_on_another() -> None:
-    with staged(strategy="half-window") as stage:
-        talk(stage, PAST_PREPARE)
+    with proxy_with_upstream(strategy="half-window") as stage:
+        ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
         other = chat(PAST_TRIGGER)
         other[1] = {"role": "user", "content": "Plan my kitchen."}
-        answer = stage.ask(other, asked(session="s"))
+        answer = stage.ask(other, controls(session="s"))
         assert answer.header("x-condenser-action") == "passed"
 
 
@@ -263,12 +265,12 @@ def test_for_a_model_in_mode_idle_nothing_is_prepared_while_another_client_waits
         return replace(completion("Dug."), before=gate) if exchange.json()["messages"] == ELSEWHERE else None
 
     models = [{"match": "scripted-*", "background": "idle"}]
-    with staged(strategy="half-window", models=models) as stage, ThreadPoolExecutor() as pool:
+    with proxy_with_upstream(strategy="half-window", models=models) as stage, ThreadPoolExecutor() as pool:
         stage.upstream.answer(answers)
-        other = pool.submit(stage.ask, ELSEWHERE, asked(session="other"))
+        other = pool.submit(stage.ask, ELSEWHERE, controls(session="other"))
         stage.upstream.journal.await_arrival(1)
-        talk(stage, PAST_PREPARE)
-        talk(stage, PAST_PREPARE)
+        ask_rounds(stage, PAST_PREPARE)
+        ask_rounds(stage, PAST_PREPARE)
         assert not stage.summaries
         gate.set()
         other.result(BOUND)
@@ -277,17 +279,17 @@ def test_for_a_model_in_mode_idle_nothing_is_prepared_while_another_client_waits
 
 
 def test_for_a_model_without_background_nothing_is_prepared() -> None:
-    with staged(strategy="half-window", models=[{"match": "scripted-*", "background": "off"}]) as stage:
-        talk(stage, PAST_PREPARE)
+    with proxy_with_upstream(strategy="half-window", models=[{"match": "scripted-*", "background": "off"}]) as stage:
+        ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
         assert not stage.summaries
 
 
 def test_what_was_prepared_and_is_not_enough_is_followed_by_a_condensation_that_fits() -> None:
-    with staged(strategy="half-window") as stage:
-        talk(stage, PAST_PREPARE)
+    with proxy_with_upstream(strategy="half-window") as stage:
+        ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
-        taken = talk(stage, 3 * PAST_PREPARE)
+        taken = ask_rounds(stage, 3 * PAST_PREPARE)
         assert taken.header("x-condenser-trigger") == "context_limit"
         assert int(taken.header("x-condenser-tokens-after") or 0) <= USABLE
         assert len(stage.summaries) >= 2

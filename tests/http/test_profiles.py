@@ -16,8 +16,19 @@ from tests.support.packing import PACKS
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
 from tests.support.signals import BOUND, Signal
-from tests.support.stage import Message, Stage, agent, asked, body_of, chat, count, is_own, staged, summary
-from tests.support.strict_servers import DEMANDS, Demand, alternation, no_names, refused, sides, taken
+from tests.support.stage import (
+    Message,
+    Stage,
+    agent,
+    body_of,
+    chat,
+    controls,
+    count,
+    is_own,
+    proxy_with_upstream,
+    summary,
+)
+from tests.support.strict_servers import DEMANDS, Demand, accepted, alternation, no_names, refusal_of, sides
 
 WINDOW = 4_096
 PROFILE = {
@@ -30,7 +41,7 @@ PROFILE = {
 @contextmanager
 def strict(*demands: Demand, limit: int | None = None, **settings: Any) -> Iterator[Stage]:
     """A proxy in front of a server with these demands, which also refuses more tokens than its `limit`."""
-    with staged(**settings) as stage:
+    with proxy_with_upstream(**settings) as stage:
 
         def answer(exchange: Exchange) -> Reply | None:
             if exchange.path != CHAT:
@@ -38,7 +49,7 @@ def strict(*demands: Demand, limit: int | None = None, **settings: Any) -> Itera
             body = exchange.json()
             if limit is not None and count(body) > limit:
                 return replies.overflow(limit, count(body))
-            if said := refused(body["messages"], demands):
+            if said := refusal_of(body["messages"], demands):
                 return replies.error(400, said)
             return summary() if is_own(exchange) else None
 
@@ -46,32 +57,32 @@ def strict(*demands: Demand, limit: int | None = None, **settings: Any) -> Itera
         yield stage
 
 
-def accepted(stage: Stage) -> list[bool]:
+def has_accepted(stage: Stage) -> list[bool]:
     """Of each request that was forwarded, whether the upstream took it."""
-    return [refused(each.json()["messages"]) == "" for each in stage.forwarded]
+    return [refusal_of(each.json()["messages"]) == "" for each in stage.forwarded]
 
 
 @pytest.mark.parametrize("demand", [alternation, sides], ids=lambda each: each.__name__)
 def test_a_form_that_is_refused_is_learned_once_and_the_client_gets_its_reply(demand: Demand) -> None:
     with strict(demand, strategy="rolling") as stage:
         for rounds in (2, 40, 60):
-            assert b"echo" in stage.ask(chat(rounds), asked(session="s")).body
-        refusals = [refused(each.json()["messages"], [demand]) != "" for each in stage.forwarded]
+            assert b"echo" in stage.ask(chat(rounds), controls(session="s")).body
+        refusals = [refusal_of(each.json()["messages"], [demand]) != "" for each in stage.forwarded]
         assert sum(refusals) == 1
 
-        stage.ask(chat(62), asked(session="another"))
-        assert refused(stage.last_view, [demand]) == ""
+        stage.ask(chat(62), controls(session="another"))
+        assert refusal_of(stage.last_view, [demand]) == ""
 
 
 def test_a_form_is_not_learned_from_an_error_that_the_request_in_that_form_meets_too() -> None:
     said = "This guard has refused: 'Conversation roles must alternate user/assistant/user'"
-    with staged(strategy="rolling") as stage:
+    with proxy_with_upstream(strategy="rolling") as stage:
         stage.upstream.answer(lambda each: summary() if is_own(each) else replies.error(400, said))
         body = body_of(chat(60))
-        assert stage.post(body, asked(session="s")).status == 400
+        assert stage.post(body, controls(session="s")).status == 400
         stage.upstream.answer(lambda each: summary() if is_own(each) else None)
-        stage.ask(chat(62), asked(session="another"))
-        assert refused(stage.last_view, [alternation])
+        stage.ask(chat(62), controls(session="another"))
+        assert refusal_of(stage.last_view, [alternation])
 
 
 def test_requests_that_are_under_way_when_a_form_is_learned_get_their_replies_too() -> None:
@@ -81,29 +92,29 @@ def test_requests_that_are_under_way_when_a_form_is_learned_get_their_replies_to
         def answer(exchange: Exchange) -> Reply | None:
             if is_own(exchange):
                 return summary()
-            if not (said := refused(exchange.json()["messages"], [alternation])):
+            if not (said := refusal_of(exchange.json()["messages"], [alternation])):
                 return None
             if len(stage.forwarded) == 2:
                 both.set()
             return replies.error(400, said).after(both)
 
         stage.upstream.answer(answer)
-        asking = [pool.submit(stage.ask, chat(60), asked(session=each)) for each in ("one", "another")]
+        asking = [pool.submit(stage.ask, chat(60), controls(session=each)) for each in ("one", "another")]
         assert all(b"echo" in each.result(BOUND).body for each in asking)
 
 
 def test_a_server_that_is_strict_in_every_way_is_learned_in_one_request() -> None:
     with strict(*DEMANDS, strategy="rolling") as stage:
-        answer = stage.ask(chat(60), asked(session="s"))
+        answer = stage.ask(chat(60), controls(session="s"))
 
         assert answer.header("x-condenser-action") == "condensed"
-        assert accepted(stage)[-1]
+        assert has_accepted(stage)[-1]
         assert answer.header("x-condenser-tokens-after") == str(count(stage.forwarded[-1].json()))
 
 
 def test_an_overflow_and_a_form_are_learned_in_one_request() -> None:
     with strict(*DEMANDS, limit=WINDOW, window=None) as stage:
-        answer = stage.ask(chat(60), asked(session="s"))
+        answer = stage.ask(chat(60), controls(session="s"))
 
         assert answer.header("x-condenser-trigger") == "overflow"
         assert len(stage.forwarded) == 3
@@ -121,8 +132,8 @@ EVERY = 5  # of the requests of a recorded conversation, one in so many is sent
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_with_its_profile_set_a_strict_server_never_refuses_and_views_only_grow(strategy: str) -> None:
     with strict(*DEMANDS, no_names, upstream={"profile": PROFILE}) as stage:
-        messages = taken(conversations(SHORT)["tau-bench/airline/gpt-4o/3-0"].messages)
-        play(stage, messages, asked(session="s", strategy=strategy, window=2_048, **STRATEGIES[strategy]))
+        messages = accepted(conversations(SHORT)["tau-bench/airline/gpt-4o/3-0"].messages)
+        play(stage, messages, controls(session="s", strategy=strategy, window=2_048, **STRATEGIES[strategy]))
 
 
 def play(stage: Stage, messages: Sequence[Message], headers: list[tuple[str, str]]) -> None:
@@ -148,7 +159,7 @@ def test_two_proxies_with_one_profile_make_the_same_bytes() -> None:
     bodies = []
     for _ in range(2):
         with strict(*DEMANDS, no_names, upstream={"profile": PROFILE}) as stage:
-            stage.ask(chat(60), asked(session="s"))
+            stage.ask(chat(60), controls(session="s"))
             bodies.append(stage.forwarded[-1].body)
     assert bodies[0] == bodies[1]
 
@@ -156,17 +167,17 @@ def test_two_proxies_with_one_profile_make_the_same_bytes() -> None:
 def test_a_profile_of_one_model_holds_for_it_alone() -> None:
     with strict(*DEMANDS, no_names, models=[{"match": "strict-*", "profile": PROFILE}]) as stage:
         body = body_of(chat(60), "strict-1")
-        assert stage.post(body, asked(session="s")).status == 200
+        assert stage.post(body, controls(session="s")).status == 200
         assert len(stage.forwarded) == 1
 
-        stage.ask(chat(60), asked(session="t"))
+        stage.ask(chat(60), controls(session="t"))
         assert len(stage.forwarded) > 2
 
 
 def test_a_clients_own_list_that_is_refused_is_neither_changed_nor_sent_again() -> None:
     with strict(*DEMANDS) as stage:
         body = body_of([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}])
-        answer = stage.post(body, asked(session="s"))
+        answer = stage.post(body, controls(session="s"))
 
         assert (answer.status, answer.json()["error"]["message"][:18]) == (400, "Conversation roles")
         assert [each.body for each in stage.forwarded] == [body]
@@ -175,14 +186,14 @@ def test_a_clients_own_list_that_is_refused_is_neither_changed_nor_sent_again() 
 def test_with_strategy_off_a_refusal_is_passed_on() -> None:
     with strict(alternation) as stage:
         messages = [{"role": "user", "content": "one"}, *chat(40)]
-        assert stage.post(body_of(messages), asked(strategy="off")).status == 400
+        assert stage.post(body_of(messages), controls(strategy="off")).status == 400
         assert len(stage.forwarded) == 1
 
 
 def test_a_summary_that_goes_on_from_the_view_is_asked_for_in_the_form_too() -> None:
     settings: Mapping[str, Any] = {"summarizer": {"form": "continue"}, "upstream": {"profile": PROFILE}}
     with strict(*DEMANDS, no_names, **settings) as stage:
-        answer = stage.ask(chat(40), asked(session="s", strategy="half-window"))
+        answer = stage.ask(chat(40), controls(session="s", strategy="half-window"))
         assert answer.header("x-condenser-action") == "condensed"
         assert answer.header("x-condenser-reason") is None
 
@@ -190,8 +201,8 @@ def test_a_summary_that_goes_on_from_the_view_is_asked_for_in_the_form_too() -> 
 @pytest.mark.parametrize(("cached", "continued"), [(0.1, True), (0.9, False)])
 def test_a_summary_goes_on_from_the_view_where_that_is_cheaper(cached: float, continued: bool) -> None:
     prices = [{"match": "*", "prices": {"input": 1.0, "cached_input": cached}}]
-    with staged(summarizer={"form": "auto"}, models=prices, window=16_384) as stage:
-        answer = stage.ask(chat(40), asked(session="s", strategy="half-window", force="true"))
+    with proxy_with_upstream(summarizer={"form": "auto"}, models=prices, window=16_384) as stage:
+        answer = stage.ask(chat(40), controls(session="s", strategy="half-window", force="true"))
         assert answer.header("x-condenser-action") == "condensed"
         assert len(stage.upstream.journal.to()) == 2
         assert len(stage.summaries) == (0 if continued else 1)
@@ -203,21 +214,21 @@ def test_a_server_without_stream_options_is_asked_again_as_the_request_came() ->
             return replies.error(400, "Unrecognized request argument supplied: stream_options")
         return None
 
-    with staged(strategy="recent", window=32_768) as stage:
+    with proxy_with_upstream(strategy="recent", window=32_768) as stage:
         stage.upstream.answer(without_stream_options)
-        answer = stage.ask(chat(20), asked(session="s", force="true"), stream=True)
+        answer = stage.ask(chat(20), controls(session="s", force="true"), stream=True)
         assert answer.header("x-condenser-reason") == "rewrite-refused"
         assert ["stream_options" in each.json() for each in stage.forwarded] == [True, False]
     unknown = {"profile": {"stream_options": False}}
-    with staged(strategy="recent", window=32_768, upstream=unknown) as stage:
+    with proxy_with_upstream(strategy="recent", window=32_768, upstream=unknown) as stage:
         stage.upstream.answer(without_stream_options)
-        answer = stage.ask(chat(20), asked(session="s", force="true"), stream=True)
+        answer = stage.ask(chat(20), controls(session="s", force="true"), stream=True)
         assert (answer.header("x-condenser-action"), len(stage.forwarded)) == ("condensed", 1)
 
 
 def test_the_name_of_the_reply_length_is_that_of_the_settings() -> None:
-    with staged(strategy="summary", upstream={"profile": {"token_limit": "max_tokens"}}) as stage:
-        stage.ask(agent(60), asked(session="s", force="true"))
+    with proxy_with_upstream(strategy="summary", upstream={"profile": {"token_limit": "max_tokens"}}) as stage:
+        stage.ask(agent(60), controls(session="s", force="true"))
         assert all("max_tokens" in each.json() for each in stage.summaries)
         assert stage.summaries
 
@@ -230,8 +241,8 @@ def test_a_packed_refusal_is_read(encoding: str) -> None:
     refused = replies.overflow(WINDOW, 2 * WINDOW).steps[0]
     assert isinstance(refused, bytes)
     packed = replies.raw(PACKS[encoding](refused), status=400, headers=[("content-encoding", encoding)])
-    with staged(window=None) as stage:
+    with proxy_with_upstream(window=None) as stage:
         stage.upstream.answer(lambda each: packed if count(each.json()) > WINDOW else None)
-        reply = stage.ask(chat(60), [*asked(session="s"), ("Accept-Encoding", encoding)])
+        reply = stage.ask(chat(60), [*controls(session="s"), ("Accept-Encoding", encoding)])
 
         assert (reply.status, reply.header("x-condenser-trigger")) == (200, "overflow")

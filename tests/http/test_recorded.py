@@ -13,7 +13,7 @@ from tests.http.recorded import LONG, SHORT, Conversation, conversations
 from tests.http.strict import assert_stands, is_result, newest_round, systems, users
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.stage import Message, Stage, asked, body_of, count, staged, summary
+from tests.support.stage import Message, Stage, body_of, controls, count, proxy_with_upstream, summary
 from tests.support.wire import Answer
 
 WITH_TOOLS = ["trap/2025-11-23-e", "openhands/ponylang__ponyc-4595", "tau-bench/airline/gpt-4o/3-0"]
@@ -130,7 +130,7 @@ def play(
     run = Run(stage, conversation, window)
     lengths = conversation.requests()
     for length in lengths[:: -(-len(lengths) // most)]:
-        run.step(length, asked(session=id, window=window))
+        run.step(length, controls(session=id, window=window))
         if slowly:
             stage.proxy.quiet()
     return run
@@ -138,7 +138,7 @@ def play(
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with staged(window=None, answers=replying) as built:
+    with proxy_with_upstream(window=None, answers=replying) as built:
         yield built
 
 
@@ -158,7 +158,7 @@ def test_a_conversation_without_an_id_is_condensed_like_one_with_an_id(name: str
     conversation, runs = conversations(SHORT)[name], []
     for id in (f"{name} with an id", None):
         # Each has a proxy of its own: one that has been taught by the first would foresee the second better.
-        with staged(window=None, answers=replying) as stage:
+        with proxy_with_upstream(window=None, answers=replying) as stage:
             runs.append(play(stage, conversation, 4_096, id=id, slowly=True, most=FEW_TURNS))
     named, derived = runs
     assert derived.actions == named.actions
@@ -168,7 +168,7 @@ def test_a_conversation_without_an_id_is_condensed_like_one_with_an_id(name: str
 def test_with_strategy_off_the_upstream_gets_the_clients_bytes(stage: Stage) -> None:
     conversation = conversations(SHORT)[WITH_TOOLS[0]]
     for length in conversation.requests()[::3]:
-        stage.ask(conversation.messages[:length], asked(strategy="off", window=4_096))
+        stage.ask(conversation.messages[:length], controls(strategy="off", window=4_096))
         assert stage.upstream.journal.to()[-1].body == stage.sent[-1]
 
 
@@ -179,7 +179,7 @@ def test_every_strategy_forwards_valid_lists(strategy: str, stage: Stage) -> Non
     conversation = conversations(SHORT)[WITH_TOOLS[0]]
     run = Run(stage, conversation, 4_096)
     for length in conversation.requests()[::2]:
-        run.step(length, asked(session=f"all with {strategy}", window=4_096, strategy=strategy))
+        run.step(length, controls(session=f"all with {strategy}", window=4_096, strategy=strategy))
     assert ("would-condense" if strategy.startswith("observe") else "condensed") in run.actions
 
 

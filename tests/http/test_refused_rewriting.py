@@ -13,10 +13,21 @@ import pytest
 from tests.proxy.store.conftest import Clock
 from tests.support import replies
 from tests.support.admin_api import SESSIONS, TOKEN, admin
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
-from tests.support.stage import SUMMARY, WINDOW, Stage, asked, body_of, chat, count, is_own, staged, summary
+from tests.support.stage import (
+    SUMMARY,
+    WINDOW,
+    Stage,
+    body_of,
+    chat,
+    controls,
+    count,
+    is_own,
+    proxy_with_upstream,
+    summary,
+)
 
 OPAQUE = b'{"error": {"message": "The request could not be processed.", "type": "invalid_request_error"}}'
 SPARED = "passed", "rewrite-refused"
@@ -33,7 +44,7 @@ def is_rewritten(body: Mapping[str, Any]) -> bool:
 @contextmanager
 def refusing(refuses: Refuses = is_rewritten, *, status: int = 400, **settings: Any) -> Iterator[Stage]:
     """A proxy in front of an upstream that refuses such bodies with an error that says nothing."""
-    with staged(**settings) as stage:
+    with proxy_with_upstream(**settings) as stage:
         stage.upstream.answer(answering(refuses, status))
         yield stage
 
@@ -68,21 +79,21 @@ def test_a_second_proof_within_an_hour_spares_the_session_as_long_as_its_list_fi
     clock = Clock()
     with refusing(status=status, clock=clock) as stage, caplog.at_level("WARNING", "proxy.condensing.exchange"):
         for proofs in (1, 2):
-            answer = stage.ask(chat(FITS), asked(session=session), **members)
+            answer = stage.ask(chat(FITS), controls(session=session), **members)
             assert refusals(stage) == [True, False] * proofs
             assert stage.forwarded[-1].body == stage.sent[-1]
             assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == SPARED
-        spared = stage.ask(chat(FITS), asked(session=session), **members)
+        spared = stage.ask(chat(FITS), controls(session=session), **members)
         assert (spared.header("x-condenser-action"), spared.header("x-condenser-reason")) == SPARED
         assert refusals(stage) == [True, False, True, False, False]
         assert stage.forwarded[-1].body == stage.sent[-1]
 
         stage.upstream.answer(answering(lambda _: False))
-        longer = stage.ask(chat(IS_TOO_LONG), asked(session=session), **members)
+        longer = stage.ask(chat(IS_TOO_LONG), controls(session=session), **members)
         assert longer.header("x-condenser-action") == "condensed"
         assert longer.header("x-condenser-session") == spared.header("x-condenser-session")
         clock.now += 3_601
-        later = stage.ask(chat(FITS), asked(session=session), **members)
+        later = stage.ask(chat(FITS), controls(session=session), **members)
         assert later.header("x-condenser-action") in ("condensed", "replayed")
 
     lines = [each.getMessage() for each in caplog.records if each.name == "proxy.condensing.exchange"]
@@ -92,36 +103,36 @@ def test_a_second_proof_within_an_hour_spares_the_session_as_long_as_its_list_fi
 
 def test_one_unexplained_error_ends_nothing() -> None:
     with refusing() as stage:
-        stage.ask(chat(FITS), asked(session="s"))
+        stage.ask(chat(FITS), controls(session="s"))
         stage.upstream.answer(answering(lambda _: False))
-        assert stage.ask(chat(FITS), asked(session="s")).header("x-condenser-action") in ("condensed", "replayed")
+        assert stage.ask(chat(FITS), controls(session="s")).header("x-condenser-action") in ("condensed", "replayed")
 
 
 def test_a_spared_list_that_is_refused_for_its_length_is_condensed() -> None:
     with refusing() as stage:
         for _ in range(2):
-            stage.ask(chat(FITS), asked(session="s"))
+            stage.ask(chat(FITS), controls(session="s"))
         too_long = replies.overflow(2_000, 3_900)
         stage.upstream.answer(lambda exchange: None if is_rewritten(exchange.json()) else too_long)
-        answer = stage.ask(chat(FITS), asked(session="s"))
+        answer = stage.ask(chat(FITS), controls(session="s"))
         assert answer.header("x-condenser-trigger") == "overflow"
 
 
 def test_other_sessions_are_rewritten_all_the_same() -> None:
     with refusing() as stage:
-        stage.ask(chat(FITS), asked(session="s"))
+        stage.ask(chat(FITS), controls(session="s"))
         stage.upstream.answer(answering(lambda _: False))
-        assert stage.ask(chat(FITS), asked(session="t")).header("x-condenser-action") == "condensed"
+        assert stage.ask(chat(FITS), controls(session="t")).header("x-condenser-action") == "condensed"
 
 
 def test_another_replica_respects_it(tmp_path: Path) -> None:
     store = {"url": f"sqlite:///{tmp_path / 'store.db'}"}
     with refusing(store=store) as stage:
-        stage.ask(chat(FITS), asked(session="s"))
-        with proxying(stage.upstream.url, window=WINDOW, store=store, admin={"token": TOKEN}) as other:
+        stage.ask(chat(FITS), controls(session="s"))
+        with running_proxy(stage.upstream.url, window=WINDOW, store=store, admin={"token": TOKEN}) as other:
             there = Stage(other, stage.upstream)
             for _ in range(2):
-                answer = there.ask(chat(FITS), asked(session="s"))
+                answer = there.ask(chat(FITS), controls(session="s"))
                 assert answer.header("x-condenser-reason") == "rewrite-refused"
             (listed,) = admin(there).json()["data"]
             shown = admin(there, f"{SESSIONS}/{listed['tenant']}/{listed['session']}").json()
@@ -132,7 +143,7 @@ def test_another_replica_respects_it(tmp_path: Path) -> None:
 def test_an_original_that_does_not_fit_is_not_sent_and_the_error_passes_unchanged() -> None:
     with refusing() as stage:
         for _ in range(2):
-            answer = stage.post(body_of(chat(IS_TOO_LONG)), asked(session="s"))
+            answer = stage.post(body_of(chat(IS_TOO_LONG)), controls(session="s"))
             assert (answer.status, answer.body) == (400, OPAQUE)
         assert refusals(stage) == [True, True]
 
@@ -140,34 +151,34 @@ def test_an_original_that_does_not_fit_is_not_sent_and_the_error_passes_unchange
 def test_the_reply_that_is_asked_for_must_fit_beside_the_original() -> None:
     with refusing() as stage:
         body = body_of(chat(FITS), max_tokens=WINDOW // 2)
-        assert stage.post(body, asked(session="s")).status == 400
+        assert stage.post(body, controls(session="s")).status == 400
         assert refusals(stage) == [True]
 
 
 def test_a_request_that_is_refused_as_it_came_says_nothing_about_rewriting() -> None:
     with refusing(lambda _: True) as stage:
-        answer = stage.post(body_of(chat(FITS)), asked(session="s"))
+        answer = stage.post(body_of(chat(FITS)), controls(session="s"))
         assert (answer.status, answer.body) == (400, OPAQUE)
         assert refusals(stage) == [True, False]
 
         stage.upstream.answer(answering(lambda _: False))
-        assert stage.ask(chat(FITS), asked(session="s")).header("x-condenser-action") in ("condensed", "replayed")
+        assert stage.ask(chat(FITS), controls(session="s")).header("x-condenser-action") in ("condensed", "replayed")
 
 
 def test_a_request_that_was_not_rewritten_is_sent_once() -> None:
     with refusing(lambda _: True) as stage:
-        assert stage.post(body_of(chat(2)), asked(session="s")).status == 400
+        assert stage.post(body_of(chat(2)), controls(session="s")).status == 400
         assert len(stage.forwarded) == 1
 
 
 def test_an_error_that_is_no_refusal_of_the_request_is_not_retried() -> None:
     with refusing(status=503) as stage:
-        assert stage.post(body_of(chat(FITS)), asked(session="s")).status == 503
+        assert stage.post(body_of(chat(FITS)), controls(session="s")).status == 503
         assert refusals(stage) == [True]
 
 
 def test_the_appended_history_is_sent_whole() -> None:
-    appending = asked(session="s", history="append")
+    appending = controls(session="s", history="append")
     with refusing(lambda body: SUMMARY[:20] in json.dumps(body)) as stage:
         stage.ask(chat(FITS - 2), appending)
         answer = stage.ask([{"role": "user", "content": "bed " * 600}], appending)
@@ -178,12 +189,12 @@ def test_the_appended_history_is_sent_whole() -> None:
 
 def test_what_the_client_has_dropped_is_left_out_of_the_original() -> None:
     with refusing(lambda _: False) as stage:
-        stage.ask(chat(6), asked(session="s"))
+        stage.ask(chat(6), controls(session="s"))
         stage.upstream.answer(answering(lambda body: len(body["messages"]) > 9))
-        answer = stage.ask(chat(7)[-9:], asked(session="s"))
+        answer = stage.ask(chat(7)[-9:], controls(session="s"))
         assert answer.header("x-condenser-reason") == "rewrite-refused"
         assert len(stage.forwarded) == 3
         assert stage.forwarded[-1].body == stage.sent[-1]
-        stage.ask(chat(8)[-9:], asked(session="s"))
+        stage.ask(chat(8)[-9:], controls(session="s"))
         assert len(stage.forwarded) == 5
         assert stage.forwarded[-1].body == stage.sent[-1]

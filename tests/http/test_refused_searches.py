@@ -17,9 +17,9 @@ from tests.http.test_search_memory import FOUND, LOOK, LOOKS, both, question, re
 from tests.support import replies, wire
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.searching import SEARCH, TOOL, answered, called, is_prefix, offers_search, said, search
+from tests.support.searching import SEARCH, TOOL, is_prefix, offers_search, reply_calls, reply_of, reply_opening, search
 from tests.support.signals import Signal
-from tests.support.stage import Stage, asked, body_of, count
+from tests.support.stage import Stage, body_of, controls, count
 
 MAX_BYTES = 60  # of a reply that breaks off
 PLAIN = "I do not know where it hangs."
@@ -35,7 +35,7 @@ refusals = pytest.mark.parametrize("refusal", REFUSALS.values(), ids=REFUSALS)
 
 def asks(stage: Stage, streamed: bool, *more: Any, **members: Any) -> ChatCompletion:
     """What the official client makes of the answer to a question."""
-    headers = dict([*asked(session="s"), TOOL])
+    headers = dict([*controls(session="s"), TOOL])
     with OpenAI(base_url=stage.proxy.base_url, api_key=stage.key, max_retries=0, default_headers=headers) as client:
         given: Any = {"model": stage.model, "messages": [*question(), *more], **members}
         if not streamed:
@@ -80,9 +80,9 @@ def test_a_search_that_the_upstream_does_not_take_is_forgotten_and_the_question_
 ) -> None:
     with remembering() as stage:
         stage.upstream.reply(
-            answered(None, search(), streamed=streamed, usage=(100, 10)),
+            reply_of(None, search(), streamed=streamed, usage=(100, 10)),
             *refusal,
-            answered(PLAIN, streamed=streamed, usage=(90, 7)),
+            reply_of(PLAIN, streamed=streamed, usage=(90, 7)),
         )
         completion = asks(stage, streamed)
         assert text_of(completion) == PLAIN
@@ -113,7 +113,7 @@ def broken_off(reply: Reply) -> Reply:
     [
         (failed(streamed=False), False),
         (failed(streamed=True), True),
-        (broken_off(answered(FOUND, streamed=False)), False),
+        (broken_off(reply_of(FOUND, streamed=False)), False),
         (broken_off(replies.error(500, "a long message that does not come whole" * 3)), False),
     ],
     ids=["error", "error-event", "broken-off", "broken-error"],
@@ -121,7 +121,7 @@ def broken_off(reply: Reply) -> Reply:
 def test_a_search_that_only_fails_after_a_status_is_forgotten_too(refusal: Reply, streamed: bool) -> None:
     with remembering() as stage:
         stage.upstream.reply(
-            answered(None, search(), streamed=streamed), refusal, answered(PLAIN, streamed=streamed, usage=(90, 7))
+            reply_of(None, search(), streamed=streamed), refusal, reply_of(PLAIN, streamed=streamed, usage=(90, 7))
         )
         assert text_of(asks(stage, streamed)) == PLAIN
         assert [offers_search(each) for each in stage.forwarded] == [True, True, False]
@@ -136,7 +136,7 @@ BEHIND_THE_FIRST_EVENT = {
     "cut": replies.stream(ROLE, cut=True),
     "cut-at-once": replies.stream(b": wait\n\n", cut=True),
     "ended": replies.stream(ROLE, done=False),
-    "cut-in-a-hidden-call": replies.stream(*said(None), *called(search("zzz"))[:1], cut=True),
+    "cut-in-a-hidden-call": replies.stream(*reply_opening(None), *reply_calls(search("zzz"))[:1], cut=True),
 }
 behind = pytest.mark.parametrize("failing", BEHIND_THE_FIRST_EVENT.values(), ids=BEHIND_THE_FIRST_EVENT)
 
@@ -145,9 +145,9 @@ behind = pytest.mark.parametrize("failing", BEHIND_THE_FIRST_EVENT.values(), ids
 def test_a_stream_that_fails_before_it_says_anything_is_mended_however_it_began(failing: Reply) -> None:
     with remembering() as stage:
         stage.upstream.reply(
-            answered(None, search(), streamed=True, usage=(100, 10)),
+            reply_of(None, search(), streamed=True, usage=(100, 10)),
             failing,
-            answered(PLAIN, streamed=True, usage=(90, 7)),
+            reply_of(PLAIN, streamed=True, usage=(90, 7)),
         )
         completion = asks(stage, True)
         assert text_of(completion) == PLAIN
@@ -165,7 +165,7 @@ def test_a_stream_that_fails_once_the_client_has_some_of_it_ends_with_one_error(
     rest: dict[str, Any] = {"cut": True} if ending == "cut" else {"done": False}
     failing = replies.stream(ROLE, replies.chunk(delta), *([] if ending == "cut" else [DIED]), **rest)
     with remembering() as stage:
-        stage.upstream.reply(answered(None, search(), streamed=True), failing)
+        stage.upstream.reply(reply_of(None, search(), streamed=True), failing)
         with pytest.raises(openai.APIError):
             asks(stage, True)
         assert len(stage.forwarded) == 2
@@ -173,8 +173,8 @@ def test_a_stream_that_fails_once_the_client_has_some_of_it_ends_with_one_error(
 
 def test_an_error_event_after_text_is_told_once_as_it_came() -> None:
     with remembering() as stage:
-        stage.upstream.reply(answered("Let me look. ", search(), streamed=True), replies.stream(ROLE, DIED))
-        answer = stage.post(body_of(question(), stage.model, stream=True), [*asked(session="s"), TOOL])
+        stage.upstream.reply(reply_of("Let me look. ", search(), streamed=True), replies.stream(ROLE, DIED))
+        answer = stage.post(body_of(question(), stage.model, stream=True), [*controls(session="s"), TOOL])
         assert answer.body.count(b'"error"') == 1
         assert answer.body.endswith(DIED)
         assert len(stage.forwarded) == 2
@@ -185,7 +185,7 @@ def test_signs_of_life_of_an_upstream_that_works_on_what_was_found_reach_the_cli
     with remembering() as stage:
         slow = replies.stream(b": working\n\n", ROLE, gate, DIED)
         stage.upstream.reply(
-            answered(None, search(), streamed=True), slow, answered(PLAIN, streamed=True, usage=(90, 7))
+            reply_of(None, search(), streamed=True), slow, reply_of(PLAIN, streamed=True, usage=(90, 7))
         )
         with streaming(stage) as response:
             wire.until(response, b": working")
@@ -196,8 +196,8 @@ def test_signs_of_life_of_an_upstream_that_works_on_what_was_found_reach_the_cli
 @both
 def test_an_error_under_a_good_status_is_the_clients_where_its_own_request_gets_no_answer(streamed: bool) -> None:
     with remembering() as stage:
-        stage.upstream.reply(answered(None, search(), streamed=streamed), failed(streamed), *GONE)
-        answer = stage.post(body_of(question(), stage.model, stream=streamed), [*asked(session="s"), TOOL])
+        stage.upstream.reply(reply_of(None, search(), streamed=streamed), failed(streamed), *GONE)
+        answer = stage.post(body_of(question(), stage.model, stream=streamed), [*controls(session="s"), TOOL])
         assert b"The engine died." in answer.body
 
 
@@ -205,7 +205,7 @@ def test_an_error_under_a_good_status_is_the_clients_where_its_own_request_gets_
 def test_where_the_question_is_refused_too_the_client_has_the_upstreams_own_error(streamed: bool) -> None:
     with remembering() as stage:
         own = replies.error(429, "slow down", code="slow", headers=[("retry-after", "7")])
-        stage.upstream.reply(answered(None, search(), streamed=streamed), replies.error(500, "oops"), own)
+        stage.upstream.reply(reply_of(None, search(), streamed=streamed), replies.error(500, "oops"), own)
         with pytest.raises(openai.APIError, match="slow down") as raised:
             asks(stage, streamed)
         assert raised.value.code == "slow"
@@ -218,7 +218,7 @@ def test_where_the_question_is_refused_too_the_client_has_the_upstreams_own_erro
 def test_an_upstream_that_is_gone_after_an_error_leaves_that_error(streamed: bool) -> None:
     with remembering() as stage:
         first = replies.error(503, "too busy", code="busy")
-        stage.upstream.reply(answered(None, search(), streamed=streamed), first, *GONE)
+        stage.upstream.reply(reply_of(None, search(), streamed=streamed), first, *GONE)
         with pytest.raises(openai.APIError, match="too busy") as raised:
             asks(stage, streamed)
         assert raised.value.code == "busy"
@@ -227,7 +227,7 @@ def test_an_upstream_that_is_gone_after_an_error_leaves_that_error(streamed: boo
 @refusals
 def test_once_text_has_flowed_a_refusal_ends_the_stream_with_one_error(refusal: tuple[Reply, ...]) -> None:
     with remembering() as stage:
-        stage.upstream.reply(answered("Let me look. ", search(), streamed=True), *refusal)
+        stage.upstream.reply(reply_of("Let me look. ", search(), streamed=True), *refusal)
         with pytest.raises(openai.APIError):
             asks(stage, True)
         assert len(stage.forwarded) == 1 + len(refusal)
@@ -236,7 +236,7 @@ def test_once_text_has_flowed_a_refusal_ends_the_stream_with_one_error(refusal: 
 def test_in_one_piece_text_before_a_search_that_is_forgotten_is_forgotten_too() -> None:
     with remembering() as stage:
         stage.upstream.reply(
-            answered("Let me look. ", search(), streamed=False), *REFUSALS["429"], answered(PLAIN, streamed=False)
+            reply_of("Let me look. ", search(), streamed=False), *REFUSALS["429"], reply_of(PLAIN, streamed=False)
         )
         assert text_of(asks(stage, False)) == PLAIN
 
@@ -244,7 +244,7 @@ def test_in_one_piece_text_before_a_search_that_is_forgotten_is_forgotten_too() 
 def test_a_call_of_the_clients_in_the_answer_without_a_search_is_the_clients() -> None:
     with remembering() as stage:
         stage.upstream.reply(
-            answered(None, search(), streamed=True), *REFUSALS["429"], answered(None, LOOKS, streamed=True)
+            reply_of(None, search(), streamed=True), *REFUSALS["429"], reply_of(None, LOOKS, streamed=True)
         )
         (choice,) = asks(stage, True, tools=[LOOK]).choices
         assert [call.id for call in choice.message.tool_calls or ()] == [LOOKS.id]
@@ -254,10 +254,10 @@ def test_a_call_of_the_clients_in_the_answer_without_a_search_is_the_clients() -
 def test_the_second_of_two_searches_takes_the_first_with_it() -> None:
     with remembering() as stage:
         stage.upstream.reply(
-            answered(None, search("zzz"), streamed=True),
-            answered(None, search(id="call_m2"), streamed=True),
+            reply_of(None, search("zzz"), streamed=True),
+            reply_of(None, search(id="call_m2"), streamed=True),
             *REFUSALS["400"],
-            answered(PLAIN, streamed=True),
+            reply_of(PLAIN, streamed=True),
         )
         assert text_of(asks(stage, True)) == PLAIN
         assert views(stage)[3] == views(stage)[0]
@@ -271,8 +271,8 @@ def test_the_second_of_two_searches_takes_the_first_with_it() -> None:
 def test_what_was_found_is_cut_to_what_the_upstream_has_room_for(text: str | None, streamed: bool) -> None:
     with remembering() as stage:
         narrow(stage)
-        found = answered(FOUND, streamed=streamed)
-        stage.upstream.reply(answered(text, search("plant0n1 plant2n3 plant3n4"), streamed=streamed), found)
+        found = reply_of(FOUND, streamed=streamed)
+        stage.upstream.reply(reply_of(text, search("plant0n1 plant2n3 plant3n4"), streamed=streamed), found)
         told = (text or "") + FOUND
         assert text_of(asks(stage, streamed)) == told
         refused, taken = (view[-1]["content"] for view in views(stage)[1:])
@@ -293,8 +293,8 @@ def test_where_nobody_knows_how_much_fits_the_model_is_told_that_nothing_does(st
     with remembering() as stage:
         narrow(stage, numberless)
         stage.upstream.reply(
-            answered(None, search("plant0n1 plant2n3 plant3n4"), search("plant3n4", id="call_m2"), streamed=streamed),
-            answered(FOUND, streamed=streamed),
+            reply_of(None, search("plant0n1 plant2n3 plant3n4"), search("plant3n4", id="call_m2"), streamed=streamed),
+            reply_of(FOUND, streamed=streamed),
         )
         assert text_of(asks(stage, streamed)) == FOUND
         assert [each["content"] for each in stage.last_view[-2:]] == [NO_ROOM, NO_ROOM]
@@ -312,8 +312,8 @@ def late(limit: int, used: int) -> Reply:
 def test_what_was_found_is_cut_too_where_the_refusal_stands_behind_an_empty_beginning(text: str | None) -> None:
     with remembering() as stage:
         narrow(stage, late)
-        found = answered(FOUND, streamed=True)
-        stage.upstream.reply(answered(text, search("plant0n1 plant2n3 plant3n4"), streamed=True), found)
+        found = reply_of(FOUND, streamed=True)
+        stage.upstream.reply(reply_of(text, search("plant0n1 plant2n3 plant3n4"), streamed=True), found)
         assert text_of(asks(stage, True)) == (text or "") + FOUND
         refused, taken = (view[-1]["content"] for view in views(stage)[1:])
         assert len(taken) < len(refused)
@@ -324,7 +324,7 @@ def test_what_was_found_is_cut_too_where_the_refusal_stands_behind_an_empty_begi
 def test_where_not_even_that_fits_the_question_is_answered_without_the_search(streamed: bool) -> None:
     with remembering() as stage:
         narrow(stage, room=0)
-        stage.upstream.reply(answered(None, search(), streamed=streamed), answered(PLAIN, streamed=streamed))
+        stage.upstream.reply(reply_of(None, search(), streamed=streamed), reply_of(PLAIN, streamed=streamed))
         assert text_of(asks(stage, streamed)) == PLAIN
         assert len(stage.forwarded) == 4
         assert stage.last_view == views(stage)[0]
@@ -334,11 +334,11 @@ def test_the_window_that_a_refused_search_tells_is_known_to_the_next_request() -
     with remembering(window=None) as stage:
         narrow(stage)
         stage.upstream.reply(
-            answered(None, search("plant0n1 plant2n3"), streamed=False), answered(FOUND, streamed=False)
+            reply_of(None, search("plant0n1 plant2n3"), streamed=False), reply_of(FOUND, streamed=False)
         )
         asks(stage, False)
         limit = count(stage.forwarded[0].json()) + ROOM
-        stage.ask(question(), asked(session="s"))
+        stage.ask(question(), controls(session="s"))
         seen = stage.proxy.journal.to()[-1].response_header("x-condenser-window")
         assert str(seen).startswith(str(limit))
 
@@ -347,7 +347,7 @@ def test_a_number_that_the_model_has_searched_for_is_no_window() -> None:
     with remembering(window=None) as stage:
         narrow(stage, lambda _, used: replies.overflow(4_096, used))
         query = search("plant0n1 plant2n3 in 4096 pots")
-        stage.upstream.reply(answered(None, query, streamed=False), answered(FOUND, streamed=False))
+        stage.upstream.reply(reply_of(None, query, streamed=False), reply_of(FOUND, streamed=False))
         asks(stage, False)
         stage.upstream.answer(None)
         assert stage.ask(question()).header("x-condenser-window") == "unknown"

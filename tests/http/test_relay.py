@@ -8,7 +8,7 @@ import pytest
 
 from tests.http.strict import assert_openai_error
 from tests.support import wire
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT
 from tests.support.replies import (
     DONE,
@@ -172,7 +172,7 @@ def test_an_upstream_error_passes_with_its_status_body_and_headers(
 def test_an_upstream_that_refuses_connections_is_502_in_openai_form() -> None:
     with listen() as closed:
         nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    with proxying(nowhere) as proxy:
+    with running_proxy(nowhere) as proxy:
         for method, target in [("POST", CHAT), ("GET", "/v1/models")]:
             answer = wire.request(proxy.url, method, target, HI, wire.JSON)
             assert answer.status == 502
@@ -183,7 +183,7 @@ def test_an_upstream_that_refuses_connections_is_502_in_openai_form() -> None:
 def test_what_was_decided_on_a_request_is_told_with_an_error_of_ours_too(caplog: pytest.LogCaptureFixture) -> None:
     with listen() as closed:
         nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    with proxying(nowhere) as proxy:
+    with running_proxy(nowhere) as proxy:
         answer = wire.request(proxy.url, "POST", CHAT, HI, [*wire.JSON, ("X-Condenser-Session", "s")])
         assert (answer.header("x-condenser-session"), answer.header("x-condenser-action")) == ("s", "passed")
         answer = wire.request(proxy.url, "POST", "/v1/embeddings", b"{}", wire.JSON)

@@ -9,11 +9,11 @@ import pytest
 
 from tests.http.strict import assert_openai_error
 from tests.support import wire
-from tests.support.proxy import Proxy, assert_relayed, proxying
+from tests.support.proxy import Proxy, assert_relayed, running_proxy
 from tests.support.recording import CHAT
 from tests.support.replies import Reply, error, raw, redirect
 from tests.support.server import listen
-from tests.support.stage import body_of, chat, staged
+from tests.support.stage import body_of, chat, proxy_with_upstream
 from tests.support.upstream import BINARY, ScriptedUpstream
 
 HI = b'{"model":"scripted-1","messages":[{"role":"user","content":"hi"}]}'
@@ -214,14 +214,14 @@ def test_proxy_variables_of_the_environment_are_ignored(
             monkeypatch.setenv(name.lower(), address)
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        with proxying(upstream.url) as proxy:
+        with running_proxy(upstream.url) as proxy:
             assert wire.request(proxy.url, "POST", CHAT, HI, wire.JSON).status == 200
     assert len(upstream.journal.to(CHAT)) == 1
 
 
 def test_a_number_that_python_would_not_read_reaches_the_upstream_also_when_it_is_condensed() -> None:
     digits = "7" * 5_000
-    with staged() as stage:
+    with proxy_with_upstream() as stage:
         body = body_of(chat(30), seed=0).replace(b'"seed" :  0', f'"seed":{digits}'.encode())
         before, last, behind = body.rpartition(b'"role": "user"')
         answer = stage.post(before + f'"extra":{digits},'.encode() + last + behind)

@@ -18,13 +18,13 @@ from tests.support.stage import (
     Message,
     Stage,
     agent,
-    asked,
     body_of,
     chat,
+    controls,
     count,
-    on_file,
-    staged,
-    stored,
+    proxy_with_sqlite,
+    proxy_with_upstream,
+    store_rows,
     summary,
 )
 from tests.support.wire import Answer
@@ -32,7 +32,7 @@ from tests.support.wire import Answer
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with staged() as built:
+    with proxy_with_upstream() as built:
         yield built
 
 
@@ -61,7 +61,7 @@ def test_the_extension_and_the_suffix_are_cut_out_and_no_other_byte_changes(
 
 
 def test_our_request_headers_stay_here(stage: Stage) -> None:
-    every = asked(session="s", window=5_000, options="keep=2", history="replay", memory="off", force="false")
+    every = controls(session="s", window=5_000, options="keep=2", history="replay", memory="off", force="false")
     stage.ask(chat(1), [*every, ("X-Condenser-Unheard-Of", "1"), ("x-CONDENSER-strategy", "mask")])
     assert [name for name, _ in stage.forwarded[-1].headers if name.startswith("x-condenser")] == []
 
@@ -78,7 +78,7 @@ def test_our_request_headers_stay_here(stage: Stage) -> None:
 def test_the_header_goes_before_the_body_the_body_before_the_suffix_and_all_before_the_settings(
     headers: list[tuple[str, str]], body: dict[str, Any], model: str, strategy: str
 ) -> None:
-    with staged(strategy="half-window") as stage:
+    with proxy_with_upstream(strategy="half-window") as stage:
         stage.model = model
         assert stage.ask(chat(1), headers, condenser=body).header("x-condenser-strategy") == strategy
 
@@ -94,7 +94,7 @@ def test_a_changed_body_keeps_every_byte_outside_of_its_messages(stage: Stage) -
 def test_untouched_messages_of_a_changed_body_keep_their_bytes(stage: Stage) -> None:
     odd = '{"content" : "What\\u0020now? caf\\u00e9", "role":"user" , "x":1e5, "y":0.10}'
     listed = ",".join([*map(json.dumps, chat(12)[:-1]), odd])
-    answer = stage.post(f'{{"model":"m","messages":[{listed}]}}'.encode(), asked(session="odd"))
+    answer = stage.post(f'{{"model":"m","messages":[{listed}]}}'.encode(), controls(session="odd"))
     assert answer.header("x-condenser-action") == "condensed"
     assert odd in stage.forwarded[-1].body.decode()
 
@@ -113,40 +113,40 @@ def strategy_of(stage: Stage, headers: list[tuple[str, str]]) -> str | None:
 
 
 def test_a_strategy_sticks_to_an_explicit_session_until_it_is_changed(stage: Stage) -> None:
-    assert strategy_of(stage, asked(session="sticky", strategy="recent")) == "recent"
-    assert strategy_of(stage, asked(session="sticky")) == "recent"
-    assert strategy_of(stage, asked(session="sticky", strategy="mask")) == "mask"
-    assert strategy_of(stage, asked(session="sticky")) == "mask"
+    assert strategy_of(stage, controls(session="sticky", strategy="recent")) == "recent"
+    assert strategy_of(stage, controls(session="sticky")) == "recent"
+    assert strategy_of(stage, controls(session="sticky", strategy="mask")) == "mask"
+    assert strategy_of(stage, controls(session="sticky")) == "mask"
 
 
 def test_off_holds_for_one_request(stage: Stage) -> None:
-    assert strategy_of(stage, asked(session="off", strategy="recent")) == "recent"
-    assert strategy_of(stage, asked(session="off", strategy="off")) == "off"
-    assert strategy_of(stage, asked(session="off")) == "recent"
+    assert strategy_of(stage, controls(session="off", strategy="recent")) == "recent"
+    assert strategy_of(stage, controls(session="off", strategy="off")) == "off"
+    assert strategy_of(stage, controls(session="off")) == "recent"
 
 
 def test_a_strategy_does_not_stick_to_another_session(stage: Stage) -> None:
-    strategy_of(stage, asked(session="one", strategy="recent"))
-    assert strategy_of(stage, asked(session="two")) == "mask+half-window"
+    strategy_of(stage, controls(session="one", strategy="recent"))
+    assert strategy_of(stage, controls(session="two")) == "mask+half-window"
 
 
 def test_options_stick_with_their_strategy_and_go_with_it(stage: Stage) -> None:
     def budgeted(headers: list[tuple[str, str]]) -> Any:
-        answer = stage.ask(agent(12, lines=10), [*asked(session="options", dry_run="true", force="true"), *headers])
+        answer = stage.ask(agent(12, lines=10), [*controls(session="options", dry_run="true", force="true"), *headers])
         return answer.json()["plan"]["mask"]["maskedMessageCount"]
 
-    stage.ask(chat(1), asked(session="options", strategy="mask", options="keep=8"))
+    stage.ask(chat(1), controls(session="options", strategy="mask", options="keep=8"))
     few = budgeted([])
-    stage.ask(chat(1), asked(session="options", strategy="mask"))
+    stage.ask(chat(1), controls(session="options", strategy="mask"))
     assert budgeted([]) > few
 
 
 def test_off_forwards_the_clients_bytes_also_where_a_condensation_stands(stage: Stage) -> None:
-    stage.ask(chat(12), asked(session="stands"))
-    answer = stage.ask(chat(12), asked(session="stands", strategy="off"))
+    stage.ask(chat(12), controls(session="stands"))
+    answer = stage.ask(chat(12), controls(session="stands", strategy="off"))
     assert stage.forwarded[-1].body == stage.sent[-1]
     assert (answer.header("x-condenser-action"), answer.header("x-condenser-reason")) == ("passed", "strategy-off")
-    assert stage.ask(chat(12), asked(session="stands")).header("x-condenser-action") == "replayed"
+    assert stage.ask(chat(12), controls(session="stands")).header("x-condenser-action") == "replayed"
 
 
 # -- observe, dry run, force, no store, window -------------------------------------------------------------
@@ -154,7 +154,7 @@ def test_off_forwards_the_clients_bytes_also_where_a_condensation_stands(stage: 
 
 def test_observe_changes_nothing_asks_no_model_and_says_what_would_be_done(stage: Stage) -> None:
     calls = len(stage.summaries)
-    answer = stage.ask(chat(12), asked(session="watched", strategy="observe:half-window"))
+    answer = stage.ask(chat(12), controls(session="watched", strategy="observe:half-window"))
     assert stage.forwarded[-1].body == stage.sent[-1]
     assert len(stage.summaries) == calls
     assert answer.header("x-condenser-action") == "would-condense"
@@ -164,10 +164,10 @@ def test_observe_changes_nothing_asks_no_model_and_says_what_would_be_done(stage
 
 
 def test_a_dry_run_answers_with_plan_and_view_and_leaves_no_trace(tmp_path: Path) -> None:
-    with on_file(tmp_path / "s.db") as stage:
-        answer = stage.ask(chat(12), asked(session="dry", dry_run="true"))
+    with proxy_with_sqlite(tmp_path / "s.db") as stage:
+        answer = stage.ask(chat(12), controls(session="dry", dry_run="true"))
         assert list(stage.upstream.journal) == []
-        assert stored(tmp_path / "s.db") == EMPTY
+        assert store_rows(tmp_path / "s.db") == EMPTY
     document = answer.json()
     assert answer.header("content-type") == "application/json"
     assert document["object"] == "condenser.dry_run"
@@ -182,16 +182,16 @@ def test_a_dry_run_answers_with_plan_and_view_and_leaves_no_trace(tmp_path: Path
 def foretold(stage: Stage, messages: Sequence[Message]) -> tuple[Answer, Answer, Answer]:
     """What a dry run says of a request, what `observe:` says, and what then happens."""
     return (
-        stage.ask(messages, asked(session="s", dry_run="true")),
-        stage.ask(messages, asked(session="o", strategy="observe:mask+half-window")),
-        stage.ask(messages, asked(session="s")),
+        stage.ask(messages, controls(session="s", dry_run="true")),
+        stage.ask(messages, controls(session="o", strategy="observe:mask+half-window")),
+        stage.ask(messages, controls(session="s")),
     )
 
 
 @pytest.mark.parametrize("window", [2_048, 3_000, 4_096, 6_000, 8_192, 16_384])
 def test_in_a_window_of_any_size_the_summary_that_a_model_brings_is_foretold(window: int) -> None:
     brief = summary(" ".join(f"Bed {number} is planned." for number in range(12)))
-    with staged(window=window, answers=lambda _: brief) as stage:
+    with proxy_with_upstream(window=window, answers=lambda _: brief) as stage:
         planned, observed, real = foretold(stage, chat(window // 100, words=20))
     assert [each.header("x-condenser-reason") for each in (planned, observed, real)] == [None] * 3
     assert planned.json()["plan"]["stages"] == ["half-window"]
@@ -201,46 +201,46 @@ def test_in_a_window_of_any_size_the_summary_that_a_model_brings_is_foretold(win
 
 
 def test_at_the_trigger_a_summary_that_nobody_has_prepared_is_not_foretold() -> None:
-    with staged() as stage:
+    with proxy_with_upstream() as stage:
         told = foretold(stage, chat(10))
     assert [each.header("x-condenser-reason") for each in told] == ["not-prepared"] * 3
     assert {each.header("x-condenser-action") for each in told} == {"passed"}
 
 
 def test_the_sums_of_a_dry_run_come_out_where_the_upstream_counts_otherwise() -> None:
-    with staged(window=8_192) as stage:
+    with proxy_with_upstream(window=8_192) as stage:
         stage.upstream.answer(lambda each: replies.completion("fine", tokens=(count(each.json()) * 13 // 10, 2)))
-        stage.ask(chat(12), asked(session="s"))
-        said = stage.ask(chat(13), asked(session="s", dry_run="true")).json()
+        stage.ask(chat(12), controls(session="s"))
+        said = stage.ask(chat(13), controls(session="s", dry_run="true")).json()
     assert said["upstream_tokens"] > 1.25 * said["tokens_after"]
     assert said["window"] - said["budget"]["reserve"] == said["budget"]["usable"]
     assert said["budget"]["usable"] - said["upstream_tokens"] == said["headroom"]
 
 
 def test_a_dry_run_of_a_small_request_is_counted_exactly(stage: Stage) -> None:
-    answer = stage.ask(chat(0), asked(dry_run="true"))
+    answer = stage.ask(chat(0), controls(dry_run="true"))
     assert answer.header("x-condenser-count") == "exact"
     assert answer.json()["messages"] == chat(0)
     assert answer.json()["action"] == "passed"
 
 
 def test_a_dry_run_shows_what_stands_and_what_comes_next(stage: Stage) -> None:
-    real = stage.ask(chat(12), asked(session="shown"))
-    answer = stage.ask(chat(12), asked(session="shown", dry_run="true"))
+    real = stage.ask(chat(12), controls(session="shown"))
+    answer = stage.ask(chat(12), controls(session="shown", dry_run="true"))
     assert answer.json()["action"] == "replayed"
     assert answer.header("x-condenser-condensation") == real.header("x-condenser-condensation")
     assert answer.json()["messages"] == stage.last_view
 
 
 def test_force_condenses_what_would_fit(stage: Stage) -> None:
-    answer = stage.ask(chat(8), asked(session="forced", force="true"))
+    answer = stage.ask(chat(8), controls(session="forced", force="true"))
     assert (answer.header("x-condenser-action"), answer.header("x-condenser-trigger")) == ("condensed", "forced")
     assert_view(stage.last_view, chat(8))
-    assert stage.ask(chat(9), asked(session="forced")).header("x-condenser-action") == "replayed"
+    assert stage.ask(chat(9), controls(session="forced")).header("x-condenser-action") == "replayed"
 
 
 def test_force_on_what_cannot_be_condensed_passes_it_and_says_why(stage: Stage) -> None:
-    answer = stage.ask(chat(0), asked(session="too short", force="true"))
+    answer = stage.ask(chat(0), controls(session="too short", force="true"))
     assert answer.header("x-condenser-action") == "passed"
     assert (answer.header("x-condenser-reason") or "").startswith("nothing-to-")
     assert stage.forwarded[-1].body == stage.sent[-1]
@@ -248,32 +248,32 @@ def test_force_on_what_cannot_be_condensed_passes_it_and_says_why(stage: Stage) 
 
 def test_a_request_of_system_messages_alone_passes(stage: Stage) -> None:
     only = [{"role": "system", "content": "Say hello."}]
-    for headers in ([], asked(force="true"), asked(session="systems")):
+    for headers in ([], controls(force="true"), controls(session="systems")):
         stage.ask(only, headers)
         assert stage.forwarded[-1].body == stage.sent[-1]
 
 
 @pytest.mark.parametrize("session", ["kept out", None])
 def test_no_store_condenses_and_keeps_nothing(session: str | None, tmp_path: Path) -> None:
-    with on_file(tmp_path / "s.db") as stage:
-        answer = stage.ask(chat(12), asked(session=session, no_store="true", strategy="half-window"))
+    with proxy_with_sqlite(tmp_path / "s.db") as stage:
+        answer = stage.ask(chat(12), controls(session=session, no_store="true", strategy="half-window"))
         assert answer.header("x-condenser-action") == "condensed"
-        assert stored(tmp_path / "s.db") == EMPTY
-        assert stage.ask(chat(1), asked(session=session)).header("x-condenser-strategy") == "mask+half-window"
+        assert store_rows(tmp_path / "s.db") == EMPTY
+        assert stage.ask(chat(1), controls(session=session)).header("x-condenser-strategy") == "mask+half-window"
 
 
 def test_no_store_still_reads_what_is_there(stage: Stage) -> None:
-    stage.ask(chat(12), asked(session="read only"))
-    answer = stage.ask(chat(12), asked(session="read only", no_store="true"))
+    stage.ask(chat(12), controls(session="read only"))
+    answer = stage.ask(chat(12), controls(session="read only", no_store="true"))
     assert answer.header("x-condenser-action") == "replayed"
 
 
 def test_a_larger_window_shows_the_longest_view_that_fits(stage: Stage) -> None:
-    stage.ask(chat(12), asked(session="windows"))
-    wide = stage.ask(chat(12), asked(session="windows", window=100_000))
+    stage.ask(chat(12), controls(session="windows"))
+    wide = stage.ask(chat(12), controls(session="windows", window=100_000))
     assert wide.header("x-condenser-action") == "passed"
     assert stage.forwarded[-1].body == stage.sent[-1]
-    assert stage.ask(chat(12), asked(session="windows")).header("x-condenser-action") in ("replayed", "condensed")
+    assert stage.ask(chat(12), controls(session="windows")).header("x-condenser-action") in ("replayed", "condensed")
 
 
 # -- what cannot be asked ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from strategies.core.budget import Budget
 from tests.http.strict import assert_view
 from tests.support import wire
-from tests.support.stage import MODEL, WINDOW, Stage, agent, asked, body_of, chat, count, staged
+from tests.support.stage import MODEL, WINDOW, Stage, agent, body_of, chat, controls, count, proxy_with_upstream
 
 USABLE = Budget.of(WINDOW).usable
 ALWAYS = {
@@ -31,19 +31,19 @@ ALWAYS = {
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Stage]:
-    with staged() as built:
+    with proxy_with_upstream() as built:
         yield built
 
 
 @pytest.fixture(scope="module")
 def other() -> Iterator[Stage]:
     """One whose upstream may get requests without a body."""
-    with staged() as built:
+    with proxy_with_upstream() as built:
         yield built
 
 
 def test_a_request_that_fits_passes_and_says_so(stage: Stage) -> None:
-    answer = stage.ask(chat(1), asked(session="fits"))
+    answer = stage.ask(chat(1), controls(session="fits"))
     assert {name.lower() for name, _ in answer.headers} >= ALWAYS
     assert answer.header("x-condenser-action") == "passed"
     assert answer.header("x-condenser-reason") == "below-marks"
@@ -85,7 +85,7 @@ def test_each_of_our_headers_stands_once(stage: Stage) -> None:
 
 
 def test_a_new_condensation_is_named_with_its_sizes(stage: Stage) -> None:
-    answer = stage.ask(chat(12), asked(session="new"))
+    answer = stage.ask(chat(12), controls(session="new"))
     before, after = (int(answer.header(f"x-condenser-tokens-{each}") or 0) for each in ("before", "after"))
     assert answer.header("x-condenser-action") == "condensed"
     assert answer.header("x-condenser-trigger") == "context_limit"
@@ -102,17 +102,17 @@ def test_a_new_condensation_is_named_with_its_sizes(stage: Stage) -> None:
 def test_a_condensation_that_an_earlier_view_applied_is_replayed_though_the_view_before_did_without(
     stage: Stage,
 ) -> None:
-    first = stage.ask(chat(12), asked(session="widened"))
-    wide = stage.ask(chat(12), asked(session="widened", window=64_000))
-    again = stage.ask(chat(12), asked(session="widened", window=WINDOW))
+    first = stage.ask(chat(12), controls(session="widened"))
+    wide = stage.ask(chat(12), controls(session="widened", window=64_000))
+    again = stage.ask(chat(12), controls(session="widened", window=WINDOW))
     assert [each.header("x-condenser-action") for each in (first, wide, again)] == ["condensed", "passed", "replayed"]
     assert again.header("x-condenser-condensation") == first.header("x-condenser-condensation")
 
 
 def test_the_same_request_again_is_replayed_byte_for_byte_without_a_model(stage: Stage) -> None:
-    first = stage.ask(chat(12), asked(session="again"))
+    first = stage.ask(chat(12), controls(session="again"))
     view, calls = stage.forwarded[-1].body, len(stage.summaries)
-    second = stage.ask(chat(12), asked(session="again"))
+    second = stage.ask(chat(12), controls(session="again"))
     assert second.header("x-condenser-action") == "replayed"
     assert second.header("x-condenser-trigger") == "none"
     assert second.header("x-condenser-condensation") == first.header("x-condenser-condensation")
@@ -123,17 +123,17 @@ def test_the_same_request_again_is_replayed_byte_for_byte_without_a_model(stage:
 def test_each_further_condensation_deepens_the_branch(stage: Stage) -> None:
     seen = []
     for rounds in range(10, 40, 2):
-        answer = stage.ask(chat(rounds), asked(session="deep"))
+        answer = stage.ask(chat(rounds), controls(session="deep"))
         if answer.header("x-condenser-action") == "condensed":
             seen.append(answer.header("x-condenser-branch"))
     assert seen[:4] == ["main+", "main++", "main+++", "main+4"]
 
 
 def test_an_edited_history_is_another_branch_of_an_explicit_session(stage: Stage) -> None:
-    stage.ask(chat(4), asked(session="edited"))
+    stage.ask(chat(4), controls(session="edited"))
     other = [*chat(1), {"role": "assistant", "content": "Otherwise."}, {"role": "user", "content": "How?"}]
-    assert stage.ask(other, asked(session="edited")).header("x-condenser-branch") == "b2"
-    assert stage.ask(chat(5), asked(session="edited")).header("x-condenser-branch") == "main"
+    assert stage.ask(other, controls(session="edited")).header("x-condenser-branch") == "b2"
+    assert stage.ask(chat(5), controls(session="edited")).header("x-condenser-branch") == "main"
 
 
 def test_past_the_trigger_but_not_at_the_limit_it_is_the_threshold_and_no_model_is_asked(stage: Stage) -> None:
@@ -142,7 +142,7 @@ def test_past_the_trigger_but_not_at_the_limit_it_is_the_threshold_and_no_model_
         messages = messages[:-2]
     calls = len(stage.summaries)
     assert count({"messages": messages}) > USABLE * 0.85
-    answer = stage.ask(messages, asked(session="soft"))
+    answer = stage.ask(messages, controls(session="soft"))
     assert answer.header("x-condenser-trigger") == "threshold"
     assert answer.header("x-condenser-action") == "condensed"
     assert len(stage.summaries) == calls
@@ -160,11 +160,11 @@ def test_a_small_body_is_estimated_and_a_large_one_counted(stage: Stage) -> None
 
 def test_the_window_header_says_what_was_assumed(stage: Stage) -> None:
     assert stage.ask(chat(0)).header("x-condenser-window") == str(WINDOW)
-    assert stage.ask(chat(0), asked(window=50_000)).header("x-condenser-window") == "50000"
+    assert stage.ask(chat(0), controls(window=50_000)).header("x-condenser-window") == "50000"
 
 
 def test_an_unknown_window_is_named_and_nothing_is_condensed() -> None:
-    with staged(window=None) as stage:
+    with proxy_with_upstream(window=None) as stage:
         answer = stage.ask(chat(60))
         assert answer.header("x-condenser-window") == "unknown"
         assert answer.header("x-condenser-headroom") is None
@@ -174,14 +174,14 @@ def test_an_unknown_window_is_named_and_nothing_is_condensed() -> None:
 
 
 def test_a_known_model_has_its_window_from_the_table() -> None:
-    with staged(window=None) as stage:
+    with proxy_with_upstream(window=None) as stage:
         stage.model = "openai/gpt-4o-2024-08-06"
         assert stage.ask(chat(0)).header("x-condenser-window") == "128000"
 
 
 def test_the_reply_length_that_a_request_asks_for_is_held_back() -> None:
-    with staged() as stage:  # a proxy that has learned nothing of its upstream's count
-        asks_much = stage.ask(chat(0), asked(session="r"), max_completion_tokens=1_000)
+    with proxy_with_upstream() as stage:  # a proxy that has learned nothing of its upstream's count
+        asks_much = stage.ask(chat(0), controls(session="r"), max_completion_tokens=1_000)
     tokens = int(asks_much.header("x-condenser-tokens-after") or 0)
     assert asks_much.header("x-condenser-headroom") == str(WINDOW - 1_000 - tokens)
 

@@ -13,7 +13,7 @@ import pytest
 
 from strategies.prompts import prompt
 from tests.support import wire
-from tests.support.proxy import assert_relayed, proxying
+from tests.support.proxy import assert_relayed, running_proxy
 from tests.support.recording import Exchange
 from tests.support.replies import json_reply
 from tests.support.replies import stream as event_stream
@@ -28,7 +28,7 @@ from tests.support.responses_upstream import (
     reasoning,
     web_search_call,
 )
-from tests.support.stage import stored
+from tests.support.stage import store_rows
 from tests.support.strict_responses import mismatched
 
 Json = dict[str, Any]
@@ -104,7 +104,7 @@ def response_in(answer: wire.Answer) -> Json:
     return response
 
 
-def sent(upstream: StrictResponses) -> list[Json]:
+def client_bodies(upstream: StrictResponses) -> list[Json]:
     """The client's requests as the upstream got them, without the proxy's own."""
     return [body for exchange in upstream.journal.to(RESPONSES) if not is_own(body := exchange.json())]
 
@@ -112,7 +112,7 @@ def sent(upstream: StrictResponses) -> list[Json]:
 STRATEGIES = ("mask+half-window", "mask", "recent", "rolling", "dynacontext")  # pure tests have the others
 
 
-def long_talk(turns: int) -> list[Json]:
+def long_turns(turns: int) -> list[Json]:
     """Turns that have a long answer, and a last question."""
     said = ((message(f"Part {turn} needs care. " + "water " * 800), f"What of part {turn}?") for turn in range(turns))
     return [item for answer, question in said for item in (answer, {"role": "user", "content": question})]
@@ -124,7 +124,7 @@ def long_talk(turns: int) -> list[Json]:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("strategy", ["off", "half-window"])
 def test_below_the_marks_bytes_cross_unchanged_both_ways(strategy: str, stream: bool) -> None:
-    with StrictResponses(reader) as upstream, proxying(upstream.url, strategy=strategy, window=200_000) as proxy:
+    with StrictResponses(reader) as upstream, running_proxy(upstream.url, strategy=strategy, window=200_000) as proxy:
         agent = Agent(proxy.url, stream=stream)
         for _ in range(3):
             agent.turn()
@@ -134,7 +134,7 @@ def test_below_the_marks_bytes_cross_unchanged_both_ways(strategy: str, stream: 
 def test_unknown_items_odd_numbers_and_key_order_survive() -> None:
     item = '{"zeta": 1e400, "type": "from-next-year", "a": 12345678901234567890123, "lone": "\\ud800"}'
     body = f'{{"store":false,"input":[{{"role":"user","content":"hi"}},{item}],"model":"gpt-x","z":0}}'.encode()
-    with StrictResponses() as upstream, proxying(upstream.url, strategy="half-window", window=200_000) as proxy:
+    with StrictResponses() as upstream, running_proxy(upstream.url, strategy="half-window", window=200_000) as proxy:
         wire.request(proxy.url, "POST", f"{RESPONSES}?beta=true", body, [*wire.JSON, *KEY])
         assert upstream.journal.only(RESPONSES).body == body
         assert upstream.journal.only(RESPONSES).target == f"{RESPONSES}?beta=true"
@@ -142,7 +142,7 @@ def test_unknown_items_odd_numbers_and_key_order_survive() -> None:
 
 def test_a_text_in_place_of_the_list_is_one_message_and_is_sent_as_it_came() -> None:
     body = json.dumps({"model": MODEL, "input": "hi"}).encode()
-    with StrictResponses() as upstream, proxying(upstream.url, strategy="half-window", window=200_000) as proxy:
+    with StrictResponses() as upstream, running_proxy(upstream.url, strategy="half-window", window=200_000) as proxy:
         answer = wire.request(proxy.url, "POST", RESPONSES, body, [*wire.JSON, *KEY])
         assert answer.header("x-condenser-action") == "passed"
         assert upstream.journal.only(RESPONSES).body == body
@@ -155,7 +155,7 @@ def test_a_text_in_place_of_the_list_is_one_message_and_is_sent_as_it_came() -> 
 def test_many_rounds_of_a_reasoning_agent_fit_a_window_and_are_never_refused(strategy: str, stream: bool) -> None:
     with (
         StrictResponses(reader, window=WINDOW) as upstream,
-        proxying(upstream.url, strategy=strategy, window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
     ):
         agent = Agent(proxy.url, stream=stream)
         for _ in range(24):
@@ -165,7 +165,7 @@ def test_many_rounds_of_a_reasoning_agent_fit_a_window_and_are_never_refused(str
         exchanges = proxy.journal.to(RESPONSES)
         actions = [exchange.response_header("x-condenser-action") for exchange in exchanges]
         assert actions.count("condensed") >= 2
-        views = pairwise(body["input"] for body in sent(upstream))
+        views = pairwise(body["input"] for body in client_bodies(upstream))
         for exchange, (before, after) in zip(exchanges[1:], views, strict=True):
             assert after[0]["content"] == RULE
             if exchange.response_header("x-condenser-action") != "condensed":
@@ -179,18 +179,18 @@ def test_the_upstreams_compaction_is_sent_the_standing_view(stream: bool, tmp_pa
         "window": WINDOW,
         "store": {"url": f"sqlite:///{tmp_path / 'c.db'}"},
     }
-    with StrictResponses(reader, window=WINDOW) as upstream, proxying(upstream.url, **settings) as proxy:
+    with StrictResponses(reader, window=WINDOW) as upstream, running_proxy(upstream.url, **settings) as proxy:
         agent = Agent(proxy.url, stream=stream)
         while agent.turn().header("x-condenser-action") != "condensed" or len(upstream.journal.to(RESPONSES)) < 16:
             proxy.quiet()
-        before, kept = stored(tmp_path / "c.db"), len(sent(upstream)[-1]["input"])
+        before, kept = store_rows(tmp_path / "c.db"), len(client_bodies(upstream)[-1]["input"])
         answer = wire.post_json(proxy.url, COMPACT, agent.body(), agent.headers)
         assert (answer.status, answer.header("x-condenser-action")) == (200, "replayed")
         asked = upstream.journal.only(COMPACT).json()
-        assert asked["input"][:kept] == sent(upstream)[-1]["input"]
+        assert asked["input"][:kept] == client_bodies(upstream)[-1]["input"]
         assert asked["tools"] == TOOLS
         assert upstream.refusals == []
-        assert stored(tmp_path / "c.db") == before
+        assert store_rows(tmp_path / "c.db") == before
         planned = wire.post_json(proxy.url, COMPACT, agent.body(), [*agent.headers, ("x-condenser-dry-run", "true")])
         assert planned.json()["action"] == "replayed"
         off = wire.post_json(proxy.url, COMPACT, agent.body(), [*agent.headers, ("x-condenser-strategy", "off")])
@@ -202,7 +202,7 @@ def test_the_upstreams_compaction_is_sent_the_standing_view(stream: bool, tmp_pa
 def test_reasoning_from_after_a_condensation_keeps_its_prefix(store: bool) -> None:
     with (
         StrictResponses(reader, window=WINDOW) as upstream,
-        proxying(upstream.url, strategy="mask+half-window", window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy="mask+half-window", window=WINDOW) as proxy,
     ):
         agent = Agent(proxy.url, store=store)
         while agent.turn().header("x-condenser-action") != "condensed":
@@ -217,17 +217,17 @@ def test_reasoning_from_after_a_condensation_keeps_its_prefix(store: bool) -> No
 
 def dropped_reasoning(upstream: StrictResponses) -> list[str]:
     """The reasoning in the newest view that the upstream leaves out, because what stands before it has changed."""
-    return [each["id"] for each in mismatched(sent(upstream)[-1], upstream.known)]
+    return [each["id"] for each in mismatched(client_bodies(upstream)[-1], upstream.known)]
 
 
 def test_an_opaque_history_and_late_tools_stay_whatever_is_condensed() -> None:
     opaque = {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3BhcXVl"}
     tools = {"type": "additional_tools", "role": "developer", "tools": TOOLS}
-    with StrictResponses(reader) as upstream, proxying(upstream.url, strategy="recent", window=WINDOW) as proxy:
+    with StrictResponses(reader) as upstream, running_proxy(upstream.url, strategy="recent", window=WINDOW) as proxy:
         agent = Agent(proxy.url)
-        agent.items += [tools, *long_talk(10), opaque, *long_talk(40)]
+        agent.items += [tools, *long_turns(10), opaque, *long_turns(40)]
         assert agent.turn().header("x-condenser-action") == "condensed"
-        view = sent(upstream)[-1]["input"]
+        view = client_bodies(upstream)[-1]["input"]
         assert [item for item in view if item.get("type") in ("compaction", "additional_tools")] == [tools, opaque]
 
 
@@ -235,10 +235,10 @@ def test_an_opaque_history_and_late_tools_stay_whatever_is_condensed() -> None:
 def test_an_overflow_is_mended_before_the_client_sees_it(overflow: Any) -> None:
     with (
         StrictResponses(reader, window=12_000, overflow=overflow) as upstream,
-        proxying(upstream.url, strategy="half-window") as proxy,
+        running_proxy(upstream.url, strategy="half-window") as proxy,
     ):
         agent = Agent(proxy.url)
-        agent.items += long_talk(16)
+        agent.items += long_turns(16)
         answer = agent.turn()
         assert upstream.refusals
         assert answer.header("x-condenser-trigger") == "overflow"
@@ -249,7 +249,7 @@ def test_an_overflow_is_mended_before_the_client_sees_it(overflow: Any) -> None:
 
 def test_an_upgrade_to_a_web_socket_is_refused_so_that_the_client_takes_http() -> None:
     upgrade = [("upgrade", "websocket"), ("connection", "Upgrade"), ("sec-websocket-version", "13")]
-    with StrictResponses() as upstream, proxying(upstream.url) as proxy:
+    with StrictResponses() as upstream, running_proxy(upstream.url) as proxy:
         answer = wire.request(proxy.url, "GET", RESPONSES, b"", [*KEY, *upgrade])
         assert len(upstream.journal) == 0
     assert answer.status == 426
@@ -258,7 +258,7 @@ def test_an_upgrade_to_a_web_socket_is_refused_so_that_the_client_takes_http() -
 
 def test_a_stream_that_breaks_off_ends_with_an_error_whose_number_goes_on() -> None:
     begun = {"type": "response.created", "sequence_number": 0, "response": {"object": "response", "error": None}}
-    with StrictResponses() as upstream, proxying(upstream.url) as proxy:
+    with StrictResponses() as upstream, running_proxy(upstream.url) as proxy:
         upstream.answer(lambda exchange: event_stream(begun, cut=True))
         answer = wire.post_json(proxy.url, RESPONSES, Agent(proxy.url).body(), KEY)
     error = json.loads(list(wire.events(answer.body))[-1])
@@ -280,7 +280,7 @@ def test_a_stream_that_breaks_off_ends_with_an_error_whose_number_goes_on() -> N
 )
 def test_what_builds_on_the_servers_state_passes_and_says_so(members: Json, reason: str) -> None:
     body = {**Agent("").body(), "condenser": {"strategy": "recent"}, **members}
-    with StrictResponses() as upstream, proxying(upstream.url, window=WINDOW) as proxy:
+    with StrictResponses() as upstream, running_proxy(upstream.url, window=WINDOW) as proxy:
         answer = wire.post_json(proxy.url, RESPONSES, body, KEY)
         forwarded = upstream.journal.only(RESPONSES).json()
     assert answer.header("x-condenser-action") == "bypassed"
@@ -299,7 +299,7 @@ def test_what_builds_on_the_servers_state_passes_and_says_so(members: Json, reas
     ],
 )
 def test_a_subagents_thread_is_another_session_than_its_parents(headers: Mapping[str, str], session: str) -> None:
-    with StrictResponses() as upstream, proxying(upstream.url) as proxy:
+    with StrictResponses() as upstream, running_proxy(upstream.url) as proxy:
         answer = wire.post_json(proxy.url, RESPONSES, {"model": MODEL, "input": "hi"}, [*KEY, *headers.items()])
     assert answer.header("x-condenser-session") == session
 
@@ -310,7 +310,7 @@ def test_a_subagents_thread_is_another_session_than_its_parents(headers: Mapping
 def test_a_count_is_that_of_the_view_that_would_be_sent_and_changes_nothing() -> None:
     with (
         StrictResponses(reader, window=WINDOW) as upstream,
-        proxying(upstream.url, strategy="mask", window=WINDOW) as proxy,
+        running_proxy(upstream.url, strategy="mask", window=WINDOW) as proxy,
     ):
         agent = Agent(proxy.url)
         while agent.turn().header("x-condenser-action") != "condensed":
@@ -321,7 +321,7 @@ def test_a_count_is_that_of_the_view_that_would_be_sent_and_changes_nothing() ->
         agent.turn()
         assert [answer.status for answer in answers] == [200, 200]
         assert answers[0].json() == answers[1].json()
-        assert view == sent(upstream)[-1]["input"]
+        assert view == client_bodies(upstream)[-1]["input"]
         assert answers[0].json()["input_tokens"] == reported_prompt(proxy.journal.to(RESPONSES)[-1])
 
 
@@ -331,7 +331,7 @@ def reported_prompt(exchange: Exchange) -> int:
 
 
 def test_an_upstream_that_cannot_count_leaves_it_to_the_proxy() -> None:
-    with StrictResponses() as upstream, proxying(upstream.url, window=WINDOW) as proxy:
+    with StrictResponses() as upstream, running_proxy(upstream.url, window=WINDOW) as proxy:
         upstream.answer(lambda exchange: json_reply({"error": "no"}, status=404))
         answer = wire.post_json(proxy.url, COUNT, {"model": MODEL, "input": "hi"}, KEY)
     assert answer.json()["object"] == "response.input_tokens"

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from proxy.endpoints.hidden_calls import NAME, NO_ANSWER
-from tests.http.test_responses import KEY, Agent, dropped_reasoning, response_in, sent
+from tests.http.test_responses import KEY, Agent, client_bodies, dropped_reasoning, response_in
 from tests.support import wire
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.responses_upstream import RESPONSES, StrictResponses, function_call, message, reasoning
 
 Json = dict[str, Any]
@@ -58,12 +58,12 @@ def diary() -> list[Json]:
 @contextmanager
 def remembering(script: Searcher, *, store: bool = False) -> Iterator[tuple[StrictResponses, Agent]]:
     """An upstream and a client before which a fact was said, and condensed away."""
-    with StrictResponses(script) as upstream, proxying(upstream.url, strategy="recent", window=8_192) as proxy:
+    with StrictResponses(script) as upstream, running_proxy(upstream.url, strategy="recent", window=8_192) as proxy:
         agent = Agent(proxy.url, store=store)
         agent.items = diary()
         ask(agent, False, ("x-condenser-force", "true"))
         proxy.quiet()
-        assert FACT not in json.dumps(sent(upstream)[-1]["input"])
+        assert FACT not in json.dumps(client_bodies(upstream)[-1]["input"])
         upstream.journal.clear()
         agent.items.append({"role": "user", "content": QUESTION})
         yield upstream, agent
@@ -83,7 +83,7 @@ def kinds(response: Json) -> list[str]:
     return [item["type"] for item in response["output"]]
 
 
-def asked(upstream: StrictResponses) -> list[Json]:
+def upstream_bodies(upstream: StrictResponses) -> list[Json]:
     return [exchange.json() for exchange in upstream.journal.to(RESPONSES)]
 
 
@@ -102,7 +102,7 @@ def test_a_search_is_run_and_neither_call_nor_result_reaches_the_client(
         response = ask(agent, streamed)
         assert kinds(response) == [*(item["type"] for item in said_first), "reasoning", "message"]
         assert response["output"][-1]["content"][0]["text"] == ANSWER
-        first, second = asked(upstream)
+        first, second = upstream_bodies(upstream)
         assert second["tools"] == first["tools"]
         assert second["input"][: len(first["input"])] == first["input"]
         assert FACT in second["input"][-1]["output"]
@@ -110,7 +110,7 @@ def test_a_search_is_run_and_neither_call_nor_result_reaches_the_client(
         agent.items.append({"role": "user", "content": "Thanks."})
         ask(agent, streamed)
         assert upstream.refusals == []
-        assert asked(upstream)[-1]["input"][: len(second["input"])] == second["input"]
+        assert upstream_bodies(upstream)[-1]["input"][: len(second["input"])] == second["input"]
 
 
 @both
@@ -122,14 +122,14 @@ def test_a_search_beside_a_call_of_the_clients_is_run_for_the_next_request(strea
         agent.items.append({"type": "function_call_output", "call_id": call, "output": "nothing"})
         ask(agent, streamed)
         assert upstream.refusals == []
-        assert FACT in json.dumps(asked(upstream)[-1]["input"])
+        assert FACT in json.dumps(upstream_bodies(upstream)[-1]["input"])
 
 
 @both
 def test_in_the_last_round_no_tool_may_be_called_and_all_tools_stay(streamed: bool) -> None:
     with remembering(Searcher(SEARCH, always=True)) as (upstream, agent):
         ask(agent, streamed)
-        bodies = asked(upstream)
+        bodies = upstream_bodies(upstream)
         assert len(bodies) > 1
         assert bodies[-1]["tool_choice"] == "none"
         assert bodies[-1]["tools"] == bodies[0]["tools"]
@@ -173,7 +173,7 @@ def thinker(body: Mapping[str, Any]) -> Sequence[Json]:
 
 @both
 def test_a_block_of_memory_stays_so_that_reasoning_after_it_counts(streamed: bool) -> None:
-    with StrictResponses(thinker) as upstream, proxying(upstream.url, strategy="recent", window=8_192) as proxy:
+    with StrictResponses(thinker) as upstream, running_proxy(upstream.url, strategy="recent", window=8_192) as proxy:
         inject = [*KEY, ("x-condenser-session", "s"), ("x-condenser-memory", "inject")]
         agent = Agent(proxy.url, stream=streamed, headers=[*inject, ("x-condenser-force", "true")])
         agent.items = diary()
@@ -184,6 +184,6 @@ def test_a_block_of_memory_stays_so_that_reasoning_after_it_counts(streamed: boo
         agent.items.append({"role": "user", "content": "And where does the greenhouse door hang?"})
         for _ in range(4):
             agent.turn()
-        assert all("Relevant Memories" in json.dumps(body["input"]) for body in sent(upstream))
+        assert all("Relevant Memories" in json.dumps(body["input"]) for body in client_bodies(upstream))
         assert dropped_reasoning(upstream) == []
         assert upstream.refusals == []

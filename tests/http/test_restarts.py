@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.recording import Exchange
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
 from tests.support.replies import Reply
-from tests.support.stage import WINDOW, Stage, agent, asked, chat, count, is_summary_call, summary
+from tests.support.stage import WINDOW, Stage, agent, chat, controls, count, is_summary_call, summary
 from tests.support.upstream import Counting, ScriptedUpstream
 
 needs_redis = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
@@ -42,7 +42,7 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 def through_one(form: str, store: str, session: str | None = "s") -> list[bytes]:
     """What one proxy forwards, turn by turn."""
-    with upstream() as server, proxying(server.url, store={"url": store}, window=WINDOW) as proxy:
+    with upstream() as server, running_proxy(server.url, store={"url": store}, window=WINDOW) as proxy:
         stage = Stage(proxy, server)
         return [forwarded(stage, turn, session) for turn in TURNS[form]]
 
@@ -52,7 +52,7 @@ def through_many(form: str, store: str, session: str | None = "s") -> list[bytes
     seen = []
     with upstream() as server:
         for turn in TURNS[form]:
-            with proxying(server.url, store={"url": store}, window=WINDOW) as proxy:
+            with running_proxy(server.url, store={"url": store}, window=WINDOW) as proxy:
                 seen.append(forwarded(Stage(proxy, server), turn, session))
     return seen
 
@@ -61,14 +61,14 @@ def through_two(form: str, store: str, session: str | None = "s") -> list[bytes]
     """What is forwarded when two proxies on one store take turns."""
     with upstream() as server, ExitStack() as stack:
         pair = [
-            Stage(stack.enter_context(proxying(server.url, store={"url": store}, window=WINDOW)), server)
+            Stage(stack.enter_context(running_proxy(server.url, store={"url": store}, window=WINDOW)), server)
             for _ in range(2)
         ]
         return [forwarded(stage, turn, session) for stage, turn in zip(cycle(pair), TURNS[form], strict=False)]
 
 
 def forwarded(stage: Stage, turn: list[Any], session: str | None) -> bytes:
-    stage.ask(turn, asked(session=session))
+    stage.ask(turn, controls(session=session))
     stage.proxy.quiet()
     return stage.forwarded[-1].body
 

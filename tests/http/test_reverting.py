@@ -15,10 +15,10 @@ from tests.http.test_messages import RULE
 from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.messages_upstream import StrictMessages
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
 from tests.support.responses_upstream import StrictResponses
-from tests.support.stage import Stage, asked, body_of, chat, rounds_over, staged
+from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream, rounds_over
 
 WINDOW = 16_384
 AGENT_WINDOW = 32_000
@@ -46,7 +46,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture
 def stage(store: str) -> Iterator[Stage]:
-    with staged(store={"url": store}, **SETTINGS) as built:
+    with proxy_with_upstream(store={"url": store}, **SETTINGS) as built:
         yield built
 
 
@@ -62,7 +62,7 @@ def place_of_revert(stage: Stage, condensation: str) -> str:
 
 def condensed(stage: Stage) -> str:
     """The id of the condensation that a chat at the trigger gets."""
-    answer = stage.ask(chat(TRIGGER), asked(session="s"))
+    answer = stage.ask(chat(TRIGGER), controls(session="s"))
     assert answer.header("x-condenser-action") == "condensed"
     return answer.header("x-condenser-condensation") or ""
 
@@ -77,7 +77,7 @@ def reverted(stage: Stage) -> str:
 def test_the_longer_view_returns_and_stays_while_it_fits(stage: Stage) -> None:
     reverted(stage)
     for rounds in (TRIGGER, TRIGGER + 1, TRIGGER + 2):
-        answer = stage.ask(chat(rounds), asked(session="s"))
+        answer = stage.ask(chat(rounds), controls(session="s"))
         assert answer.header("x-condenser-action") == "passed"
         assert answer.header("x-condenser-reason") == "reverted"
         assert stage.last_view == chat(rounds)
@@ -85,21 +85,21 @@ def test_the_longer_view_returns_and_stays_while_it_fits(stage: Stage) -> None:
 
 def test_once_it_no_longer_fits_a_new_condensation_is_made_and_stands(stage: Stage) -> None:
     name = reverted(stage)
-    full = stage.ask(chat(FULL), asked(session="s"))
+    full = stage.ask(chat(FULL), controls(session="s"))
     made = full.header("x-condenser-condensation")
     assert full.header("x-condenser-action") == "condensed"
     assert made != name
-    again = stage.ask(chat(FULL + 1), asked(session="s"))
+    again = stage.ask(chat(FULL + 1), controls(session="s"))
     assert (again.header("x-condenser-action"), again.header("x-condenser-condensation")) == ("replayed", made)
 
 
 def test_a_forced_condensation_of_the_same_head_is_another_one(stage: Stage) -> None:
     name = reverted(stage)
-    forced = stage.ask(chat(TRIGGER), asked(session="s", force="true"))
+    forced = stage.ask(chat(TRIGGER), controls(session="s", force="true"))
     made = forced.header("x-condenser-condensation")
     assert forced.header("x-condenser-action") == "condensed"
     assert made != name
-    again = stage.ask(chat(TRIGGER), asked(session="s"))
+    again = stage.ask(chat(TRIGGER), controls(session="s"))
     assert (again.header("x-condenser-action"), again.header("x-condenser-condensation")) == ("replayed", made)
 
 
@@ -123,12 +123,12 @@ def test_what_a_session_does_not_have_cannot_be_reverted(stage: Stage) -> None:
 
 def test_another_replica_applies_it_no_more(stage: Stage, store: str) -> None:
     condensed(stage)
-    with proxying(stage.upstream.url, store={"url": store}, **SETTINGS) as proxy:
+    with running_proxy(stage.upstream.url, store={"url": store}, **SETTINGS) as proxy:
         other = Stage(proxy, stage.upstream)
         name = str(shown(other)["latest_condensation"])
-        assert other.post(body_of(chat(TRIGGER)), asked(session="s")).header("x-condenser-action") == "replayed"
+        assert other.post(body_of(chat(TRIGGER)), controls(session="s")).header("x-condenser-action") == "replayed"
         admin(stage, place_of_revert(stage, name), "POST")
-        assert other.post(body_of(chat(TRIGGER)), asked(session="s")).header("x-condenser-action") == "passed"
+        assert other.post(body_of(chat(TRIGGER)), controls(session="s")).header("x-condenser-action") == "passed"
 
 
 def test_the_command_reverts_the_latest_that_stands(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,7 +140,7 @@ def test_the_command_reverts_the_latest_that_stands(stage: Stage, capsys: pytest
     assert "reverted, 20" in " ".join(capsys.readouterr().out.split())
     assert main(["sessions", "revert", "s", "c0", *where]) == 1
     assert "no such condensation" in capsys.readouterr().err
-    assert stage.ask(chat(TRIGGER), asked(session="s")).header("x-condenser-action") == "passed"
+    assert stage.ask(chat(TRIGGER), controls(session="s")).header("x-condenser-action") == "passed"
 
 
 def test_it_is_the_same_under_the_messages_api(store: str) -> None:
@@ -148,7 +148,9 @@ def test_it_is_the_same_under_the_messages_api(store: str) -> None:
         StrictMessages(test_messages.reader, window=AGENT_WINDOW) as upstream,
         for_agents(upstream.url, store) as proxy,
     ):
-        assert_reverted(proxy, test_messages.Agent(proxy.url), lambda: test_messages.sent(upstream)[-1]["messages"])
+        assert_reverted(
+            proxy, test_messages.Agent(proxy.url), lambda: test_messages.client_bodies(upstream)[-1]["messages"]
+        )
 
 
 def test_it_is_the_same_under_the_responses_api(store: str) -> None:
@@ -156,11 +158,13 @@ def test_it_is_the_same_under_the_responses_api(store: str) -> None:
         StrictResponses(test_responses.reader, window=AGENT_WINDOW) as upstream,
         for_agents(upstream.url, store) as proxy,
     ):
-        assert_reverted(proxy, test_responses.Agent(proxy.url), lambda: test_responses.sent(upstream)[-1]["input"])
+        assert_reverted(
+            proxy, test_responses.Agent(proxy.url), lambda: test_responses.client_bodies(upstream)[-1]["input"]
+        )
 
 
 def for_agents(upstream: str, store: str) -> AbstractContextManager[Proxy]:
-    return proxying(upstream, store={"url": store}, **{**SETTINGS, "window": AGENT_WINDOW})
+    return running_proxy(upstream, store={"url": store}, **{**SETTINGS, "window": AGENT_WINDOW})
 
 
 def assert_reverted(

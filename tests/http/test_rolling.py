@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.http.strict import assert_view, is_replacement
-from tests.support.stage import SUMMARY, Stage, asked, chat, count, staged, summary
+from tests.support.stage import SUMMARY, Stage, chat, controls, count, proxy_with_upstream, summary
 
 WINDOW = 4_096
 USABLE = WINDOW - 512
@@ -23,44 +23,44 @@ def rounds_above(mark: int) -> int:
     return next(n for n in range(1, 100) if count({"messages": chat(n), "model": "m"}) >= mark)
 
 
-def talk(stage: Stage, rounds: int, strategy: str = "rolling", force: str = "false") -> str:
+def action_for(stage: Stage, rounds: int, strategy: str = "rolling", force: str = "false") -> str:
     """What was done for a conversation of so many rounds."""
-    answer = stage.ask(chat(rounds), asked(session="s", strategy=strategy, memory="off", force=force))
+    answer = stage.ask(chat(rounds), controls(session="s", strategy=strategy, memory="off", force=force))
     stage.proxy.quiet()
     return answer.header("x-condenser-action") or ""
 
 
 def test_a_lower_mark_condenses_nothing_and_its_own_trigger_does() -> None:
     marks = {"prepare": 0.3, "trigger": 0.4, "target": 0.2}
-    with staged(answers=lambda _: summary(ANSWER), marks=marks) as stage:
-        assert talk(stage, rounds_above(int(USABLE * 0.5))) == "passed"
-        assert talk(stage, rounds_above(TRIGGER) - 1) == "passed"
-        assert talk(stage, rounds_above(TRIGGER)) == "condensed"
+    with proxy_with_upstream(answers=lambda _: summary(ANSWER), marks=marks) as stage:
+        assert action_for(stage, rounds_above(int(USABLE * 0.5))) == "passed"
+        assert action_for(stage, rounds_above(TRIGGER) - 1) == "passed"
+        assert action_for(stage, rounds_above(TRIGGER)) == "condensed"
 
 
 def test_a_higher_mark_does_not_hold_it_back() -> None:
-    with staged(answers=lambda _: summary(ANSWER), marks={"prepare": 0.9, "trigger": 0.95}) as stage:
-        talk(stage, rounds_above(TRIGGER))
-        assert talk(stage, rounds_above(TRIGGER) + 1) == "condensed"
+    with proxy_with_upstream(answers=lambda _: summary(ANSWER), marks={"prepare": 0.9, "trigger": 0.95}) as stage:
+        action_for(stage, rounds_above(TRIGGER))
+        assert action_for(stage, rounds_above(TRIGGER) + 1) == "condensed"
 
 
 def test_its_message_stands_in_the_view_and_is_merged_by_another_strategy() -> None:
-    with staged(answers=lambda _: summary(ANSWER)) as stage:
-        talk(stage, rounds_above(TRIGGER), force="true")
+    with proxy_with_upstream(answers=lambda _: summary(ANSWER)) as stage:
+        action_for(stage, rounds_above(TRIGGER), force="true")
         (message,) = [each for each in stage.last_view if is_replacement(each)]
         assert (message["role"], message["name"]) == ("assistant", "context_summary")
         assert SUMMARY in message["content"]
         assert "memories" not in message["content"]
         longer = rounds_above(TRIGGER) + 20
-        talk(stage, longer, "half-window", force="true")
+        action_for(stage, longer, "half-window", force="true")
         shown = [each.json()["messages"][1]["content"] for each in stage.summaries]
         assert any(each.startswith(f"<earlier_record>\n{SUMMARY}\n") for each in shown)
         assert_view(stage.last_view, chat(longer))
 
 
 def test_an_answer_that_is_no_json_is_the_summary() -> None:
-    with staged(answers=lambda _: summary(SUMMARY)) as stage:
-        assert talk(stage, rounds_above(TRIGGER), force="true") == "condensed"
+    with proxy_with_upstream(answers=lambda _: summary(SUMMARY)) as stage:
+        assert action_for(stage, rounds_above(TRIGGER), force="true") == "condensed"
         assert any(SUMMARY in str(each["content"]) for each in stage.last_view if is_replacement(each))
 
 
@@ -75,20 +75,20 @@ def naming(**settings: Any) -> Iterator[Stage]:
     """A proxy with a session of `rolling` whose beginning was condensed away, with the names of four plants."""
     cards = [{"content": name, "type": "fact"} for name in NAMES]
     answer = json.dumps({"summary": SUMMARY, "memories": cards})
-    with staged(answers=lambda _: summary(answer), strategy="rolling", **settings) as stage:
-        stage.ask(chat(rounds_above(TRIGGER)), asked(session="s", force="true"))
+    with proxy_with_upstream(answers=lambda _: summary(answer), strategy="rolling", **settings) as stage:
+        stage.ask(chat(rounds_above(TRIGGER)), controls(session="s", force="true"))
         yield stage
 
 
 def block(stage: Stage, options: str = "", memory: str = "") -> str:
     """The memory block that a question has put before it, "" for none."""
-    chosen = asked(strategy="rolling", options=options) if options else []
-    wanted = asked(memory=memory) if memory else []
-    stage.ask([*chat(rounds_above(TRIGGER))[:-1], ASKS], [*asked(session="s"), *chosen, *wanted])
+    chosen = controls(strategy="rolling", options=options) if options else []
+    wanted = controls(memory=memory) if memory else []
+    stage.ask([*chat(rounds_above(TRIGGER))[:-1], ASKS], [*controls(session="s"), *chosen, *wanted])
     return "".join(each["content"] for each in stage.last_view if each.get("name") == "memory_context")
 
 
-def told(text: str) -> int:
+def cards_shown(text: str) -> int:
     """How many of the cards stand in a block."""
     return sum(name in text for name in NAMES)
 
@@ -109,17 +109,17 @@ def told(text: str) -> int:
 )
 def test_an_option_bounds_the_block_before_the_settings_do(options: str, settings: dict[str, Any], cards: int) -> None:
     with naming(**settings) as stage:
-        assert told(block(stage, options, memory="inject")) == cards
+        assert cards_shown(block(stage, options, memory="inject")) == cards
 
 
 def test_enable_memory_injection_says_what_happens_where_nobody_asks() -> None:
     with naming(rolling={"enable_memory_injection": False}) as stage:
         assert block(stage) == ""
-        assert told(block(stage, "enable_memory_injection=true")) == 4
+        assert cards_shown(block(stage, "enable_memory_injection=true")) == 4
 
 
 def test_what_a_request_asks_of_memory_comes_before_the_option() -> None:
     with naming() as stage:
         assert block(stage, "enable_memory_injection=false") == ""
-        assert told(block(stage, "enable_memory_injection=false", memory="inject")) == 4
+        assert cards_shown(block(stage, "enable_memory_injection=false", memory="inject")) == 4
         assert block(stage, "enable_memory_injection=true", memory="off") == ""

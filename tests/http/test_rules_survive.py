@@ -11,7 +11,7 @@ from strategies.core.ledger import FACTS_HEADING, RULES_HEADING
 from tests.http.strict import assert_view, is_replacement
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, error
-from tests.support.stage import Stage, asked, body_of, is_vote, staged, summary, vote
+from tests.support.stage import Stage, body_of, controls, is_vote, proxy_with_upstream, summary, vote
 
 WINDOW = 4_096
 TURNS = 300
@@ -50,7 +50,7 @@ def condensed_over(stage: Stage, strategy: str) -> int:
     history = list(deployment(TURNS))
     done = 0
     for place in range(2, len(history), 6):
-        headers = asked(session="s", strategy=strategy, memory="off")
+        headers = controls(session="s", strategy=strategy, memory="off")
         answer = stage.ask(history[:place], headers)
         stage.proxy.quiet()
         done += answer.header("x-condenser-action") == "condensed"
@@ -76,18 +76,18 @@ def missing(view: list[dict[str, Any]]) -> list[str]:
     ],
 )
 def test_rules_stand_word_for_word_after_ten_condensations(strategy: str, answers: Any) -> None:
-    with staged(window=WINDOW, answers=answers) as stage:
+    with proxy_with_upstream(window=WINDOW, answers=answers) as stage:
         assert condensed_over(stage, strategy) > ENOUGH
         assert missing(stage.last_view) == []
         assert sum(is_replacement(each) for each in stage.last_view) == 1
 
 
 def test_what_takes_a_rule_back_stands_after_it() -> None:
-    with staged(window=WINDOW, answers=forgetting) as stage:
+    with proxy_with_upstream(window=WINDOW, answers=forgetting) as stage:
         history = list(deployment(60))
         place = next(i for i, each in enumerate(history) if each["role"] == "user" and i > 40)
         history[place] = {"role": "user", "content": "Drop the billing_2019 rule. How is it now?"}
-        stage.ask(history[:-1], asked(session="s", strategy="half-window", force="true"))
+        stage.ask(history[:-1], controls(session="s", strategy="half-window", force="true"))
         (record,) = [each for each in stage.last_view if is_replacement(each)]
         assert all(rule in record["content"] for rule in RULES)
         assert record["content"].index(RULES[-1]) < record["content"].index("Drop the billing_2019 rule.")
@@ -95,8 +95,8 @@ def test_what_takes_a_rule_back_stands_after_it() -> None:
 
 def test_the_budget_of_the_ledger_is_a_setting() -> None:
     ledger = {"rules_max_tokens": 60, "names_max_tokens": 0, "facts_max_tokens": 0}
-    with staged(window=WINDOW, answers=forgetting, ledger=ledger) as stage:
-        stage.ask(list(deployment(60))[:-1], asked(session="s", strategy="half-window", force="true"))
+    with proxy_with_upstream(window=WINDOW, answers=forgetting, ledger=ledger) as stage:
+        stage.ask(list(deployment(60))[:-1], controls(session="s", strategy="half-window", force="true"))
         (record,) = [each for each in stage.last_view if is_replacement(each)]
         assert RULES[0] in record["content"]
         assert RULES[-1] not in record["content"]
@@ -107,7 +107,7 @@ def record_of(stage: Stage, place: int, options: str | None = None) -> str:
     """The record in the view of so many messages, condensed by this request; message 85 has one more rule."""
     history = list(deployment(60))
     history[85]["content"] = "Never restart node-7."
-    headers = asked(session="s", force="true") + (asked(options=options) if options else [])
+    headers = controls(session="s", force="true") + (controls(options=options) if options else [])
     answer = stage.ask(history[:place], headers)
     assert answer.header("x-condenser-action") == "condensed"
     (record,) = [each for each in stage.last_view if is_replacement(each)]
@@ -116,7 +116,7 @@ def record_of(stage: Stage, place: int, options: str | None = None) -> str:
 
 @pytest.mark.parametrize("off", ["off", "false"])
 def test_rules_can_be_switched_off_for_a_session_until_its_options_change(off: str) -> None:
-    with staged(window=WINDOW, answers=forgetting, strategy="half-window") as stage:
+    with proxy_with_upstream(window=WINDOW, answers=forgetting, strategy="half-window") as stage:
         assert RULES[0] in record_of(stage, 40)
         without = record_of(stage, 60, f"rules={off}")
         assert RULES_HEADING not in without
@@ -127,7 +127,7 @@ def test_rules_can_be_switched_off_for_a_session_until_its_options_change(off: s
 
 @pytest.mark.parametrize("strategy", ["extract", "summary", "mask+half-window", "rolling"])
 def test_rules_are_switched_off_for_any_strategy_by_the_body_too(strategy: str) -> None:
-    with staged(window=WINDOW, answers=forgetting) as stage:
+    with proxy_with_upstream(window=WINDOW, answers=forgetting) as stage:
         condenser = {"strategy": strategy, "force": True, "options": {"rules": False}}
         stage.ask(list(deployment(60))[:60], condenser=condenser)
         (record,) = [each for each in stage.last_view if is_replacement(each)]
@@ -136,7 +136,7 @@ def test_rules_are_switched_off_for_any_strategy_by_the_body_too(strategy: str) 
 
 
 def test_rules_are_on_or_off() -> None:
-    with staged(window=WINDOW) as stage:
-        answer = stage.post(body_of([{"role": "user", "content": "hi"}]), asked(options="rules=some"))
+    with proxy_with_upstream(window=WINDOW) as stage:
+        answer = stage.post(body_of([{"role": "user", "content": "hi"}]), controls(options="rules=some"))
         assert (answer.status, answer.json()["error"]["param"]) == (400, "X-Condenser-Options")
         assert "'rules' must be true or false" in answer.json()["error"]["message"]

@@ -21,16 +21,16 @@ from tests.support.searching import (
     CALLED,
     SEARCH,
     TOOL,
-    answered,
     assembled,
-    called,
     is_prefix,
     offers_search,
-    said,
+    reply_calls,
+    reply_of,
+    reply_opening,
     search,
 )
 from tests.support.signals import Signal
-from tests.support.stage import Message, Stage, asked, body_of, staged
+from tests.support.stage import Message, Stage, body_of, controls, proxy_with_upstream
 from tests.support.wire import Answer
 
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -42,8 +42,8 @@ both = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streame
 @contextmanager
 def remembering(**settings: Any) -> Iterator[Stage]:
     """A stage on which a fact was said, and condensed away."""
-    with staged(strategy="recent", **settings) as stage:
-        stage.ask(diary(12), [*asked(session="s", window=4_096), FORCE])
+    with proxy_with_upstream(strategy="recent", **settings) as stage:
+        stage.ask(diary(12), [*controls(session="s", window=4_096), FORCE])
         assert FACT not in str(stage.last_view)
         stage.forget()
         yield stage
@@ -55,7 +55,7 @@ def question() -> list[Message]:
 
 def asks(stage: Stage, messages: Sequence[Message], streamed: bool, **members: Any) -> Answer:
     more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
-    return stage.ask(messages, [*asked(session="s"), TOOL], **more, **members)
+    return stage.ask(messages, [*controls(session="s"), TOOL], **more, **members)
 
 
 def chunks_of(answer: Answer) -> list[dict[str, Any]]:
@@ -86,7 +86,7 @@ def goes_on(stage: Stage, messages: list[Message], streamed: bool, turns: int = 
     """The next turns, whose views must begin with all the earlier ones."""
     for turn in range(turns):
         messages = [*messages, {"role": "user", "content": f"Thanks, and what of day {turn + 20}?"}]
-        stage.upstream.reply(answered(f"Nothing on day {turn + 20}.", streamed=streamed))
+        stage.upstream.reply(reply_of(f"Nothing on day {turn + 20}.", streamed=streamed))
         reply = message_of(asks(stage, messages, streamed), streamed)
         messages = [*messages, sendable(reply)]
     seen = views(stage)
@@ -101,7 +101,7 @@ def goes_on(stage: Stage, messages: list[Message], streamed: bool, turns: int = 
 def test_the_model_finds_what_was_condensed_away_and_the_next_views_begin_with_it(streamed: bool) -> None:
     with remembering() as stage:
         stage.upstream.reply(
-            answered(None, search(), streamed=streamed), answered(FOUND, streamed=streamed, usage=(150, 7))
+            reply_of(None, search(), streamed=streamed), reply_of(FOUND, streamed=streamed, usage=(150, 7))
         )
         reply = message_of(asks(stage, question(), streamed), streamed)
         assert (reply["content"], reply["finish"]) == (FOUND, "stop")
@@ -117,9 +117,9 @@ def test_the_model_finds_what_was_condensed_away_and_the_next_views_begin_with_i
 def test_it_may_search_twice(streamed: bool) -> None:
     with remembering() as stage:
         stage.upstream.reply(
-            answered(None, search("zzz"), streamed=streamed),
-            answered(None, search(id="call_m2"), streamed=streamed, usage=(120, 5)),
-            answered(FOUND, streamed=streamed, usage=(150, 7)),
+            reply_of(None, search("zzz"), streamed=streamed),
+            reply_of(None, search(id="call_m2"), streamed=streamed, usage=(120, 5)),
+            reply_of(FOUND, streamed=streamed, usage=(150, 7)),
         )
         reply = message_of(asks(stage, question(), streamed), streamed)
         assert reply["content"] == FOUND
@@ -131,7 +131,7 @@ def test_it_may_search_twice(streamed: bool) -> None:
 def test_two_searches_in_one_message_are_one_round(streamed: bool) -> None:
     with remembering() as stage:
         stage.upstream.reply(
-            answered(None, search("zzz"), search(id="call_m2"), streamed=streamed), answered(FOUND, streamed=streamed)
+            reply_of(None, search("zzz"), search(id="call_m2"), streamed=streamed), reply_of(FOUND, streamed=streamed)
         )
         reply = message_of(asks(stage, question(), streamed), streamed)
         assert [each["role"] for each in views(stage)[1][-3:]] == ["assistant", "tool", "tool"]
@@ -141,12 +141,12 @@ def test_two_searches_in_one_message_are_one_round(streamed: bool) -> None:
 @both
 def test_the_client_gets_its_own_calls_alone_and_the_search_stands_before_them(streamed: bool) -> None:
     with remembering() as stage:
-        stage.upstream.reply(answered(None, search(), LOOKS, streamed=streamed))
+        stage.upstream.reply(reply_of(None, search(), LOOKS, streamed=streamed))
         reply = message_of(asks(stage, question(), streamed, tools=[LOOK]), streamed)
         assert (reply["tool_calls"], reply["finish"]) == ([LOOKS.as_json()], "tool_calls")
         result = {"role": "tool", "tool_call_id": LOOKS.id, "content": "a barrel"}
         messages = [*question(), sendable(reply), result]
-        stage.upstream.reply(answered(FOUND, streamed=streamed))
+        stage.upstream.reply(reply_of(FOUND, streamed=streamed))
         final = message_of(asks(stage, messages, streamed, tools=[LOOK]), streamed)
         hidden, found, own, seen = views(stage)[1][-4:]
         assert hidden == {"role": "assistant", "content": None, "tool_calls": [search().as_json()]}
@@ -159,7 +159,7 @@ def test_the_client_gets_its_own_calls_alone_and_the_search_stands_before_them(s
 def test_what_it_said_before_it_searched_and_after_is_one_text(streamed: bool) -> None:
     with remembering() as stage:
         stage.upstream.reply(
-            answered("Let me look. ", search(), streamed=streamed), answered(FOUND, streamed=streamed, id="other")
+            reply_of("Let me look. ", search(), streamed=streamed), reply_of(FOUND, streamed=streamed, id="other")
         )
         reply = message_of(asks(stage, question(), streamed), streamed)
         assert reply["content"] == f"Let me look. {FOUND}"
@@ -172,7 +172,7 @@ def test_what_it_said_before_it_searched_and_after_is_one_text(streamed: bool) -
 def test_broken_arguments_are_answered_and_stay_hidden(streamed: bool, arguments: str) -> None:
     with remembering() as stage:
         broken = ToolCall(SEARCH, arguments, "call_m1")
-        stage.upstream.reply(answered(None, broken, streamed=streamed), answered("I do not know.", streamed=streamed))
+        stage.upstream.reply(reply_of(None, broken, streamed=streamed), reply_of("I do not know.", streamed=streamed))
         reply = message_of(asks(stage, question(), streamed), streamed)
         assert reply["content"] == "I do not know."
         call, result = views(stage)[1][-2:]
@@ -186,7 +186,7 @@ def test_broken_arguments_are_answered_and_stay_hidden(streamed: bool, arguments
 def test_a_model_that_never_stops_searching_is_stopped(streamed: bool, own: list[Any]) -> None:
     members = {"tools": own} if own else {}
     with remembering(memory={"max_rounds": 2}) as stage:
-        stage.upstream.reply(*(answered(None, search(id=f"call_{each}"), streamed=streamed) for each in range(4)))
+        stage.upstream.reply(*(reply_of(None, search(id=f"call_{each}"), streamed=streamed) for each in range(4)))
         reply = message_of(asks(stage, question(), streamed, **members), streamed)
         assert (reply["content"], reply["finish"]) == (NO_ANSWER, "stop")
         assert [offers_search(each) for each in stage.forwarded] == [True, True, False]
@@ -200,7 +200,7 @@ def test_arguments_that_come_in_many_chunks_are_put_together() -> None:
     deltas = [[opening], *([{"index": 0, "function": {"arguments": each}}] for each in pieces)]
     chunks = [replies.chunk({"tool_calls": each}) for each in deltas]
     with remembering() as stage:
-        stage.upstream.reply(replies.stream(*said(None), *chunks, CALLED), answered(FOUND, streamed=True))
+        stage.upstream.reply(replies.stream(*reply_opening(None), *chunks, CALLED), reply_of(FOUND, streamed=True))
         assert message_of(asks(stage, question(), True), True)["content"] == FOUND
         call, result = views(stage)[1][-2:]
         assert call["tool_calls"][0]["function"]["arguments"] == "".join(pieces)
@@ -214,8 +214,8 @@ def test_text_flows_while_the_search_is_still_being_written() -> None:
     gate = Signal()
     with remembering() as stage:
         stage.upstream.reply(
-            replies.stream(*said("Let me look. "), gate, *called(search()), CALLED),
-            answered(FOUND, streamed=True),
+            replies.stream(*reply_opening("Let me look. "), gate, *reply_calls(search()), CALLED),
+            reply_of(FOUND, streamed=True),
         )
         with streaming(stage) as response:
             wire.until(response, b"look.")
@@ -225,7 +225,7 @@ def test_text_flows_while_the_search_is_still_being_written() -> None:
 
 @contextmanager
 def streaming(stage: Stage) -> Iterator[HTTPResponse]:
-    headers = [*wire.JSON, ("Authorization", f"Bearer {stage.key}"), *asked(session="s"), TOOL]
+    headers = [*wire.JSON, ("Authorization", f"Bearer {stage.key}"), *controls(session="s"), TOOL]
     body = json.dumps({"model": stage.model, "messages": question(), "stream": True}).encode()
     with wire.opened(stage.proxy.url, "POST", CHAT, body, headers) as response:
         yield response
@@ -243,8 +243,8 @@ def test_a_reply_that_searches_nothing_passes_byte_for_byte() -> None:
 def test_the_usage_has_the_last_prompt_and_all_that_was_completed(streamed: bool) -> None:
     with remembering(admin={"token": "operator"}) as stage:
         stage.upstream.reply(
-            answered(None, search(), streamed=streamed, usage=(100, 10)),
-            answered(FOUND, streamed=streamed, usage=(150, 7)),
+            reply_of(None, search(), streamed=streamed, usage=(100, 10)),
+            reply_of(FOUND, streamed=streamed, usage=(150, 7)),
         )
         usage = message_of(asks(stage, question(), streamed), streamed)["usage"]
         assert usage == {"prompt_tokens": 150, "completion_tokens": 17, "total_tokens": 167}
@@ -260,12 +260,12 @@ def totals(stage: Stage) -> dict[str, int]:
 
 def test_an_error_after_a_search_ends_the_stream_with_one_event_and_stores_nothing() -> None:
     with remembering() as stage:
-        stage.upstream.reply(answered("Hm. ", search(), streamed=True), replies.error(503, "too busy", code="busy"))
+        stage.upstream.reply(reply_of("Hm. ", search(), streamed=True), replies.error(503, "too busy", code="busy"))
         events = wire.events(asks(stage, question(), True).body)
         error = json.loads(events[-1])["error"]
         assert (error["code"], "too busy" in error["message"]) == ("busy", True)
         assert "[DONE]" not in events
-        stage.upstream.reply(answered("Again.", streamed=True))
+        stage.upstream.reply(reply_of("Again.", streamed=True))
         asks(stage, [*question(), {"role": "assistant", "content": "Hm. "}, {"role": "user", "content": "?"}], True)
         assert SEARCH not in str(stage.last_view)
 
@@ -273,14 +273,14 @@ def test_an_error_after_a_search_ends_the_stream_with_one_event_and_stores_nothi
 def test_an_upstream_that_breaks_off_after_a_search_ends_the_stream_with_one_event() -> None:
     with remembering() as stage:
         cut = replies.stream(*replies.text_chunks("It hangs")[:2], cut=True)
-        stage.upstream.reply(answered(None, search(), streamed=True), cut)
+        stage.upstream.reply(reply_of(None, search(), streamed=True), cut)
         events = wire.events(asks(stage, question(), True).body)
         assert json.loads(events[-1])["error"]["code"] == "upstream_unreachable"
 
 
 def test_a_client_that_leaves_after_a_search_ends_the_call_that_is_under_way() -> None:
     with remembering() as stage:
-        stage.upstream.reply(answered("Hm. ", search(), streamed=True), replies.stream(*said("It"), Signal()))
+        stage.upstream.reply(reply_of("Hm. ", search(), streamed=True), replies.stream(*reply_opening("It"), Signal()))
         with streaming(stage) as response:
             assert response.read1()
             second = stage.upstream.journal.await_arrival(2)
@@ -294,19 +294,19 @@ def test_the_tools_of_the_client_keep_their_bytes_and_ours_comes_last() -> None:
     with remembering() as stage:
         tools = '[ {"type":"function", "function":{"name":"look","big":12345678901234567890}} ]'
         body = json.dumps({"model": stage.model, "messages": question()})[:-1] + f', "tools" : {tools} , "seed": 1.50}}'
-        assert stage.post(body.encode(), [*asked(session="s"), TOOL]).status == 200
+        assert stage.post(body.encode(), [*controls(session="s"), TOOL]).status == 200
         sent = stage.forwarded[-1].body.decode()
         assert f'"tools" : {tools[:-1]},{{"type":"function","function":{{"name":"{SEARCH}"' in sent
         assert sent.endswith('] , "seed": 1.50}')
 
 
 def test_a_body_without_tools_gets_them_once_something_was_condensed() -> None:
-    with staged(strategy="recent") as stage:
-        stage.ask(diary(12), [*asked(session="s"), TOOL])
+    with proxy_with_upstream(strategy="recent") as stage:
+        stage.ask(diary(12), [*controls(session="s"), TOOL])
         assert stage.forwarded[-1].body == stage.sent[-1]
-        stage.ask(diary(12), [*asked(session="s"), FORCE])
+        stage.ask(diary(12), [*controls(session="s"), FORCE])
         assert offers_search(stage.forwarded[-1])
-        stage.ask(question(), asked(session="s"))
+        stage.ask(question(), controls(session="s"))
         assert offers_search(stage.forwarded[-1])
         assert is_prefix(views(stage)[1][:-1], views(stage)[2])
 
@@ -315,7 +315,7 @@ def test_a_body_without_tools_gets_them_once_something_was_condensed() -> None:
 def test_a_clients_own_tool_of_that_name_is_left_to_it(streamed: bool) -> None:
     own = {"type": "function", "function": {"name": SEARCH, "parameters": {"type": "object", "properties": {}}}}
     with remembering() as stage:
-        stage.upstream.reply(answered(None, search(), streamed=streamed))
+        stage.upstream.reply(reply_of(None, search(), streamed=streamed))
         answer = asks(stage, question(), streamed, tools=[own])
         assert SEARCH in answer.body.decode()
         assert answer.header("x-condenser-reason") == "memory-tool-taken"
@@ -326,7 +326,7 @@ def test_a_clients_own_tool_of_that_name_is_left_to_it(streamed: bool) -> None:
 @pytest.mark.parametrize("choice", ["required", "none", {"type": "function", "function": {"name": "look"}}], ids=str)
 def test_where_the_client_chooses_the_tool_ours_is_offered_and_not_run(streamed: bool, choice: Any) -> None:
     with remembering() as stage:
-        stage.upstream.reply(answered(None, search(), LOOKS, streamed=streamed))
+        stage.upstream.reply(reply_of(None, search(), LOOKS, streamed=streamed))
         answer = asks(stage, question(), streamed, tools=[LOOK], tool_choice=choice)
         assert message_of(answer, streamed)["tool_calls"] == [LOOKS.as_json()]
         assert answer.header("x-condenser-reason") == "memory-tool-not-run"
@@ -349,7 +349,7 @@ def test_of_several_choices_each_loses_its_hidden_calls() -> None:
 
 def test_of_several_streamed_choices_each_loses_its_hidden_calls() -> None:
     with remembering() as stage:
-        chunks = [*replies.text_chunks("heads"), *said(None), *called(search()), CALLED]
+        chunks = [*replies.text_chunks("heads"), *reply_opening(None), *reply_calls(search()), CALLED]
         moved = [{**each, "choices": [{**each["choices"][0], "index": 1}]} for each in chunks[3:]]
         stage.upstream.reply(replies.stream(*chunks[:3], *moved))
         answer = asks(stage, question(), True, n=2)
@@ -374,12 +374,12 @@ def test_an_upstream_that_takes_no_tools_is_asked_without_and_that_is_remembered
 def test_an_error_that_is_not_about_tools_is_the_clients() -> None:
     with remembering() as stage:
         stage.upstream.reply(*[replies.error(400, "no such model")] * 2)
-        answer = stage.post(body_of(question()), [*asked(session="s"), TOOL])
+        answer = stage.post(body_of(question()), [*controls(session="s"), TOOL])
         assert (answer.status, answer.json()["error"]["message"]) == (400, "no such model")
         assert [offers_search(each) for each in stage.forwarded] == [True, False]
 
 
 def test_a_request_of_which_nothing_is_kept_offers_none() -> None:
-    with staged() as stage:
-        stage.ask(diary(2), [*asked(session="s", no_store="true"), TOOL])
+    with proxy_with_upstream() as stage:
+        stage.ask(diary(2), [*controls(session="s", no_store="true"), TOOL])
         assert not offers_search(stage.forwarded[-1])

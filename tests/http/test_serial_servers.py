@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from tests.support import wire
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT
 from tests.support.signals import BOUND, Signal
-from tests.support.stage import SUMMARY, asked, body_of, chat
+from tests.support.stage import SUMMARY, body_of, chat, controls
 
 DISCOVERS = {"discover": True}
 PROMPT = "You are a gardener."
@@ -111,7 +111,7 @@ def serving(slots: int = 1) -> Iterator[Serial]:
 
 
 def ask(proxy: Proxy, session: str, **more: str) -> wire.Answer:
-    headers = [*wire.JSON, ("Authorization", "Bearer sk-1"), *asked(session=session, window=4_096, **more)]
+    headers = [*wire.JSON, ("Authorization", "Bearer sk-1"), *controls(session=session, window=4_096, **more)]
     return wire.request(proxy.url, "POST", CHAT, body_of(chat(20), "m"), headers)
 
 
@@ -119,7 +119,7 @@ def ask(proxy: Proxy, session: str, **more: str) -> wire.Answer:
 def test_a_late_summary_is_broken_off_before_the_request_is_sent(background: str) -> None:
     with (
         serving() as serial,
-        proxying(
+        running_proxy(
             serial.url, upstream=DISCOVERS, strategy="half-window", inline_timeout=0.3, background={"mode": background}
         ) as proxy,
     ):
@@ -131,7 +131,7 @@ def test_a_late_summary_is_broken_off_before_the_request_is_sent(background: str
 def test_one_own_call_runs_at_a_time() -> None:
     with serving() as serial:
         serial.gate.set()
-        with proxying(serial.url, upstream=DISCOVERS, strategy="dynacontext+extract") as proxy:
+        with running_proxy(serial.url, upstream=DISCOVERS, strategy="dynacontext+extract") as proxy:
             ask(proxy, "s", options="dynacontext.voting_k=3, dynacontext.judge=inline")
             proxy.quiet()
         own = [event for event in serial.events if event.startswith("own")]
@@ -143,7 +143,7 @@ def test_one_own_call_runs_at_a_time() -> None:
 def test_what_would_not_fit_a_shared_cache_beside_the_view_is_not_asked(slots: int, reason: str, asks: bool) -> None:
     with serving(slots) as serial:
         serial.gate.set()
-        with proxying(serial.url, upstream=DISCOVERS, strategy="half-window", background={"mode": "off"}) as proxy:
+        with running_proxy(serial.url, upstream=DISCOVERS, strategy="half-window", background={"mode": "off"}) as proxy:
             ask(proxy, "first")
             proxy.quiet()
             begun = serial.events.count("own begins")

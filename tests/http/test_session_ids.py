@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from proxy.settings import Settings
-from tests.support.stage import Message, Stage, agent, asked, body_of, chat, staged
+from tests.support.stage import Message, Stage, agent, body_of, chat, controls, proxy_with_upstream
 
 NAMES = [*Settings().sessions.headers, "x-some-tool-session-id"]
 LONG = "chat/" + "0123456789abcdef" * 30
@@ -16,7 +16,7 @@ LONG = "chat/" + "0123456789abcdef" * 30
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    with staged() as built:
+    with proxy_with_upstream() as built:
         yield built
 
 
@@ -90,7 +90,7 @@ TOOLS = [{"type": "function", "function": {"name": "run", "parameters": {"type":
 
 def branch(stage: Stage, messages: list[Message], *, tools: bool = True) -> str | None:
     members = {"tools": TOOLS} if tools else {}
-    return stage.ask(messages, asked(session="s", strategy="mask"), **members).header("x-condenser-branch")
+    return stage.ask(messages, controls(session="s", strategy="mask"), **members).header("x-condenser-branch")
 
 
 def test_a_title_that_is_asked_for_first_leaves_main_to_the_conversation(stage: Stage) -> None:

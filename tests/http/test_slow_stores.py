@@ -12,11 +12,11 @@ from typing import Any
 from proxy.store.base import StoreKey, Write
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT
 from tests.support.replies import completion, stream, text_chunks
 from tests.support.signals import BOUND, Signal
-from tests.support.stage import WINDOW, Headers, asked, body_of, chat, count
+from tests.support.stage import WINDOW, Headers, body_of, chat, controls, count
 from tests.support.upstream import Counting, ScriptedUpstream
 
 ONE, TWO = {"role": "user", "content": "one"}, {"role": "user", "content": "two"}
@@ -46,7 +46,7 @@ def holding(upstream: ScriptedUpstream, timeout: float) -> Iterator[tuple[Proxy,
         store = asyncio.run(Held.open(Path(folder) / "s.db"))
         assert isinstance(store, Held)
         try:
-            with proxying(upstream.url, opened=store, window=WINDOW, store={"timeout": timeout}) as proxy:
+            with running_proxy(upstream.url, opened=store, window=WINDOW, store={"timeout": timeout}) as proxy:
                 yield proxy, store
         finally:
             store.gate.set()
@@ -68,9 +68,9 @@ def leave_at_the_last_byte(proxy: Proxy, store: Held, body: bytes, ours: Headers
 def test_a_client_that_leaves_at_the_last_byte_leaves_its_session_whole() -> None:
     with ScriptedUpstream(counting=Counting(count)) as upstream, holding(upstream, timeout=BOUND) as (proxy, store):
         upstream.reply(stream(*text_chunks("a reply")), completion("again"))
-        leave_at_the_last_byte(proxy, store, body_of(chat(12), stream=True), asked(session="s", strategy="extract"))
+        leave_at_the_last_byte(proxy, store, body_of(chat(12), stream=True), controls(session="s", strategy="extract"))
 
-        answer = wire.request(proxy.url, "POST", CHAT, body_of(chat(12)), [*JSON, *asked(session="s")])
+        answer = wire.request(proxy.url, "POST", CHAT, body_of(chat(12)), [*JSON, *controls(session="s")])
 
         assert answer.header("x-condenser-action") == "replayed"
         assert answer.header("x-condenser-strategy") == "extract"
@@ -80,9 +80,9 @@ def test_a_client_that_leaves_at_the_last_byte_leaves_its_session_whole() -> Non
 def test_an_append_whose_client_leaves_at_the_last_byte_is_committed_with_its_reply() -> None:
     with ScriptedUpstream(counting=Counting(count)) as upstream, holding(upstream, timeout=BOUND) as (proxy, store):
         upstream.reply(stream(*text_chunks("a reply")), completion("again"))
-        leave_at_the_last_byte(proxy, store, body_of([ONE], stream=True), asked(session="s", history="append"))
+        leave_at_the_last_byte(proxy, store, body_of([ONE], stream=True), controls(session="s", history="append"))
 
-        wire.request(proxy.url, "POST", CHAT, body_of([TWO]), [*JSON, *asked(session="s", history="append")])
+        wire.request(proxy.url, "POST", CHAT, body_of([TWO]), [*JSON, *controls(session="s", history="append")])
 
         forwarded = upstream.journal.to(CHAT)[-1].json()["messages"]
         assert [each["content"] for each in forwarded] == ["one", "a reply", "two"]
@@ -90,7 +90,7 @@ def test_an_append_whose_client_leaves_at_the_last_byte_is_committed_with_its_re
 
 def test_the_reply_comes_whole_though_its_session_is_never_saved() -> None:
     with ScriptedUpstream(counting=Counting(count)) as upstream, holding(upstream, timeout=0.2) as (proxy, store):
-        answer = wire.request(proxy.url, "POST", CHAT, body_of([ONE], stream=True), [*JSON, *asked(session="s")])
+        answer = wire.request(proxy.url, "POST", CHAT, body_of([ONE], stream=True), [*JSON, *controls(session="s")])
         assert answer.status == 200
         assert wire.events(answer.body)[-1] == "[DONE]"
         assert store.asked.is_set()

@@ -14,7 +14,18 @@ import pytest
 from tests.http.strict import assert_view
 from tests.support import wire
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available, await_true
-from tests.support.stage import SUMMARY, WINDOW, Stage, agent, asked, body_of, chat, count, on_file, staged
+from tests.support.stage import (
+    SUMMARY,
+    WINDOW,
+    Stage,
+    agent,
+    body_of,
+    chat,
+    controls,
+    count,
+    proxy_with_sqlite,
+    proxy_with_upstream,
+)
 
 pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 
@@ -27,14 +38,14 @@ def redis() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def stage(redis: RedisServer) -> Iterator[Stage]:
-    with staged(store={"url": redis.url, "timeout": 0.5}) as built:
+    with proxy_with_upstream(store={"url": redis.url, "timeout": 0.5}) as built:
         yield built
 
 
 def test_a_store_that_dies_between_two_turns_costs_no_reply(redis: RedisServer, stage: Stage) -> None:
-    stage.ask(chat(12), asked(session="s"))
+    stage.ask(chat(12), controls(session="s"))
     redis.kill()
-    answer = stage.ask(chat(13), asked(session="s"))
+    answer = stage.ask(chat(13), controls(session="s"))
     assert answer.header("x-condenser-action") == "degraded"
     assert (answer.header("x-condenser-reason") or "").startswith("store-")
     assert answer.header("x-condenser-session") == "s"
@@ -44,14 +55,14 @@ def test_a_store_that_dies_between_two_turns_costs_no_reply(redis: RedisServer, 
 
 def test_a_small_request_passes_unchanged_while_the_store_is_out(redis: RedisServer, stage: Stage) -> None:
     redis.kill()
-    answer = stage.ask(chat(1), asked(session="s"))
+    answer = stage.ask(chat(1), controls(session="s"))
     assert answer.header("x-condenser-action") == "degraded"
     assert stage.forwarded[-1].body == stage.sent[-1]
 
 
 def test_strategy_off_is_served_as_ever_while_the_store_is_out(redis: RedisServer, stage: Stage) -> None:
     redis.kill()
-    answer = stage.ask(chat(12), asked(session="s", strategy="off"))
+    answer = stage.ask(chat(12), controls(session="s", strategy="off"))
     assert stage.forwarded[-1].body == stage.sent[-1]
     assert answer.header("x-condenser-action") == "degraded"
     assert (answer.header("x-condenser-reason") or "").startswith("store-")
@@ -62,13 +73,13 @@ def test_what_a_view_without_a_store_was_cut_for_is_told(
     rounds: int, trigger: str, redis: RedisServer, stage: Stage
 ) -> None:
     redis.kill()
-    assert stage.ask(chat(rounds), asked(session="s")).header("x-condenser-trigger") == trigger
+    assert stage.ask(chat(rounds), controls(session="s")).header("x-condenser-trigger") == trigger
 
 
 def test_without_a_store_no_model_is_asked_and_each_view_fits(redis: RedisServer, stage: Stage) -> None:
     redis.kill()
     for rounds in (26, 27, 28, 90):
-        answer = stage.ask(agent(rounds), asked(session="s"))
+        answer = stage.ask(agent(rounds), controls(session="s"))
         assert answer.header("x-condenser-action") == "degraded"
         assert count(stage.forwarded[-1].json()) <= WINDOW - WINDOW // 8
         assert_view(stage.last_view, agent(rounds))
@@ -76,29 +87,29 @@ def test_without_a_store_no_model_is_asked_and_each_view_fits(redis: RedisServer
 
 
 def test_a_store_that_comes_back_is_used_again_and_what_it_held_stands(stage: Stage, redis: RedisServer) -> None:
-    stage.ask(chat(1), asked(session="s", strategy="half-window"))
+    stage.ask(chat(1), controls(session="s", strategy="half-window"))
     redis.stop()
     try:
-        assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "degraded"
+        assert stage.ask(chat(12), controls(session="s")).header("x-condenser-action") == "degraded"
     finally:
         redis.cont()
     wait_until_ready(stage)
-    answer = stage.ask(chat(12), asked(session="s"))
+    answer = stage.ask(chat(12), controls(session="s"))
     assert answer.header("x-condenser-action") == "condensed"
     assert answer.header("x-condenser-strategy") == "half-window"
     assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
 
 
 def test_a_store_that_lost_everything_starts_anew(stage: Stage, redis: RedisServer) -> None:
-    stage.ask(chat(12), asked(session="s"))
+    stage.ask(chat(12), controls(session="s"))
     redis.restart()
     wait_until_ready(stage)
-    assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "condensed"
-    assert stage.ask(chat(12), asked(session="s")).header("x-condenser-action") == "replayed"
+    assert stage.ask(chat(12), controls(session="s")).header("x-condenser-action") == "condensed"
+    assert stage.ask(chat(12), controls(session="s")).header("x-condenser-action") == "replayed"
 
 
 def test_a_store_that_is_out_when_the_proxy_starts_costs_no_reply() -> None:
-    with staged(store={"url": "redis://127.0.0.1:9/0", "timeout": 0.3}) as stage:
+    with proxy_with_upstream(store={"url": "redis://127.0.0.1:9/0", "timeout": 0.3}) as stage:
         assert stage.ask(chat(1)).header("x-condenser-action") == "degraded"
         assert wire.request(stage.proxy.url, "GET", "/readyz").json()["status"] == "degraded"
         assert wire.request(stage.proxy.url, "GET", "/livez").status == 200
@@ -120,11 +131,11 @@ def state_of_store(stage: Stage) -> str:
 @pytest.mark.parametrize("column", ["meta", "record"])
 def test_a_stored_document_that_is_damaged_costs_no_reply(column: str, tmp_path: Path) -> None:
     table = {"meta": "sessions", "record": "records"}[column]
-    with on_file(tmp_path / "s.db") as stage:
-        stage.ask(chat(12), asked(session="s"))
+    with proxy_with_sqlite(tmp_path / "s.db") as stage:
+        stage.ask(chat(12), controls(session="s"))
         with closing(sqlite3.connect(tmp_path / "s.db", timeout=10)) as connection, connection:
             connection.execute(f"UPDATE {table} SET {column} = ?", (b"{damaged",))
-        answer = stage.ask(chat(13), asked(session="s"))
+        answer = stage.ask(chat(13), controls(session="s"))
         assert answer.header("x-condenser-action") in ("condensed", "degraded")
         assert_view(stage.last_view, chat(13))
 
@@ -133,16 +144,16 @@ def test_an_outage_is_a_line_at_its_begin_and_one_at_its_end(
     stage: Stage, redis: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     redis.kill()
     for rounds in (2, 3, 12):
-        stage.ask(chat(rounds), asked(session="s"))
+        stage.ask(chat(rounds), controls(session="s"))
         stage.proxy.quiet()
     for _ in range(2):
-        assert stage.post(body_of(chat(1)), asked(session="a", history="append")).status == 503
+        assert stage.post(body_of(chat(1)), controls(session="a", history="append")).status == 503
     redis.restart()
     await_true(lambda: state_of_store(stage) == "ok", "the breaker lets a call through, which is answered")
-    stage.ask(chat(2), asked(session="s"))
+    stage.ask(chat(2), controls(session="s"))
     stage.proxy.quiet()
     began, ended = (record.getMessage() for record in caplog.records if record.name.startswith("proxy."))
     assert began.startswith("the store fails, and requests are served without it: store-unavailable: redis://")
@@ -150,8 +161,10 @@ def test_an_outage_is_a_line_at_its_begin_and_one_at_its_end(
 
 
 def test_a_strategy_that_only_observes_tells_of_a_store_that_fails() -> None:
-    with staged(store={"url": "redis://127.0.0.1:9/0", "timeout": 0.3}, strategy="observe:extract") as stage:
-        answer = stage.ask(chat(40), asked(session="s"))
+    with proxy_with_upstream(
+        store={"url": "redis://127.0.0.1:9/0", "timeout": 0.3}, strategy="observe:extract"
+    ) as stage:
+        answer = stage.ask(chat(40), controls(session="s"))
         assert answer.header("x-condenser-action") == "degraded"
         assert (answer.header("x-condenser-reason") or "").startswith("store-")
         assert stage.last_view == chat(40)

@@ -13,9 +13,9 @@ import pytest
 from openai import OpenAI
 
 from proxy.endpoints.hidden_calls import NAME
-from tests.http.test_responses import KEY, MODEL, RULE, TOOLS, WINDOW, reader, response_in, sent
+from tests.http.test_responses import KEY, MODEL, RULE, TOOLS, WINDOW, client_bodies, reader, response_in
 from tests.support import responses_upstream, wire
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.responses_upstream import (
     COUNT,
     RESPONSES,
@@ -68,7 +68,7 @@ def answers_to(output: Sequence[Json]) -> list[Json]:
 def taking_over(**settings: Any) -> Iterator[tuple[StrictResponses, Proxy]]:
     """A strict upstream, and a proxy that takes over what it stores."""
     known = {"strategy": "mask+half-window", "window": WINDOW, "sessions": {"take_over": True}, **settings}
-    with StrictResponses(reader, window=WINDOW) as upstream, proxying(upstream.url, **known) as proxy:
+    with StrictResponses(reader, window=WINDOW) as upstream, running_proxy(upstream.url, **known) as proxy:
         yield upstream, proxy
 
 
@@ -86,7 +86,7 @@ def test_forty_rounds_fit_a_window_though_the_client_sends_only_what_is_new(stra
         assert upstream.refusals == []
         assert "condensed" in actions(proxy)
         assert "bypassed" not in actions(proxy)
-        view = sent(upstream)[-1]
+        view = client_bodies(upstream)[-1]
         assert view["previous_response_id"] is None
         assert view["input"][0] == {"role": "user", "content": RULE}
 
@@ -131,7 +131,7 @@ def test_a_session_that_is_named_on_the_way_has_the_whole_history() -> None:
         for _ in range(25):
             assert caller.turn().header("x-condenser-session") == "another"
         assert "condensed" in actions(proxy)
-        assert sent(upstream)[-1]["input"][0] == {"role": "user", "content": RULE}
+        assert client_bodies(upstream)[-1]["input"][0] == {"role": "user", "content": RULE}
         assert upstream.refusals == []
 
 
@@ -195,15 +195,15 @@ def test_a_proxy_that_was_restarted_goes_on_with_the_same_view(tmp_path: Path) -
     with StrictResponses(reader, window=WINDOW) as upstream:
         settings: Json = {"strategy": "mask", "window": WINDOW, "sessions": {"take_over": True}}
         settings["store"] = {"url": f"sqlite:///{tmp_path / 'c.db'}"}
-        with proxying(upstream.url, **settings) as proxy:
+        with running_proxy(upstream.url, **settings) as proxy:
             caller = Caller(proxy.url)
             while caller.turn().header("x-condenser-action") != "condensed":
                 pass
-            before = sent(upstream)[-1]["input"]
-        with proxying(upstream.url, **settings) as proxy:
+            before = client_bodies(upstream)[-1]["input"]
+        with running_proxy(upstream.url, **settings) as proxy:
             caller.url = proxy.url
             assert caller.turn().header("x-condenser-action") == "replayed"
-            assert sent(upstream)[-1]["input"][: len(before)] == before
+            assert client_bodies(upstream)[-1]["input"][: len(before)] == before
         assert upstream.refusals == []
 
 
@@ -216,7 +216,7 @@ def test_a_count_is_that_of_the_view_too() -> None:
         answer = wire.post_json(proxy.url, COUNT, counted, KEY)
         view = upstream.journal.to(COUNT)[-1].json()["input"]
         caller.turn()
-        assert view == sent(upstream)[-1]["input"]
+        assert view == client_bodies(upstream)[-1]["input"]
         assert answer.json()["input_tokens"] < WINDOW
 
 
@@ -242,7 +242,7 @@ def test_a_hidden_search_is_part_of_the_history_that_the_next_request_names(stre
         return [reasoning("I search."), function_call(NAME, {"query": "parser"})] if is_asked else "Yes."
 
     known: Json = {"strategy": "recent", "window": 4_096, "sessions": {"take_over": True}}
-    with StrictResponses(searching) as upstream, proxying(upstream.url, **known) as proxy:
+    with StrictResponses(searching) as upstream, running_proxy(upstream.url, **known) as proxy:
         caller = Caller(proxy.url, stream=stream, headers=[*KEY, ("x-condenser-memory", "tool")])
         for turn in range(8):
             caller.new = [{"role": "user", "content": f"Part {turn} of the parser. " + "water " * 400}]

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.recording import CHAT
-from tests.support.stage import Stage, asked, body_of, chat, on_file, staged, summary
+from tests.support.stage import Stage, body_of, chat, controls, proxy_with_sqlite, proxy_with_upstream, summary
 from tests.support.wire import Answer
 
 TOKEN = "operator-token"
@@ -22,7 +22,7 @@ SESSIONS = "/_condenser/sessions"
 
 @pytest.fixture
 def stage() -> Iterator[Stage]:
-    with staged() as built:
+    with proxy_with_upstream() as built:
         yield built
 
 
@@ -34,30 +34,30 @@ def test_the_same_id_and_text_with_another_key_is_another_history(session: str |
             "Goal: of the second.\nDone: beds 1 to 9 were planned.",
         )
     )
-    with staged(answers=lambda _: summary(next(said))) as stage:
+    with proxy_with_upstream(answers=lambda _: summary(next(said))) as stage:
         other = replace(stage, key="sk-second", sent=[])
-        first = stage.ask(chat(12), asked(session=session))
-        second = other.ask(chat(12), asked(session=session))
+        first = stage.ask(chat(12), controls(session=session))
+        second = other.ask(chat(12), controls(session=session))
         assert second.header("x-condenser-action") == "condensed"
         assert "of the second" in str(other.last_view)
         assert "of the first" not in str(other.last_view)
         if session is None:
             assert first.header("x-condenser-session") != second.header("x-condenser-session")
-        stage.ask(chat(13), asked(session=session))
+        stage.ask(chat(13), controls(session=session))
         assert "of the first" in str(stage.last_view)
 
 
 def test_a_second_tenants_view_is_untouched_by_what_the_first_one_has_condensed(stage: Stage) -> None:
-    stage.ask(chat(9), asked(session="shared", force="true"))
+    stage.ask(chat(9), controls(session="shared", force="true"))
     other = replace(stage, key="sk-second", sent=[])
-    assert other.ask(chat(9), asked(session="shared")).header("x-condenser-action") == "passed"
+    assert other.ask(chat(9), controls(session="shared")).header("x-condenser-action") == "passed"
     assert other.forwarded[-1].body == other.sent[-1]
 
 
 def test_a_strategy_that_sticks_for_one_tenant_is_not_anothers(stage: Stage) -> None:
-    stage.ask(chat(1), asked(session="shared", strategy="extract"))
+    stage.ask(chat(1), controls(session="shared", strategy="extract"))
     other = replace(stage, key="sk-second", sent=[])
-    assert other.ask(chat(1), asked(session="shared")).header("x-condenser-strategy") == "mask+half-window"
+    assert other.ask(chat(1), controls(session="shared")).header("x-condenser-strategy") == "mask+half-window"
 
 
 def test_the_short_lived_ids_of_two_tenants_differ(stage: Stage) -> None:
@@ -66,25 +66,28 @@ def test_the_short_lived_ids_of_two_tenants_differ(stage: Stage) -> None:
 
 
 def test_with_one_tenant_for_all_keys_share_their_sessions() -> None:
-    with staged(tenant={"from": "fixed"}) as stage:
-        stage.ask(chat(12), asked(session="shared"))
+    with proxy_with_upstream(tenant={"from": "fixed"}) as stage:
+        stage.ask(chat(12), controls(session="shared"))
         other = replace(stage, key="sk-second", sent=[])
-        assert other.ask(chat(12), asked(session="shared")).header("x-condenser-action") == "replayed"
+        assert other.ask(chat(12), controls(session="shared")).header("x-condenser-action") == "replayed"
 
 
 def test_a_tenant_header_is_needed_where_the_settings_name_one() -> None:
-    with staged(tenant={"from": "header:X-Team"}) as stage:
+    with proxy_with_upstream(tenant={"from": "header:X-Team"}) as stage:
         refused = stage.post(body_of(chat(1)))
         assert (refused.status, refused.json()["error"]["param"]) == (400, "X-Team")
-        stage.ask(chat(12), [*asked(session="s"), ("X-Team", "red")])
+        stage.ask(chat(12), [*controls(session="s"), ("X-Team", "red")])
         assert (
-            stage.ask(chat(12), [*asked(session="s"), ("X-Team", "blue")]).header("x-condenser-action") == "condensed"
+            stage.ask(chat(12), [*controls(session="s"), ("X-Team", "blue")]).header("x-condenser-action")
+            == "condensed"
         )
-        assert stage.ask(chat(12), [*asked(session="s"), ("x-team", "red")]).header("x-condenser-action") == "replayed"
+        assert (
+            stage.ask(chat(12), [*controls(session="s"), ("x-team", "red")]).header("x-condenser-action") == "replayed"
+        )
 
 
 def test_a_tenant_header_from_a_stranger_is_refused() -> None:
-    with staged(tenant={"from": "header:X-Team", "trusted_proxies": ["10.0.0.1"]}) as stage:
+    with proxy_with_upstream(tenant={"from": "header:X-Team", "trusted_proxies": ["10.0.0.1"]}) as stage:
         assert stage.post(body_of(chat(1)), [("X-Team", "red")]).status == 400
 
 
@@ -109,7 +112,7 @@ def test_the_headers_of_a_second_tenant_are_those_of_a_first(stage: Stage, sessi
     """Turn by turn: nothing in them tells that another tenant was here before."""
     first, second = pair(stage)
     histories = [chat(1), chat(12), chat(13), [*chat(11), *chat(13)[-3:]], chat(20)]
-    told = [[ours(each.ask(said, asked(session=session))) for said in histories] for each in (first, second)]
+    told = [[ours(each.ask(said, controls(session=session))) for said in histories] for each in (first, second)]
     ids = [{row.pop("condensation") for row in rows} - {None} for rows in told]
     assert ids[0].isdisjoint(ids[1])
     assert told[0] == told[1]
@@ -120,7 +123,7 @@ def test_the_headers_of_a_second_tenant_are_those_of_a_first(stage: Stage, sessi
 def test_the_views_of_two_tenants_are_made_once_for_each_of_them(stage: Stage, session: str | None) -> None:
     views = []
     for each in pair(stage):
-        each.ask(chat(12), asked(session=session))
+        each.ask(chat(12), controls(session=session))
         views.append(each.last_view)
     assert views[0] == views[1]
     assert len(stage.summaries) == 2
@@ -133,8 +136,8 @@ def test_the_views_of_two_tenants_are_made_once_for_each_of_them(stage: Stage, s
     ids=["another key", "the key in api-key", "the key in x-api-key", "no key"],
 )
 def test_each_credential_is_a_tenant_wherever_it_stands(stage: Stage, headers: tuple[str, str] | None) -> None:
-    stage.ask(chat(12), asked(session="shared"))
-    named = [*wire.JSON, *asked(session="shared"), *([headers] if headers else [])]
+    stage.ask(chat(12), controls(session="shared"))
+    named = [*wire.JSON, *controls(session="shared"), *([headers] if headers else [])]
     answer = wire.request(stage.proxy.url, "POST", CHAT, body_of(chat(13)), named)
     assert answer.header("x-condenser-action") == "condensed"
     assert answer.header("x-condenser-branch") == "main+"
@@ -142,7 +145,7 @@ def test_each_credential_is_a_tenant_wherever_it_stands(stage: Stage, headers: t
 
 def test_callers_with_one_dummy_key_are_told_apart_by_their_real_ones(stage: Stage) -> None:
     for real, action in (("one", "condensed"), ("two", "condensed"), ("one", "replayed")):
-        named = [*wire.JSON, *asked(session="s"), ("Authorization", "Bearer EMPTY"), ("X-LiteLLM-Api-Key", real)]
+        named = [*wire.JSON, *controls(session="s"), ("Authorization", "Bearer EMPTY"), ("X-LiteLLM-Api-Key", real)]
         answer = wire.request(stage.proxy.url, "POST", CHAT, body_of(chat(12)), named)
         assert answer.header("x-condenser-action") == action
 
@@ -159,18 +162,18 @@ def test_what_a_second_tenant_trims_is_not_put_back_from_the_first_ones_history(
     stage: Stage, session: str | None
 ) -> None:
     first, second = pair(stage)
-    first.ask(chat(8), asked(session=session))
-    second.ask([chat(8)[0], *chat(9)[-8:]], asked(session=session))
+    first.ask(chat(8), controls(session=session))
+    second.ask([chat(8)[0], *chat(9)[-8:]], controls(session=session))
     assert second.forwarded[-1].body == second.sent[-1]
 
 
 def test_what_one_tenant_has_appended_is_no_head_of_another(stage: Stage) -> None:
     first, second = pair(stage)
-    head = first.ask(chat(0), asked(session="shared", history="append")).header("x-condenser-head") or ""
+    head = first.ask(chat(0), controls(session="shared", history="append")).header("x-condenser-head") or ""
     more = [{"role": "user", "content": "More."}]
-    guarded = asked(session="shared", history="append", if_head=head)
+    guarded = controls(session="shared", history="append", if_head=head)
     assert second.post(body_of(more), guarded).status == 409
-    second.ask(more, asked(session="shared", history="append"))
+    second.ask(more, controls(session="shared", history="append"))
     assert second.last_view == more
     assert first.post(body_of(more), guarded).status == 200
 
@@ -178,14 +181,14 @@ def test_what_one_tenant_has_appended_is_no_head_of_another(stage: Stage) -> Non
 def test_a_derived_session_of_one_tenant_can_not_be_named_by_another(stage: Stage) -> None:
     first, second = pair(stage)
     session = first.ask(chat(12)).header("x-condenser-session")
-    assert second.ask(chat(13), asked(session=session)).header("x-condenser-action") == "condensed"
+    assert second.ask(chat(13), controls(session=session)).header("x-condenser-action") == "condensed"
 
 
 @SESSION
 def test_the_admin_api_keeps_two_tenants_apart(session: str | None) -> None:
-    with staged(admin={"token": TOKEN}) as stage:
+    with proxy_with_upstream(admin={"token": TOKEN}) as stage:
         for each, rounds in zip(pair(stage), (12, 13), strict=True):
-            each.ask(chat(rounds), asked(session=session))
+            each.ask(chat(rounds), controls(session=session))
         rows = admin(stage, SESSIONS).json()["data"]
         assert len({row["tenant"] for row in rows}) == len(rows) == 2
         lengths = {row["tenant"]: history_of(stage, row) for row in rows}
@@ -210,16 +213,16 @@ def history_of(stage: Stage, row: dict[str, Any]) -> int:
 
 @SESSION
 def test_nothing_in_the_store_belongs_to_two_tenants(tmp_path: Path, session: str | None) -> None:
-    with on_file(tmp_path / "s.db") as stage:
+    with proxy_with_sqlite(tmp_path / "s.db") as stage:
         for each in pair(stage):
-            each.ask(chat(12), asked(session=session))
+            each.ask(chat(12), controls(session=session))
     for table in ("records", "blocks"):
         counted = f"SELECT tenant, count(*) FROM sessions JOIN {table} ON session_id = id GROUP BY tenant"
         assert [row[1] for row in read(tmp_path / "s.db", counted)] == [1, 1]
 
 
 def test_the_chain_index_leads_each_tenant_to_its_own_session(tmp_path: Path) -> None:
-    with on_file(tmp_path / "s.db") as stage:
+    with proxy_with_sqlite(tmp_path / "s.db") as stage:
         for each in pair(stage):
             each.ask(chat(12))
     entries = read(tmp_path / "s.db", "SELECT digest, tenant, session FROM chain")
@@ -236,9 +239,9 @@ def read(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 
 def test_no_credential_is_in_the_store(tmp_path: Path) -> None:
-    with on_file(tmp_path / "s.db") as stage:
+    with proxy_with_sqlite(tmp_path / "s.db") as stage:
         for each in pair(stage):
-            each.ask(chat(12), asked(session="shared"))
+            each.ask(chat(12), controls(session="shared"))
     data = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert b"sk-first" not in data
     assert b"sk-second" not in data

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT
 from tests.support.upstream import ScriptedUpstream
 
@@ -118,7 +118,7 @@ def test_a_repetitive_history_that_fits_in_two_places_is_not_aligned(
 def test_what_was_covered_keeps_standing_when_the_client_drops_it(upstream: ScriptedUpstream) -> None:
     long = [{**each, "content": each["content"] + " word" * 150} for each in dialogue(8)]
     with (
-        proxying(upstream.url, window=4096, strategy="extract") as running,
+        running_proxy(upstream.url, window=4096, strategy="extract") as running,
         httpx.Client(base_url=running.url, headers={"x-condenser-session": "s"}) as client,
     ):
         send(client, long[:15], **{"x-condenser-force": "true"})

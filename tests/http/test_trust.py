@@ -14,14 +14,14 @@ import pytest
 from proxy.request.callers import FRESH, LIFE
 from tests.support import replies, wire
 from tests.support.messages_upstream import StrictMessages
-from tests.support.proxy import proxying
+from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
 from tests.support.signals import Signal
-from tests.support.stage import EMPTY, WINDOW, Stage, asked, body_of, chat, count, staged, stored
+from tests.support.stage import EMPTY, WINDOW, Stage, body_of, chat, controls, count, proxy_with_upstream, store_rows
 from tests.support.upstream import Counting, ScriptedUpstream
 
-FORCED = asked(strategy="summary", force="true")
+FORCED = controls(strategy="summary", force="true")
 
 
 class Clock:
@@ -54,14 +54,14 @@ def guarded(doorman: Doorman, **settings: Any) -> Iterator[Stage]:
     """A proxy before an upstream with a doorman."""
     with ScriptedUpstream(counting=Counting(count)) as upstream:
         upstream.answer(doorman)
-        with proxying(upstream.url, window=WINDOW, **settings) as proxy:
+        with running_proxy(upstream.url, window=WINDOW, **settings) as proxy:
             yield Stage(proxy, upstream)
 
 
 @contextmanager
 def lending(doorman: Doorman, **settings: Any) -> Iterator[tuple[Stage, ScriptedUpstream]]:
     """The same with a summarizer that has a key of the settings."""
-    with staged() as helper:
+    with proxy_with_upstream() as helper:
         role = {"base_url": helper.upstream.base_url, "model": "small", "api_key": "sk-operator"}
         with guarded(doorman, summarizer=role, **settings) as stage:
             yield stage, helper.upstream
@@ -77,12 +77,12 @@ def test_a_refused_caller_costs_the_summarizer_of_the_settings_no_call() -> None
 
 def test_a_caller_of_whom_nothing_is_known_is_condensed_for_by_rules_and_then_by_models() -> None:
     with lending(Doorman("sk-first")) as (stage, summarizer):
-        first = stage.ask(chat(12), asked(session="a"))
+        first = stage.ask(chat(12), controls(session="a"))
         assert first.header("x-condenser-action") == "condensed"
         assert first.header("x-condenser-reason") == "summary-not-accepted"
         stage.proxy.quiet()
         assert len(summarizer.journal.to()) == 0
-        assert stage.ask(chat(12), asked(session="b")).header("x-condenser-reason") is None
+        assert stage.ask(chat(12), controls(session="b")).header("x-condenser-reason") is None
         assert len(summarizer.journal.to()) == 1
         assert {each.header("authorization") for each in summarizer.journal.to()} == {"Bearer sk-operator"}
 
@@ -90,10 +90,10 @@ def test_a_caller_of_whom_nothing_is_known_is_condensed_for_by_rules_and_then_by
 def test_what_rules_made_for_the_first_request_is_recorded_before_its_reply_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     with guarded(Doorman("sk-first"), store={"url": f"sqlite:///{path}"}) as stage:
-        assert stage.ask(chat(12), asked(session="a")).header("x-condenser-action") == "condensed"
-        assert stored(path)["records"] == stored(path)["sessions"] == 1
+        assert stage.ask(chat(12), controls(session="a")).header("x-condenser-action") == "condensed"
+        assert store_rows(path)["records"] == store_rows(path)["sessions"] == 1
         view = stage.last_view
-        assert stage.ask(chat(12), asked(session="a")).header("x-condenser-action") == "replayed"
+        assert stage.ask(chat(12), controls(session="a")).header("x-condenser-action") == "replayed"
         assert stage.last_view == view
 
 
@@ -104,9 +104,9 @@ def test_callers_that_the_upstream_refuses_leave_nothing_in_the_store(tmp_path: 
         stage.upstream.answer(lambda _: replies.error(status))
         for number in range(8):
             junk = replace(stage, key=f"sk-junk-{number}")
-            assert junk.post(body_of(chat(12)), asked(session="s" if number % 2 else None)).status == status
+            assert junk.post(body_of(chat(12)), controls(session="s" if number % 2 else None)).status == status
         stage.proxy.quiet()
-        assert stored(path) == EMPTY
+        assert store_rows(path) == EMPTY
 
 
 def test_a_restart_does_not_forget_who_was_accepted(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_restart_does_not_forget_who_was_accepted(tmp_path: Path) -> None:
         stage.ask(chat(1))
         stage.proxy.quiet()
         role = {"base_url": summarizer.base_url, "model": "small", "api_key": "sk-operator"}
-        with proxying(stage.upstream.url, window=WINDOW, store=store, summarizer=role) as other:
+        with running_proxy(stage.upstream.url, window=WINDOW, store=store, summarizer=role) as other:
             assert replace(stage, proxy=other).ask(chat(12)).header("x-condenser-reason") is None
         assert len(summarizer.journal.to()) == 1
 
@@ -158,15 +158,15 @@ def test_a_long_reply_does_not_bring_back_a_credential_that_was_refused_meanwhil
 
 
 def test_the_callers_own_credential_pays_for_summaries_from_the_first_request_on() -> None:
-    with staged() as stage:
+    with proxy_with_upstream() as stage:
         assert stage.ask(chat(12)).header("x-condenser-reason") is None
         assert len(stage.summaries) == 1
 
 
 # -- stored text -----------------------------------------------------------------------------------------------
 
-APPENDED = asked(session="s", history="append")
-PREVIEWS = {"append": [*APPENDED, *asked(dry_run="true")], "whole history": asked(session="s", dry_run="true")}
+APPENDED = controls(session="s", history="append")
+PREVIEWS = {"append": [*APPENDED, *controls(dry_run="true")], "whole history": controls(session="s", dry_run="true")}
 previews = pytest.mark.parametrize("preview", PREVIEWS.values(), ids=PREVIEWS)
 MORE = [{"role": "user", "content": "And now?"}]
 
@@ -246,7 +246,7 @@ def test_a_page_is_no_proof_of_a_credential(preview: list[tuple[str, str]]) -> N
 
 def test_a_dry_run_that_shows_nothing_stored_asks_nothing() -> None:
     with guarded(Doorman()) as stage:
-        assert stage.post(body_of(chat(12)), asked(dry_run="true")).status == 200
+        assert stage.post(body_of(chat(12)), controls(dry_run="true")).status == 200
         assert len(stage.upstream.journal.to()) == 0
 
 
@@ -257,7 +257,7 @@ def test_where_callers_have_no_credential_an_open_upstream_is_enough() -> None:
         given = [*wire.JSON, *APPENDED]
         assert wire.request(stage.proxy.url, "POST", CHAT, body_of(MORE), given).status == 200
         clock.now += FRESH + 1
-        shown = wire.request(stage.proxy.url, "POST", CHAT, body_of(MORE), [*given, *asked(dry_run="true")])
+        shown = wire.request(stage.proxy.url, "POST", CHAT, body_of(MORE), [*given, *controls(dry_run="true")])
         assert shown.status == 200
         assert b"4711" not in shown.body
 
@@ -278,7 +278,7 @@ def test_an_answer_that_is_not_the_endpoints_accepts_nobody(page: Reply, tmp_pat
             assert stage.post(body_of(chat(12)), FORCED).status == 200
         stage.proxy.quiet()
         assert len(summarizer.journal.to()) == 0
-        assert stored(path) == EMPTY
+        assert store_rows(path) == EMPTY
 
 
 class Neighbour(Doorman):
@@ -316,13 +316,13 @@ def test_no_prefix_is_served_where_a_key_of_the_operator_asks_models() -> None:
 def test_a_refused_reply_tells_nothing_of_the_stored_conversation() -> None:
     doorman = Doorman("sk-first")
     with guarded(doorman) as stage:
-        stage.ask(chat(12), FORCED + asked(session="s"))
+        stage.ask(chat(12), FORCED + controls(session="s"))
         doorman.known.clear()
-        for headers in (asked(session="s"), APPENDED, asked(session="other")):
+        for headers in (controls(session="s"), APPENDED, controls(session="other")):
             answer = stage.post(body_of(chat(12)), headers)
             assert answer.status == 401
             told = {name for name, _ in answer.headers if name.lower().startswith("x-condenser-")}
-            assert told <= {"x-condenser-request-id", "x-condenser-protocol"} or headers == asked(session="other")
+            assert told <= {"x-condenser-request-id", "x-condenser-protocol"} or headers == controls(session="other")
 
 
 def test_a_header_for_this_hop_only_is_no_credential() -> None:
@@ -338,7 +338,7 @@ def test_counts_of_a_stored_conversation_need_an_accepted_credential() -> None:
     def judge(exchange: Exchange) -> Reply | None:
         return None if exchange.header("x-api-key") in known else replies.error(401, "invalid x-api-key")
 
-    with StrictMessages() as upstream, proxying(upstream.url, window=WINDOW, clock=clock) as proxy:
+    with StrictMessages() as upstream, running_proxy(upstream.url, window=WINDOW, clock=clock) as proxy:
         upstream.answer(judge)
         headers = [*wire.JSON, ("x-api-key", "sk-first"), ("anthropic-version", "2023-06-01"), *APPENDED]
         body = json.dumps({"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "4711"}]}).encode()
@@ -355,8 +355,8 @@ def test_counts_of_a_stored_conversation_need_an_accepted_credential() -> None:
 def test_a_count_for_an_unproven_credential_is_made_of_the_request_as_it_came() -> None:
     clock, page = Clock(), replies.raw(b"<html>Welcome</html>", "text/html")
     body = {"model": "m@mask", "max_tokens": 9, "messages": [{"role": "user", "content": "4711"}]}
-    with StrictMessages() as upstream, proxying(upstream.url, window=WINDOW, clock=clock) as proxy:
-        headers = [("x-api-key", "sk-first"), ("anthropic-version", "2023-06-01"), *asked(session="s")]
+    with StrictMessages() as upstream, running_proxy(upstream.url, window=WINDOW, clock=clock) as proxy:
+        headers = [("x-api-key", "sk-first"), ("anthropic-version", "2023-06-01"), *controls(session="s")]
         assert wire.post_json(proxy.url, "/v1/messages", body, headers).status == 200
         clock.now += FRESH + 1
         upstream.answer(lambda exchange: page if exchange.path == "/v1/messages" else None)
@@ -368,7 +368,7 @@ def test_a_count_for_an_unproven_credential_is_made_of_the_request_as_it_came() 
 
 def test_a_dry_run_of_a_count_shows_the_decision_and_asks_nothing() -> None:
     body = {"model": "m", "messages": [{"role": "user", "content": "4711"}]}
-    with StrictMessages() as upstream, proxying(upstream.url, window=WINDOW) as proxy:
-        shown = wire.post_json(proxy.url, "/v1/messages/count_tokens", body, asked(dry_run="true"))
+    with StrictMessages() as upstream, running_proxy(upstream.url, window=WINDOW) as proxy:
+        shown = wire.post_json(proxy.url, "/v1/messages/count_tokens", body, controls(dry_run="true"))
         assert shown.json()["action"] == "passed"
         assert len(upstream.journal) == 0

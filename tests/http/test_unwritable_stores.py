@@ -14,7 +14,7 @@ import pytest
 from tests.support import wire
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, asking, available, await_true
 from tests.support.replicas import await_answer, replica
-from tests.support.stage import Stage, asked, body_of, chat, staged
+from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
 
@@ -39,7 +39,7 @@ def redis() -> Iterator[RedisServer]:
 
 @pytest.fixture
 def stage(redis: RedisServer) -> Iterator[Stage]:
-    with staged(store={"url": redis.url, "timeout": 2.0}) as built:
+    with proxy_with_upstream(store={"url": redis.url, "timeout": 2.0}) as built:
         yield built
 
 
@@ -55,7 +55,7 @@ def mend(redis: RedisServer, reason: str) -> None:
 
 def append(stage: Stage, text: str, **members: Any) -> Answer:
     messages = [{"role": "user", "content": text}]
-    return stage.post(body_of(messages, **members), asked(session="a", history="append"))
+    return stage.post(body_of(messages, **members), controls(session="a", history="append"))
 
 
 def contents(stage: Stage) -> list[str]:
@@ -74,7 +74,7 @@ def metrics(stage: Stage) -> str:
 def test_readiness_and_metrics_say_that_nothing_can_be_written(redis: RedisServer, stage: Stage, reason: str) -> None:
     assert readiness(stage.proxy.url)["status"] == "ok"
     refuse(redis, reason)
-    stage.ask(chat(12), asked(session="s"))
+    stage.ask(chat(12), controls(session="s"))
     ready = readiness(stage.proxy.url)
     assert (ready["status"], ready["store"]["state"]) == ("degraded", reason)
     assert "condenser_store_writable 0.0" in metrics(stage)
@@ -93,11 +93,11 @@ def test_readiness_tries_a_write_though_no_request_does(redis: RedisServer, stag
 def test_requests_that_are_not_stored_are_degraded_and_still_see_their_records(
     redis: RedisServer, stage: Stage, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stage.ask(chat(12), asked(session="s"))
+    stage.ask(chat(12), controls(session="s"))
     view = stage.last_view
     refuse(redis, reason)
-    stage.ask(chat(12), asked(session="s"))
-    answer = stage.ask(chat(12), asked(session="s"))
+    stage.ask(chat(12), controls(session="s"))
+    answer = stage.ask(chat(12), controls(session="s"))
     assert answer.header("x-condenser-action") == "degraded"
     assert answer.header("x-condenser-reason") == reason
     assert stage.last_view == view
@@ -141,7 +141,7 @@ def test_a_file_that_may_not_grow_is_a_full_store(tmp_path: Path, upstream: Scri
     with served_on_file(upstream, tmp_path / "s.db") as (url, pid):
 
         def ask(text: str) -> Answer:
-            headers = [*wire.JSON, *asked(session="a", history="append")]
+            headers = [*wire.JSON, *controls(session="a", history="append")]
             return wire.request(url, "POST", "/v1/chat/completions", body_of([user(text)]), headers)
 
         assert ask("first").status == 200

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support import wire
-from tests.support.stage import Stage, asked, chat, count, staged
+from tests.support.stage import Stage, chat, controls, count, proxy_with_upstream
 from tests.support.wire import Answer
 
 OPERATOR = [("Authorization", "Bearer operator")]
@@ -25,55 +25,55 @@ def events(answer: Answer) -> list[dict[str, Any]]:
 
 
 def condensed(stage: Stage, **members: Any) -> Answer:
-    answer = stage.ask(chat(40), asked(session="s", force="true"), **members)
+    answer = stage.ask(chat(40), controls(session="s", force="true"), **members)
     assert answer.header("x-condenser-action") == "condensed"
     return answer
 
 
 def test_a_client_sees_what_the_upstream_has_counted() -> None:
-    with staged() as stage:
+    with proxy_with_upstream() as stage:
         answer = condensed(stage)
         assert usage_of(answer)["prompt_tokens"] == count(stage.forwarded[-1].json())
 
 
 def test_what_was_not_changed_says_what_it_has_cost() -> None:
-    with staged() as stage:
-        answer = stage.ask(chat(1), asked(session="s"))
+    with proxy_with_upstream() as stage:
+        answer = stage.ask(chat(1), controls(session="s"))
         assert usage_of(answer)["prompt_tokens"] == count({"messages": chat(1)})
         assert stage.upstream.journal.only().sent == answer.body
 
 
 def test_a_changed_stream_is_asked_for_its_usage_and_the_client_does_not_see_it() -> None:
-    with staged() as stage:
+    with proxy_with_upstream() as stage:
         answer = condensed(stage, stream=True)
         assert stage.forwarded[-1].json()["stream_options"] == {"include_usage": True}
         assert [each for each in events(answer) if each.get("usage")] == []
         assert answer.body.endswith(b"data: [DONE]\n\n")
-        later = stage.ask(chat(41), asked(session="s"), stream=True)
+        later = stage.ask(chat(41), controls(session="s"), stream=True)
         sent = count(stage.forwarded[-1].json())
         usable = 4_096 - 512
         assert usable - int(later.header("x-condenser-headroom") or 0) == pytest.approx(sent, abs=2)
 
 
 def test_a_client_that_asks_for_the_usage_of_its_stream_gets_it() -> None:
-    with staged() as stage:
+    with proxy_with_upstream() as stage:
         answer = condensed(stage, stream=True, stream_options={"include_usage": True})
         assert events(answer)[-1]["usage"]["prompt_tokens"] == count(stage.forwarded[-1].json())
 
 
 def test_a_stream_that_is_not_changed_or_without_the_setting_is_asked_for_nothing() -> None:
-    with staged() as stage:
-        stage.ask(chat(1), asked(session="s"), stream=True)
+    with proxy_with_upstream() as stage:
+        stage.ask(chat(1), controls(session="s"), stream=True)
         assert stage.upstream.journal.only().body == stage.sent[-1]
-    with staged(usage_probe=False) as stage:
+    with proxy_with_upstream(usage_probe=False) as stage:
         condensed(stage, stream=True)
         assert "stream_options" not in stage.forwarded[-1].json()
 
 
 def test_a_session_knows_what_the_upstream_has_counted_and_what_each_condensation_has_left_out() -> None:
-    with staged(admin={"token": "operator"}) as stage:
+    with proxy_with_upstream(admin={"token": "operator"}) as stage:
         condensed(stage)
-        stage.ask(chat(41), asked(session="s"))
+        stage.ask(chat(41), controls(session="s"))
         counted = sum(count(each.json()) for each in stage.forwarded)
         listed = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", b"", OPERATOR).json()["data"]
         path = f"/_condenser/sessions/{listed[0]['tenant']}/{listed[0]['session']}"
@@ -86,7 +86,7 @@ def test_a_session_knows_what_the_upstream_has_counted_and_what_each_condensatio
 
 def test_prices_do_not_keep_a_view_past_the_trigger_from_being_condensed() -> None:
     prices = {"input": 3.0, "cached_input": 0.3, "output": 15.0}
-    with staged(models=[{"match": "*", "prices": prices}]) as stage:
-        stage.ask(chat(9), asked(session="s"))
-        answer = stage.ask(chat(10), asked(session="s", strategy="recent"))
+    with proxy_with_upstream(models=[{"match": "*", "prices": prices}]) as stage:
+        stage.ask(chat(9), controls(session="s"))
+        answer = stage.ask(chat(10), controls(session="s", strategy="recent"))
         assert answer.header("x-condenser-action") == "condensed"

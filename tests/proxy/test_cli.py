@@ -25,7 +25,7 @@ from tests.support.proxy import Proxy
 from tests.support.redis_server import await_true
 from tests.support.replies import error, json_reply
 from tests.support.signals import BOUND
-from tests.support.stage import asked, chat, staged
+from tests.support.stage import chat, controls, proxy_with_upstream
 from tests.support.upstream import ScriptedUpstream
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -326,8 +326,8 @@ def test_variables_of_the_environment_send_no_health_check_elsewhere(
 
 
 def test_the_status_shows_parts_and_counters(capsys: pytest.CaptureFixture[str]) -> None:
-    with staged() as stage:
-        stage.ask(chat(12), asked(session="s"))
+    with proxy_with_upstream() as stage:
+        stage.ask(chat(12), controls(session="s"))
         code, out, _ = run(capsys, "status", "--url", stage.proxy.url)
     assert code == 0
     assert f"condenser {VERSION}: ok" in out
@@ -338,7 +338,7 @@ def test_the_status_shows_parts_and_counters(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_watched_status_is_printed_again_and_again() -> None:
-    with staged() as stage:
+    with proxy_with_upstream() as stage:
         words = [sys.executable, "-m", "proxy", "status", "--watch", "--url", stage.proxy.url]
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None

@@ -107,7 +107,7 @@ async def running(**profile: bool) -> AsyncIterator[tuple[Services, TalliedStore
     await store.close()
 
 
-async def asked(built: Services, messages: Sequence[Message], **given: str) -> ClientRequest:
+async def request_for(built: Services, messages: Sequence[Message], **given: str) -> ClientRequest:
     data = json.dumps({"model": "gpt-4o", "messages": messages}, ensure_ascii=False).encode()
     headers = [(f"x-condenser-{key}".encode(), value.encode()) for key, value in given.items()]
     body = await wire.read_through_cache(data, built.message_cache, DEFAULT_BOUNDS)
@@ -116,7 +116,7 @@ async def asked(built: Services, messages: Sequence[Message], **given: str) -> C
 
 
 async def request(built: Services, messages: Sequence[Message], **given: str) -> Decision:
-    exchange = await built.exchanges.open(await asked(built, messages, **given))
+    exchange = await built.exchanges.open(await request_for(built, messages, **given))
     await exchange.store()
     return exchange.decision
 
@@ -156,7 +156,7 @@ async def test_no_step_of_a_turn_is_done_once_for_each_message_that_was_there_be
 async def test_what_is_not_changed_is_sent_on_as_the_bytes_that_came_in_and_not_as_a_copy() -> None:
     async with running() as (built, _):
         for length in (LONG, LONG + TURN):
-            came = await asked(built, HISTORY[:length], window=str(ROOMY))
+            came = await request_for(built, HISTORY[:length], window=str(ROOMY))
             decision = (await built.exchanges.open(came)).decision
             assert decision.action is Action.PASSED
             assert decision.body is came.body.data

@@ -56,7 +56,7 @@ def questions(running: Generator[tuple[Effect, ...], tuple[Result, ...], Any]) -
     return list(next(running))
 
 
-def staged(text: str, **options: dict[str, object]) -> list[Strategy]:
+def stages_of(text: str, **options: dict[str, object]) -> list[Strategy]:
     """The stages of a pipeline; options are given by stage, with `_` for `-` in its name."""
     pipeline = parse(text)
     assert pipeline is not None, text
@@ -75,7 +75,7 @@ def plan_of(strategy: Strategy, view: View, budget: Budget, reply: Reply = good)
 
 def condensed(name: str, view: View, budget: Budget, reply: Reply = good, **options: Any) -> View:
     """The checked view after one strategy."""
-    (strategy,) = staged(name, **{name.replace("-", "_"): options})
+    (strategy,) = stages_of(name, **{name.replace("-", "_"): options})
     after = apply(view, plan_of(strategy, view, budget, reply))
     check(after, may_cut_newest_results=strategy.may_cut_newest_results)
     return after
@@ -91,20 +91,22 @@ def attempted(
     **options: Any,
 ) -> Outcome:
     """The outcome of a pipeline under a requirement."""
-    running = run_required(requirement, staged(pipeline, **options), ladder(), view, budget, session or SessionFacts())
+    running = run_required(
+        requirement, stages_of(pipeline, **options), ladder(), view, budget, session or SessionFacts()
+    )
     return finish(running, reply)
 
 
-def verdict_on(view: View, *, yes: bool = True, behind: int = 0) -> Verdict:
-    """A verdict on a transcript as it was `behind` messages earlier."""
-    count = len(view.transcript.chain) - behind
+def verdict_on(view: View, *, yes: bool = True, newer: int = 0) -> Verdict:
+    """A verdict on a transcript as it was `newer` messages earlier."""
+    count = len(view.transcript.chain) - newer
     digest, *earlier = reversed(view.transcript.digests[max(count - 4, 0) : count])
     return Verdict(yes, digest, count, view.tokens, 0.0, earlier_digests=tuple(earlier))
 
 
-def judged_session(view: View, behind: int = 0) -> SessionFacts:
-    """Session facts in which judges said YES to a transcript as it was `behind` messages earlier."""
-    verdict = verdict_on(view, behind=behind)
+def judged_session(view: View, newer: int = 0) -> SessionFacts:
+    """Session facts in which judges said YES to a transcript as it was `newer` messages earlier."""
+    verdict = verdict_on(view, newer=newer)
     return SessionFacts(verdicts=(verdict,), verdict=verdict)
 
 

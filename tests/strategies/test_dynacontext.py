@@ -24,7 +24,7 @@ from tests.strategies.driving import (
     good,
     judged_session,
     later,
-    staged,
+    stages_of,
     texts,
     verdict_on,
 )
@@ -48,7 +48,7 @@ ROOMY = Budget.of(100_000).with_goal(50_000)
 
 def strategy(**options: Any) -> DynaContext:
     """The strategy with options as a request gives them."""
-    (made,) = staged("dynacontext", dynacontext=options)
+    (made,) = stages_of("dynacontext", dynacontext=options)
     assert isinstance(made, DynaContext)
     return made
 
@@ -64,10 +64,10 @@ def condensed(view: View, session: SessionFacts, reply: Any = good, **options: A
     return after
 
 
-def voted(bodies: list[Body], behind: int = 0, **options: Any) -> View:
-    """The view after a YES on the transcript as it was `behind` messages earlier."""
+def voted(bodies: list[Body], newer: int = 0, **options: Any) -> View:
+    """The view after a YES on the transcript as it was `newer` messages earlier."""
     view = view_of(bodies)
-    return condensed(view, judged_session(view, behind), **options)
+    return condensed(view, judged_session(view, newer), **options)
 
 
 def at_limit(bodies: list[Body], **options: Any) -> View:
@@ -75,10 +75,10 @@ def at_limit(bodies: list[Body], **options: Any) -> View:
     return condensed(view_of(bodies), SessionFacts(), **options)
 
 
-def said(bodies: list[Body], behind: int | None = 0, **options: Any) -> dict[str, Any]:
-    """The metadata of a plan that follows a YES, or with `behind` None the context limit."""
+def metadata_of(bodies: list[Body], newer: int | None = 0, **options: Any) -> dict[str, Any]:
+    """The metadata of a plan that follows a YES, or with `newer` None the context limit."""
     view = view_of(bodies)
-    return dict(plan(view, SessionFacts() if behind is None else judged_session(view, behind), **options).metadata)
+    return dict(plan(view, SessionFacts() if newer is None else judged_session(view, newer), **options).metadata)
 
 
 def sources(view: View) -> list[int | None]:
@@ -140,24 +140,24 @@ def test_after_a_vote_all_between_the_first_message_and_the_newest_round_becomes
 def test_within_a_turn_the_newest_round_is_the_tail_and_stays() -> None:
     view = voted(agent(8))
     assert sources(view) == [0, None, 15, 16]
-    assert said(agent(8))["tail_exclusion_count"] == 2
+    assert metadata_of(agent(8))["tail_exclusion_count"] == 2
 
 
 def test_the_tail_is_of_messages_of_the_assistant_and_its_tools_and_a_user_ends_it() -> None:
     bodies = [user("go"), *step(0), *step(1), user("and?"), assistant("one"), assistant("two"), assistant("three")]
     assert sources(voted(bodies)) == [0, None, 5, 7, 8]
-    assert said(bodies)["tail_exclusion_count"] == 2
+    assert metadata_of(bodies)["tail_exclusion_count"] == 2
     assert sources(voted(bodies, exclude_tail_max=5)) == [0, None, 5, 6, 7, 8]
-    assert said(bodies, exclude_tail_max=5)["tail_exclusion_count"] == 3
+    assert metadata_of(bodies, exclude_tail_max=5)["tail_exclusion_count"] == 3
     assert sources(voted(bodies, exclude_tail_max=0)) == [0, None, 5, 8]
-    assert said([*bodies, user("?")])["tail_exclusion_count"] == 0
+    assert metadata_of([*bodies, user("?")])["tail_exclusion_count"] == 0
 
 
 def test_a_tail_that_is_kept_grows_by_the_rest_of_its_round() -> None:
     wide = [assistant(None, call("a"), call("b"), call("c")), tool("a"), tool("b"), tool("c")]
     bodies = [*agent(6)[1:], *wide, *step(9)]
-    assert sources(voted(bodies, behind=2)) == [0, None, *range(13, 19)]
-    assert said(bodies, behind=2)["tail_exclusion_count"] == 4
+    assert sources(voted(bodies, newer=2)) == [0, None, *range(13, 19)]
+    assert metadata_of(bodies, newer=2)["tail_exclusion_count"] == 4
 
 
 def test_a_tail_that_is_dropped_is_in_neither_the_view_nor_the_record() -> None:
@@ -170,11 +170,11 @@ def test_a_tail_that_is_dropped_is_in_neither_the_view_nor_the_record() -> None:
 
     bodies = agent(8)
     view = view_of(bodies)
-    after = condensed(view, judged_session(view, behind=2), reply, tail="drop")
+    after = condensed(view, judged_session(view, newer=2), reply, tail="drop")
     assert sources(after) == [0, None, 15, 16]
     assert "step 5" in shown[0]
     assert "step 6" not in shown[0]
-    metadata = said(bodies, behind=2, tail="drop")
+    metadata = metadata_of(bodies, newer=2, tail="drop")
     assert metadata["tail_exclusion_count"] == 2
     assert metadata["summary_candidate_event_ids"] == list(range(1, 13))
 
@@ -182,22 +182,22 @@ def test_a_tail_that_is_dropped_is_in_neither_the_view_nor_the_record() -> None:
 def test_a_tail_that_is_dropped_shrinks_to_whole_rounds() -> None:
     wide = [assistant(None, call("a"), call("b"), call("c")), tool("a"), tool("b"), tool("c")]
     bodies = [*agent(6)[1:], *wide, *step(9)]
-    assert sources(voted(bodies, behind=2, tail="drop")) == [0, None, 17, 18]
-    assert said(bodies, behind=2, tail="drop")["tail_exclusion_count"] == 0
-    assert said(bodies, behind=2, tail="drop")["summary_candidate_count"] == 16
+    assert sources(voted(bodies, newer=2, tail="drop")) == [0, None, 17, 18]
+    assert metadata_of(bodies, newer=2, tail="drop")["tail_exclusion_count"] == 0
+    assert metadata_of(bodies, newer=2, tail="drop")["summary_candidate_count"] == 16
 
 
 def test_a_dropped_tail_is_never_the_newest_round_nor_the_last_user_message() -> None:
     assert sources(voted(agent(8), tail="drop")) == [0, None, 15, 16]
-    assert sources(voted([*chat(3), assistant("one"), user("?")], behind=1, tail="drop")) == [0, None, 7, 8]
+    assert sources(voted([*chat(3), assistant("one"), user("?")], newer=1, tail="drop")) == [0, None, 7, 8]
     bodies = [*chat(3), *step(0), *step(1), *step(2)]
-    assert sources(voted(bodies, behind=2, tail="drop")) == [0, None, 6, 11, 12]
+    assert sources(voted(bodies, newer=2, tail="drop")) == [0, None, 6, 11, 12]
 
 
 def test_a_late_verdict_condenses_what_it_knew_and_carries_what_came_since() -> None:
     bodies = chat(8)
-    assert sources(voted(bodies, behind=4)) == [0, None, *range(13, 17)]
-    assert sources(voted(agent(8), behind=4)) == [0, None, *range(11, 17)]
+    assert sources(voted(bodies, newer=4)) == [0, None, *range(13, 17)]
+    assert sources(voted(agent(8), newer=4)) == [0, None, *range(11, 17)]
 
 
 def test_a_verdict_that_is_no_yes_or_not_on_this_chain_is_no_vote() -> None:
@@ -211,7 +211,7 @@ def test_a_verdict_on_what_is_condensed_already_leads_to_nothing() -> None:
     bodies = agent(8)
     view = later(voted(bodies), transcript_of([*bodies, *step(8)]))
     with pytest.raises(NothingToSummarize):
-        plan(view, judged_session(view, behind=2))
+        plan(view, judged_session(view, newer=2))
 
 
 # --- at the context limit ---------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_a_verdict_on_what_is_condensed_already_leads_to_nothing() -> None:
 def test_the_context_limit_leaves_no_tail() -> None:
     bodies = [user("go"), *step(0), *step(1), user("and?"), assistant("one"), assistant("two"), assistant("three")]
     assert sources(at_limit(bodies)) == [0, None, 5, 8]
-    metadata = said(bodies, behind=None)
+    metadata = metadata_of(bodies, newer=None)
     assert (metadata["trigger"], metadata["hard_trigger"]) == ("condensation_request", True)
     assert (metadata["judge_metadata"], metadata["judge_votes"]) == (None, [])
     assert metadata["tail_exclusion_count"] == 0
@@ -235,12 +235,12 @@ def test_the_context_limit_always_forgets_something(keep_last: int) -> None:
 
 def test_the_context_limit_looks_past_a_first_round_that_is_too_small_for_a_record() -> None:
     """Everything is among the last messages to keep, and the first round has 41 tokens."""
-    metadata = said(agent(6), behind=None, keep_last=99)
+    metadata = metadata_of(agent(6), newer=None, keep_last=99)
     assert metadata["summary_candidate_count"] > 2
     view = at_limit(agent(6), keep_last=99)
     assert sources(view) == [0, None, *range(metadata["summary_candidate_count"] + 1, 13)]
     small = [user("go"), assistant("ok"), user("on"), *(body for i in range(6) for body in step(i, 200))]
-    assert said(small, behind=None, keep_last=99)["summary_candidate_event_ids"] == [1, 3, 4]
+    assert metadata_of(small, newer=None, keep_last=99)["summary_candidate_event_ids"] == [1, 3, 4]
 
 
 def test_where_nothing_may_be_forgotten_it_says_so() -> None:
@@ -272,7 +272,7 @@ def test_a_model_that_fails_at_the_limit_leaves_it_to_the_rules() -> None:
 def test_keep_first_counts_messages_and_keeps_rounds_whole(keep_first: int, stays: list[int]) -> None:
     view = voted(agent(8), keep_first=keep_first)
     assert sources(view) == [*stays, None, 15, 16]
-    assert said(agent(8), keep_first=keep_first)["summary_candidate_event_ids"] == list(range(stays[-1] + 1, 15))
+    assert metadata_of(agent(8), keep_first=keep_first)["summary_candidate_event_ids"] == list(range(stays[-1] + 1, 15))
     assert f"The {16 - len(stays) - 1} earlier" in texts(view)[len(stays)]
 
 
@@ -288,13 +288,13 @@ def test_the_first_messages_stay_through_further_condensations() -> None:
 def test_an_opening_of_the_assistant_goes_into_the_record() -> None:
     bodies = [assistant("Hello!"), user("go"), *(body for i in range(5) for body in step(i))]
     assert sources(voted(bodies)) == [1, None, 10, 11]
-    assert said(bodies)["summary_candidate_event_ids"] == [0, *range(2, 10)]
+    assert metadata_of(bodies)["summary_candidate_event_ids"] == [0, *range(2, 10)]
 
 
 @pytest.mark.parametrize(("keep_last", "first_kept"), [(0, 15), (2, 15), (3, 13), (6, 11)])
 def test_keep_last_keeps_the_newest_messages_in_whole_rounds(keep_last: int, first_kept: int) -> None:
     assert sources(voted(agent(8), keep_last=keep_last)) == [0, None, *range(first_kept, 17)]
-    assert said(agent(8), keep_last=keep_last)["keep_last"] == keep_last
+    assert metadata_of(agent(8), keep_last=keep_last)["keep_last"] == keep_last
 
 
 def test_the_users_message_of_a_turn_that_goes_on_stays_behind_the_record() -> None:
@@ -327,7 +327,7 @@ def test_an_empty_message_of_the_assistant_leads_in_where_it_is_wanted() -> None
 def left(bodies: list[Body], more: list[Body], **options: Any) -> tuple[View, dict[str, Any]] | None:
     """The view when the record of a YES on `bodies` is applied after `more` has come, and what it says was dropped."""
     grown = later(voted(bodies, **options), transcript_of([*bodies, *more]))
-    shortened = strategy(**options).shortened(grown, {"dynacontext": said(bodies, **options)})
+    shortened = strategy(**options).shortened(grown, {"dynacontext": metadata_of(bodies, **options)})
     if shortened is None:
         return None
     check(shortened.view)

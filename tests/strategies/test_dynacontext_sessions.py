@@ -20,7 +20,7 @@ from strategies.core.view import View
 from strategies.dynacontext import DynaContext
 from strategies.dynacontext.scope import DynaContextOptions, leave_out
 from strategies.pipeline import run_required
-from tests.strategies.driving import attempted, finish, good, judged_session, staged
+from tests.strategies.driving import attempted, finish, good, judged_session, stages_of
 from tests.strategies.invariants import faults
 from tests.strategies.test_invariants import STABLE
 from tests.strategies.test_session_simulation import Simulated, recorded_as
@@ -36,14 +36,14 @@ from tests.support.transcripts import (
 MODES = ["chat", "openhands", "refer"]
 
 
-def check_judged(bodies: list[Body], behind: int | None, window: int, options: dict[str, Any]) -> bool:
-    """Whether a YES on all but the last `behind` messages condenses; the view, rolled back too, keeps the rules.
+def check_judged(bodies: list[Body], newer: int | None, window: int, options: dict[str, Any]) -> bool:
+    """Whether a YES on all but the last `newer` messages condenses; the view, rolled back too, keeps the rules.
 
-    With `behind` None there was no vote.
+    With `newer` None there was no vote.
     """
     view, budget = view_of(bodies, 40), Budget.of(window)
-    facts = SessionFacts() if behind is None else judged_session(view, min(behind, len(view.transcript.chain) - 1))
-    running = run_required(Requirement.PREPARE, staged("dynacontext", dynacontext=options), (), view, budget, facts)
+    facts = SessionFacts() if newer is None else judged_session(view, min(newer, len(view.transcript.chain) - 1))
+    running = run_required(Requirement.PREPARE, stages_of("dynacontext", dynacontext=options), (), view, budget, facts)
     try:
         after = finish(running, good).view
     except StrategyError:
@@ -59,18 +59,18 @@ def check_judged(bodies: list[Body], behind: int | None, window: int, options: d
 
 @given(
     bodies=conversations(broken=True, at_most=30),
-    behind=st.none() | st.integers(0, 8),
+    newer=st.none() | st.integers(0, 8),
     window=st.sampled_from([300, 1_000, 2_500, 8_000]),
     mode=st.sampled_from(MODES),
     ends=st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)),
 )
 @STABLE
 def test_what_follows_a_verdict_or_the_limit_keeps_the_invariants_with_any_options(
-    bodies: list[Body], behind: int | None, window: int, mode: str, ends: tuple[int, int, int]
+    bodies: list[Body], newer: int | None, window: int, mode: str, ends: tuple[int, int, int]
 ) -> None:
     first, last, tail = ends
     check_judged(
-        bodies, behind, window, {"mode": mode, "keep_first": first, "keep_last": last, "exclude_tail_max": tail}
+        bodies, newer, window, {"mode": mode, "keep_first": first, "keep_last": last, "exclude_tail_max": tail}
     )
 
 
@@ -96,7 +96,7 @@ class Voting(Simulated):
 
     def handled(self, transcript: Transcript) -> View:
         view = super().handled(transcript)
-        (stage,) = staged(self.pipeline, dynacontext={"min_growth": 0})
+        (stage,) = stages_of(self.pipeline, dynacontext={"min_growth": 0})
         assert isinstance(stage, DynaContext)
         facts = SessionFacts(condensations=tuple(self.records), verdicts=self.votes)
         reason = stage.skip_reason(view, self.budget, facts)

@@ -14,7 +14,7 @@ from strategies.core.replacement import OPENING, previous_text
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.extract import record
-from tests.strategies.driving import attempted, condensed, later, plan_of, staged, texts
+from tests.strategies.driving import attempted, condensed, later, plan_of, stages_of, texts
 from tests.support.transcripts import (
     WORDS,
     Body,
@@ -163,7 +163,7 @@ def test_a_window_without_room_for_a_record_has_none() -> None:
 
 
 def test_its_metadata_counts_what_the_record_stands_for() -> None:
-    (strategy,) = staged("extract")
+    (strategy,) = stages_of("extract")
     view = view_of(WORK)
     plan = plan_of(strategy, view, BUDGET.with_goal(0))
     assert plan.metadata == {"extractedMessageCount": 10}

@@ -28,7 +28,7 @@ from strategies.core.effects import Answer, Effect
 from strategies.core.protocol import SessionFacts
 from strategies.core.view import View
 from strategies.pipeline import Outcome, run, with_stage_marks
-from tests.strategies.driving import finish, judged_session, staged
+from tests.strategies.driving import finish, judged_session, stages_of
 from tests.strategies.invariants import faults
 from tests.support.transcripts import Body, bodies_of, view_of
 
@@ -62,7 +62,7 @@ def played(case: dict[str, Any]) -> Run:
         return Answer(case["summary"])
 
     options = {case["pipeline"].replace("-", "_"): case["options"]} if case.get("options") else {}
-    stages = staged(case["pipeline"], **options)
+    stages = stages_of(case["pipeline"], **options)
     view, budget = view_of(case["messages"]), with_stage_marks(Budget.of(case["window"]), stages)
     budget = budget if case["goal"] is None else budget.with_goal(case["goal"])
     session = judged_session(view, len(view.transcript.chain) - case["judged"]) if "judged" in case else SessionFacts()

@@ -17,7 +17,7 @@ from strategies.core.replacement import previous_text
 from strategies.core.view import View
 from strategies.half_window import HalfWindowOptions, RoundCursor, SplitDecision, collect_rounds, decide
 from strategies.prompts import prompt_digest
-from tests.strategies.driving import condensed, good, later, plan_of, questions, staged, texts
+from tests.strategies.driving import condensed, good, later, plan_of, questions, stages_of, texts
 from tests.support.transcripts import (
     Body,
     agent,
@@ -53,7 +53,7 @@ def shaped(rounds: Sequence[int], *, active: bool = False) -> list[Body]:
 TEN_ROUNDS = [*turn(1, 3), *turn(2, 4), *turn(3, 3)]
 
 
-def decided(view: View, options: HalfWindowOptions = OPTIONS) -> SplitDecision:
+def decision_for(view: View, options: HalfWindowOptions = OPTIONS) -> SplitDecision:
     return decide(view, collect_rounds(view), options)
 
 
@@ -65,10 +65,10 @@ def half(bodies: list[Body], budget: Budget = ROOMY, **options: Any) -> View:
     return condensed("half-window", view_of(bodies), budget, **options)
 
 
-def said(bodies: list[Body] | View, budget: Budget = ROOMY, **options: Any) -> dict[str, Any]:
+def metadata_of(bodies: list[Body] | View, budget: Budget = ROOMY, **options: Any) -> dict[str, Any]:
     """The telemetry of a plan."""
     view = bodies if isinstance(bodies, View) else view_of(bodies)
-    (strategy,) = staged("half-window", half_window=options)
+    (strategy,) = stages_of("half-window", half_window=options)
     return dict(plan_of(strategy, view, budget).metadata)
 
 
@@ -114,37 +114,37 @@ def test_nothing_has_no_rounds() -> None:
 
 @pytest.mark.parametrize(("rounds", "kept"), [(4, 2), (5, 3), (6, 3), (7, 4), (50, 25)])
 def test_half_of_four_rounds_or_more_is_kept(rounds: int, kept: int) -> None:
-    decision = decided(view_of(agent(rounds)))
+    decision = decision_for(view_of(agent(rounds)))
     assert (decision.level, decision.strategy, decision.boundary) == (0, "active-only", "exact")
     assert rounds - decision.first_kept == kept
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
 def test_fewer_rounds_fall_back(rounds: int) -> None:
-    decision = decided(view_of(agent(rounds)))
+    decision = decision_for(view_of(agent(rounds)))
     assert (decision.level, decision.reason, decision.strategy) == (1, "not-enough-rounds", "none")
     assert decision.first_kept == rounds - 1
 
 
 def test_the_least_number_of_rounds_is_an_option() -> None:
-    assert decided(view_of(agent(6)), HalfWindowOptions(min_rounds=7)).level == 1
-    assert decided(view_of(agent(2)), HalfWindowOptions(min_rounds=2, min_overlap=0)).level == 0
+    assert decision_for(view_of(agent(6)), HalfWindowOptions(min_rounds=7)).level == 1
+    assert decision_for(view_of(agent(2)), HalfWindowOptions(min_rounds=2, min_overlap=0)).level == 0
 
 
 @pytest.mark.parametrize(("overlap", "kept"), [(0, 3), (1, 3), (2, 3), (3, 4), (4, 5)])
 def test_the_overlap_is_respected(overlap: int, kept: int) -> None:
-    assert 6 - decided(view_of(agent(6)), HalfWindowOptions(min_overlap=overlap)).first_kept == kept
+    assert 6 - decision_for(view_of(agent(6)), HalfWindowOptions(min_overlap=overlap)).first_kept == kept
 
 
 def test_an_overlap_that_leaves_nothing_falls_back() -> None:
-    assert decided(view_of(agent(6)), HalfWindowOptions(min_overlap=5)).level == 1
+    assert decision_for(view_of(agent(6)), HalfWindowOptions(min_overlap=5)).level == 1
 
 
 # --- adjustToTurnBoundary ---------------------------------------------------------------------------------------
 
 
 def test_a_split_at_a_turn_boundary_is_not_adjusted() -> None:
-    decision = decided(view_of([*turn(1, 2), *turn(2, 2), user("?")]))
+    decision = decision_for(view_of([*turn(1, 2), *turn(2, 2), user("?")]))
     assert (decision.strategy, decision.boundary, decision.delta, decision.first_kept) == (
         "turn-boundary",
         "exact",
@@ -155,13 +155,13 @@ def test_a_split_at_a_turn_boundary_is_not_adjusted() -> None:
 
 
 def test_a_split_in_the_middle_of_a_turn_moves_to_its_start() -> None:
-    decision = decided(view_of([*turn(1, 2), *turn(2, 5), user("?")]))
+    decision = decision_for(view_of([*turn(1, 2), *turn(2, 5), user("?")]))
     assert (decision.boundary, decision.first_kept, decision.delta) == ("adjusted-to-turn-start", 2, -1)
     assert decision.cut == 5
 
 
 def test_a_split_in_the_first_turn_moves_to_its_end() -> None:
-    decision = decided(view_of([*turn(1, 5), *turn(2, 2), user("?")]))
+    decision = decision_for(view_of([*turn(1, 5), *turn(2, 2), user("?")]))
     assert (decision.boundary, decision.first_kept, decision.delta) == ("adjusted-to-turn-end", 5, 2)
     assert decision.cut == 11
 
@@ -178,20 +178,20 @@ def test_a_split_in_the_first_turn_moves_to_its_end() -> None:
 def test_a_finished_turn_is_split_where_one_more_than_the_overlap_leaves_no_boundary(
     rounds: tuple[int, ...], options: dict[str, Any], kept: int
 ) -> None:
-    telemetry = said(shaped(rounds), ROOMY, **options)
+    telemetry = metadata_of(shaped(rounds), ROOMY, **options)
     assert telemetry["keptRoundCount"] == kept
     assert telemetry["splitStrategy"] == telemetry["boundaryAdjustmentType"] == "inside-turn"
 
 
 def test_a_finished_turn_is_split_where_only_that_meets_the_goal() -> None:
     bodies = [*turn(1, 2, 100), *turn(2, 6, 100), user("?")]
-    telemetry = said(bodies, Budget.of(3_000).with_goal(900))
+    telemetry = metadata_of(bodies, Budget.of(3_000).with_goal(900))
     assert telemetry["splitPivotRoundIndex"] > 0
     assert telemetry["splitStrategy"] == telemetry["boundaryAdjustmentType"] == "inside-turn"
 
 
 def test_a_split_that_moves_on_to_a_boundary_is_no_longer_inside_a_turn() -> None:
-    telemetry = said(shaped((5, 1)), ROOMY.with_goal(0), min_overlap=0)
+    telemetry = metadata_of(shaped((5, 1)), ROOMY.with_goal(0), min_overlap=0)
     assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (5, 1)
     assert (telemetry["splitStrategy"], telemetry["boundaryAdjustmentType"]) == (
         "turn-boundary",
@@ -200,7 +200,7 @@ def test_a_split_that_moves_on_to_a_boundary_is_no_longer_inside_a_turn() -> Non
 
 
 def test_a_split_that_moves_on_into_the_turn_that_goes_on_says_so() -> None:
-    telemetry = said([*turn(1, 3), *turn(2, 3)], ROOMY.with_goal(0), min_overlap=0)
+    telemetry = metadata_of([*turn(1, 3), *turn(2, 3)], ROOMY.with_goal(0), min_overlap=0)
     assert (telemetry["keptRoundCount"], telemetry["splitStrategy"]) == (1, "active-only")
 
 
@@ -227,7 +227,7 @@ def test_any_shape_is_split_where_the_document_splits_it(rounds: list[int], acti
     """Except between the rounds of the turn that goes on, which are parted where half falls."""
     cursors = collect_rounds(view_of(shaped(rounds, active=active)))
     assume(len(cursors) >= max(4, overlap + 2))
-    decision = decided(view_of(shaped(rounds, active=active)), HalfWindowOptions(min_overlap=overlap))
+    decision = decision_for(view_of(shaped(rounds, active=active)), HalfWindowOptions(min_overlap=overlap))
     if decision.strategy == "active-only":
         assert (len(cursors) - decision.first_kept, decision.boundary) == (
             max(overlap + 1, -(-len(cursors) // 2)),
@@ -244,7 +244,7 @@ def test_any_shape_is_split_where_the_document_splits_it(rounds: list[int], acti
 
 
 def test_a_split_between_history_and_the_turn_that_goes_on_is_a_boundary() -> None:
-    decision = decided(view_of([*turn(1, 3), *turn(2, 3)]))
+    decision = decision_for(view_of([*turn(1, 3), *turn(2, 3)]))
     assert (decision.strategy, decision.boundary, decision.first_kept, decision.cut) == ("turn-boundary", "exact", 3, 7)
 
 
@@ -256,14 +256,14 @@ def test_six_active_rounds_are_split_three_and_three() -> None:
     assert [text.split("\n")[0] for text in texts(view)[3::2]] == ["3", "4", "5"]
     assert texts(view)[0].startswith("Fix the bug")
     assert view.replacement == 1
-    telemetry = said(agent(6))
+    telemetry = metadata_of(agent(6))
     assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (3, 3)
     assert telemetry["splitStrategy"] == "active-only"
 
 
 def test_ten_rounds_across_three_turns_are_split_at_a_turn() -> None:
     """Half would be five: in the middle of the second turn, so its start is taken."""
-    telemetry = said(TEN_ROUNDS)
+    telemetry = metadata_of(TEN_ROUNDS)
     assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (3, 7)
     assert telemetry["boundaryAdjustmentType"] == "adjusted-to-turn-start"
     assert telemetry["boundaryAdjustmentDelta"] == -2
@@ -272,7 +272,7 @@ def test_ten_rounds_across_three_turns_are_split_at_a_turn() -> None:
 
 
 def test_three_rounds_fall_back_to_all_but_the_last() -> None:
-    telemetry = said(agent(3))
+    telemetry = metadata_of(agent(3))
     assert telemetry["compressionMode"] == "fallback"
     assert telemetry["fallbackLevel"] == 1
     assert telemetry["usedFallback"]
@@ -283,8 +283,8 @@ def test_three_rounds_fall_back_to_all_but_the_last() -> None:
 
 def test_an_existing_summary_is_merged_and_the_rounds_behind_it_are_halved() -> None:
     view = summarized(TEN_ROUNDS, turn(4, 3))
-    assert said(view)["totalRoundCount"] == 10
-    (strategy,) = staged("half-window")
+    assert metadata_of(view)["totalRoundCount"] == 10
+    (strategy,) = stages_of("half-window")
     (asked,) = questions(strategy.condense(view, ROOMY, SessionFacts()))
     assert isinstance(asked, Ask)
     assert asked.user.startswith("<earlier_record>\nGoal: mend the parser.")
@@ -316,12 +316,12 @@ def test_level_3_nothing_to_summarize_is_an_error_of_its_own(bodies: list[Body])
 
 
 def test_half_is_enough_where_it_meets_the_goal() -> None:
-    assert said(agent(20, size=100), Budget.of(4_000))["summarizedRoundCount"] == 10
+    assert metadata_of(agent(20, size=100), Budget.of(4_000))["summarizedRoundCount"] == 10
 
 
 def test_where_half_misses_the_goal_the_split_moves_on_until_it_is_met() -> None:
     bodies, budget = agent(20, size=100), Budget.of(3_000).with_goal(900)
-    telemetry = said(bodies, budget)
+    telemetry = metadata_of(bodies, budget)
     assert telemetry["summarizedRoundCount"] > 10
     assert telemetry["boundaryAdjustmentDelta"] == telemetry["summarizedRoundCount"] - 10
     view = half(bodies, budget)
@@ -337,20 +337,20 @@ def test_a_half_that_would_part_a_call_from_its_result_moves_on() -> None:
         for i in range(5)
         for body in (assistant(None, call(f"a{i}")), assistant("thinking aloud"), tool(f"a{i}", words(30)))
     ]
-    telemetry = said([user("go"), *pairs])
+    telemetry = metadata_of([user("go"), *pairs])
     assert (telemetry["summarizedRoundCount"], telemetry["boundaryAdjustmentDelta"]) == (6, 1)
 
 
 @pytest.mark.parametrize("overlap", range(5))
 @pytest.mark.parametrize("bodies", [agent(12), chat(12)], ids=["agent", "chat"])
 def test_a_goal_that_cannot_be_met_leaves_the_overlap(bodies: list[Body], overlap: int) -> None:
-    telemetry = said(bodies, ROOMY.with_goal(0), min_overlap=overlap)
+    telemetry = metadata_of(bodies, ROOMY.with_goal(0), min_overlap=overlap)
     assert telemetry["keptRoundCount"] == overlap + 1
     assert telemetry["summarizedRoundCount"] == 11 - overlap
 
 
 def test_an_exact_half_stays_whatever_the_goal() -> None:
-    telemetry = said(agent(12, size=100), ROOMY.with_goal(0), exact=True)
+    telemetry = metadata_of(agent(12, size=100), ROOMY.with_goal(0), exact=True)
     assert (telemetry["summarizedRoundCount"], telemetry["boundaryAdjustmentDelta"]) == (6, 0)
 
 
@@ -366,13 +366,13 @@ def test_moving_on_takes_turns_before_rounds() -> None:
 
 
 def test_it_asks_the_summarizer_once_for_what_the_replacement_has_room_for() -> None:
-    (strategy,) = staged("half-window")
+    (strategy,) = stages_of("half-window")
     asked = questions(strategy.condense(view_of(agent(6)), Budget.of(4_000), SessionFacts()))
     assert len(asked) == 1
     assert isinstance(asked[0], Ask)
     assert asked[0].role == SUMMARIZER
     assert 600 <= asked[0].max_tokens <= 800
-    (capped,) = staged("half-window", half_window={"summary_max_tokens": 100, "memory_cards": False})
+    (capped,) = stages_of("half-window", half_window={"summary_max_tokens": 100, "memory_cards": False})
     (question,) = questions(capped.condense(view_of(agent(6)), Budget.of(4_000), SessionFacts()))
     assert question.max_tokens == 100
 
@@ -429,7 +429,7 @@ def test_the_users_message_of_a_turn_that_goes_on_stays_behind_the_summary() -> 
 
 
 def test_the_telemetry_has_the_documents_fields() -> None:
-    assert said(TEN_ROUNDS) == {
+    assert metadata_of(TEN_ROUNDS) == {
         "compressionMode": "half-window",
         "fallbackLevel": 0,
         "usedFallback": False,
@@ -449,12 +449,12 @@ def test_the_telemetry_has_the_documents_fields() -> None:
 
 
 def test_a_history_without_active_rounds_is_a_continuation() -> None:
-    assert said(chat(8))["isContinuation"]
-    assert not said(agent(8))["isContinuation"]
+    assert metadata_of(chat(8))["isContinuation"]
+    assert not metadata_of(agent(8))["isContinuation"]
 
 
 def test_the_same_view_and_answer_give_the_same_plan() -> None:
-    (strategy,) = staged("half-window")
+    (strategy,) = stages_of("half-window")
     view = view_of(TEN_ROUNDS)
     assert plan_of(strategy, view, ROOMY, good) == plan_of(strategy, view, ROOMY, good)
 
@@ -465,11 +465,11 @@ def test_many_rounds_are_split_without_copies(rounds: int) -> None:
     view = view_of(agent(rounds, size=5))
     cursors = collect_rounds(view)
     assert all(cursor.span is each for cursor, each in zip(cursors, view.structure.rounds, strict=True))
-    assert decided(view).first_kept == rounds // 2
+    assert decision_for(view).first_kept == rounds // 2
 
 
 def test_a_window_without_room_for_a_summary_asks_nobody() -> None:
-    (strategy,) = staged("half-window")
+    (strategy,) = stages_of("half-window")
     view = view_of(agent(12, size=60))
     with pytest.raises(Declined) as declined:
         questions(strategy.condense(view, Budget.of(600), SessionFacts()))

@@ -13,7 +13,7 @@ from strategies.core.pieces import Keep
 from strategies.core.plan import apply, head_pieces
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
-from tests.strategies.driving import condensed, later, plan_of, staged, texts
+from tests.strategies.driving import condensed, later, plan_of, stages_of, texts
 from tests.support.transcripts import (
     Body,
     agent,
@@ -208,14 +208,14 @@ def test_what_is_masked_stays_masked_and_the_next_time_more_is() -> None:
     bodies = agent(8, size=100)
     first = masked(bodies)
     grown: Transcript = transcript_of([*bodies, *step(8, 100), *step(9, 100)])
-    (strategy,) = staged("mask")
+    (strategy,) = stages_of("mask")
     second = apply(later(first, grown), plan_of(strategy, later(first, grown), BUDGET))
     assert results(second) == [True] * 7 + [False] * 3
     assert second.to_json().startswith(first.to_json()[:400])
 
 
 def test_its_metadata_counts() -> None:
-    (strategy,) = staged("mask")
+    (strategy,) = stages_of("mask")
     view = view_of([user("go"), *read(0, "a.py"), *step(1, 100), *agent(3)[2:]])
     assert plan_of(strategy, view, BUDGET).metadata == {"maskedMessageCount": 1, "keptFileCount": 1}
 

@@ -16,7 +16,7 @@ from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text
 from strategies.core.summary import CARD_TOKENS, MIN_WINDOW_FOR_CARDS
 from strategies.core.view import View
-from tests.strategies.driving import finish, questions, staged
+from tests.strategies.driving import finish, questions, stages_of
 from tests.support.transcripts import Body, assistant, call, chat, tool, user, view_of
 
 BUDGET = replace(Budget.of(8_000).with_goal(1_500), prompt_window=40_000)
@@ -59,7 +59,7 @@ def plan(
         asked.append(effect)
         return Answer(answer)
 
-    (strategy,) = staged(name, **{name.replace("-", "_"): options})
+    (strategy,) = stages_of(name, **{name.replace("-", "_"): options})
     return finish(strategy.condense(view, budget, session or SessionFacts()), reply), asked
 
 
@@ -69,7 +69,7 @@ def calls(name: str, view: View, budget: Budget, **options: Any) -> list[Ask]:
 
 
 def first(name: str, budget: Budget = BUDGET, session: SessionFacts | None = None, **options: Any) -> Ask:
-    (strategy,) = staged(name, **{name.replace("-", "_"): options})
+    (strategy,) = stages_of(name, **{name.replace("-", "_"): options})
     (asked,) = questions(strategy.condense(view_of(garden()), budget, session or SessionFacts()))
     assert isinstance(asked, Ask)
     return asked
@@ -160,7 +160,7 @@ def test_cards_never_cost_another_call(name: str, options: dict[str, Any]) -> No
 def test_an_answer_whose_end_is_cut_off_among_the_cards_has_told_its_summary(name: str) -> None:
     view = view_of(garden())
     answer = answered(name, RECORD)[:-40]
-    (strategy,) = staged(name)
+    (strategy,) = stages_of(name)
     made = finish(strategy.condense(view, BUDGET, SessionFacts()), lambda _: Answer(answer, finish_reason="length"))
     assert (made.cards, made.reason) == ((), "")
     assert previous_text(apply(view, made)) == RECORD
@@ -169,7 +169,7 @@ def test_an_answer_whose_end_is_cut_off_among_the_cards_has_told_its_summary(nam
 def test_cards_of_an_answer_that_is_refused_are_not_kept() -> None:
     view = view_of(garden())
     answers = iter([answered("summary", RECORD), answered("dynacontext", RECORD, "[]")])
-    (strategy,) = staged("dynacontext")
+    (strategy,) = stages_of("dynacontext")
     made = finish(strategy.condense(view, BUDGET, SessionFacts()), lambda _: Answer(next(answers)))
     assert made.cards == ()
     assert previous_text(apply(view, made)) == RECORD

@@ -24,8 +24,8 @@ from tests.strategies.invariants import faults_beside_pairs
 from tests.strategies.test_invariants import FEWER, STABLE, replies
 from tests.strategies.test_session_simulation import PIPELINES, Simulated, recorded_as
 from tests.support.messages_drafts import messages_conversations
-from tests.support.responses_drafts import asked, responses_conversations
-from tests.support.strict_responses import refused
+from tests.support.responses_drafts import request_of, responses_conversations
+from tests.support.strict_responses import refusal_of
 from tests.support.transcripts import WORDS, Body, agent, chat, conversations, requests_of, transcript_of, view_of
 
 
@@ -122,7 +122,7 @@ def test_responses_upstreams_take_views_with_pins(
         after = attempted(Requirement.HARD, pipeline, view, Budget.of(window)).view
         assert_shown(after)
         assert faults_beside_pairs(after, None, shortened=True) == []
-        assert refused(asked(json.loads(after.to_json()))) is None
+        assert refusal_of(request_of(json.loads(after.to_json()))) is None
 
 
 @given(bodies=conversations(), place=st.integers(0, 60))

@@ -19,7 +19,7 @@ from strategies.core.protocol import SessionFacts, Steps, Strategy
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.pipeline import Outcome, run, run_required
-from tests.strategies.driving import attempted, condensed, failing, finish, good, ladder, later, staged
+from tests.strategies.driving import attempted, condensed, failing, finish, good, ladder, later, stages_of
 from tests.support.transcripts import (
     Body,
     agent,
@@ -317,4 +317,4 @@ def test_odd_openings_are_brought_to_usable(bodies: list[Body]) -> None:
 def test_the_ladder_is_made_of_stages_that_ask_nobody() -> None:
     assert [stage.name for stage in ladder()] == ["extract", "recent", "shorten"]
     assert not any(stage.asks for stage in ladder())
-    assert [stage.asks for stage in staged("mask+half-window+recent")] == [False, True, False]
+    assert [stage.asks for stage in stages_of("mask+half-window+recent")] == [False, True, False]

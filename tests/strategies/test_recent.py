@@ -7,7 +7,7 @@ import pytest
 from strategies.core.budget import Budget
 from strategies.core.errors import Declined
 from strategies.core.view import View
-from tests.strategies.driving import condensed, plan_of, staged, texts
+from tests.strategies.driving import condensed, plan_of, stages_of, texts
 from tests.support.transcripts import Body, agent, assistant, call, chat, tool, user, view_of, words
 
 BUDGET = Budget.of(10_000)
@@ -84,6 +84,6 @@ def test_a_view_within_its_goal_is_left_alone() -> None:
 
 
 def test_its_metadata_counts_messages() -> None:
-    (strategy,) = staged("recent")
+    (strategy,) = stages_of("recent")
     view = view_of(agent(6))
     assert plan_of(strategy, view, BUDGET.with_goal(0)).metadata == {"droppedMessageCount": 10}

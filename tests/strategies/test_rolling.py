@@ -22,7 +22,7 @@ from strategies.memory.ranking import Index, card_entry
 from strategies.pipeline import with_stage_marks
 from strategies.prompts import prompt
 from strategies.rolling import Rolling
-from tests.strategies.driving import condensed, failing, finish, later, plan_of, questions, staged, texts
+from tests.strategies.driving import condensed, failing, finish, later, plan_of, questions, stages_of, texts
 from tests.strategies.invariants import faults
 from tests.support.transcripts import Body, agent, assistant, bodies_of, chat, step, transcript_of, user, view_of
 
@@ -37,12 +37,12 @@ CARDS = [
 
 
 def rolling(**options: Any) -> Rolling:
-    (strategy,) = staged("rolling", rolling=options)
+    (strategy,) = stages_of("rolling", rolling=options)
     assert isinstance(strategy, Rolling)
     return strategy
 
 
-def told(effect: Effect) -> Answer:
+def good_rolling(effect: Effect) -> Answer:
     """What a good summarizer answers."""
     return Answer(json.dumps({"summary": SUMMARY, "memories": CARDS}))
 
@@ -50,7 +50,7 @@ def told(effect: Effect) -> Answer:
 def after(bodies: list[Body] | View, budget: Budget = BUDGET, **options: Any) -> View:
     """The checked view after `rolling`."""
     view = bodies if isinstance(bodies, View) else view_of(bodies)
-    found = condensed("rolling", view, budget, told, **options)
+    found = condensed("rolling", view, budget, good_rolling, **options)
     assert faults(found, budget) == []
     return found
 
@@ -94,8 +94,8 @@ def test_it_condenses_to_the_retained_ratio_kept_well_under_its_trigger() -> Non
 
 def test_the_first_stage_with_marks_of_its_own_sets_those_of_the_pipeline() -> None:
     budget = Budget.of(100_000)
-    assert with_stage_marks(budget, staged("mask+rolling")) == own(100_000)
-    assert with_stage_marks(budget, staged("mask+half-window")) == budget
+    assert with_stage_marks(budget, stages_of("mask+rolling")) == own(100_000)
+    assert with_stage_marks(budget, stages_of("mask+half-window")) == budget
 
 
 # --- what stays -------------------------------------------------------------------------------------------------
@@ -165,14 +165,16 @@ def test_an_earlier_summary_is_merged_into_the_new_one() -> None:
 @pytest.mark.parametrize(("first", "second"), [("summary", "rolling"), ("rolling", "summary")])
 def test_the_record_of_another_strategy_is_merged_as_well(first: str, second: str) -> None:
     bodies = chat(20, size=100)
-    before = condensed(first, view_of(bodies), BUDGET, told if first == "rolling" else lambda _: Answer(SUMMARY))
+    before = condensed(
+        first, view_of(bodies), BUDGET, good_rolling if first == "rolling" else lambda _: Answer(SUMMARY)
+    )
     assert previous_text(before) == SUMMARY
     grown = later(before, transcript_of([*bodies, assistant("So."), *chat(20, size=100)[1:]]))
-    (strategy,) = staged(second)
+    (strategy,) = stages_of(second)
     (asked,) = questions(strategy.condense(grown, BUDGET, SessionFacts()))
     assert isinstance(asked, Ask)
     assert f"<earlier_record>\n{SUMMARY}\n</earlier_record>" in asked.user
-    (standing,) = [item for item in condensed(second, grown, BUDGET, told).items if item.is_replacement]
+    (standing,) = [item for item in condensed(second, grown, BUDGET, good_rolling).items if item.is_replacement]
     assert standing.message.text.startswith(OPENING if second == "summary" else SUMMARY_OPENING)
 
 
@@ -206,7 +208,7 @@ def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:
 
 
 def test_cards_come_with_the_plan_and_those_from_tools_are_no_rules() -> None:
-    cards = plan(view_of(chat(30, size=100)), told(Ask("", "", 1)).text).cards
+    cards = plan(view_of(chat(30, size=100)), good_rolling(Ask("", "", 1)).text).cards
     assert [(card.content, card.type, card.role) for card in cards] == [
         ("The garden has ten beds.", "fact", Role.USER),
         ("Never water at noon.", "constraint", Role.USER),
@@ -257,7 +259,7 @@ def test_without_room_or_an_answer_nothing_is_done() -> None:
 
 
 def test_its_telemetry_counts_messages_calls_and_cards() -> None:
-    said = plan(view_of(chat(30, size=50)), told(Ask("", "", 1)).text, Budget.of(8_000).with_goal(800)).metadata
+    said = plan(view_of(chat(30, size=50)), good_rolling(Ask("", "", 1)).text, Budget.of(8_000).with_goal(800)).metadata
     assert said["cardCount"] == 3
     assert said["calls"] == 1
     assert said["summarizedMessageCount"] + said["keptMessageCount"] == 61 - 1

@@ -18,7 +18,7 @@ from tests.strategies.driving import (
     finish,
     later,
     plan_of,
-    staged,
+    stages_of,
     texts,
 )
 from tests.strategies.invariants import orphans_and_gaps
@@ -42,7 +42,7 @@ ROOMY = Budget.of(200_000)
 
 
 def semantic(**options: Any) -> Semantic:
-    (strategy,) = staged("semantic", semantic=options)
+    (strategy,) = stages_of("semantic", semantic=options)
     assert isinstance(strategy, Semantic)
     return strategy
 
@@ -52,7 +52,7 @@ def after(bodies: list[Body] | View, budget: Budget = ROOMY, **options: Any) -> 
     return condensed("semantic", view, budget, **options)
 
 
-def said(bodies: list[Body], budget: Budget = ROOMY, **options: Any) -> dict[str, Any]:
+def metadata_of(bodies: list[Body], budget: Budget = ROOMY, **options: Any) -> dict[str, Any]:
     return dict(plan_of(semantic(**options), view_of(bodies), budget).metadata)
 
 
@@ -115,7 +115,7 @@ def test_the_target_is_the_share_of_max_size_and_never_less_than_the_first_and_t
     options: dict[str, Any], size: int
 ) -> None:
     bodies = agent(100)
-    assert said(bodies, **options)["target_size"] == size
+    assert metadata_of(bodies, **options)["target_size"] == size
     # Rounds are whole, and the newest one always stays.
     assert size - 1 <= len(after(bodies, **options).items) <= max(size, options.get("keep_first", 1) + 3)
 
@@ -144,7 +144,7 @@ def test_without_analysis_the_oldest_are_forgotten() -> None:
     bodies[32:34] = [assistant(None, call("c15", "bash", {"command": "git push"})), tool("c15", "Push completed")]
     kept = rounds_of(after(bodies, enable_semantic_analysis=False))
     assert kept == list(range(46, 60))
-    assert said(bodies, enable_semantic_analysis=False)["scored"] is False
+    assert metadata_of(bodies, enable_semantic_analysis=False)["scored"] is False
 
 
 def test_a_kept_call_keeps_all_its_results_and_they_are_scored_together() -> None:
@@ -223,7 +223,7 @@ def test_a_goal_that_cannot_be_met_leaves_the_newest_round() -> None:
 
 def test_where_nothing_presses_the_same_share_of_what_there_is_is_left() -> None:
     bodies = agent(12, size=120)
-    assert said(bodies)["target_size"] == 7
+    assert metadata_of(bodies)["target_size"] == 7
     assert len(after(bodies).items) == 6
 
 

@@ -12,7 +12,7 @@ from strategies.core.budget import Budget
 from strategies.core.errors import Declined
 from strategies.core.view import View
 from strategies.shorten import level
-from tests.strategies.driving import condensed, plan_of, staged, texts
+from tests.strategies.driving import condensed, plan_of, stages_of, texts
 from tests.strategies.test_invariants import STABLE
 from tests.support.transcripts import Body, agent, assistant, call, step, tool, user, view_of, words
 
@@ -97,7 +97,7 @@ def test_nothing_to_shorten_is_said(bodies: list[Body], goal: int) -> None:
 
 
 def test_its_metadata_says_whether_the_newest_round_was_cut() -> None:
-    (strategy,) = staged("shorten", shorten={"newest": True})
+    (strategy,) = stages_of("shorten", shorten={"newest": True})
     view = view_of([user("go"), *step(0, 300), *step(1, 1_000)])
     plan = plan_of(strategy, view, Budget.of(700, reserve=0).with_goal(100))
     assert plan.metadata == {"shortenedResultCount": 2, "newestRoundShortened": True}

@@ -9,7 +9,7 @@ from strategies.core.effects import SUMMARIZER, Ask
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text
-from tests.strategies.driving import condensed, failing, later, plan_of, questions, staged, texts
+from tests.strategies.driving import condensed, failing, later, plan_of, questions, stages_of, texts
 from tests.support.transcripts import Body, agent, assistant, chat, transcript_of, user, view_of
 
 BUDGET = Budget.of(4_000)
@@ -35,12 +35,12 @@ def test_rounds_of_one_long_turn_are_parted_where_turns_are_not_enough() -> None
 
 
 def test_it_asks_once_for_what_the_replacement_has_room_for() -> None:
-    (strategy,) = staged("summary", summary={"memory_cards": False})
+    (strategy,) = stages_of("summary", summary={"memory_cards": False})
     (asked,) = questions(strategy.condense(view_of(chat(20, size=100)), BUDGET, SessionFacts()))
     assert isinstance(asked, Ask)
     assert (asked.role, asked.view) == (SUMMARIZER, None)
     assert 300 < asked.max_tokens <= BUDGET.replacement_cap
-    (capped,) = staged("summary", summary={"summary_max_tokens": 120, "memory_cards": False})
+    (capped,) = stages_of("summary", summary={"summary_max_tokens": 120, "memory_cards": False})
     (question,) = questions(capped.condense(view_of(chat(20, size=100)), BUDGET, SessionFacts()))
     assert question.max_tokens == 120
 
@@ -49,7 +49,7 @@ def test_an_earlier_summary_is_merged_into_the_new_one() -> None:
     bodies = chat(20, size=100)
     before = condensed("summary", view_of(bodies), BUDGET)
     grown = later(before, transcript_of([*bodies, assistant("So."), *chat(20, size=100)[1:]]))
-    (strategy,) = staged("summary")
+    (strategy,) = stages_of("summary")
     (asked,) = questions(strategy.condense(grown, BUDGET, SessionFacts()))
     assert isinstance(asked, Ask)
     assert asked.user.startswith(f"<earlier_record>\n{previous_text(before)}\n")
@@ -59,7 +59,7 @@ def test_an_earlier_summary_is_merged_into_the_new_one() -> None:
 
 
 def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:
-    (strategy,) = staged("summary")
+    (strategy,) = stages_of("summary")
     view = view_of(chat(20, size=100))
     (asked,) = questions(strategy.condense(view, BUDGET, SessionFacts(continue_view=True)))
     assert isinstance(asked, Ask)
@@ -81,7 +81,7 @@ def test_without_room_or_an_answer_nothing_is_done() -> None:
 
 
 def test_its_telemetry_says_what_was_summarized() -> None:
-    (strategy,) = staged("summary")
+    (strategy,) = stages_of("summary")
     view = view_of(chat(24, size=100))
     said = plan_of(strategy, view, BUDGET).metadata
     assert said.keys() == {"summarizedMessageCount", "calls", "promptDigest"}

@@ -14,11 +14,11 @@ from strategies.core.errors import Declined
 from strategies.core.replacement import previous_text
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
-from tests.strategies.driving import attempted, judged_session, staged
+from tests.strategies.driving import attempted, judged_session, stages_of
 from tests.support.transcripts import agent, chat, view_of
 
 BUDGET = Budget.of(8_000)
-STRATEGIES = [name for name in TABLE if staged(name)[0].asks]
+STRATEGIES = [name for name in TABLE if stages_of(name)[0].asks]
 TEXTS = [
     "Summary generation failed.",
     "摘要生成失败。",

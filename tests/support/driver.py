@@ -22,7 +22,7 @@ Message = dict[str, Any]
 WINDOW = 4_096
 
 
-def talk(turns: int, words: int = 60) -> list[Message]:
+def conversation(turns: int, words: int = 60) -> list[Message]:
     """A conversation of turns that each have a question and an answer of so many words, and a last question."""
     messages: list[Message] = [{"role": "system", "content": "You keep a garden."}]
     for number in range(turns):
@@ -40,14 +40,14 @@ def request(messages: list[Message], members: Message | None = None, /, **contro
 
 
 @asynccontextmanager
-async def driver(strategy: str = "extract", **settings: Any) -> AsyncIterator[Services]:
+async def running_services(strategy: str = "extract", **settings: Any) -> AsyncIterator[Services]:
     """The services of a proxy with this strategy and a window of `WINDOW` tokens."""
     values = {"strategy": strategy, "window": WINDOW, "store": {"url": "memory://"}, **settings}
     async with open_services(Settings.model_validate(values)) as built:
         yield built
 
 
-async def decided(messages: list[Message], strategy: str = "extract", **control: str) -> Exchange:
+async def exchange_for(messages: list[Message], strategy: str = "extract", **control: str) -> Exchange:
     """The exchange of one request to a proxy that has seen nothing before."""
-    async with driver(strategy) as services:
+    async with running_services(strategy) as services:
         return await services.exchanges.open(request(messages, **control))

@@ -32,7 +32,7 @@ _TEXTS = (
 _PICTURE: Body = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
 
 
-def asked(messages: Sequence[Mapping[str, Any]], **members: Any) -> Body:
+def request_of(messages: Sequence[Mapping[str, Any]], **members: Any) -> Body:
     """The request with these messages."""
     return {"model": "m", "max_tokens": 100, "system": SYSTEM, "tools": TOOLS, "messages": list(messages), **members}
 
@@ -69,10 +69,10 @@ class Draft:
 
     def _reply(self, *content: Body) -> None:
         number = len(self.messages)
-        written = signed(content, asked(self.messages), f"r{number}")
+        written = signed(content, request_of(self.messages), f"r{number}")
         if self.messages[-1]["role"] == "assistant":
             self._user(["Go on."])
-            written = signed(content, asked(self.messages), f"r{number}")
+            written = signed(content, request_of(self.messages), f"r{number}")
         self.messages.append({"role": "assistant", "content": written})
 
     def _round(self, kind: str, said: str, variant: int) -> None:

@@ -21,7 +21,7 @@ from tests.support import replies
 from tests.support.prefixes import Cache, Cached, event, name_of, pieces, tokens
 from tests.support.recording import Exchange
 from tests.support.replies import Json, Reply
-from tests.support.strict_messages import Body, boundaries, drops, refused, signed
+from tests.support.strict_messages import Body, boundaries, drops, refusal_of, signed
 from tests.support.upstream import ScriptedUpstream
 
 MESSAGES = "/v1/messages"
@@ -32,14 +32,14 @@ Overflow = Literal["status", "event", "late"]
 
 
 @dataclass(frozen=True)
-class Said:
+class ScriptedAnswer:
     """A reply: its blocks, and why it stopped where they do not tell."""
 
     content: Sequence[Json]
     stop_reason: str | None = None
 
 
-Script = Callable[[Body], "Said | Sequence[Json] | str"]
+Script = Callable[[Body], "ScriptedAnswer | Sequence[Json] | str"]
 
 
 def text(said: str) -> Json:
@@ -104,7 +104,7 @@ class StrictMessages(ScriptedUpstream):
         counting = exchange.path.endswith(COUNT)
         if drops(body) and BINDING_BETA not in (exchange.header("anthropic-beta") or ""):
             return self._bad("thinking.enabled.block_binding: Extra inputs are not permitted")
-        if wrong := refused(body, bound=self.bound, systems=self.systems, counting=counting):
+        if wrong := refusal_of(body, bound=self.bound, systems=self.systems, counting=counting):
             return self._bad(wrong)
         used = count(body)
         if counting:
@@ -127,8 +127,8 @@ class StrictMessages(ScriptedUpstream):
 
     def _said(self, body: Body) -> Reply:
         said = self.script(body)
-        if not isinstance(said, Said):
-            said = Said([text(said)] if isinstance(said, str) else list(said))
+        if not isinstance(said, ScriptedAnswer):
+            said = ScriptedAnswer([text(said)] if isinstance(said, str) else list(said))
         reply = name_of(json.dumps([body["messages"], body.get("system")], sort_keys=True))
         content = signed([_named(block, f"{reply}{i}") for i, block in enumerate(said.content)], body, reply)
         whole = _message(body, content, said.stop_reason or _stop_reason(content), self.cache.serve(boundaries(body)))

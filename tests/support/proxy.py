@@ -54,7 +54,7 @@ class Proxy:
 
 
 @contextmanager
-def proxying(
+def running_proxy(
     upstream_url: str,
     *,
     clock: Callable[[], float] = time.time,

@@ -31,7 +31,7 @@ _TEXTS = (
 )
 
 
-def asked(items: Sequence[Mapping[str, Any]], **members: Any) -> Body:
+def request_of(items: Sequence[Mapping[str, Any]], **members: Any) -> Body:
     """The request with these items, none of which the server keeps."""
     return {"model": "m", "store": False, "instructions": INSTRUCTIONS, "tools": TOOLS, "input": list(items), **members}
 
@@ -70,7 +70,7 @@ class Draft:
     def _reply(self, *output: Body) -> None:
         number = len(self.items)
         named = [{"id": f"it_{number}_{place}", **item} for place, item in enumerate(output)]
-        self.items += produced(named, asked(self.items), {})
+        self.items += produced(named, request_of(self.items), {})
 
     def _round(self, kind: str, said: str, variant: int) -> None:
         one = f"c{len(self.items)}"

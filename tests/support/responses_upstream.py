@@ -22,7 +22,7 @@ from tests.support import replies
 from tests.support.prefixes import Cache, event, name_of, pieces, tokens
 from tests.support.recording import Exchange
 from tests.support.replies import CREATED, Json, Reply
-from tests.support.strict_responses import Known, Refusal, boundaries, kind_of, mismatched, produced, refused
+from tests.support.strict_responses import Known, Refusal, boundaries, kind_of, mismatched, produced, refusal_of
 from tests.support.upstream import ScriptedUpstream
 
 RESPONSES = "/v1/responses"
@@ -34,14 +34,14 @@ Body = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Said:
+class ScriptedAnswer:
     """A reply: its items, and what it lacks where it is `incomplete`."""
 
     output: Sequence[Json]
     incomplete: str | None = None
 
 
-Script = Callable[[Body], "Said | Sequence[Json] | str"]
+Script = Callable[[Body], "ScriptedAnswer | Sequence[Json] | str"]
 
 
 def message(said: str) -> Json:
@@ -93,7 +93,7 @@ class StrictResponses(ScriptedUpstream):
             return self._bad(Refusal("Missing bearer authentication in header", param=None), 401)
         body = exchange.json()
         whole = self._whole(body)
-        wrong = whole if isinstance(whole, Refusal) else refused(whole, self.known)
+        wrong = whole if isinstance(whole, Refusal) else refusal_of(whole, self.known)
         if wrong is not None:
             return self._bad(wrong)
         assert not isinstance(whole, Refusal)
@@ -133,8 +133,8 @@ class StrictResponses(ScriptedUpstream):
 
     def _said(self, asked: Body, body: Body) -> Reply:
         said = self.script(body)
-        if not isinstance(said, Said):
-            said = Said([message(said)] if isinstance(said, str) else list(said))
+        if not isinstance(said, ScriptedAnswer):
+            said = ScriptedAnswer([message(said)] if isinstance(said, str) else list(said))
         reply = name_of(json.dumps([body["input"], asked.get("instructions")], sort_keys=True))
         output = produced([_named(item, f"{reply}{i}") for i, item in enumerate(said.output)], body, self.known)
         response = _response(body, output, "incomplete" if said.incomplete else "completed", said.incomplete)

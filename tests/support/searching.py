@@ -19,22 +19,22 @@ def search(query: str = "greenhouse key", id: str = "call_m1", **more: Any) -> T
     return ToolCall(SEARCH, json.dumps({"query": query, **more}), id)
 
 
-def answered(
+def reply_of(
     text: str | None, *calls: ToolCall, streamed: bool, usage: tuple[int, int] = (100, 10), id: str = replies.ID
 ) -> Reply:
     """A reply with text, calls after it, and a usage; streamed or in one piece."""
     if not streamed:
         return replies.completion(text, tool_calls=calls, tokens=usage)
-    chunks = [*said(text), *called(*calls), CALLED] if calls else replies.text_chunks(text or "")
+    chunks = [*reply_opening(text), *reply_calls(*calls), CALLED] if calls else replies.text_chunks(text or "")
     return replies.stream(*(renamed(each, id) for each in (*chunks, replies.usage_chunk(*usage))))
 
 
-def said(text: str | None) -> list[Chunk]:
+def reply_opening(text: str | None) -> list[Chunk]:
     """The beginning of a reply that calls tools: its role, and its text word by word."""
     return [replies.chunk({"role": "assistant", "content": None}), *(replies.text_chunks(text)[1:-1] if text else [])]
 
 
-def called(*calls: ToolCall) -> list[Chunk]:
+def reply_calls(*calls: ToolCall) -> list[Chunk]:
     """The calls of a reply, which still has to finish."""
     return replies.tool_call_chunks(*calls)[1:-1]
 

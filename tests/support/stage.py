@@ -19,7 +19,7 @@ from proxy.tokens.counter import Counter, Tokenizers
 from strategies.dialects.chat import SYSTEM_ROLES
 from strategies.prompts import prompt
 from tests.support import replies, wire
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
 from tests.support.upstream import Counting, ScriptedUpstream
@@ -88,7 +88,7 @@ def summary(text: str = SUMMARY, *, finish: str = "stop", **message: Any) -> Rep
     return replies.json_reply({"object": "chat.completion", "choices": [choice], "usage": replies.usage(900, 40)})
 
 
-def asked(*, session: str | None = None, window: int | None = None, **more: str) -> list[tuple[str, str]]:
+def controls(*, session: str | None = None, window: int | None = None, **more: str) -> list[tuple[str, str]]:
     """Request headers of ours: `asked(session="s", dry_run="true")`."""
     given = {"session": session, "window": None if window is None else str(window), **more}
     return [(f"X-Condenser-{key.replace('_', '-')}", value) for key, value in given.items() if value is not None]
@@ -152,14 +152,14 @@ def body_of(messages: Sequence[Message], model: str = MODEL, **members: Any) -> 
 
 
 @contextmanager
-def staged(
+def proxy_with_upstream(
     *, window: int | None = WINDOW, answers: Callable[[Exchange], Reply | None] | None = None, **settings: Any
 ) -> Iterator[Stage]:
     """A proxy and an upstream that counts; `answers` plays the summarizer (by default it says `SUMMARY`)."""
     with ScriptedUpstream(counting=Counting(count)) as upstream:
         upstream.answer(lambda exchange: (answers or _answering)(exchange) if is_own(exchange) else None)
         known = {"window": window} if window is not None else {}
-        with proxying(upstream.url, **{**known, **settings}) as proxy:
+        with running_proxy(upstream.url, **{**known, **settings}) as proxy:
             yield Stage(proxy, upstream)
 
 
@@ -198,7 +198,7 @@ def agent(rounds: int, *, lines: int = 12) -> list[Message]:
     return messages
 
 
-def stored(path: Path) -> dict[str, int]:
+def store_rows(path: Path) -> dict[str, int]:
     """How much a SQLite store holds: saved sessions, records of condensations, entries of the chain index."""
     queries = {
         "sessions": "SELECT count(*) FROM sessions WHERE meta IS NOT NULL",
@@ -213,7 +213,7 @@ EMPTY = {"sessions": 0, "records": 0, "index": 0}
 
 
 @contextmanager
-def on_file(path: Path, **settings: Any) -> Iterator[Stage]:
-    """As `staged`, with its store in a file that `stored` can look into."""
-    with staged(store={"url": f"sqlite:///{path}"}, **settings) as stage:
+def proxy_with_sqlite(path: Path, **settings: Any) -> Iterator[Stage]:
+    """As `proxy_with_upstream`, with its store in a file that `store_rows` can look into."""
+    with proxy_with_upstream(store={"url": f"sqlite:///{path}"}, **settings) as stage:
         yield stage

@@ -65,7 +65,7 @@ class Signature:
     of: int
 
 
-def refused(body: Body, *, bound: bool = True, systems: bool = True, counting: bool = False) -> str:
+def refusal_of(body: Body, *, bound: bool = True, systems: bool = True, counting: bool = False) -> str:
     """The refusal of a body, "" where it is taken.
 
     Without `bound` the model lets thinking stand behind another prefix; without `systems` it is one that takes no

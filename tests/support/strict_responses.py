@@ -59,7 +59,7 @@ class Known:
     reasoning: str = ""
 
 
-def refused(body: Body, known: Mapping[str, Known] | None = None) -> Refusal | None:
+def refusal_of(body: Body, known: Mapping[str, Known] | None = None) -> Refusal | None:
     """The refusal of a body with a whole input, None where it is taken."""
     kept = known or {}
     for rule in (_shape, _ids, _reasoning, _pairs):

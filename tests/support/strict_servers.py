@@ -51,12 +51,12 @@ DEMANDS: tuple[Demand, ...] = (
 )
 
 
-def refused(messages: Sequence[Body], demands: Iterable[Demand] = DEMANDS) -> str:
+def refusal_of(messages: Sequence[Body], demands: Iterable[Demand] = DEMANDS) -> str:
     """What a server with these demands answers; "" where it takes the list. Unless told, those that are learned."""
     return next((said for demand in demands if (said := demand(messages))), "")
 
 
-def taken(messages: Iterable[Body]) -> list[dict[str, Any]]:
+def accepted(messages: Iterable[Body]) -> list[dict[str, Any]]:
     """As much of a conversation as a server with all demands takes: what it would refuse is left out."""
     kept: list[dict[str, Any]] = []
     waiting: list[str] = []
@@ -66,14 +66,14 @@ def taken(messages: Iterable[Body]) -> list[dict[str, Any]]:
         is_result = message["role"] == "tool"
         is_due = message.get("tool_call_id") in waiting if is_result else not waiting
         calls = _calls(message)
-        if is_due and (is_result or calls or not refused([*kept, message])) and _may_follow(kept, message):
+        if is_due and (is_result or calls or not refusal_of([*kept, message])) and _may_follow(kept, message):
             kept.append(message)
             waiting = [call["id"] for call in calls] if not is_result else _without(waiting, message["tool_call_id"])
     return kept[: _end_of_last_round(kept)] if waiting else kept
 
 
 def _may_follow(kept: Sequence[Body], message: Body) -> bool:
-    return not refused([*kept, message], (sides, no_user_after_tool, systems_first))
+    return not refusal_of([*kept, message], (sides, no_user_after_tool, systems_first))
 
 
 def _without(waiting: list[str], answered: str) -> list[str]:

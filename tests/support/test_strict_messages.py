@@ -15,7 +15,7 @@ from tests.support.messages_upstream import (
     COUNT,
     MESSAGES,
     Overflow,
-    Said,
+    ScriptedAnswer,
     StrictMessages,
     last_results,
     redacted,
@@ -25,7 +25,7 @@ from tests.support.messages_upstream import (
     web_search,
 )
 from tests.support.replies import Json
-from tests.support.strict_messages import refused, signed
+from tests.support.strict_messages import refusal_of, signed
 
 HEADERS = [("x-api-key", "k"), ("anthropic-version", "2023-06-01")]
 TOOL: Any = {"name": "read", "description": "Reads", "input_schema": {"type": "object", "properties": {}}}
@@ -177,12 +177,12 @@ RULES: dict[str, tuple[Json, Json, str]] = {
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_takes_one_body_and_refuses_the_other(rule: str) -> None:
     taken, wrong, said = RULES[rule]
-    assert refused(taken) == ""
-    assert refused(wrong).startswith(said)
+    assert refusal_of(taken) == ""
+    assert refusal_of(wrong).startswith(said)
 
 
 def test_older_models_take_no_system_message_in_the_list() -> None:
-    assert refused(body(TASK, SYSTEM), systems=False) == "role 'system' is not supported on this model"
+    assert refusal_of(body(TASK, SYSTEM), systems=False) == "role 'system' is not supported on this model"
 
 
 # -- thinking ----------------------------------------------------------------------------------------------
@@ -213,10 +213,10 @@ BOUND = "The block is bound to a different conversation. Remove the block, or se
 
 def test_thinking_is_taken_behind_the_prefix_it_was_produced_behind() -> None:
     asked = conversation(4)
-    assert refused(asked) == ""
-    assert refused({**asked, "system": [marked(text("Be careful."))]}) == ""
+    assert refusal_of(asked) == ""
+    assert refusal_of({**asked, "system": [marked(text("Be careful."))]}) == ""
     first = {"role": "user", "content": [marked(text("Review all parts."))]}
-    assert refused({**asked, "messages": [first, *asked["messages"][1:]]}) == ""
+    assert refusal_of({**asked, "messages": [first, *asked["messages"][1:]]}) == ""
 
 
 @pytest.mark.parametrize(
@@ -231,10 +231,10 @@ def test_thinking_is_taken_behind_the_prefix_it_was_produced_behind() -> None:
 )
 def test_thinking_behind_another_prefix_is_refused(change: Json) -> None:
     asked = {**conversation(4), **change}
-    assert BOUND in refused(asked)
-    assert refused(asked).startswith("messages.1.content.0: Invalid `signature` in `thinking` block. ")
-    assert refused(asked, bound=False) == ""
-    assert refused({**asked, "thinking": {"type": "adaptive", "block_binding": DROP}}) == ""
+    assert BOUND in refusal_of(asked)
+    assert refusal_of(asked).startswith("messages.1.content.0: Invalid `signature` in `thinking` block. ")
+    assert refusal_of(asked, bound=False) == ""
+    assert refusal_of({**asked, "thinking": {"type": "adaptive", "block_binding": DROP}}) == ""
 
 
 DROP = {"prefix_mismatch_behavior": "drop_block"}
@@ -242,41 +242,41 @@ DROP = {"prefix_mismatch_behavior": "drop_block"}
 
 def test_a_masked_result_spoils_only_what_was_thought_behind_it() -> None:
     asked = edited(conversation(4), 4, lambda content: [{**content[0], "content": "masked"}])
-    assert refused(asked).startswith("messages.5.content.0: Invalid")
+    assert refusal_of(asked).startswith("messages.5.content.0: Invalid")
     stripped = edited(edited(asked, 5, bare), 7, bare)
-    assert refused(stripped) == ""
+    assert refusal_of(stripped) == ""
 
 
 def test_thinking_may_go_from_the_front_but_leaves_no_gap() -> None:
     asked = conversation(4)
-    assert refused(edited(asked, 1, bare)) == ""
-    assert refused(edited(edited(asked, 1, bare), 3, bare)) == ""
-    assert refused(edited(asked, 3, bare)).startswith("messages.5.content.0: Invalid")
+    assert refusal_of(edited(asked, 1, bare)) == ""
+    assert refusal_of(edited(edited(asked, 1, bare), 3, bare)) == ""
+    assert refusal_of(edited(asked, 3, bare)).startswith("messages.5.content.0: Invalid")
 
 
 def test_thinking_that_was_edited_is_refused() -> None:
     changed = lambda content: [{**content[0], "thinking": "else"}, *content[1:]]  # noqa: E731
     asked = conversation(2)
-    assert refused(edited(asked, 1, changed)) == "messages.1.content.0: Invalid `signature` in `thinking` block"
-    assert "in the latest assistant message cannot be modified" in refused(edited(asked, 3, changed))
+    assert refusal_of(edited(asked, 1, changed)) == "messages.1.content.0: Invalid `signature` in `thinking` block"
+    assert "in the latest assistant message cannot be modified" in refusal_of(edited(asked, 3, changed))
 
 
 def test_the_latest_message_keeps_all_of_its_thinking_or_none() -> None:
     asked = body(TASK)
     said = signed([thinking("One."), redacted(), call("a")], asked, "r")
     loop = body(TASK, assistant(*said), user(result("a")))
-    assert refused(loop) == ""
-    assert "cannot be modified" in refused(edited(loop, 1, lambda content: content[1:]))
-    assert refused(edited(loop, 1, lambda content: content[2:])) == ""
+    assert refusal_of(loop) == ""
+    assert "cannot be modified" in refusal_of(edited(loop, 1, lambda content: content[1:]))
+    assert refusal_of(edited(loop, 1, lambda content: content[2:])) == ""
 
 
 def test_an_open_loop_of_manual_thinking_begins_with_thinking() -> None:
     asked = conversation(2, thinking={"type": "enabled", "budget_tokens": 1024})
-    assert refused(asked) == ""
-    wanted = refused(edited(edited(asked, 1, bare), 3, bare))
+    assert refusal_of(asked) == ""
+    wanted = refusal_of(edited(edited(asked, 1, bare), 3, bare))
     assert wanted.startswith("messages.1.content.0.type: Expected `thinking` or `redacted_thinking`, but found `text`.")
     ended = [*edited(edited(asked, 1, bare), 3, bare)["messages"], user(text("And now?"))]
-    assert refused({**asked, "messages": ended}) == ""
+    assert refusal_of({**asked, "messages": ended}) == ""
 
 
 # -- the upstream ------------------------------------------------------------------------------------------
@@ -394,6 +394,6 @@ def test_what_exceeds_the_window_is_refused_in_every_form(overflow: Overflow) ->
 
 
 def test_a_script_may_say_why_it_stopped() -> None:
-    with StrictMessages(lambda asked: Said([text("I can")], "max_tokens")) as upstream:
+    with StrictMessages(lambda asked: ScriptedAnswer([text("I can")], "max_tokens")) as upstream:
         answer = wire.post_json(upstream.url, MESSAGES, body(TASK), HEADERS)
     assert answer.json()["stop_reason"] == "max_tokens"

@@ -18,7 +18,7 @@ from tests.support.responses_upstream import (
     COUNT,
     RESPONSES,
     Overflow,
-    Said,
+    ScriptedAnswer,
     StrictResponses,
     custom_tool_call,
     function_call,
@@ -26,7 +26,7 @@ from tests.support.responses_upstream import (
     reasoning,
     web_search_call,
 )
-from tests.support.strict_responses import Known, mismatched, produced, refused
+from tests.support.strict_responses import Known, mismatched, produced, refusal_of
 
 HEADERS = [("authorization", "Bearer k")]
 TOOL: Any = {"type": "function", "name": "read", "strict": False, "parameters": {"type": "object", "properties": {}}}
@@ -156,17 +156,17 @@ RULES: dict[str, tuple[Json, Json, str]] = {
 @pytest.mark.parametrize("rule", RULES)
 def test_a_rule_takes_one_body_and_refuses_the_other(rule: str) -> None:
     taken, wrong, said = RULES[rule]
-    assert refused(taken) is None
-    refusal = refused(wrong)
+    assert refusal_of(taken) is None
+    refusal = refusal_of(wrong)
     assert refusal is not None
     assert refusal.message.startswith(said)
 
 
 def test_a_kept_item_wants_the_reasoning_it_followed() -> None:
     kept = {"fc_a": Known(call("a"), "rs_1"), "rs_1": Known(thought("1"))}
-    assert refused(body(TASK, thought("1"), call("a"), output("a")), kept) is None
-    assert refused(body(TASK, {**call("a"), "id": None}, output("a")), kept) is None
-    refusal = refused(body(TASK, call("a"), output("a")), kept)
+    assert refusal_of(body(TASK, thought("1"), call("a"), output("a")), kept) is None
+    assert refusal_of(body(TASK, {**call("a"), "id": None}, output("a")), kept) is None
+    refusal = refusal_of(body(TASK, call("a"), output("a")), kept)
     assert refusal is not None
     assert refusal.message == (
         "Item 'fc_a' of type 'function_call' was provided without its required 'reasoning' item: 'rs_1'."
@@ -186,7 +186,7 @@ def conversation(rounds: int) -> Json:
 
 
 def removed(asked: Json) -> list[str]:
-    assert refused(asked) is None
+    assert refusal_of(asked) is None
     return [one["id"] for one in mismatched(asked, {})]
 
 
@@ -360,7 +360,7 @@ def test_what_exceeds_the_window_is_refused_in_every_form(overflow: Overflow) ->
 
 
 def test_a_script_may_say_what_a_reply_lacks() -> None:
-    with StrictResponses(lambda asked: Said([message("I can")], "max_output_tokens")) as upstream:
+    with StrictResponses(lambda asked: ScriptedAnswer([message("I can")], "max_output_tokens")) as upstream:
         answer = wire.post_json(upstream.url, RESPONSES, body(TASK), HEADERS)
     assert answer.json()["status"] == "incomplete"
     assert answer.json()["incomplete_details"] == {"reason": "max_output_tokens"}

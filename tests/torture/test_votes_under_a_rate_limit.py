@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from tests.support.proxy import Proxy, proxying
+from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply, completion, error
-from tests.support.stage import asked, body_of, chat, is_own, summary, vote
+from tests.support.stage import body_of, chat, controls, is_own, summary, vote
 from tests.support.upstream import ScriptedUpstream
 
 CONVERSATIONS, LIMIT, SPAN, WINDOW = 1_000, 200, 5, 16_384
@@ -57,11 +57,11 @@ def limited(strategy: str) -> Iterator[tuple[Limited, Proxy]]:
     server = Limited()
     with ScriptedUpstream() as upstream:
         upstream.answer(server.answer)
-        with proxying(upstream.url, clock=server.clock, window=WINDOW, strategy=strategy) as proxy:
+        with running_proxy(upstream.url, clock=server.clock, window=WINDOW, strategy=strategy) as proxy:
             yield server, proxy
 
 
-async def refused(proxy: Proxy, server: Limited) -> int:
+async def refusals(proxy: Proxy, server: Limited) -> int:
     """How often clients get 429 until each conversation has its reply."""
     times, waiting = 0, list(range(CONVERSATIONS))
     limits = httpx.Limits(max_connections=100)
@@ -75,7 +75,11 @@ async def refused(proxy: Proxy, server: Limited) -> int:
 
 
 async def ask(client: httpx.AsyncClient, proxy: Proxy, conversation: int) -> int:
-    headers = [*asked(session=f"c{conversation}"), ("authorization", "Bearer k"), ("content-type", "application/json")]
+    headers = [
+        *controls(session=f"c{conversation}"),
+        ("authorization", "Bearer k"),
+        ("content-type", "application/json"),
+    ]
     # A round of votes is held once for a chain, so each conversation has a task of its own.
     body = BODY.replace(TASK, TASK + b" No. %d." % conversation)
     return (await client.post(proxy.url + CHAT, content=body, headers=headers)).status_code
@@ -83,12 +87,12 @@ async def ask(client: httpx.AsyncClient, proxy: Proxy, conversation: int) -> int
 
 def test_clients_are_refused_as_often_as_without_votes_which_are_held_when_the_server_has_time() -> None:
     with limited("off") as (server, proxy):
-        without = asyncio.run(refused(proxy, server))
+        without = asyncio.run(refusals(proxy, server))
     with limited("dynacontext") as (server, proxy):
-        assert asyncio.run(refused(proxy, server)) == without > CONVERSATIONS
+        assert asyncio.run(refusals(proxy, server)) == without > CONVERSATIONS
         assert server.own == 0
         server.limit = 1_000_000
         server.now += SPAN * 2
-        asyncio.run(refused(proxy, server))
+        asyncio.run(refusals(proxy, server))
         proxy.quiet(BOUND)
         assert server.own >= 3 * CONVERSATIONS

@@ -31,24 +31,24 @@ NEVER = Signal("the end of the tests")
 PATIENCE = (30.0, 2.0)  # seconds for a judge that answers, and for one of whom it is known that it does not
 
 
-def said(decision: str) -> str:
+def vote_text(decision: str) -> str:
     return f"<reasoning>Because.</reasoning>\n<decision>{decision}</decision>"
 
 
 def cut() -> Reply:
     """A body that ends too early."""
-    whole = completion(said("YES"))
+    whole = completion(vote_text("YES"))
     return replace(whole, steps=(whole.steps[0][:20],) if isinstance(whole.steps[0], bytes) else (), cut=True)
 
 
-YES, NO = completion(said("YES")), completion(said("NO"))
+YES, NO = completion(vote_text("YES")), completion(vote_text("NO"))
 VOTES = {"y": (YES, ""), "n": (NO, "")}
 FAILURES: Mapping[str, tuple[Reply, str]] = {
     "garbage": (completion("I think so, yes."), "no-decision"),
-    "lower case": (completion(said("yes")), "bad-decision"),
-    "another word": (completion(said("MAYBE")), "bad-decision"),
-    "two decisions": (completion(said("YES") + "<decision>NO</decision>"), "two-decisions"),
-    "the same decision twice": (completion(said("YES") * 2), "two-decisions"),
+    "lower case": (completion(vote_text("yes")), "bad-decision"),
+    "another word": (completion(vote_text("MAYBE")), "bad-decision"),
+    "two decisions": (completion(vote_text("YES") + "<decision>NO</decision>"), "two-decisions"),
+    "the same decision twice": (completion(vote_text("YES") * 2), "two-decisions"),
     "no reasoning": (completion("<decision>YES</decision>"), "no-reasoning"),
     "an open tag": (completion("<reasoning>r</reasoning><decision>YES"), "no-decision"),
     "empty": (completion(""), "empty"),
@@ -263,7 +263,7 @@ AT_ONCE = Ballot("Judge.", "it", K, MAX_CALLS, 300, at_once=True)
 
 
 async def test_at_once_asks_one_time_for_all_votes(upstream: ScriptedUpstream) -> None:
-    upstream.reply(completion(*[said("YES")] * 3, said("NO"), "?", tokens=(100, 50)))
+    upstream.reply(completion(*[vote_text("YES")] * 3, vote_text("NO"), "?", tokens=(100, 50)))
     async with asking(upstream.base_url) as own:
         (votes,) = await own.ask(AT_ONCE)
     assert isinstance(votes, Votes)
@@ -273,7 +273,11 @@ async def test_at_once_asks_one_time_for_all_votes(upstream: ScriptedUpstream) -
 
 @pytest.mark.parametrize(
     ("first", "error"),
-    [(completion(said("YES")), "not-given"), (error(400, "n must be 1"), "http-error"), (hang_up(), "unreachable")],
+    [
+        (completion(vote_text("YES")), "not-given"),
+        (error(400, "n must be 1"), "http-error"),
+        (hang_up(), "unreachable"),
+    ],
     ids=["one answer only", "n refused", "dropped"],
 )
 async def test_what_one_call_for_all_did_not_bring_is_asked_for_one_by_one(
@@ -289,7 +293,7 @@ async def test_what_one_call_for_all_did_not_bring_is_asked_for_one_by_one(
 
 
 async def test_more_answers_than_were_asked_for_do_not_count(upstream: ScriptedUpstream) -> None:
-    upstream.reply(completion(*[said("NO")] * 3, *[said("YES")] * 40))
+    upstream.reply(completion(*[vote_text("NO")] * 3, *[vote_text("YES")] * 40))
     async with asking(upstream.base_url) as own:
         (votes,) = await own.ask(AT_ONCE)
     assert isinstance(votes, Votes)

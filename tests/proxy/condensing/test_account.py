@@ -37,7 +37,7 @@ from strategies.core.messages import Reader
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-from tests.support.driver import Message, decided, talk
+from tests.support.driver import Message, conversation, exchange_for
 
 TABLE = ModelTable.load(config_directory() / "models.toml")
 MADE = Condensation("c1", b"d", 3, 2, (), 8_000, "mask", "hard", "context_limit", 7_000, 3_000, 0.0)
@@ -227,12 +227,12 @@ SECRET = "the combination is 4711"
 
 
 def with_secret() -> list[Message]:
-    return [*talk(40)[:-1], {"role": "user", "content": SECRET}]
+    return [*conversation(40)[:-1], {"role": "user", "content": SECRET}]
 
 
 @pytest.mark.anyio
 async def test_headers_say_what_was_condensed_and_by_how_much() -> None:
-    exchange = await decided(with_secret())
+    exchange = await exchange_for(with_secret())
     named = dict(exchange.headers())
     assert (named["X-Condenser-Action"], named["X-Condenser-Strategy"]) == ("condensed", "extract")
     assert int(named["X-Condenser-Tokens-After"]) < int(named["X-Condenser-Tokens-Before"])
@@ -244,14 +244,14 @@ async def test_headers_say_what_was_condensed_and_by_how_much() -> None:
 
 @pytest.mark.anyio
 async def test_a_request_below_the_marks_says_why_nothing_was_done() -> None:
-    named = dict((await decided(talk(1))).headers())
+    named = dict((await exchange_for(conversation(1))).headers())
     assert (named["X-Condenser-Action"], named["X-Condenser-Reason"]) == ("passed", "below-marks")
     assert "X-Condenser-Condensation" not in named
 
 
 @pytest.mark.anyio
 async def test_neither_headers_nor_log_lines_hold_content() -> None:
-    exchange = await decided(with_secret())
+    exchange = await exchange_for(with_secret())
     said = [*map(str, exchange.headers()), log_line(exchange.decision, Timing())]
     said.append(json.dumps(fields(exchange.decision, Timing())))
     assert [text for text in said if "4711" in text or "frost" in text] == []
@@ -259,7 +259,7 @@ async def test_neither_headers_nor_log_lines_hold_content() -> None:
 
 @pytest.mark.anyio
 async def test_a_dry_run_shows_the_list_that_would_be_forwarded() -> None:
-    exchange = await decided(with_secret(), dry_run="true")
+    exchange = await exchange_for(with_secret(), dry_run="true")
     document = json.loads(dry_run(exchange.decision))
     assert document["action"] == "condensed"
     assert document["messages"] == json.loads(exchange.decision.body)["messages"]

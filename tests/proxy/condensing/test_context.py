@@ -9,18 +9,18 @@ import pytest
 from proxy.condensing.account import Timing
 from proxy.condensing.context import RequestContext, idle_decision, undecided
 from proxy.reasons import Action, Reason
-from tests.support.driver import Message, driver, request, talk
+from tests.support.driver import Message, conversation, request, running_services
 
 pytestmark = pytest.mark.anyio
 
 
 async def taken_in(messages: list[Message], strategy: str = "extract", settings: Any = None, **control: str) -> Any:
-    async with driver(strategy, **(settings or {})) as services:
+    async with running_services(strategy, **(settings or {})) as services:
         return await services.exchanges.intake.build_context(request(messages, **control), Timing())
 
 
 async def test_a_short_request_leaves_at_once() -> None:
-    context: RequestContext = await taken_in(talk(2))
+    context: RequestContext = await taken_in(conversation(2))
     decision = idle_decision(context)
     assert decision is not None
     assert (decision.action, decision.reason, decision.precision) == (Action.PASSED, Reason.BELOW_MARKS, "estimate")
@@ -34,18 +34,18 @@ async def test_a_short_request_leaves_at_once() -> None:
 async def test_a_request_of_which_more_is_asked_must_be_decided_on(
     strategy: str, turns: int, control: dict[str, str]
 ) -> None:
-    assert idle_decision(await taken_in(talk(turns), strategy, **control)) is None
+    assert idle_decision(await taken_in(conversation(turns), strategy, **control)) is None
 
 
 async def test_what_is_not_decided_on_is_the_clients_own_list() -> None:
-    context: RequestContext = await taken_in(talk(6))
+    context: RequestContext = await taken_in(conversation(6))
     decision = undecided(context)
     assert not decision.view.is_changed
     assert decision.tokens_before == decision.tokens_after == context.measured.tokens
 
 
 async def test_work_has_another_name_for_another_head_pipeline_or_kind() -> None:
-    context, other = await taken_in(talk(6)), await taken_in(talk(6), "half-window")
+    context, other = await taken_in(conversation(6)), await taken_in(conversation(6), "half-window")
     names = {
         context.shared_work_id("vote", b"head", ""),
         context.shared_work_id("prepare", b"head", ""),
@@ -58,6 +58,6 @@ async def test_work_has_another_name_for_another_head_pipeline_or_kind() -> None
 
 
 async def test_a_dry_run_and_no_store_store_nothing() -> None:
-    assert (await taken_in(talk(2))).may_store
-    assert not (await taken_in(talk(2), dry_run="true")).may_store
-    assert not (await taken_in(talk(2), no_store="true")).may_store
+    assert (await taken_in(conversation(2))).may_store
+    assert not (await taken_in(conversation(2), dry_run="true")).may_store
+    assert not (await taken_in(conversation(2), no_store="true")).may_store

@@ -10,11 +10,11 @@ import pytest
 
 from proxy.condensing.decision import Decision
 from proxy.services import Services
-from tests.support.driver import Message, driver, request, talk
+from tests.support.driver import Message, conversation, request, running_services
 
 pytestmark = pytest.mark.anyio
 
-LONG = talk(40)
+LONG = conversation(40)
 RECALLING = [*LONG, {"role": "assistant", "content": "Nothing yet."}, {"role": "user", "content": "Who waters bed 3?"}]
 SAID = "Bed 3 gets kale."
 
@@ -22,7 +22,7 @@ SAID = "Bed 3 gets kale."
 @asynccontextmanager
 async def condensed() -> AsyncIterator[Services]:
     """A proxy with one session, whose beginning is condensed and indexed."""
-    async with driver(memory={"default": "inject"}) as services:
+    async with running_services(memory={"default": "inject"}) as services:
         exchange = await services.exchanges.open(request(LONG))
         await exchange.store()
         exchange.follow_up()
@@ -63,6 +63,6 @@ async def test_the_block_leaves_with_the_next_user_message() -> None:
 
 
 async def test_a_history_that_is_shown_whole_gets_no_block() -> None:
-    async with driver(memory={"default": "inject"}) as services:
-        decision = await decision_on(services, talk(6))
+    async with running_services(memory={"default": "inject"}) as services:
+        decision = await decision_on(services, conversation(6))
     assert not decision.memory_block.raw

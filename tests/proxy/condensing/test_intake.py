@@ -12,7 +12,7 @@ from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from proxy.store.base import Store, StoreError
-from tests.support.driver import Message, driver, request, talk
+from tests.support.driver import Message, conversation, request, running_services
 
 pytestmark = pytest.mark.anyio
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
@@ -36,48 +36,48 @@ async def case_of(services: Services, messages: list[Message], **more: str) -> R
 
 
 async def test_a_short_list_is_estimated_by_its_length_and_a_long_one_is_counted() -> None:
-    async with driver() as services:
-        short, long = await case_of(services, talk(1)), await case_of(services, talk(40))
+    async with running_services() as services:
+        short, long = await case_of(services, conversation(1)), await case_of(services, conversation(40))
     assert (short.is_estimated, long.is_estimated) == (True, False)
     assert short.has_nothing_due
     assert not long.has_nothing_due
 
 
 async def test_a_dry_run_counts_even_a_short_list() -> None:
-    async with driver() as services:
-        context = await case_of(services, talk(1), dry_run="true")
+    async with running_services() as services:
+        context = await case_of(services, conversation(1), dry_run="true")
     assert not context.is_estimated
     assert not context.may_store
 
 
 async def test_a_session_is_found_again_by_its_history() -> None:
-    async with driver() as services:
-        exchange = await services.exchanges.open(request(talk(3)))
+    async with running_services() as services:
+        exchange = await services.exchanges.open(request(conversation(3)))
         await exchange.store()
-        context = await case_of(services, talk(4))
+        context = await case_of(services, conversation(4))
         other = await case_of(services, [{"role": "user", "content": "Something else."}])
     assert (context.branch is not None, context.recognition_reason) == (True, "")
     assert (other.branch, other.recognition_reason) == (None, "new-branch")
 
 
 async def test_whether_the_client_offers_tools_is_known() -> None:
-    async with driver() as services:
+    async with running_services() as services:
         intake = services.exchanges.intake
-        with_tools = await intake.build_context(request(talk(1), {"tools": [TOOL]}), Timing())
-        without = await intake.build_context(request(talk(1), {"tools": []}), Timing())
+        with_tools = await intake.build_context(request(conversation(1), {"tools": [TOOL]}), Timing())
+        without = await intake.build_context(request(conversation(1), {"tools": []}), Timing())
     assert (with_tools.has_tools, without.has_tools) == (True, False)
     assert with_tools.overhead > without.overhead
 
 
 async def test_the_window_of_a_request_comes_before_that_of_the_settings() -> None:
-    async with driver() as services:
-        context = await case_of(services, talk(1), window="2048")
+    async with running_services() as services:
+        context = await case_of(services, conversation(1), window="2048")
     assert context.policy.window.tokens == 2_048
 
 
 @pytest.mark.parametrize(("last", "failure"), [("And then?", ""), (None, "store-timeout")])
 async def test_a_branch_that_was_found_needs_no_history_that_cannot_be_read(last: str | None, failure: str) -> None:
-    first, other = talk(3), [{"role": "user", "content": f"Something else, part {i}."} for i in range(5)]
+    first, other = conversation(3), [{"role": "user", "content": f"Something else, part {i}."} for i in range(5)]
     rewritten = [*first[:-1], {"role": "user", "content": last}] if last else other[::-1]
     store = await open_store("memory://")
     async with open_services(Settings(), store=store) as services:

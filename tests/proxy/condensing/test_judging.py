@@ -17,7 +17,7 @@ from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
 from strategies.core.effects import Ballot, Effect, Result, Vote, Votes
 from strategies.core.protocol import Judging
-from tests.support.driver import WINDOW, request, talk
+from tests.support.driver import WINDOW, conversation, request
 
 pytestmark = pytest.mark.anyio
 
@@ -46,9 +46,9 @@ async def judged(panel: Panel, **settings: Any) -> AsyncIterator[Services]:
 async def held(services: Services, **totals: int) -> VoteRound:
     """A round of votes on a conversation of twelve turns, whose session has spent `totals`."""
     parts = services.exchanges
-    exchange = await parts.open(request(talk(12)))
+    exchange = await parts.open(request(conversation(12)))
     await exchange.store()
-    context = await parts.intake.build_context(request(talk(12)), Timing())
+    context = await parts.intake.build_context(request(conversation(12)), Timing())
     session, stage = context.recognised.session, context.policy.judging
     assert session is not None
     assert isinstance(stage, Judging)
@@ -60,7 +60,7 @@ async def held(services: Services, **totals: int) -> VoteRound:
 async def test_a_verdict_is_recorded_with_its_session() -> None:
     async with judged(Panel()) as services:
         vote_round = await held(services)
-        later = await services.exchanges.intake.build_context(request(talk(12)), Timing())
+        later = await services.exchanges.intake.build_context(request(conversation(12)), Timing())
     assert vote_round.verdict is not None
     assert vote_round.verdict.yes
     assert later.recognised.session is not None

@@ -50,7 +50,7 @@ def request(**more: str) -> ClientRequest:
     return ClientRequest("t", headers, body, "gpt-4o", False, controls.read(headers, None, None))
 
 
-async def decided(store: Store) -> Decision:
+async def decision_of(store: Store) -> Decision:
     settings = Settings(strategy="extract", window=4_096)
     async with open_services(settings, store=store) as built:
         return (await built.exchanges.open(request())).decision
@@ -58,7 +58,7 @@ async def decided(store: Store) -> Decision:
 
 async def test_a_record_made_for_a_longer_history_does_not_hide_the_question_at_hand() -> None:
     store = await open_store("memory://")
-    first = (await decided(store)).applied
+    first = (await decision_of(store)).applied
     await store.close()
     assert first is not None
     longer = replace(first, pieces=(Keep(0), *(piece for piece in first.pieces if piece not in (Keep(0), Keep(2)))))
@@ -66,7 +66,7 @@ async def test_a_record_made_for_a_longer_history_does_not_hide_the_question_at_
     store = await open_store("memory://")
     name = record_name(first.digest, first.depth)
     await store.put_record(StoreKey("t", session_key("s")), name, encode_condensation(longer), 60)
-    decision = await decided(store)
+    decision = await decision_of(store)
     await store.close()
     assert decision.action is Action.CONDENSED
     assert ASKED in json.loads(decision.body)["messages"]

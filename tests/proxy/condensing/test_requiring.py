@@ -11,14 +11,14 @@ from proxy.condensing.decision import Decision
 from proxy.reasons import Reason
 from proxy.request.wire import ClientRequest
 from strategies.core.requirement import Requirement
-from tests.support.driver import Message, driver, request, talk
+from tests.support.driver import Message, conversation, request, running_services
 
 pytestmark = pytest.mark.anyio
 
 
 async def taken_in(asked: ClientRequest) -> tuple[Decision, RequestContext]:
     """A request, counted, and the decision to forward it as it is."""
-    async with driver() as services:
+    async with running_services() as services:
         intake = services.exchanges.intake
         context = await intake.with_counts(await intake.build_context(asked, Timing()))
         return undecided(context), context
@@ -29,34 +29,34 @@ async def need(messages: list[Message], **control: str) -> Need:
 
 
 async def test_a_short_view_needs_nothing() -> None:
-    assert await need(talk(2)) == Need(None, Reason.BELOW_MARKS)
+    assert await need(conversation(2)) == Need(None, Reason.BELOW_MARKS)
 
 
 @pytest.mark.parametrize(("turns", "raised"), [(22, Requirement.SOFT), (40, Requirement.HARD)])
 async def test_a_view_at_the_trigger_may_be_condensed_and_one_that_does_not_fit_must_be(
     turns: int, raised: Requirement
 ) -> None:
-    assert (await need(talk(turns))).requirement is raised
+    assert (await need(conversation(turns))).requirement is raised
 
 
 async def test_a_request_may_force_it_however_short_its_view_is() -> None:
-    assert (await need(talk(2), force="true")).requirement is Requirement.FORCED
+    assert (await need(conversation(2), force="true")).requirement is Requirement.FORCED
 
 
 async def test_nothing_is_required_while_the_window_is_unknown() -> None:
-    decision, context = await taken_in(request(talk(40)))
+    decision, context = await taken_in(request(conversation(40)))
     unknown = context._replace(policy=context.policy._replace(budget=None))
     assert assess_need(decision, unknown) == Need(None, Reason.WINDOW_UNKNOWN)
 
 
 async def test_the_floor_is_what_no_condensation_can_take_away() -> None:
     rules = {"role": "system", "content": "rule " * 4_000}
-    decision, _ = await taken_in(request([rules, *talk(2)[1:]]))
+    decision, _ = await taken_in(request([rules, *conversation(2)[1:]]))
     floored = with_floor(decision)
     assert floored.floor is not None
     assert (floored.reason, floored.floor > 4_000) == (Reason.IRREDUCIBLE, True)
 
 
 async def test_a_view_below_its_marks_has_no_floor_to_speak_of() -> None:
-    decision, _ = await taken_in(request(talk(2)))
+    decision, _ = await taken_in(request(conversation(2)))
     assert with_floor(decision) == decision

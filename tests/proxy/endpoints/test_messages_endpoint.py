@@ -24,10 +24,10 @@ from proxy.errors import (
 )
 from proxy.http.headers import Headers
 from proxy.tokens.counter import Tokenizers
-from tests.support.messages_drafts import SYSTEM, TOOLS, asked
+from tests.support.messages_drafts import SYSTEM, TOOLS, request_of
 from tests.support.messages_upstream import error, events, text, thinking, tool_use, web_search
 from tests.support.prefixes import event
-from tests.support.strict_messages import refused
+from tests.support.strict_messages import refusal_of
 
 Json = dict[str, Any]
 
@@ -142,7 +142,9 @@ def test_all_paths_of_the_protocol_have_its_errors(path: str) -> None:
 
 # -- own calls ---------------------------------------------------------------------------------------------
 
-VIEW = json.dumps([{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Yes?"}, *asked([])["messages"]])
+VIEW = json.dumps(
+    [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "Yes?"}, *request_of([])["messages"]]
+)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +159,7 @@ VIEW = json.dumps([{"role": "user", "content": "hi"}, {"role": "assistant", "con
 )
 def test_the_vendor_takes_what_the_proxy_asks(question: Question) -> None:
     body = json.loads(ENDPOINT.question(question, "max_tokens"))
-    assert refused(body) == ""
+    assert refusal_of(body) == ""
     assert body["max_tokens"] == 100
     assert body.get("tool_choice") == ({"type": "none"} if body.get("tools") else None)
     assert body["messages"][-1]["role"] == "user"

@@ -16,7 +16,7 @@ from proxy.errors import BadRequest, CredentialRefused
 from proxy.http.headers import Headers
 from tests.support.prefixes import event
 from tests.support.responses_upstream import events, function_call, message, reasoning
-from tests.support.strict_responses import refused
+from tests.support.strict_responses import refusal_of
 
 Json = dict[str, Any]
 
@@ -175,7 +175,7 @@ MEMBERS = {"instructions": '"Be."', "tools": json.dumps(TOOLS)}
 )
 def test_the_vendor_takes_what_the_proxy_asks(question: Question) -> None:
     body = json.loads(ENDPOINT.question(question, "max_output_tokens"))
-    assert refused(body) is None
+    assert refusal_of(body) is None
     assert (body["max_output_tokens"], body["store"]) == (100, False)
     assert body.get("tool_choice") == ("none" if body.get("tools") else None)
     assert body["input"][-1]["role"] == "user"

@@ -47,7 +47,7 @@ def transcript(*texts: str, system: str = "Be brief.") -> Transcript:
 UNKNOWN = Slope()
 
 
-def asked(of: Transcript, *, counter: str = "c", frame: str = "f", overhead: int = 3) -> CountedPrompt:
+def prompt_of(of: Transcript, *, counter: str = "c", frame: str = "f", overhead: int = 3) -> CountedPrompt:
     return CountedPrompt(of, overhead, counter, frame)
 
 
@@ -63,8 +63,8 @@ def expected(
 
 
 TALK = ("a" * 400, "b" * 300, "c" * 200)
-FIRST = asked(transcript(*TALK))
-NEXT = asked(transcript(*TALK, "d" * 500, "e" * 100))
+FIRST = prompt_of(transcript(*TALK))
+NEXT = prompt_of(transcript(*TALK, "d" * 500, "e" * 100))
 
 
 def test_what_the_upstream_has_counted_is_used_and_only_what_is_new_is_estimated() -> None:
@@ -74,7 +74,7 @@ def test_what_the_upstream_has_counted_is_used_and_only_what_is_new_is_estimated
 def test_a_conversation_has_a_slope_of_its_own() -> None:
     known = anchored(FIRST, 2_000, slope=Slope(2.5, 400))
     assert abs(expected(NEXT, LINE, known) - (2_000 + 2.5 * 600)) <= 1
-    elsewhere = asked(transcript("another", *TALK))
+    elsewhere = prompt_of(transcript("another", *TALK))
     assert abs(expected(elsewhere, LINE, None, stored=known) - (700 + 2.5 * elsewhere.own)) <= 1
 
 
@@ -90,20 +90,20 @@ def test_a_slope_by_another_counter_counts_as_far_as_it_was_shown() -> None:
 
 
 def test_system_messages_and_tools_may_change_behind_an_anchor() -> None:
-    later = asked(transcript(*TALK, "d" * 500, system="It is a quarter past ten."), overhead=43)
+    later = prompt_of(transcript(*TALK, "d" * 500, system="It is a quarter past ten."), overhead=43)
     longer = len("It is a quarter past ten.") - len("Be brief.")
     assert abs(expected(later, OWN, anchored(FIRST, 2_000)) - (2_000 + 500 + longer + 40)) <= 1
 
 
 def test_an_anchor_holds_though_another_counter_counts_now() -> None:
-    now = asked(transcript(*TALK, "d" * 500), counter="another")
+    now = prompt_of(transcript(*TALK, "d" * 500), counter="another")
     grown = growth(anchored(FIRST, 2_000), now, OWN)
     assert grown is not None
     assert grown.text == 500
 
 
 def test_an_anchor_is_left_where_another_counter_counted_what_has_changed_since() -> None:
-    now = asked(transcript(*TALK, "d" * 500), counter="another", frame="other tools")
+    now = prompt_of(transcript(*TALK, "d" * 500), counter="another", frame="other tools")
     assert growth(anchored(FIRST, 2_000), now, OWN) is None
     assert growth(anchored(FIRST, 2_000, "c1"), replace(now, frame="f"), OWN) is None
 
@@ -124,7 +124,7 @@ def test_a_condensed_view_with_fewer_pictures_is_estimated_by_what_it_is_made_of
     bodies = [picture(number) for number in range(10)]
     whole = Transcript.of([Reader().read(dump(body), body, 1_100, CHAT) for body in bodies])
     text = literal({"role": "user", "content": "w " * 200}, WORDS, Role.USER)
-    request = replace(asked(whole, overhead=0), has_media=True)
+    request = replace(prompt_of(whole, overhead=0), has_media=True)
     known = calibration_for(request, OWN._replace(picture=250), None, None, None)
     view = fold(whole, [Overlay(whole.digests[7], 8, 8, (Literal(text.raw, PieceKind.REPLACEMENT),))], 0, WORDS)
     assert abs(known.expected(fold(whole, (), 0, WORDS), "") - 10 * 256) <= 50
@@ -146,8 +146,8 @@ def test_a_guess_takes_away_no_more_than_a_quarter_of_a_window() -> None:
 
 @given(st.integers(1, 400_000), st.integers(1, 2_000), st.integers(0, 2_000))
 def test_a_scale_is_steady_and_goes_through_what_is_known(counted: int, first: int, then: int) -> None:
-    before = asked(transcript("a" * first))
-    after = asked(transcript("a" * first, "b" * then))
+    before = prompt_of(transcript("a" * first))
+    after = prompt_of(transcript("a" * first, "b" * then))
     scale = calibration_for(after, OWN, anchored(before, counted), None, None).scale
     assert MIN_SLOPE <= scale.slope <= MAX_SLOPE
     assert abs(scale.upstream(after.own) - (counted + then)) <= 1
@@ -162,7 +162,7 @@ def test_the_newest_anchor_of_a_transcript_is_found_and_strangers_find_none() ->
     assert longest_anchor(anchors, LessonScope("other", "t"), NEXT.transcript.digests) is None
     assert longest_anchor(anchors, SCOPE, transcript("x", *TALK).digests) is None
     for number in range(2):
-        anchor = anchored(asked(transcript(str(number))), 1)
+        anchor = anchored(prompt_of(transcript(str(number))), 1)
         anchors.put((SCOPE, bytes.fromhex(anchor.node)), anchor)
     assert longest_anchor(anchors, SCOPE, NEXT.transcript.digests) is None
 

@@ -20,7 +20,7 @@ from strategies.core.messages import Role
 from tests.http.test_memory_injection import FORCE, diary
 from tests.http.test_memory_scopes import CARD, scope
 from tests.proxy.command_line import run
-from tests.support.stage import Stage, asked, on_file, summary
+from tests.support.stage import Stage, controls, proxy_with_sqlite, summary
 
 CARDS = [
     {"content": CARD, "type": "fact", "tags": ["fig", "names"]},
@@ -35,8 +35,8 @@ def stage(store_file: Path) -> Iterator[Stage]:
         {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": CARDS}
     )
     settings: dict[str, Any] = {"strategy": "rolling", "memory": {"scopes": True}}
-    with on_file(store_file, answers=lambda _: summary(answer), **settings) as built:
-        built.ask(diary(12), [*asked(session="mine"), scope("home"), FORCE])
+    with proxy_with_sqlite(store_file, answers=lambda _: summary(answer), **settings) as built:
+        built.ask(diary(12), [*controls(session="mine"), scope("home"), FORCE])
         yield built
 
 
@@ -117,7 +117,7 @@ def test_a_card_is_added_and_forgotten(memory: Command) -> None:
 
 
 def test_an_exported_file_is_imported_into_another_session(memory: Command, stage: Stage, tmp_path: Path) -> None:
-    stage.ask(diary(1), asked(session="yours"))
+    stage.ask(diary(1), controls(session="yours"))
     file = tmp_path / "memory.json"
     file.write_text(memory("list", "mine", "--json"), "utf-8")
     assert memory("import", "yours", str(file)) == "added 2 of 2 cards, 0 were there already\n"
@@ -191,14 +191,14 @@ def condensation(name: str, *cards: MemoryCard, at: float = 0.0) -> Condensation
     )  # fmt: skip
 
 
-def told(session: Session) -> list[str]:
+def contents_of(session: Session) -> list[str]:
     return [each.content for each in session.cards()]
 
 
 def test_a_card_is_forgotten_with_all_that_says_the_same() -> None:
     one, again = card("The port is 9090.", condensation="c1"), card("the port is 9090", condensation="c2")
     both = session(condensation("c1", one), condensation("c2", again, at=1.0))
-    assert told(without_cards(both, {one.id})) == []
+    assert contents_of(without_cards(both, {one.id})) == []
     assert set(without_cards(both, {one.id}).forgotten_ids) == {one.id, again.id}
 
 
@@ -208,13 +208,13 @@ def test_a_card_from_a_tool_is_forgotten_and_its_twin_from_the_user_stays() -> N
         card("The port is 9090.", condensation="c2"),
     )
     both = session(condensation("c1", tool), condensation("c2", user, at=1.0))
-    assert told(without_cards(both, {tool.id})) == ["The port is 9090."]
+    assert contents_of(without_cards(both, {tool.id})) == ["The port is 9090."]
 
 
 def test_a_forgotten_card_that_a_person_writes_again_is_told_again() -> None:
     one = card("The port is 9090.", condensation="c1")
     gone = without_cards(session(condensation("c1", one)), {one.id})
-    assert told(with_card(gone, card("The port is 9090."))) == ["The port is 9090."]
+    assert contents_of(with_card(gone, card("The port is 9090."))) == ["The port is 9090."]
 
 
 def test_what_a_person_wrote_is_seen_where_the_twin_that_came_with_a_condensation_is_not() -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from proxy.cli import main
-from tests.proxy.replaying.test_play import talk
+from tests.proxy.replaying.test_play import questions_and_answers
 from tests.support.data import MISSING, SHORT
 
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
     path = tmp_path / "talk.jsonl"
-    path.write_text("".join(json.dumps({"messages": talk(turns)}) + "\n" for turns in (20, 12)))
+    path.write_text("".join(json.dumps({"messages": questions_and_answers(turns)}) + "\n" for turns in (20, 12)))
     return path
 
 

@@ -47,8 +47,8 @@ def test_each_protocol_has_the_same_requests_and_questions(protocol: str) -> Non
 
 
 def test_strict_servers_take_every_request_of_the_demo() -> None:
-    assert {strict_messages.refused({"max_tokens": 9, **body}) for body in requests_of(load("messages"))} == {""}
-    assert {strict_responses.refused(body) for body in requests_of(load("responses"))} == {None}
+    assert {strict_messages.refusal_of({"max_tokens": 9, **body}) for body in requests_of(load("messages"))} == {""}
+    assert {strict_responses.refusal_of(body) for body in requests_of(load("responses"))} == {None}
 
 
 def test_results_of_one_round_are_one_message_where_the_protocol_has_it_so() -> None:

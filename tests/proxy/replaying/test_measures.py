@@ -15,7 +15,7 @@ from proxy.replaying.recorded import Question
 A, B, C = ForwardedMessage("a", 10), ForwardedMessage("b", 20), ForwardedMessage("c", 30)
 
 
-def decided(
+def forwarded_request(
     messages: int, shared: int = 0, *, original: int = 100, usable: int = 1_000, own: int = 0, ms: float = 1.0
 ) -> ReplayedRequest:
     return ReplayedRequest(original, messages, shared, 5, usable, ms, own)
@@ -25,13 +25,13 @@ def cached_share(*requests: ReplayedRequest) -> float | None:
     return summarize("mask", [ReplayedConversation(requests)]).cached_share
 
 
-def refused(original: int = 100) -> ReplayedRequest:
+def refused_request(original: int = 100) -> ReplayedRequest:
     return ReplayedRequest(original, None, 0, 5, 1_000, 2.0)
 
 
 @pytest.mark.parametrize(("forwarded", "own", "saved"), [(245, 0, 0.75), (245, 500, 0.25), (1_495, 0, -0.5)])
 def test_saved_counts_our_own_calls(forwarded: int, own: int, saved: float) -> None:
-    played = ReplayedConversation([decided(forwarded, original=1_000, own=own)])
+    played = ReplayedConversation([forwarded_request(forwarded, original=1_000, own=own)])
     assert summarize("mask", [played]).saved_share == saved
 
 
@@ -46,18 +46,18 @@ def test_the_common_prefix_ends_at_the_first_message_that_differs(
 
 
 def test_the_cached_share_is_what_requests_share_with_the_one_before_of_all_that_was_forwarded() -> None:
-    assert cached_share(decided(10), decided(30, 10), decided(40)) == 10 / 80
+    assert cached_share(forwarded_request(10), forwarded_request(30, 10), forwarded_request(40)) == 10 / 80
 
 
 def test_a_refused_request_has_no_part_in_the_cached_share() -> None:
-    assert cached_share(decided(10), refused(), decided(30, 10)) == 10 / 40
-    assert cached_share(refused()) is None
+    assert cached_share(forwarded_request(10), refused_request(), forwarded_request(30, 10)) == 10 / 40
+    assert cached_share(refused_request()) is None
 
 
 def test_a_request_overflows_when_it_leaves_no_room_for_the_reply_or_is_refused() -> None:
-    assert not decided(30, usable=35).overflows
-    assert decided(30, usable=34).overflows
-    assert refused().overflows
+    assert not forwarded_request(30, usable=35).overflows
+    assert forwarded_request(30, usable=34).overflows
+    assert refused_request().overflows
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,10 @@ def test_a_question_reaches_where_all_its_evidence_stands_word_for_word(evidence
 
 
 def test_a_summary_adds_all_conversations_up() -> None:
-    long = ReplayedConversation([decided(10, ms=1.0), decided(30, own=7, ms=9.0)], {"evidence": (1, 3)})
-    short = ReplayedConversation([decided(30, usable=30, ms=2.0)], {"evidence": (1, 1)})
+    long = ReplayedConversation(
+        [forwarded_request(10, ms=1.0), forwarded_request(30, own=7, ms=9.0)], {"evidence": (1, 3)}
+    )
+    short = ReplayedConversation([forwarded_request(30, usable=30, ms=2.0)], {"evidence": (1, 1)})
 
     summary = summarize("mask", [long, short])
 
@@ -82,13 +84,15 @@ def test_a_summary_adds_all_conversations_up() -> None:
 
 
 def test_a_summary_knows_the_largest_request_and_what_had_to_be_read_anew() -> None:
-    summary = summarize("mask", [ReplayedConversation([decided(10), decided(30, 10), refused()])])
+    summary = summarize(
+        "mask", [ReplayedConversation([forwarded_request(10), forwarded_request(30, 10), refused_request()])]
+    )
 
     assert (summary.largest, summary.read_anew) == (35, 10 + 20)
 
 
 def test_a_refused_request_is_no_saving() -> None:
-    summary = summarize("mask", [ReplayedConversation([decided(10), refused(original=10_000)])])
+    summary = summarize("mask", [ReplayedConversation([forwarded_request(10), refused_request(original=10_000)])])
 
     assert summary.saved_share == pytest.approx(1 - 15 / 100)
     assert (summary.overflows, summary.refused) == (1, 1)

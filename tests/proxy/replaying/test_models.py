@@ -10,7 +10,7 @@ import pytest
 
 from proxy.cli import main
 from proxy.settings import CONFIG_VARIABLE
-from tests.proxy.replaying.test_play import talk
+from tests.proxy.replaying.test_play import questions_and_answers
 from tests.support.recording import Exchange
 from tests.support.replies import completion, error
 from tests.support.upstream import ScriptedUpstream
@@ -28,7 +28,7 @@ def answer(exchange: Exchange) -> Any:
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Two recorded conversations, and settings with prices."""
     talks, settings = tmp_path / "talk.jsonl", tmp_path / "condenser.toml"
-    talks.write_text("".join(json.dumps({"messages": talk(turns)}) + "\n" for turns in (40, 36)))
+    talks.write_text("".join(json.dumps({"messages": questions_and_answers(turns)}) + "\n" for turns in (40, 36)))
     settings.write_text(PRICES)
     monkeypatch.setenv(CONFIG_VARIABLE, str(settings))
     return str(talks)

@@ -18,7 +18,7 @@ WINDOW = 1_024
 SECRET = "The number of the locker is 4711."
 
 
-def talk(turns: int, words: int = 40) -> list[dict[str, Any]]:
+def questions_and_answers(turns: int, words: int = 40) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
     for i in range(turns):
         messages.append({"role": "user", "content": f"Question {i}: " + "why is that so? " * (words // 4)})
@@ -39,13 +39,13 @@ def play(conversation: Conversation, strategy: str, window: int = WINDOW) -> Rep
 
 
 def test_there_is_a_request_for_each_reply_that_something_came_before() -> None:
-    opening = [{"role": "assistant", "content": "Hello, how can I help?"}, *talk(2)]
+    opening = [{"role": "assistant", "content": "Hello, how can I help?"}, *questions_and_answers(2)]
 
     assert list(request_ends(Conversation("a", opening))) == [3, 5]
 
 
 def test_off_forwards_what_the_client_sent_and_overflows_where_that_is_too_long() -> None:
-    played = play(Conversation("a", talk(20)), "off")
+    played = play(Conversation("a", questions_and_answers(20)), "off")
 
     assert len(played.requests) == 20
     assert all(each.forwarded_tokens == each.sent_tokens for each in played.requests)
@@ -55,7 +55,7 @@ def test_off_forwards_what_the_client_sent_and_overflows_where_that_is_too_long(
 
 @pytest.mark.parametrize("strategy", ["recent", "half-window", "extract", "mask+half-window"])
 def test_a_strategy_keeps_every_request_in_its_window(strategy: str) -> None:
-    played = play(Conversation("a", talk(20)), strategy)
+    played = play(Conversation("a", questions_and_answers(20)), strategy)
 
     assert any(each.condensed for each in played.requests)
     assert not any(each.overflows or each.action is Action.DEGRADED for each in played.requests)
@@ -63,12 +63,18 @@ def test_a_strategy_keeps_every_request_in_its_window(strategy: str) -> None:
 
 
 def test_a_summary_costs_tokens_of_our_own_and_dropping_costs_none() -> None:
-    assert sum(each.own_tokens for each in play(Conversation("a", talk(40)), "half-window", 2 * WINDOW).requests) > 0
-    assert sum(each.own_tokens for each in play(Conversation("a", talk(20)), "recent").requests) == 0
+    assert (
+        sum(
+            each.own_tokens
+            for each in play(Conversation("a", questions_and_answers(40)), "half-window", 2 * WINDOW).requests
+        )
+        > 0
+    )
+    assert sum(each.own_tokens for each in play(Conversation("a", questions_and_answers(20)), "recent").requests) == 0
 
 
 def test_observing_changes_nothing_and_counts_what_would_have_been_done() -> None:
-    played = play(Conversation("a", talk(20)), "observe:recent")
+    played = play(Conversation("a", questions_and_answers(20)), "observe:recent")
 
     assert all(each.forwarded_tokens == each.sent_tokens for each in played.requests)
     assert any(each.condensed for each in played.requests)
@@ -76,7 +82,7 @@ def test_observing_changes_nothing_and_counts_what_would_have_been_done() -> Non
 
 def test_tools_are_counted_in_what_is_sent() -> None:
     tool = {"type": "function", "function": {"name": "look_up", "description": "Looks a word up.", "parameters": {}}}
-    bare, offering = (play(Conversation("a", talk(2), tools), "off") for tools in ([], [tool]))
+    bare, offering = (play(Conversation("a", questions_and_answers(2), tools), "off") for tools in ([], [tool]))
 
     assert offering.requests[0].forwarded_tokens > bare.requests[0].forwarded_tokens
 
@@ -91,7 +97,7 @@ def test_a_request_that_cannot_be_made_to_fit_is_an_overflow_without_tokens_sent
 
 
 def test_names_that_the_user_gave_are_looked_for_in_the_last_view() -> None:
-    messages = talk(20)
+    messages = questions_and_answers(20)
     messages[3]["content"] = "My order is ORD-4711."
 
     kept = [play(Conversation("a", messages), name) for name in ("off", "recent")]
@@ -110,7 +116,7 @@ def test_a_run_costs_what_is_read_anew_from_the_cache_and_for_our_own_calls() ->
 
 
 def test_evidence_that_was_dropped_is_not_kept_and_off_keeps_all() -> None:
-    messages = talk(20)
+    messages = questions_and_answers(20)
     messages[3]["content"] = SECRET
     conversation = Conversation("a", messages, questions=[question(messages, 3), question(messages, len(messages) - 2)])
 
@@ -118,7 +124,7 @@ def test_evidence_that_was_dropped_is_not_kept_and_off_keeps_all() -> None:
 
 
 def test_evidence_that_no_request_held_is_not_asked_for() -> None:
-    messages = talk(3)
+    messages = questions_and_answers(3)
 
     questions = [question(messages, 1), question(messages, len(messages) - 1)]
     played = play(Conversation("a", messages, questions=questions), "off")
@@ -127,7 +133,7 @@ def test_evidence_that_no_request_held_is_not_asked_for() -> None:
 
 
 def test_each_view_between_two_condensations_begins_with_the_one_before() -> None:
-    played = play(Conversation("a", talk(30)), "recent")
+    played = play(Conversation("a", questions_and_answers(30)), "recent")
 
     for before, after in zip(played.requests, played.requests[1:], strict=False):
         assert after.shared_tokens == before.message_tokens or after.condensed
@@ -142,7 +148,7 @@ def test_a_conversation_without_a_reply_has_no_request() -> None:
 
 
 async def test_a_question_is_asked_behind_the_whole_history_and_changes_nothing() -> None:
-    messages = talk(20)
+    messages = questions_and_answers(20)
     messages[3]["content"] = SECRET
     early, late = question(messages, 3), question(messages, len(messages) - 2)
     async with open_replay_proxy(load_settings(store={"url": "memory://"})) as built:

@@ -92,7 +92,7 @@ def test_where_memory_cards_are_wanted_their_room_is_not_the_records(counter: Co
     assert counter.text(scripted_answer(Ask(prompt("memory"), long, room), counter).text) <= room - CARD_TOKENS
 
 
-def said(*messages: tuple[str, str]) -> str:
+def judge_prompt(*messages: tuple[str, str]) -> str:
     body = "\n".join(
         f'<message index="{i}" role="{role}">\n{text}\n</message>' for i, (role, text) in enumerate(messages)
     )
@@ -123,7 +123,7 @@ ASKED, LOOKED, ANSWERED = (
     ],
 )
 def test_a_judge_votes_by_whether_a_stage_is_done(history: Sequence[tuple[str, str]], yes: bool, why: str) -> None:
-    decided, reasoning = stage_is_done(said(*history))
+    decided, reasoning = stage_is_done(judge_prompt(*history))
     assert decided is yes
     assert why in reasoning
 
@@ -132,7 +132,7 @@ def test_a_judge_votes_by_whether_a_stage_is_done(history: Sequence[tuple[str, s
 def test_as_many_judges_vote_as_decide_the_outcome(
     history: Sequence[tuple[str, str]], votes: int, counter: Counter
 ) -> None:
-    ballot = Ballot("Judge.", said(*history), k=4, max_attempts=12, max_tokens=100)
+    ballot = Ballot("Judge.", judge_prompt(*history), k=4, max_attempts=12, max_tokens=100)
     cast = scripted_votes(ballot, counter)
     assert (len(cast.votes), cast.calls) == (votes, votes)
     assert cast.tokens > votes * counter.text(ballot.user)

@@ -59,7 +59,7 @@ def test_the_last_bytes_of_a_long_stream_are_enough() -> None:
         assert ending_of(data[cut:], is_complete=False) == ending(TEXT)
 
 
-def said(text: str, **more: Any) -> bytes:
+def content_event(text: str, **more: Any) -> bytes:
     choice = {"index": 0, "delta": {"content": text}, **more}
     return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"
 
@@ -82,14 +82,14 @@ QUOTED = 'He said: "no", "content": "x\\y" \u00fc {"content": "z"} ' * 3
 def test_events_that_differ_in_more_than_their_text_are_read_as_those_that_do_not(
     more: Callable[[int], dict[str, Any]],
 ) -> None:
-    events = [said(letter, **more(at)) for at, letter in enumerate(QUOTED)]
+    events = [content_event(letter, **more(at)) for at, letter in enumerate(QUOTED)]
     several = "index" in more(len(events) - 1)
     assert ending_of(b"".join(events), is_complete=True) == ("" if several else ending(QUOTED))
 
 
 def test_a_member_between_two_texts_is_no_part_of_them() -> None:
-    twice = said("b").replace(b'"content": "b"', b'"content": "b", "content": "c"')
-    assert ending_of(twice + said("a"), is_complete=True) == ending("ca")
+    twice = content_event("b").replace(b'"content": "b"', b'"content": "b", "content": "c"')
+    assert ending_of(twice + content_event("a"), is_complete=True) == ending("ca")
 
 
 def test_last_bytes_with_too_little_text_have_no_ending() -> None:

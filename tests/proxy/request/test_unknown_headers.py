@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.controls import UnknownHeaders
-from tests.support.stage import asked, chat, staged
+from tests.support.stage import chat, controls, proxy_with_upstream
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -46,7 +46,7 @@ def test_a_client_that_invents_names_fills_neither_memory_nor_log(caplog: pytest
 def test_a_request_with_a_misspelt_header_is_served_and_its_value_is_logged_nowhere(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with staged() as stage:
+    with proxy_with_upstream() as stage:
         headers = [("X-Condenser-Sesion", "hunter2")]
         for _ in range(2):
             assert stage.ask(chat(1), headers).header("x-condenser-action") == "passed"
@@ -55,7 +55,7 @@ def test_a_request_with_a_misspelt_header_is_served_and_its_value_is_logged_nowh
 
 
 def test_the_reply_names_an_unknown_header_the_one_that_is_near_and_never_a_value() -> None:
-    with staged() as stage:
+    with proxy_with_upstream() as stage:
         headers = [("X-Condenser-Sesion", "hunter2"), ("x-condenser-quux", "1")]
         for _ in range(2):
             assert stage.ask(chat(1), headers).header("x-condenser-warning") == (
@@ -73,8 +73,8 @@ def test_a_warning_is_short_printable_ascii_whatever_the_names_are() -> None:
 
 
 def test_an_option_above_its_bound_is_clamped_with_a_warning() -> None:
-    with staged() as stage:
-        answer = stage.ask(chat(1), asked(strategy="extract", options="max_tokens=9000"))
+    with proxy_with_upstream() as stage:
+        answer = stage.ask(chat(1), controls(strategy="extract", options="max_tokens=9000"))
         assert answer.header("x-condenser-warning") == (
             "extract.max_tokens of 9,000 is clamped to 409: a tenth of the window"
         )

@@ -20,7 +20,7 @@ from tests.strategies.test_invariants import STABLE
 from tests.support import replies
 from tests.support.giants import giant, most_held
 from tests.support.replies import Chunk, ToolCall
-from tests.support.searching import CALLED, SEARCH, assembled, called, renamed, said, search
+from tests.support.searching import CALLED, SEARCH, assembled, renamed, reply_calls, reply_opening, search
 
 LOOKS = ToolCall("look", '{"at": "bärrel 桶"}', "call_look")
 USED = replies.usage_chunk(100, 10)
@@ -53,11 +53,14 @@ def chunks_in(told: bytes) -> list[dict[str, Any]]:
     return [json.loads(each) for each in events]
 
 
-FIRST = written(*said("Let me "), *called(search(), search("桶", "call_m2")), CALLED, USED)
+FIRST = written(*reply_opening("Let me "), *reply_calls(search(), search("桶", "call_m2")), CALLED, USED)
 LAST = written(
-    *(renamed(each, "other") for each in (*said("look. "), *called(LOOKS), CALLED, replies.usage_chunk(150, 7)))
+    *(
+        renamed(each, "other")
+        for each in (*reply_opening("look. "), *reply_calls(LOOKS), CALLED, replies.usage_chunk(150, 7))
+    )
 )
-MIXED = written(*said("Both. "), *called(search(), LOOKS), CALLED, USED)
+MIXED = written(*reply_opening("Both. "), *reply_calls(search(), LOOKS), CALLED, USED)
 
 
 def test_two_replies_become_one() -> None:
@@ -121,7 +124,7 @@ def test_text_passes_with_its_event_while_a_call_is_held_back() -> None:
     splicer = ChatSplicer(runs_calls=True)
     text = replies.sse(replies.chunk({"content": "Let me "}))
     assert splicer.feed(text) == text
-    assert splicer.feed(written(*called(search())[:2], done=False)) == b""
+    assert splicer.feed(written(*reply_calls(search())[:2], done=False)) == b""
 
 
 def test_of_a_message_that_calls_both_the_client_gets_its_own_from_zero_on() -> None:
@@ -136,30 +139,38 @@ def test_of_a_message_that_calls_both_the_client_gets_its_own_from_zero_on() -> 
 @pytest.mark.parametrize("finish", ["stop", "tool_calls", "function_call", None])
 def test_a_wrong_reason_to_finish_or_none_does_not_matter(finish: str | None) -> None:
     end = [replies.chunk({}, finish=finish)] if finish else []
-    assert assembled(chunks_in(spliced([written(*said(""), *called(search()), *end), LAST])))["finish"] == "tool_calls"
+    assert (
+        assembled(chunks_in(spliced([written(*reply_opening(""), *reply_calls(search()), *end), LAST])))["finish"]
+        == "tool_calls"
+    )
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
 def test_a_reply_that_was_cut_short_is_the_last_one(finish: str) -> None:
-    told = chunks_in(spliced([written(*said("Let me"), *called(search()), replies.chunk({}, finish=finish), USED)]))
+    told = chunks_in(
+        spliced([written(*reply_opening("Let me"), *reply_calls(search()), replies.chunk({}, finish=finish), USED)])
+    )
     assert assembled(told)["finish"] == finish
     assert SEARCH not in str(told)
 
 
 def test_a_stream_that_ends_in_the_middle_of_a_call_is_the_last_one() -> None:
     splicer = ChatSplicer(runs_calls=True)
-    told = splicer.feed(written(*said("Let me"), *called(search())[:2], done=False) + b"data: {") + splicer.rest()
-    assert told == written(*said("Let me"), done=False) + b"data: {"
+    told = (
+        splicer.feed(written(*reply_opening("Let me"), *reply_calls(search())[:2], done=False) + b"data: {")
+        + splicer.rest()
+    )
+    assert told == written(*reply_opening("Let me"), done=False) + b"data: {"
     assert not splicer.is_continued
 
 
 def test_what_is_called_after_the_last_round_is_taken_out() -> None:
-    told = chunks_in(spliced([FIRST, written(*said(None), *called(search()), CALLED, USED)], most=1))
+    told = chunks_in(spliced([FIRST, written(*reply_opening(None), *reply_calls(search()), CALLED, USED)], most=1))
     assert assembled(told)["finish"] == "stop"
 
 
 def test_what_has_neither_text_nor_calls_left_says_so() -> None:
-    told = chunks_in(spliced([written(*said(None), *called(search()), CALLED)], most=0))
+    told = chunks_in(spliced([written(*reply_opening(None), *reply_calls(search()), CALLED)], most=0))
     assert told[-1]["choices"][0] == {
         "index": 0,
         "delta": {"content": NO_ANSWER},
@@ -169,7 +180,7 @@ def test_what_has_neither_text_nor_calls_left_says_so() -> None:
 
 
 def test_an_error_in_a_stream_passes_and_ends_it() -> None:
-    stream = written(*said("Hm"), *called(search()), done=False) + replies.stream_error()
+    stream = written(*reply_opening("Hm"), *reply_calls(search()), done=False) + replies.stream_error()
     splicer = ChatSplicer(runs_calls=True)
     assert splicer.feed(stream).endswith(replies.stream_error())
     assert not splicer.is_continued
@@ -187,7 +198,7 @@ def piece(index: int | None = 0, name: str | None = None, arguments: str | None 
 def heard(*chunks: Chunk) -> tuple[list[str], list[dict[str, Any]]]:
     """The arguments of the hidden calls, and the client's calls as a client puts them together."""
     splicer = ChatSplicer(runs_calls=True)
-    told = splicer.feed(written(*said(""), *chunks, CALLED, USED))
+    told = splicer.feed(written(*reply_opening(""), *chunks, CALLED, USED))
     hidden = [call["function"]["arguments"] for call in splicer.said.memory_calls]
     return hidden, assembled(chunks_in(told)).get("tool_calls", []) if told.endswith(replies.DONE) else []
 

@@ -28,7 +28,7 @@ from strategies.core.condensation import Condensation
 from tests.proxy.command_line import run
 from tests.support.ports import free_port
 from tests.support.replies import error
-from tests.support.stage import Stage, asked, chat, on_file
+from tests.support.stage import Stage, chat, controls, proxy_with_sqlite
 from tests.support.transcripts import READER
 from tests.support.upstream import ScriptedUpstream
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("store_file")
 
 @pytest.fixture
 def stage(store_file: Path) -> Iterator[Stage]:
-    with on_file(store_file) as built:
+    with proxy_with_sqlite(store_file) as built:
         yield built
 
 
@@ -121,8 +121,8 @@ async def test_a_session_that_cannot_be_read_hinders_no_other_and_can_be_deleted
 
 
 def test_sessions_are_listed_as_aligned_lines(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(chat(12), asked(session="a-long-name"))
-    stage.ask(chat(1), asked(session="b"))
+    stage.ask(chat(12), controls(session="a-long-name"))
+    stage.ask(chat(1), controls(session="b"))
     code, out, err = run(capsys, "sessions", "list", "--url", stage.proxy.url)
     assert (code, err) == (0, "")
     head, newest, oldest = out.splitlines()
@@ -137,7 +137,7 @@ def test_no_session_is_a_heading_alone(stage: Stage, capsys: pytest.CaptureFixtu
 
 
 def test_a_session_is_shown_by_its_id_or_its_key(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(chat(12), asked(session="mine"))
+    stage.ask(chat(12), controls(session="mine"))
     by_id = run(capsys, "sessions", "show", "mine", "--url", stage.proxy.url)
     assert by_id[0] == 0
     key = by_id[1].split()[1]
@@ -151,7 +151,7 @@ def test_a_session_is_shown_by_its_id_or_its_key(stage: Stage, capsys: pytest.Ca
 
 
 def test_an_export_is_json_for_its_owner_only(stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(chat(2), asked(session="mine"))
+    stage.ask(chat(2), controls(session="mine"))
     code, out, _ = run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url)
     assert code == 0
     assert json.loads(out)["branches"][0]["messages"] == chat(2)[1:]
@@ -162,14 +162,14 @@ def test_an_export_is_json_for_its_owner_only(stage: Stage, tmp_path: Path, caps
 
 
 def test_a_file_that_cannot_be_written_ends_with_1(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(chat(2), asked(session="mine"))
+    stage.ask(chat(2), controls(session="mine"))
     code, _, err = run(capsys, "sessions", "export", "mine", "--url", stage.proxy.url, "--file", "/no/such/place")
     assert code == 1
     assert err.startswith("condenser: ")
 
 
 def test_a_session_is_deleted_and_then_unknown(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(chat(2), asked(session="mine"))
+    stage.ask(chat(2), controls(session="mine"))
     url = ("--url", stage.proxy.url)
     assert run(capsys, "sessions", "delete", "mine", *url) == (0, "deleted 1 session\n", "")
     for action in ("show", "export", "delete"):
@@ -177,8 +177,8 @@ def test_a_session_is_deleted_and_then_unknown(stage: Stage, capsys: pytest.Capt
 
 
 def test_an_id_of_several_tenants_wants_one_of_them(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(chat(1), asked(session="s"))
-    replace(stage, key="sk-second", sent=[]).ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
+    replace(stage, key="sk-second", sent=[]).ask(chat(1), controls(session="s"))
     url = ("--url", stage.proxy.url)
     code, _, err = run(capsys, "sessions", "delete", "s", *url)
     assert code == 1
@@ -190,14 +190,14 @@ def test_an_id_of_several_tenants_wants_one_of_them(stage: Stage, capsys: pytest
 
 def test_all_of_a_tenant_is_deleted(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
-        stage.ask(chat(1), asked(session=name))
+        stage.ask(chat(1), controls(session=name))
     url = ("--url", stage.proxy.url)
     tenant = run(capsys, "sessions", "list", *url)[1].split()[10]
     assert run(capsys, "sessions", "delete", "--tenant", tenant, *url)[:2] == (0, "deleted 2 sessions\n")
 
 
 def test_a_deletion_that_names_nothing_is_a_wrong_call(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    stage.ask(chat(1), asked(session="s"))
+    stage.ask(chat(1), controls(session="s"))
     assert run(capsys, "sessions", "delete", "--url", stage.proxy.url)[0] == 2
     assert run(capsys, "sessions", "delete", "", "--tenant", "", "--url", stage.proxy.url)[0] == 2
     assert run(capsys, "sessions", "show", "s", "--url", stage.proxy.url)[0] == 0

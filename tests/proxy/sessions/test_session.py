@@ -23,19 +23,19 @@ NEW = Session("s", "X-Condenser-Session", 0.0)
 DERIVED = Session("s", "derived", 0.0)
 
 
-def said(text: str) -> Transcript:
+def letters(text: str) -> Transcript:
     """A history with one message for each letter: an assistant's for a small one from `p` on, else a user's."""
     return transcript_of([assistant(letter) if "p" <= letter <= "z" else user(letter) for letter in text])
 
 
 def nodes(text: str) -> list[bytes]:
     """Chain digests of a history with one message for each letter."""
-    return said(text).digests
+    return letters(text).digests
 
 
-def after(*histories: str, session: Session = NEW) -> Session:
+def session_of(*histories: str, session: Session = NEW) -> Session:
     for now, history in enumerate(histories):
-        session, _ = moved(session, said(history), float(now))
+        session, _ = moved(session, letters(history), float(now))
     return session
 
 
@@ -50,55 +50,55 @@ def moved(
 
 def letters_unstored_in(session: Session, history: str) -> str:
     """The letters of a history whose blocks a session does not have."""
-    transcript = said(history)
+    transcript = letters(history)
     runs = unstored_in(session, transcript, session.find_branch(transcript))
     return "".join(history[i] for run in runs for i in run)
 
 
 def branch(session: Session, history: str) -> str | None:
-    found = session.find_branch(said(history))
+    found = session.find_branch(letters(history))
     return found.name if found else None
 
 
 def test_a_new_session_has_no_branch_and_its_first_is_main() -> None:
     assert branch(NEW, "a") is None
-    session, opened = moved(NEW, said("a"), 1.0)
+    session, opened = moved(NEW, letters("a"), 1.0)
     assert (opened.name, opened.length, opened.before) == ("main", 1, ROOT)
     assert branch(session, "a") == "main"
 
 
 @pytest.mark.parametrize("history", ["abc", "abcd", "abcdefg"])
 def test_a_history_that_goes_on_from_the_head_is_the_branch(history: str) -> None:
-    assert branch(after("abc"), history) == "main"
+    assert branch(session_of("abc"), history) == "main"
 
 
 @pytest.mark.parametrize("history", ["abX", "abXdef", "ab"])
 def test_a_rewritten_last_message_is_still_the_branch(history: str) -> None:
-    assert branch(after("abc"), history) == "main"
+    assert branch(session_of("abc"), history) == "main"
 
 
 @pytest.mark.parametrize("session", [NEW, DERIVED], ids=["named", "derived"])
 @pytest.mark.parametrize("history", ["aXc", "Xbc", "a", "X", "aXcd"])
 def test_what_diverges_earlier_is_a_fork(history: str, session: Session) -> None:
-    assert branch(after("abc", session=session), history) is None
+    assert branch(session_of("abc", session=session), history) is None
 
 
 @pytest.mark.parametrize(("history", "name"), [("abXd", "main"), ("abXdef", "main"), ("abX", None), ("ab", None)])
 def test_in_a_derived_session_a_rewritten_last_message_counts_once_it_was_answered(
     history: str, name: str | None
 ) -> None:
-    assert branch(after("abc", session=DERIVED), history) == name
+    assert branch(session_of("abc", session=DERIVED), history) == name
 
 
 def test_the_branch_that_covers_most_counts() -> None:
-    session = after("abc", "aXYZ", "abcde")
+    session = session_of("abc", "aXYZ", "abcde")
     assert [each.name for each in session.branches] == ["b2", "main"]
     assert branch(session, "abcdef") == "main"
     assert branch(session, "aXYZ!") == "b2"
 
 
 def test_names_count_on_when_branches_have_been_forgotten() -> None:
-    session = after(*(f"{chr(0x4E00 + i)}ab" for i in range(MAX_BRANCHES + 5)))
+    session = session_of(*(f"{chr(0x4E00 + i)}ab" for i in range(MAX_BRANCHES + 5)))
     assert len(session.branches) == MAX_BRANCHES
     assert session.branches[-1].name == f"b{MAX_BRANCHES + 5}"
     assert "main" not in {each.name for each in session.branches}
@@ -106,19 +106,19 @@ def test_names_count_on_when_branches_have_been_forgotten() -> None:
 
 def test_the_branches_used_last_are_kept() -> None:
     histories = [f"{chr(0x4E00 + i)}ab" for i in range(MAX_BRANCHES)]
-    session = after(*histories)
-    session, _ = moved(session, said(histories[0] + "c"), 1_000.0)
-    session, _ = moved(session, said("new"), 1_001.0)
+    session = session_of(*histories)
+    session, _ = moved(session, letters(histories[0] + "c"), 1_000.0)
+    session, _ = moved(session, letters("new"), 1_001.0)
     assert branch(session, histories[0] + "cd") == "main"
     assert branch(session, histories[1] + "c") is None
 
 
 def test_an_advanced_branch_remembers_what_its_view_applied() -> None:
-    session, _ = moved(NEW, said("ab"), 0.0, "c1")
-    found = session.find_branch(said("abc"))
+    session, _ = moved(NEW, letters("ab"), 0.0, "c1")
+    found = session.find_branch(letters("abc"))
     assert found is not None
     assert found.applied == "c1"
-    assert moved(session, said("abc"), 1.0)[1].applied == ""
+    assert moved(session, letters("abc"), 1.0)[1].applied == ""
 
 
 def test_totals_add_up() -> None:
@@ -127,7 +127,7 @@ def test_totals_add_up() -> None:
 
 
 def test_what_is_new_is_what_its_branch_has_not() -> None:
-    session = after("abc")
+    session = session_of("abc")
     assert letters_unstored_in(session, "abcde") == "de"
     assert letters_unstored_in(session, "abXY") == "XY"
     assert letters_unstored_in(session, "other") == "other"
@@ -136,20 +136,20 @@ def test_what_is_new_is_what_its_branch_has_not() -> None:
 def test_a_fork_has_its_parents_messages_for_itself_once_it_goes_on() -> None:
     fork = DERIVED._replace(inherited=3)
     assert letters_unstored_in(fork, "abcXY") == "XY"
-    opened = after("abcXY", session=fork)
+    opened = session_of("abcXY", session=fork)
     assert opened.inherited == 3
     assert letters_unstored_in(opened, "abcXYZ") == "abcZ"
-    assert after("abcXYZ", session=opened).inherited == 0
+    assert session_of("abcXYZ", session=opened).inherited == 0
 
 
 def test_a_fork_stores_no_message_twice_where_its_client_takes_inherited_ones_out_again() -> None:
-    opened = after("aqbce", session=DERIVED._replace(inherited=4))
+    opened = session_of("aqbce", session=DERIVED._replace(inherited=4))
     assert letters_unstored_in(opened, "aqer") == "aqer"
     assert letters_unstored_in(opened, "aqerf") == "aqerf"
 
 
 def test_a_branch_knows_the_node_before_its_last_message() -> None:
-    _, opened = moved(NEW, said("ab"), 1.0)
+    _, opened = moved(NEW, letters("ab"), 1.0)
     assert opened.before == nodes("a")[0]
 
 
@@ -165,7 +165,7 @@ def test_the_depth_is_a_suffix(depth: int, name: str) -> None:
 
 @given(st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=12), st.sampled_from([NEW, DERIVED]))
 def test_whatever_came_a_session_goes_on_with_the_history_it_saw_last(histories: list[str], new: Session) -> None:
-    session = after(*histories, session=new)
+    session = session_of(*histories, session=new)
     assert branch(session, histories[-1] + "z") == session.branches[-1].name
     assert len({each.name for each in session.branches}) == len(session.branches)
     assert session.branches_opened >= len(session.branches)
@@ -197,7 +197,7 @@ def test_a_rewritten_last_message_is_a_users_and_was_answered_alike(
 def test_a_request_ends_only_the_size_refused_that_it_knew() -> None:
     known, newer = SizeRefused("m", 900, 10.0), SizeRefused("m", 600, 20.0)
     for taught, ends, then in ((known, False, newer), (known, True, newer), (newer, True, None), (None, False, newer)):
-        update = SessionUpdate(said("a"), {}, "mask", 8_000, 0, 0, 0, "", size_refused=taught, ends_size=ends)
+        update = SessionUpdate(letters("a"), {}, "mask", 8_000, 0, 0, 0, "", size_refused=taught, ends_size=ends)
         assert session_after(NEW._replace(size_refused=newer), None, update, 1.0).size_refused == then
 
 
@@ -209,5 +209,5 @@ def test_a_verdict_comes_back_from_the_store() -> None:
 
 
 def test_a_branch_comes_back_from_the_store() -> None:
-    session, _ = moved(DERIVED, said("abc"), 1.0, reply="0123456789abcdef")
+    session, _ = moved(DERIVED, letters("abc"), 1.0, reply="0123456789abcdef")
     assert Records().session(Snapshot(encode_session(session), 1)) == session._replace(revision=1)

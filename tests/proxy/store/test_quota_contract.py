@@ -19,7 +19,7 @@ def incompressible(size: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-async def refused(call: Awaitable[Any]) -> None:
+async def assert_over_quota(call: Awaitable[Any]) -> None:
     with pytest.raises(StoreError) as raised:
         await call
     assert raised.value.reason == "store-quota"
@@ -30,7 +30,7 @@ async def test_blocks_up_to_the_quota_of_a_session_are_kept_and_the_next_is_refu
     full = write(b"m" * 100, blocks={"d1": incompressible(9_898)})
     assert await store.save(stage.key(), full)  # 100 of meta, 2 of the digest: not a byte is left
 
-    await refused(store.save(stage.key(), write(b"m" * 100, 1, blocks={"d": b""}, index=["d"])))
+    await assert_over_quota(store.save(stage.key(), write(b"m" * 100, 1, blocks={"d": b""}, index=["d"])))
 
     assert await store.load(stage.key()) == Snapshot(b"m" * 100, 1)
     assert set(await store.blocks(stage.key())) == {"d1"}
@@ -44,7 +44,7 @@ async def test_a_save_without_new_blocks_is_never_refused(stage: Stage) -> None:
 
     assert await store.save(stage.key(), write(incompressible(2_000), 1, blocks=blocks, index=["d"]))
     assert (await store.find(stage.tenant, ["d"])).names == {"d": "s"}
-    await refused(store.save(stage.key(), write(b"", 2, blocks={"e": incompressible(200)})))
+    await assert_over_quota(store.save(stage.key(), write(b"", 2, blocks={"e": incompressible(200)})))
 
 
 async def test_a_session_that_is_full_keeps_records_up_to_a_fourth_more(stage: Stage) -> None:
@@ -53,7 +53,7 @@ async def test_a_session_that_is_full_keeps_records_up_to_a_fourth_more(stage: S
 
     record = incompressible(2_499)
     assert await store.put_record(stage.key(), "r", record, TTL) == record
-    await refused(store.put_record(stage.key(), "s", b"", TTL))
+    await assert_over_quota(store.put_record(stage.key(), "s", b"", TTL))
     assert await store.put_record(stage.key(), "r", b"late", TTL) == record
     assert await store.load(stage.key()) == Snapshot(b"", 1, {"r": record})
 
@@ -70,7 +70,7 @@ async def test_a_smaller_meta_makes_room(stage: Stage) -> None:
     await store.save(stage.key(), write(incompressible(900)))
     block = {"d": incompressible(500)}
 
-    await refused(store.save(stage.key(), write(incompressible(900), 1, blocks=block)))
+    await assert_over_quota(store.save(stage.key(), write(incompressible(900), 1, blocks=block)))
     assert await store.save(stage.key(), write(b"", 1, blocks=block))
 
 
@@ -78,9 +78,9 @@ async def test_the_sessions_of_a_tenant_share_its_quota_and_another_tenant_has_i
     store = await stage.another(max_tenant_bytes=10_000)
     await store.save(stage.key("one"), write(b"", blocks={"d": incompressible(6_000)}))
 
-    await refused(store.save(stage.key("two"), write(b"", blocks={"d": incompressible(5_000)})))
+    await assert_over_quota(store.save(stage.key("two"), write(b"", blocks={"d": incompressible(5_000)})))
     assert await store.save(stage.key("two"), write(b"", blocks={"d": incompressible(3_000)}))
-    await refused(store.put_record(stage.key("two"), "r", incompressible(4_000), TTL))
+    await assert_over_quota(store.put_record(stage.key("two"), "r", incompressible(4_000), TTL))
     other = StoreKey(stage.tenant + "x", "one")
     assert await store.save(other, write(b"", blocks={"d": incompressible(9_000)}))
 
@@ -92,6 +92,6 @@ async def test_what_is_deleted_or_expires_leaves_the_quota_of_its_tenant(stage: 
     await store.delete(stage.key("deleted"))
     assert await store.save(stage.key("expiring"), write(b"", blocks=large))
 
-    await refused(store.save(stage.key("next"), write(b"", blocks=large)))
+    await assert_over_quota(store.save(stage.key("next"), write(b"", blocks=large)))
     await stage.pass_time(TTL + 1)
     assert await store.save(stage.key("next"), write(b"", blocks=large))

@@ -48,7 +48,7 @@ async def test_a_path_never_leads_above_the_base_to_the_base(base: str, path: by
     assert await target(base, path, query) == seen
 
 
-async def asked(body: bytes, encoding: str = "") -> bytes:
+async def body_read(body: bytes, encoding: str = "") -> bytes:
     """What a call of the proxy's own reads of an answer with this body."""
     with ScriptedUpstream() as upstream:
         upstream.reply(raw(body, "application/json", headers=[("content-encoding", encoding)] if encoding else []))
@@ -62,19 +62,19 @@ async def asked(body: bytes, encoding: str = "") -> bytes:
 @pytest.mark.parametrize("encoding", ["", "gzip", "deflate", "br", "zstd"])
 async def test_an_answer_is_read_whole(encoding: str) -> None:
     body = b'{"text":"%s"}' % (b"word " * 20_000)
-    assert await asked(PACKS[encoding](body) if encoding else body, encoding) == body
+    assert await body_read(PACKS[encoding](body) if encoding else body, encoding) == body
 
 
 async def test_an_answer_without_end_is_cut() -> None:
-    assert MAX_ANSWER <= len(await asked(b"x" * 3 * MAX_ANSWER)) < 2 * MAX_ANSWER
+    assert MAX_ANSWER <= len(await body_read(b"x" * 3 * MAX_ANSWER)) < 2 * MAX_ANSWER
 
 
 async def test_a_packed_answer_that_stands_for_far_more_than_its_size_is_not_read() -> None:
-    assert await asked(gzip.compress(b"x" * 300_000_000), "gzip") == b""
+    assert await body_read(gzip.compress(b"x" * 300_000_000), "gzip") == b""
 
 
 async def test_an_answer_in_an_encoding_that_was_not_asked_for_is_not_read() -> None:
-    assert await asked(b"{}", "compress") == b""
+    assert await body_read(b"{}", "compress") == b""
 
 
 async def test_a_server_that_is_not_there_is_unreachable() -> None:

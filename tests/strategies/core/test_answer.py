@@ -15,12 +15,12 @@ GOOD = "Goal: mend the parser. Done: read src/a.py."
 CARD = '{"content": "The parser is in src/a.py.", "type": "fact"}'
 
 
-def told(answer: Answer, span: int = LONG_SPAN) -> ParsedAnswer:
+def parsed(answer: Answer, span: int = LONG_SPAN) -> ParsedAnswer:
     return accept(answer, AskedRecord(ASKED, 100, span, WORDS))
 
 
 def record(text: str, span: int = LONG_SPAN) -> str:
-    return told(Answer(text), span).record
+    return parsed(Answer(text), span).record
 
 
 def refusal(result: Result, span: int = 1_000) -> str:
@@ -178,7 +178,7 @@ def test_a_record_that_is_not_smaller_than_its_span_is_refused() -> None:
 @pytest.mark.parametrize("block", [f"<memory>[{CARD}]</memory>", f"\n<memory>\n```json\n[{CARD}]\n```\n</memory>\n"])
 def test_cards_stand_beside_the_record_and_count_for_none_of_its_checks(block: str) -> None:
     tokens = WORDS.text(GOOD)
-    found = told(Answer(f"{GOOD}{block}"), tokens + 1)
+    found = parsed(Answer(f"{GOOD}{block}"), tokens + 1)
     assert found.record == GOOD
     assert [card.content for card in found.cards] == ["The parser is in src/a.py."]
 
@@ -187,11 +187,11 @@ def test_cards_stand_beside_the_record_and_count_for_none_of_its_checks(block: s
     "block", ["<memory>[{broken}]</memory>", "<memory>none</memory>", '<memory>[{"content": 3}]</memory>', "<memory>{"]
 )
 def test_a_record_with_a_broken_block_is_a_good_record_without_cards(block: str) -> None:
-    assert told(Answer(f"{GOOD}\n{block}"))[:2] == (GOOD, ())
+    assert parsed(Answer(f"{GOOD}\n{block}"))[:2] == (GOOD, ())
 
 
 def test_an_answer_that_ends_among_its_cards_is_a_good_record() -> None:
-    assert told(Answer(f'{GOOD}\n<memory>\n[{CARD}, {{"cont', finish_reason="length"))[:2] == (GOOD, ())
+    assert parsed(Answer(f'{GOOD}\n<memory>\n[{CARD}, {{"cont', finish_reason="length"))[:2] == (GOOD, ())
 
 
 def test_an_answer_that_was_filtered_is_none_whatever_stands_beside_it() -> None:

@@ -33,7 +33,7 @@ from tests.strategies.driving import (
     later,
     overlay_of,
     plan_of,
-    staged,
+    stages_of,
 )
 from tests.strategies.invariants import faults
 from tests.support.transcripts import (
@@ -285,7 +285,7 @@ def test_a_summarizer_is_not_shown_the_ledger_as_a_record_to_be_merged() -> None
         asked.append(effect.user)
         return forgetful(effect)
 
-    (strategy,) = staged("summary")
+    (strategy,) = stages_of("summary")
     plan_of(strategy, grown, Budget.of(4_000).with_goal(800), reply)
     assert "<earlier_record>" in asked[0]
     assert RULES_HEADING not in asked[0]

@@ -55,7 +55,7 @@ def planned(bodies: list[Body], *edits: Replace) -> View:
     return apply(view_of(bodies), Plan(edits))
 
 
-def refused(bodies: list[Body], *edits: Replace, shorten: bool = False) -> str:
+def refusal(bodies: list[Body], *edits: Replace, shorten: bool = False) -> str:
     with pytest.raises(InvalidPlan) as error:
         check(planned(bodies, *edits), may_cut_newest_results=shorten)
     return error.value.detail
@@ -148,41 +148,41 @@ def test_a_head_inside_a_round_with_system_messages_to_follow_is_refused() -> No
 
 
 def test_a_result_that_answers_another_call_is_refused() -> None:
-    assert "new violations" in refused(WORK, Replace(2, 3, (literal_of(tool("z", "[a]"), PieceKind.MASKED, 2),)))
+    assert "new violations" in refusal(WORK, Replace(2, 3, (literal_of(tool("z", "[a]"), PieceKind.MASKED, 2),)))
 
 
 def test_a_call_that_is_left_without_its_result_is_refused() -> None:
     lost = literal_of(user("[a]"), PieceKind.MASKED, 2)
-    assert "new violations" in refused(WORK, Replace(2, 3, (lost,)))
+    assert "new violations" in refusal(WORK, Replace(2, 3, (lost,)))
 
 
 def test_two_replacements_are_refused() -> None:
-    assert refused(WORK, Replace(1, 5, (SUMMARY, SUMMARY))) == "two replacements in one view"
+    assert refusal(WORK, Replace(1, 5, (SUMMARY, SUMMARY))) == "two replacements in one view"
 
 
 def test_a_view_without_the_first_user_message_is_refused() -> None:
-    assert refused(WORK, Replace(0, 5, (SUMMARY,))) == "the first user message is gone"
+    assert refusal(WORK, Replace(0, 5, (SUMMARY,))) == "the first user message is gone"
 
 
 @pytest.mark.parametrize(
     "piece", [(), (literal_of(user("go"), PieceKind.TASK, 5),), (SUMMARY,)], ids=["dropped", "cut", "replaced"]
 )
 def test_a_last_user_message_that_does_not_stand_is_refused(piece: tuple[Literal, ...]) -> None:
-    assert "was changed" in refused(WORK, Replace(5, 6, piece))
+    assert "was changed" in refusal(WORK, Replace(5, 6, piece))
 
 
 def test_a_newest_round_that_does_not_stand_is_refused() -> None:
-    assert "was changed" in refused(WORK, Replace(6, 8))
+    assert "was changed" in refusal(WORK, Replace(6, 8))
     cut_call = literal_of(assistant(None, call("c", "g")), PieceKind.SHORTENED, 6)
-    assert "was changed" in refused(WORK, Replace(6, 7, (cut_call,)), shorten=True)
+    assert "was changed" in refusal(WORK, Replace(6, 7, (cut_call,)), shorten=True)
 
 
 def test_only_shorten_may_cut_the_newest_results_and_only_as_such() -> None:
     cut = Replace(7, 8, (literal_of(tool("c", "r…"), PieceKind.SHORTENED, 7),))
-    assert "was changed" in refused(WORK, cut)
+    assert "was changed" in refusal(WORK, cut)
     check(planned(WORK, cut), may_cut_newest_results=True)
     masked = Replace(7, 8, (literal_of(tool("c", "r…"), PieceKind.MASKED, 7),))
-    assert "was changed" in refused(WORK, masked, shorten=True)
+    assert "was changed" in refusal(WORK, masked, shorten=True)
 
 
 def test_a_view_says_whether_its_newest_results_were_cut() -> None:
@@ -274,7 +274,7 @@ def test_budget_caps_are_what_plans_are_made_with() -> None:
 def test_another_task_than_the_clients_does_not_stand_there() -> None:
     work = [user("go"), assistant("a"), assistant("b"), assistant("c")]
     other = literal_of(user("stay"), PieceKind.TASK, 0)
-    assert "was changed" in refused(work, Replace(0, 2, (other, SUMMARY)))
+    assert "was changed" in refusal(work, Replace(0, 2, (other, SUMMARY)))
 
 
 def test_a_memory_block_that_a_plan_leaves_standing_is_not_recorded_with_it() -> None:

@@ -26,7 +26,7 @@ def prepared(bodies: list[Body], trigger: str) -> Condensation:
     return replace(record, trigger=trigger, standing=False)
 
 
-def taken(record: Condensation, view: View, least_shrink: float = 0.10) -> bool:
+def is_used(record: Condensation, view: View, least_shrink: float = 0.10) -> bool:
     found = best_prepared(view, None, (record,), ROOMY, least_shrink=least_shrink)
     assert found is None or found.view.tokens < view.tokens
     return found is not None
@@ -36,10 +36,10 @@ def taken(record: Condensation, view: View, least_shrink: float = 0.10) -> bool:
 def test_what_has_come_since_takes_nothing_from_what_a_judge_has_paid_for(trigger: str, is_taken: bool) -> None:
     bodies = chat(4, size=100)
     record = prepared(bodies, trigger)
-    assert taken(record, view_of(bodies))
+    assert is_used(record, view_of(bodies))
     grown = view_of([*bodies, assistant(words(20_000)), user("?")])
-    assert taken(record, grown) is is_taken
-    assert taken(record, grown, least_shrink=0.0)
+    assert is_used(record, grown) is is_taken
+    assert is_used(record, grown, least_shrink=0.0)
 
 
 def test_a_judges_record_that_does_not_make_a_view_smaller_is_not_taken() -> None:
@@ -47,5 +47,5 @@ def test_a_judges_record_that_does_not_make_a_view_smaller_is_not_taken() -> Non
     record = prepared(bodies, JUDGED)
     thin = [{**each, "content": "a"} for each in bodies]
     longer = replace(record, digest=view_of(thin).transcript.digests[record.covered - 1])
-    assert taken(record, view_of(bodies))
-    assert not taken(longer, view_of(thin))
+    assert is_used(record, view_of(bodies))
+    assert not is_used(longer, view_of(thin))

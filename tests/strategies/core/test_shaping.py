@@ -23,7 +23,7 @@ from strategies.core.view import View, fold
 from strategies.dialects.chat import CALLING
 from tests.strategies.driving import attempted, later
 from tests.strategies.test_invariants import STABLE
-from tests.support.strict_servers import DEMANDS, alternation, no_names, refused, sides, systems_first, taken
+from tests.support.strict_servers import DEMANDS, accepted, alternation, no_names, refusal_of, sides, systems_first
 from tests.support.transcripts import (
     WORDS,
     Body,
@@ -70,14 +70,14 @@ def roles(view: View) -> list[str]:
 
 def check(pipeline: str, bodies: list[Body], window: int) -> bool:
     """Whether something was condensed; every form of it is one that a server with all demands takes."""
-    assert refused(bodies) == ""
+    assert refusal_of(bodies) == ""
     view, outcome = view_of(bodies), None
     with suppress(StrategyError):
         outcome = attempted(Requirement.HARD, pipeline, view, Budget.of(window))
     if outcome is None:
         return False
     shaped = written(outcome.view, STRICT)
-    assert refused(bodies_of(shaped)) == ""
+    assert refusal_of(bodies_of(shaped)) == ""
     assert shaped.tokens == sum(WORDS.message(each) for each in bodies_of(shaped))
     assert_grows(shaped, bodies)
     return True
@@ -99,7 +99,7 @@ def played(turns: Sequence[tuple[int, int]]) -> list[Body]:
         for each in range(calls):
             bodies += [*step(10 * number + each, size)]
         bodies.append(assistant(f"Answer {number}: {words(size)}"))
-    return taken([*bodies, user("And now?")])
+    return accepted([*bodies, user("And now?")])
 
 
 FEW = settings(STABLE, max_examples=20)
@@ -123,7 +123,7 @@ def test_what_is_generated_here_is_condensed(pipeline: str) -> None:
 @pytest.mark.parametrize("pipeline", ["recent", "semantic", "rolling", "mask+half-window"])
 def test_a_strict_server_takes_recorded_conversations_when_they_are_condensed(pipeline: str) -> None:
     condensed = [
-        check(pipeline, taken(one.messages), window)
+        check(pipeline, accepted(one.messages), window)
         for one in largest_of_each_kind(at_most=100)
         for window in (1_000, 4_000)
     ]

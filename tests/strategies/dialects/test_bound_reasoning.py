@@ -101,13 +101,13 @@ class MessagesSession(Session):
     counter = test_messages_views.COUNTER
 
     def judge(self, sent: list[Body], lost: Set[str]) -> None:
-        assert strict_messages.refused(messages_drafts.asked(sent)) == ""
+        assert strict_messages.refusal_of(messages_drafts.request_of(sent)) == ""
 
     def reply(self, number: int, sent: list[Body]) -> list[Body]:
         uses = [_use(number, place) for place in range(1 + number % 3)]
         searched = web_search(f"part {number}") if number % 5 == 0 else []
         said = [thinking(f"Step {number}."), *searched, text("I look."), *uses]
-        signed = strict_messages.signed(said, messages_drafts.asked(sent), f"r{number}")
+        signed = strict_messages.signed(said, messages_drafts.request_of(sent), f"r{number}")
         results = [{"type": "tool_result", "tool_use_id": use["id"], "content": _result(number)} for use in uses]
         more = [text("Also mind the tests.")] if number % 7 == 3 else []
         reminder = [{"role": "system", "content": f"Reminder {number}."}] if number % 6 == 1 else []
@@ -121,8 +121,8 @@ class ResponsesSession(Session):
     counter = test_responses_views.COUNTER
 
     def judge(self, sent: list[Body], lost: Set[str]) -> None:
-        asked = responses_drafts.asked(sent)
-        assert strict_responses.refused(asked) is None
+        asked = responses_drafts.request_of(sent)
+        assert strict_responses.refusal_of(asked) is None
         assert {one["id"] for one in strict_responses.mismatched(asked, {})} <= lost
 
     def reply(self, number: int, sent: list[Body]) -> list[Body]:
@@ -130,7 +130,7 @@ class ResponsesSession(Session):
         searched = [web_search_call(f"part {number}")] if number % 5 == 0 else []
         said = [reasoning(f"Step {number}."), *searched, message("I look."), *calls]
         named = [{"id": f"it_{number}_{place}", **item} for place, item in enumerate(said)]
-        made = strict_responses.produced(named, responses_drafts.asked(sent), {})
+        made = strict_responses.produced(named, responses_drafts.request_of(sent), {})
         outputs = [
             {"type": "function_call_output", "call_id": call["call_id"], "output": _result(number)} for call in calls
         ]

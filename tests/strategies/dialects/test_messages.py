@@ -10,9 +10,9 @@ from hypothesis import given
 
 from strategies.core.messages import Form, Reading, Role, ToolCall
 from strategies.dialects.messages import Messages
-from tests.support.messages_drafts import asked, messages_conversations
+from tests.support.messages_drafts import messages_conversations, request_of
 from tests.support.messages_upstream import text, thinking, tool_use, web_search
-from tests.support.strict_messages import refused
+from tests.support.strict_messages import refusal_of
 
 Body = dict[str, Any]
 
@@ -168,7 +168,7 @@ def test_only_what_is_empty_fits_no_form() -> None:
 
 @given(messages_conversations())
 def test_generated_conversations_are_taken(messages: list[Body]) -> None:
-    assert refused(asked(messages)) == ""
+    assert refusal_of(request_of(messages)) == ""
 
 
 @given(messages_conversations())
@@ -176,7 +176,7 @@ def test_what_is_rewritten_is_taken(messages: list[Body]) -> None:
     written = [dialect.with_arguments(each, lambda call: {"left": "out"}) for each in messages]
     masked = [dialect.with_texts(each, ["[left out]"] * len(dialect.texts(each))) for each in written if results(each)]
     whole = [masked.pop(0) if results(each) else each for each in written]
-    assert refused(asked([dialect.unbound(each) for each in whole])) == ""
+    assert refusal_of(request_of([dialect.unbound(each) for each in whole])) == ""
 
 
 def results(message: Any) -> bool:

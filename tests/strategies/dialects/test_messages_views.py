@@ -26,8 +26,8 @@ from strategies.pipeline import Outcome
 from tests.strategies.driving import Reply, attempted
 from tests.strategies.invariants import faults_beside_pairs
 from tests.strategies.test_invariants import PIPELINES, STABLE, VIOLENT, replies, requests
-from tests.support.messages_drafts import asked, messages_conversations
-from tests.support.strict_messages import refused
+from tests.support.messages_drafts import messages_conversations, request_of
+from tests.support.strict_messages import refusal_of
 from tests.support.transcripts import READER, WORDS
 
 Body = dict[str, Any]
@@ -63,7 +63,7 @@ def judged(pipeline: str, messages: Sequence[Body], request: Request, reply: Rep
 def refusals(sent: Sequence[Mapping[str, Any]]) -> list[str]:
     """What the upstream refuses of a list: as it is where nothing is bound, and without thinking where it is."""
     bare = [MESSAGES.unbound(each) for each in sent]
-    return [said for said in (refused(asked(sent), bound=False), refused(asked(bare))) if said]
+    return [said for said in (refusal_of(request_of(sent), bound=False), refusal_of(request_of(bare))) if said]
 
 
 def test_system_messages_of_a_condensed_span_follow_the_last_user_message_of_the_head() -> None:
@@ -80,7 +80,7 @@ def test_system_messages_of_a_condensed_span_follow_the_last_user_message_of_the
     head = Overlay(transcript.digests[2], 3, 3, (Keep(0), record, Keep(1)))
     sent = json.loads(fold(transcript, (head,), 0, COUNTER).to_json())
     assert sent == [said[0], MESSAGES.user("A record."), said[3], said[1], *said[4:]]
-    assert refused(asked(sent)) == ""
+    assert refusal_of(request_of(sent)) == ""
 
 
 def test_neighbouring_replies_are_one_round() -> None:

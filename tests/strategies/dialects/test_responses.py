@@ -9,9 +9,9 @@ from hypothesis import given
 
 from strategies.core.messages import Form, Reading, Role, ToolCall
 from strategies.dialects.responses import Responses
-from tests.support.responses_drafts import asked, responses_conversations
+from tests.support.responses_drafts import request_of, responses_conversations
 from tests.support.responses_upstream import custom_tool_call, function_call, message, reasoning, web_search_call
-from tests.support.strict_responses import mismatched, refused
+from tests.support.strict_responses import mismatched, refusal_of
 
 Body = dict[str, Any]
 
@@ -162,15 +162,15 @@ def test_merged_messages_have_the_parts_of_both() -> None:
 
 @given(responses_conversations())
 def test_generated_conversations_are_taken_whole(items: list[Body]) -> None:
-    assert refused(asked(items)) is None
-    assert mismatched(asked(items), {}) == []
+    assert refusal_of(request_of(items)) is None
+    assert mismatched(request_of(items), {}) == []
 
 
 @given(responses_conversations())
 def test_what_is_rewritten_is_taken(items: list[Body]) -> None:
     called = [dialect.with_arguments(each, lambda call: {"left": "out"}) for each in items]
     written = [dialect.with_texts(each, ["[left out]"]) if dialect.read(each).is_result else each for each in called]
-    assert refused(asked(written)) is None
+    assert refusal_of(request_of(written)) is None
 
 
 @given(responses_conversations())

@@ -24,9 +24,9 @@ from strategies.pipeline import Outcome
 from tests.strategies.driving import Reply, attempted
 from tests.strategies.invariants import faults_beside_pairs
 from tests.strategies.test_invariants import PIPELINES, STABLE, VIOLENT, replies, requests
-from tests.support.responses_drafts import asked, responses_conversations
+from tests.support.responses_drafts import request_of, responses_conversations
 from tests.support.responses_upstream import function_call, message, reasoning
-from tests.support.strict_responses import refused
+from tests.support.strict_responses import refusal_of
 from tests.support.transcripts import READER, WORDS
 
 Body = dict[str, Any]
@@ -53,7 +53,7 @@ def judged(pipeline: str, items: Sequence[Body], request: Request, reply: Reply)
     assert head_pieces(again.view) == head_pieces(outcome.view)
     assert outcome.view.tokens < view.tokens
     assert faults_beside_pairs(outcome.view, budget, shortened=newest_is_shortened(outcome.view)) == []
-    assert refused(asked(json.loads(outcome.view.to_json()))) is None
+    assert refusal_of(request_of(json.loads(outcome.view.to_json()))) is None
     return outcome
 
 

@@ -17,7 +17,7 @@ MIN_RECALL = 0.9
 
 
 @cache
-def told() -> dict[str, Any]:
+def examples() -> dict[str, Any]:
     """A conversation in two languages with a little of others, and queries with the message that each should find."""
     found: dict[str, Any] = json.loads(Path(__file__).with_name("queries.json").read_text("utf-8"))
     return found
@@ -25,11 +25,11 @@ def told() -> dict[str, Any]:
 
 @cache
 def memory() -> Index:
-    return index([(role, text) for role, text in told()["messages"]])
+    return index([(role, text) for role, text in examples()["messages"]])
 
 
 def test_the_set_has_sixty_queries_and_half_of_them_are_chinese() -> None:
-    queries = [each["query"] for each in told()["queries"]]
+    queries = [each["query"] for each in examples()["queries"]]
 
     assert len(set(queries)) >= 60
     assert sum(any("\u4e00" <= sign <= "\u9fff" for sign in query) for query in queries) >= 30
@@ -38,7 +38,7 @@ def test_the_set_has_sixty_queries_and_half_of_them_are_chinese() -> None:
 @pytest.mark.parametrize("chinese", [True, False])
 def test_recall_at_five_is_at_least_nine_in_ten(chinese: bool) -> None:
     queries = [
-        each for each in told()["queries"] if any("\u4e00" <= sign <= "\u9fff" for sign in each["query"]) is chinese
+        each for each in examples()["queries"] if any("\u4e00" <= sign <= "\u9fff" for sign in each["query"]) is chinese
     ]
     missed = [each["query"] for each in queries if each["finds"] not in places(memory().search(each["query"], 5))]
 
