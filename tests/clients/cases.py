@@ -37,11 +37,7 @@ TOOL: dict[str, Any] = {
     "function": {
         "name": "weather",
         "description": "The weather in a city.",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}},
-            "required": ["city"],
-        },
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
 ZURICH = ToolCall("weather", '{"city": "Zürich"}', "call_1")

@@ -10,28 +10,10 @@ import pytest
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
-from tests.clients.cases import (
-    CANCELLED_WITHIN,
-    KEY,
-    LOOK,
-    MODEL,
-    OSLO,
-    OURS,
-    TOOL,
-    WEATHER_JSON,
-    ZURICH,
-    Weather,
-)
+from tests.clients.cases import CANCELLED_WITHIN, KEY, LOOK, MODEL, OSLO, OURS, TOOL, WEATHER_JSON, ZURICH, Weather
 from tests.support.proxy import Proxy, assert_relayed
 from tests.support.recording import CHAT
-from tests.support.replies import (
-    completion,
-    error,
-    stream,
-    text_chunks,
-    tool_call_chunks,
-    usage_chunk,
-)
+from tests.support.replies import completion, error, stream, text_chunks, tool_call_chunks, usage_chunk
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 

@@ -27,14 +27,7 @@ from tests.clients.cases import (
 )
 from tests.support.proxy import Proxy, assert_relayed
 from tests.support.recording import CHAT
-from tests.support.replies import (
-    completion,
-    error,
-    stream,
-    text_chunks,
-    tool_call_chunks,
-    usage_chunk,
-)
+from tests.support.replies import completion, error, stream, text_chunks, tool_call_chunks, usage_chunk
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 
@@ -65,10 +58,7 @@ def ask(proxy: Proxy) -> Any:
     def ask(messages: Any = HI, **options: Any) -> Any:
         defaults = {"max_retries": 0, "extra_headers": OURS, "api_key": KEY}
         return litellm.completion(
-            model=f"openai/{MODEL}",
-            api_base=proxy.base_url,
-            messages=messages,
-            **{**defaults, **options},
+            model=f"openai/{MODEL}", api_base=proxy.base_url, messages=messages, **{**defaults, **options}
         )
 
     return ask

@@ -17,15 +17,7 @@ import pytest
 from tests.clients.cases import CANCELLED_WITHIN, OSLO, WEATHER_JSON, ZURICH
 from tests.support.proxy import Proxy, assert_relayed
 from tests.support.recording import CHAT
-from tests.support.replies import (
-    completion,
-    error,
-    json_reply,
-    stream,
-    text_chunks,
-    tool_call_chunks,
-    usage_chunk,
-)
+from tests.support.replies import completion, error, json_reply, stream, text_chunks, tool_call_chunks, usage_chunk
 from tests.support.signals import BOUND, Signal
 from tests.support.upstream import BINARY, ScriptedUpstream
 

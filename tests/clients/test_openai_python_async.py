@@ -10,29 +10,10 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from tests.clients.cases import (
-    CANCELLED_WITHIN,
-    KEY,
-    MODEL,
-    OSLO,
-    OURS,
-    TOOL,
-    WEATHER_JSON,
-    ZURICH,
-    Weather,
-    user,
-)
+from tests.clients.cases import CANCELLED_WITHIN, KEY, MODEL, OSLO, OURS, TOOL, WEATHER_JSON, ZURICH, Weather, user
 from tests.support.proxy import Proxy, assert_relayed
 from tests.support.recording import CHAT
-from tests.support.replies import (
-    completion,
-    error,
-    hang,
-    stream,
-    text_chunks,
-    tool_call_chunks,
-    usage_chunk,
-)
+from tests.support.replies import completion, error, hang, stream, text_chunks, tool_call_chunks, usage_chunk
 from tests.support.signals import Signal
 from tests.support.upstream import BINARY, ScriptedUpstream
 

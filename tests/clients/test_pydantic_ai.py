@@ -11,27 +11,10 @@ from pydantic_ai import Agent, BinaryContent, ModelHTTPError
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from tests.clients.cases import (
-    CANCELLED_WITHIN,
-    KEY,
-    MODEL,
-    OSLO,
-    OURS,
-    WEATHER_JSON,
-    ZURICH,
-    Weather,
-)
+from tests.clients.cases import CANCELLED_WITHIN, KEY, MODEL, OSLO, OURS, WEATHER_JSON, ZURICH, Weather
 from tests.support.proxy import Proxy, assert_relayed
 from tests.support.recording import CHAT
-from tests.support.replies import (
-    ToolCall,
-    completion,
-    error,
-    error_body,
-    stream,
-    text_chunks,
-    tool_call_chunks,
-)
+from tests.support.replies import ToolCall, completion, error, error_body, stream, text_chunks, tool_call_chunks
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 

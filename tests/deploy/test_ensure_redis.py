@@ -67,11 +67,7 @@ def test_a_redis_that_is_there_is_left_alone(machine: Path, where: str) -> None:
 @pytest.mark.parametrize("manager", sorted(INSTALLERS))
 def test_it_comes_from_the_systems_packages_where_they_may_be_installed(machine: Path, manager: str) -> None:
     server = machine / "redis-server"
-    put(
-        machine,
-        manager,
-        f'echo noise; case "$*" in "{INSTALLERS[manager]}"*) : >{server}; chmod +x {server};; esac',
-    )
+    put(machine, manager, f'echo noise; case "$*" in "{INSTALLERS[manager]}"*) : >{server}; chmod +x {server};; esac')
     done = ensure(machine)
     assert (done.returncode, done.stderr) == (0, "")
     assert "noise" not in done.stdout

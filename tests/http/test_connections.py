@@ -82,11 +82,7 @@ LONG_BODY = b"host: 127.0.0.1\r\ncontent-length: 10000000000\r\n\r\n"
 
 @pytest.mark.parametrize(
     ("line", "status"),
-    [
-        (b"POST /v1/chat/completions", b"413"),
-        (b"POST /v1/messages", b"413"),
-        (b"POST /elsewhere", b"404"),
-    ],
+    [(b"POST /v1/chat/completions", b"413"), (b"POST /v1/messages", b"413"), (b"POST /elsewhere", b"404")],
 )
 def test_a_refused_request_with_a_long_body_closes_its_connection(line: bytes, status: bytes, proxy: Proxy) -> None:
     head, body = answer_to(line + b" HTTP/1.1\r\n" + LONG_BODY, proxy)

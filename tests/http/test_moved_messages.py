@@ -18,11 +18,7 @@ from tests.support.wire import Answer
 
 WINDOW = 9_000
 TURNS = 12
-STORES = [
-    "memory",
-    "sqlite",
-    pytest.param("redis", marks=pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)),
-]
+STORES = ["memory", "sqlite", pytest.param("redis", marks=pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT))]
 
 Message = dict[str, Any]
 

@@ -31,11 +31,7 @@ from tests.support.stage import (
 from tests.support.strict_servers import DEMANDS, Demand, accepted, alternation, no_names, refusal_of, sides
 
 WINDOW = 4_096
-PROFILE = {
-    "alternate_roles": True,
-    "assistant_name": False,
-    "middle_system": False,
-}
+PROFILE = {"alternate_roles": True, "assistant_name": False, "middle_system": False}
 
 
 @contextmanager

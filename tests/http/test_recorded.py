@@ -17,10 +17,7 @@ from tests.support.stage import Message, Stage, body_of, controls, count, proxy_
 from tests.support.wire import Answer
 
 WITH_TOOLS = ["trap/2025-11-23-e", "openhands/ponylang__ponyc-4595", "tau-bench/airline/gpt-4o/3-0"]
-WITHOUT = [
-    "locomo/conv-30",
-    "swe-agent/trajectories/demonstrations/ctf/web/i_got_id_demo",
-]
+WITHOUT = ["locomo/conv-30", "swe-agent/trajectories/demonstrations/ctf/web/i_got_id_demo"]
 MAX_TURNS, FEW_TURNS = 400, 40
 WINDOWS = [4_096, 8_192, 32_768]
 CASES = [

@@ -138,11 +138,7 @@ def test_hop_by_hop_request_headers_stay_on_their_hop(proxy: Proxy, upstream: Sc
     assert not names & gone
 
 
-OURS = [
-    ("X-Condenser-Session", "s"),
-    ("x-condenser-strategy", "off"),
-    ("X-CONDENSER-No-Store", "true"),
-]
+OURS = [("X-Condenser-Session", "s"), ("x-condenser-strategy", "off"), ("X-CONDENSER-No-Store", "true")]
 
 
 @pytest.mark.parametrize("target", [CHAT, "/v1/responses", "/v1/embeddings"])

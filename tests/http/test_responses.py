@@ -293,10 +293,7 @@ def test_what_builds_on_the_servers_state_passes_and_says_so(members: Json, reas
 
 @pytest.mark.parametrize(
     ("headers", "session"),
-    [
-        ({"session-id": "one", "thread-id": "one"}, "one"),
-        ({"session-id": "one", "thread-id": "two"}, "two"),
-    ],
+    [({"session-id": "one", "thread-id": "one"}, "one"), ({"session-id": "one", "thread-id": "two"}, "two")],
 )
 def test_a_subagents_thread_is_another_session_than_its_parents(headers: Mapping[str, str], session: str) -> None:
     with StrictResponses() as upstream, running_proxy(upstream.url) as proxy:

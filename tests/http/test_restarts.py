@@ -18,10 +18,7 @@ from tests.support.stage import WINDOW, Stage, agent, chat, controls, count, is_
 from tests.support.upstream import Counting, ScriptedUpstream
 
 needs_redis = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
-TURNS = {
-    "chat": [chat(rounds) for rounds in range(2, 32, 3)],
-    "agent": [agent(rounds) for rounds in range(4, 64, 6)],
-}
+TURNS = {"chat": [chat(rounds) for rounds in range(2, 32, 3)], "agent": [agent(rounds) for rounds in range(4, 64, 6)]}
 FORMS = [*TURNS]
 
 

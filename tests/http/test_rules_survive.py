@@ -68,12 +68,7 @@ def missing(view: list[dict[str, Any]]) -> list[str]:
 
 @pytest.mark.parametrize(
     ("strategy", "answers"),
-    [
-        ("dynacontext", forgetting),
-        ("extract", forgetting),
-        ("half-window", failing),
-        ("dynacontext", failing),
-    ],
+    [("dynacontext", forgetting), ("extract", forgetting), ("half-window", failing), ("dynacontext", failing)],
 )
 def test_rules_stand_word_for_word_after_ten_condensations(strategy: str, answers: Any) -> None:
     with proxy_with_upstream(window=WINDOW, answers=answers) as stage:

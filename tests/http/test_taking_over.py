@@ -16,14 +16,7 @@ from proxy.endpoints.hidden_calls import NAME
 from tests.http.test_responses import KEY, MODEL, RULE, TOOLS, WINDOW, client_bodies, reader, response_in
 from tests.support import responses_upstream, wire
 from tests.support.proxy import Proxy, running_proxy
-from tests.support.responses_upstream import (
-    COUNT,
-    RESPONSES,
-    StrictResponses,
-    function_call,
-    message,
-    reasoning,
-)
+from tests.support.responses_upstream import COUNT, RESPONSES, StrictResponses, function_call, message, reasoning
 
 Json = dict[str, Any]
 

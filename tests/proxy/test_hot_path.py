@@ -31,11 +31,7 @@ TURN = 2
 """Messages that a turn adds."""
 ROOMY, TIGHT = 1_000_000, 14_000
 HISTORY = long_history(LONG + 4 * TURN)
-WORK = {
-    "raw_decode": ("json parses", "s"),
-    "message_digest": ("digests", ""),
-    "encode_ordinary": ("encodings", "text"),
-}
+WORK = {"raw_decode": ("json parses", "s"), "message_digest": ("digests", ""), "encode_ordinary": ("encodings", "text")}
 """Functions by name: what a call of theirs is counted as, and the argument whose length is added up."""
 
 

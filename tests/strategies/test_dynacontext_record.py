@@ -15,22 +15,9 @@ from strategies.core.plan import apply
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text
 from strategies.prompts import prompt_digest
-from tests.strategies.driving import (
-    finish,
-    judged_session,
-    later,
-    questions,
-    verdict_on,
-)
+from tests.strategies.driving import finish, judged_session, later, questions, verdict_on
 from tests.strategies.test_dynacontext import ROOMY, condensed, plan, strategy, voted
-from tests.support.transcripts import (
-    agent,
-    chat,
-    step,
-    transcript_of,
-    view_of,
-    words,
-)
+from tests.support.transcripts import agent, chat, step, transcript_of, view_of, words
 
 TEXT = "The parser in src/a.py was mended as the user wanted, and all of its tests pass."
 

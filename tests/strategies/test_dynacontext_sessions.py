@@ -24,14 +24,7 @@ from tests.strategies.driving import attempted, finish, good, judged_session, st
 from tests.strategies.invariants import faults
 from tests.strategies.test_invariants import STABLE
 from tests.strategies.test_session_simulation import Simulated, recorded_as
-from tests.support.transcripts import (
-    Body,
-    chat,
-    conversations,
-    largest_of_each_kind,
-    requests_of,
-    view_of,
-)
+from tests.support.transcripts import Body, chat, conversations, largest_of_each_kind, requests_of, view_of
 
 MODES = ["chat", "openhands", "refer"]
 

@@ -19,18 +19,7 @@ from strategies.dynacontext import DynaContext
 from strategies.prompts import prompt, prompt_digest
 from tests.strategies.driving import attempted, finish, judged_session, questions, stages_of, verdict_on, wordy
 from tests.strategies.test_session_simulation import recorded_as
-from tests.support.transcripts import (
-    WORDS,
-    Body,
-    agent,
-    assistant,
-    chat,
-    step,
-    transcript_of,
-    user,
-    view_of,
-    words,
-)
+from tests.support.transcripts import WORDS, Body, agent, assistant, chat, step, transcript_of, user, view_of, words
 
 ROOMY = Budget.of(100_000)
 

@@ -10,18 +10,7 @@ from strategies.core.view import View
 from strategies.scoring import Aim, Selection, Unit, forgettable, select
 from tests.strategies.driving import condensed
 from tests.strategies.test_invariants import STABLE
-from tests.support.transcripts import (
-    Body,
-    agent,
-    assistant,
-    call,
-    chat,
-    conversations,
-    system,
-    tool,
-    user,
-    view_of,
-)
+from tests.support.transcripts import Body, agent, assistant, call, chat, conversations, system, tool, user, view_of
 
 
 def alike(_: Unit) -> float:
@@ -85,14 +74,7 @@ def test_the_lowest_score_goes_first_and_of_equals_the_oldest() -> None:
     scores = {1: 0.9, 5: 0.1, 9: 0.2}
     chosen = select(view, Aim(18, 1, 2, 0), lambda unit: scores.get(unit.items[0], 0.3))
     assert chosen.forgotten == (5, 6, 9, 10)
-    assert select(view, Aim(16, 1, 2, 0), lambda unit: scores.get(unit.items[0], 0.3)).forgotten == (
-        3,
-        4,
-        5,
-        6,
-        9,
-        10,
-    )
+    assert select(view, Aim(16, 1, 2, 0), lambda unit: scores.get(unit.items[0], 0.3)).forgotten == (3, 4, 5, 6, 9, 10)
 
 
 def test_something_is_always_forgotten() -> None:

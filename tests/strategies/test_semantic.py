@@ -12,15 +12,7 @@ from strategies.core.protocol import SessionFacts, Triggering
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.semantic import Semantic
-from tests.strategies.driving import (
-    attempted,
-    condensed,
-    finish,
-    later,
-    plan_of,
-    stages_of,
-    texts,
-)
+from tests.strategies.driving import attempted, condensed, finish, later, plan_of, stages_of, texts
 from tests.strategies.invariants import orphans_and_gaps
 from tests.support.transcripts import (
     Body,

@@ -15,16 +15,7 @@ from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.prompts import prompt, prompt_digest
 from strategies.semantic import SemanticOptions
-from tests.strategies.driving import (
-    attempted,
-    condensed,
-    failing,
-    good,
-    later,
-    plan_of,
-    questions,
-    texts,
-)
+from tests.strategies.driving import attempted, condensed, failing, good, later, plan_of, questions, texts
 from tests.strategies.test_semantic import ROOMY, after, rounds_of, semantic
 from tests.support.transcripts import (
     Body,
@@ -102,10 +93,7 @@ def test_the_record_says_how_many_messages_it_stands_for() -> None:
 
 def test_of_a_long_event_the_model_is_shown_both_ends_by_kind() -> None:
     bodies = agent(60)
-    bodies[4:6] = [
-        assistant("a" * 3_000, call("c1", "bash", {"command": "b" * 3_000})),
-        tool("c1", "c" * 3_000),
-    ]
+    bodies[4:6] = [assistant("a" * 3_000, call("c1", "bash", {"command": "b" * 3_000})), tool("c1", "c" * 3_000)]
     shown = question(bodies, max_event_length=1_000).user
     longest = {letter: max(map(len, re.findall(f"{letter}+", shown))) for letter in "abc"}
     assert longest == {"a": 500, "b": 123, "c": 250}

@@ -55,11 +55,7 @@ class Proxy:
 
 @contextmanager
 def running_proxy(
-    upstream_url: str,
-    *,
-    clock: Callable[[], float] = time.time,
-    opened: Store | None = None,
-    **settings: Any,
+    upstream_url: str, *, clock: Callable[[], float] = time.time, opened: Store | None = None, **settings: Any
 ) -> Iterator[Proxy]:
     """The real app in front of `upstream_url`; `settings` replace the defaults below, key by key.
 

@@ -159,11 +159,7 @@ def sse(chunk: Mapping[str, Any]) -> bytes:
 
 
 def stream(
-    *steps: Chunk | Step,
-    done: bool = True,
-    cut: bool = False,
-    before: Signal | None = None,
-    headers: Pairs = (),
+    *steps: Chunk | Step, done: bool = True, cut: bool = False, before: Signal | None = None, headers: Pairs = ()
 ) -> Reply:
     """Chunks (or bytes as they are) in order; a `Signal` between them holds the rest back.
 

@@ -43,12 +43,7 @@ def no_names(messages: Sequence[Body]) -> str:
     return f"'messages.{places[0]}' : property 'name' is unsupported, did you mean 'role'?" if places else ""
 
 
-DEMANDS: tuple[Demand, ...] = (
-    alternation,
-    sides,
-    no_user_after_tool,
-    systems_first,
-)
+DEMANDS: tuple[Demand, ...] = (alternation, sides, no_user_after_tool, systems_first)
 
 
 def refusal_of(messages: Sequence[Body], demands: Iterable[Demand] = DEMANDS) -> str:

@@ -75,11 +75,7 @@ RULES: dict[str, tuple[Json, Json, str]] = {
         body(TASK, {"call_id": "a", **custom_tool_call("patch", "x")}, output("a")),
         "No tool call found for function call output with call_id a.",
     ),
-    "a custom call has an output": (
-        body(TASK),
-        body(TASK, CUSTOM),
-        "No tool output found for custom tool call a.",
-    ),
+    "a custom call has an output": (body(TASK), body(TASK, CUSTOM), "No tool output found for custom tool call a."),
     "a local shell's output has its id": (
         body(TASK, SHELL, {"type": "local_shell_call_output", "id": "lsh_2"} | {"id": "c", "output": "ok"}),
         body(TASK, SHELL, {"type": "local_shell_call_output", "id": "other", "output": "ok"}),
@@ -145,11 +141,7 @@ RULES: dict[str, tuple[Json, Json, str]] = {
         body({"type": "compaction_trigger"}, TASK),
         "'compaction_trigger' must be the last input item.",
     ),
-    "a message has content": (
-        body(TASK),
-        body({"role": "user"}),
-        "Missing required parameter: 'input[0].content'.",
-    ),
+    "a message has content": (body(TASK), body({"role": "user"}), "Missing required parameter: 'input[0].content'."),
 }
 
 

@@ -10,16 +10,7 @@ import pytest
 
 from tests.support import wire
 from tests.support.recording import CHAT
-from tests.support.replies import (
-    DONE,
-    completion,
-    error,
-    hang,
-    hang_up,
-    sse,
-    stream,
-    text_chunks,
-)
+from tests.support.replies import DONE, completion, error, hang, hang_up, sse, stream, text_chunks
 from tests.support.signals import Signal
 from tests.support.upstream import BINARY, Counting, ScriptedUpstream
 

@@ -31,16 +31,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.clients.cases import KEY
-from tests.clients.resend.cases import (
-    CASES,
-    FOLLOW_UP,
-    QUESTION,
-    RESULT,
-    TOOL,
-    TOOL_NAME,
-    TOOL_SCHEMA,
-    WAY,
-)
+from tests.clients.resend.cases import CASES, FOLLOW_UP, QUESTION, RESULT, TOOL, TOOL_NAME, TOOL_SCHEMA, WAY
 from tests.support.replies import Json
 
 NODE_FOLDER = Path(__file__).parent / "node"

@@ -303,9 +303,7 @@ async def test_more_answers_than_were_asked_for_do_not_count(upstream: ScriptedU
 # -- in the background -------------------------------------------------------------------------------------
 
 
-async def test_a_ballot_in_the_background_ends_when_its_server_limits_the_rate(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_a_ballot_in_the_background_ends_when_its_server_limits_the_rate(upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda exchange: error(429, headers=[("retry-after", "120")]))
     async with asking(upstream.base_url) as own:
         (votes,) = await own.ask(Ballot("Judge.", "it", K, MAX_CALLS, 300), caller=LATER)

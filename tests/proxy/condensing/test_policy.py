@@ -134,10 +134,7 @@ def test_an_option_that_does_not_fit_is_a_400(options: dict[str, object]) -> Non
     assert raised.value.param == "X-Condenser-Options"
 
 
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [({"options": {"no_such": 1}}, "condenser.options")],
-)
+@pytest.mark.parametrize(("body", "param"), [({"options": {"no_such": 1}}, "condenser.options")])
 def test_what_does_not_fit_in_the_body_is_named_as_the_body_has_it(body: dict[str, object], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
         policies().policy(read([], {"strategy": "mask", **body}, None), {}, LessonScope("m"))
@@ -158,9 +155,7 @@ def test_the_summarizer_is_the_models_own_or_that_of_the_settings() -> None:
 
 def test_the_judge_is_the_models_own_or_that_of_the_settings_and_never_the_summarizer() -> None:
     made = policies(
-        summarizer={"model": "writer"},
-        judge={"model": "general"},
-        models=[{"match": "q*", "judge": {"model": "own"}}],
+        summarizer={"model": "writer"}, judge={"model": "general"}, models=[{"match": "q*", "judge": {"model": "own"}}]
     )
     assert policy(made, model="qwen").roles["judge"].model == "own"
     assert policy(made, model="gpt").roles["judge"].model == "general"

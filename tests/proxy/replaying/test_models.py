@@ -39,10 +39,7 @@ def replay(recorded: str, *more: str) -> int:
 
 
 def test_a_summarizer_at_an_address_is_asked_by_the_models_name_with_the_key_of_the_settings(
-    recorded: str,
-    upstream: ScriptedUpstream,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    recorded: str, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONDENSER_SUMMARIZER__API_KEY", "sk-own")
     upstream.answer(answer)

@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.sessions.cards import (
-    MAX_CARDS,
-    SHOWN,
-    SOURCE,
-    combined_cards,
-    scope_key,
-    with_shared,
-)
+from proxy.sessions.cards import MAX_CARDS, SHOWN, SOURCE, combined_cards, scope_key, with_shared
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.session import Session, session_key

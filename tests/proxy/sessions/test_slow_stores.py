@@ -122,9 +122,7 @@ async def test_record_and_session_are_stored_though_no_reply_waits_for_them(stor
     assert len(found.records) == len(found.marks) == 1
 
 
-async def test_a_session_is_settled_before_the_last_byte_where_the_store_has_become_well_again(
-    store: Store,
-) -> None:
+async def test_a_session_is_settled_before_the_last_byte_where_the_store_has_become_well_again(store: Store) -> None:
     slow = SlowStore(store, lambda name: 2 * WHOLE if name == "put_record" else 0)
     async with asking(slow) as built:
         exchange, passed = await answered(built, request(session="s", force="true"))

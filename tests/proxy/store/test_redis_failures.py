@@ -133,10 +133,7 @@ WRITES = {name: EVERY_CALL[name] for name in ("save", "put_record", "stand", "de
 
 @pytest.mark.parametrize("name", WRITES)
 async def test_a_write_whose_answer_was_lost_is_not_sent_again(own_redis: RedisServer, name: str) -> None:
-    async with (
-        tcp_proxy(own_redis.port) as between,
-        opened(f"redis://127.0.0.1:{between.port}") as store,
-    ):
+    async with tcp_proxy(own_redis.port) as between, opened(f"redis://127.0.0.1:{between.port}") as store:
         await WRITES[name](store)  # the server knows the script from here on
         await store.delete(KEY)
         between.sent.clear()
@@ -151,10 +148,7 @@ async def test_a_write_whose_answer_was_lost_is_not_sent_again(own_redis: RedisS
 
 
 async def test_a_new_connection_costs_a_health_check_and_no_other_command(own_redis: RedisServer) -> None:
-    async with (
-        tcp_proxy(own_redis.port) as between,
-        opened(f"redis://127.0.0.1:{between.port}") as store,
-    ):
+    async with tcp_proxy(own_redis.port) as between, opened(f"redis://127.0.0.1:{between.port}") as store:
         await store.ping()
 
         assert bytes(between.sent) == b"*1\r\n$4\r\nPING\r\n" * 2

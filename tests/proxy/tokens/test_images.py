@@ -61,23 +61,13 @@ def test_only_the_beginning_of_a_picture_is_decoded() -> None:
 
 @pytest.mark.parametrize(
     "place",
-    [
-        "https://example.test/cat.png",
-        "data:image/png,raw",
-        "data:image/png;base64,",
-        "data:",
-        "",
-        "data:;base64,AAAA",
-    ],
+    ["https://example.test/cat.png", "data:image/png,raw", "data:image/png;base64,", "data:", "", "data:;base64,AAAA"],
 )
 def test_a_picture_that_cannot_be_read_has_no_size(place: str) -> None:
     assert images.size_of(place) is None
 
 
-@given(
-    st.binary(max_size=60),
-    st.sampled_from([b"", b"\xff\xd8", b"\xff\xd8\xff", b"GIF89a", b"RIFF0000WEBPVP8X"]),
-)
+@given(st.binary(max_size=60), st.sampled_from([b"", b"\xff\xd8", b"\xff\xd8\xff", b"GIF89a", b"RIFF0000WEBPVP8X"]))
 def test_no_bytes_make_the_reader_fail(data: bytes, head: bytes) -> None:
     size = images.size_of(uri(head + data))
     assert size is None or min(size) > 0
@@ -121,8 +111,7 @@ def test_no_vendor_takes_less_than_a_guess_for_a_real_picture(size: images.Size,
 
 
 @pytest.mark.parametrize(
-    ("model", "like"),
-    [("gpt-4o-mini-2024-07-18", "gpt-4o-mini"), ("gpt-5.2-pro", "gpt-5.2"), ("o3-pro", "o3")],
+    ("model", "like"), [("gpt-4o-mini-2024-07-18", "gpt-4o-mini"), ("gpt-5.2-pro", "gpt-5.2"), ("o3-pro", "o3")]
 )
 def test_a_variant_is_priced_like_its_family(model: str, like: str) -> None:
     assert images.media_prices(model) == images.media_prices(like)

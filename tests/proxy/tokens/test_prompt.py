@@ -224,10 +224,7 @@ def test_tools_of_other_kinds_are_counted_as_they_stand() -> None:
 def test_a_nested_object_is_rendered_with_its_descriptions() -> None:
     place = {
         "type": "object",
-        "properties": {
-            "city": {"type": "string", "description": "Where"},
-            "n": {"type": ["integer", "null"]},
-        },
+        "properties": {"city": {"type": "string", "description": "Where"}, "n": {"type": ["integer", "null"]}},
         "required": ["city"],
     }
     function = {"name": "go", "description": "Go there", "parameters": {"properties": {"place": place}}}
@@ -240,10 +237,7 @@ def test_a_nested_object_is_rendered_with_its_descriptions() -> None:
 def test_shared_definitions_are_rendered_once_and_named() -> None:
     parameters = {
         "$defs": {"Node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/Node"}}}},
-        "properties": {
-            "a": {"$ref": "#/$defs/Node"},
-            "b": {"type": "array", "items": {"$ref": "#/$defs/Node"}},
-        },
+        "properties": {"a": {"$ref": "#/$defs/Node"}, "b": {"type": "array", "items": {"$ref": "#/$defs/Node"}}},
     }
     rendered = namespace([{"name": "walk", "parameters": parameters}])
     assert "type Node = {\nnext?: Node,\n};" in rendered
@@ -294,9 +288,7 @@ SCALARS = st.one_of(
     st.sampled_from(["text", "image_url", "input_audio", "file", "function", "object", "array", "none", "data:,x"]),
 )
 JSON = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=6),
-    max_leaves=40,
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=6), max_leaves=40
 )
 
 

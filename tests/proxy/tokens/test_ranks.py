@@ -41,10 +41,7 @@ def mixed_corpus() -> list[str]:
 
 @pytest.mark.parametrize("name", sorted(ranks.SPECS))
 def test_our_encoding_is_the_one_tiktoken_builds(
-    name: str,
-    encodings: Callable[[str], tiktoken.Encoding],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    name: str, encodings: Callable[[str], tiktoken.Encoding], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = encodings(name)
     (tmp_path / CACHED_AS[name]).write_bytes((ranks.RANKS_DIR / f"{name}.tiktoken").read_bytes())

@@ -105,20 +105,12 @@ def test_an_input_limit_of_its_own_is_told_from_the_window(table: ModelTable) ->
 
 def test_a_dated_entry_goes_before_the_undated_one() -> None:
     table = ModelTable({"m": ModelWindow(10), "m-2024-05-13": ModelWindow(5)})
-    assert [found.window for name in ("m-2024-05-13", "m-2024-08-06") if (found := table.find(name))] == [
-        5,
-        10,
-    ]
+    assert [found.window for name in ("m-2024-05-13", "m-2024-08-06") if (found := table.find(name))] == [5, 10]
 
 
 @pytest.mark.parametrize(
     ("model", "undated"),
-    [
-        ("o1-2024-12-17", "o1"),
-        ("c-20250929", "c"),
-        ("kimi-k2-0905", "kimi-k2-0905"),
-        ("m-20259999", "m-20259999"),
-    ],
+    [("o1-2024-12-17", "o1"), ("c-20250929", "c"), ("kimi-k2-0905", "kimi-k2-0905"), ("m-20259999", "m-20259999")],
 )
 def test_only_a_full_date_is_taken_off(model: str, undated: str) -> None:
     assert without_date(model) == undated

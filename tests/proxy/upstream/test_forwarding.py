@@ -120,13 +120,7 @@ async def test_headers_go_out_in_order_as_the_bytes_that_came_in(odd: bytes) -> 
     async with serving([OK]) as (server, upstream):
         assert await read(await upstream.send(post(b"{}", headers))) == b"ok"
         head, _, body = server.requests[0].partition(b"\r\n\r\n")
-        assert head.split(b"\r\n")[2:] == [
-            b"x-b: 1",
-            b"x-title: " + odd,
-            b"x-a: ",
-            b"x-b: 2",
-            b"content-length: 2",
-        ]
+        assert head.split(b"\r\n")[2:] == [b"x-b: 1", b"x-title: " + odd, b"x-a: ", b"x-b: 2", b"content-length: 2"]
         assert body == b"{}"
 
 

@@ -143,9 +143,7 @@ ballots = st.integers(1, 9).flatmap(
 
 @given(ballots)
 @STABLE
-def test_the_decision_follows_the_rule_whatever_comes_of_the_calls(
-    drawn: tuple[int, list[Vote], list[int]],
-) -> None:
+def test_the_decision_follows_the_rule_whatever_comes_of_the_calls(drawn: tuple[int, list[Vote], list[int]]) -> None:
     """Stopping early decides as waiting for all the calls would have done."""
     k, outcomes, order = drawn
     polls, begun = held(k, 3 * k, outcomes, order)

@@ -151,13 +151,7 @@ def test_the_budget_follows_advice_in_both_counts() -> None:
     assert followed.unscaled.marks == followed.marks
 
 
-@given(
-    st.integers(2_000, 1_000_000),
-    priced,
-    st.integers(0, 300_000),
-    st.floats(1, 50_000),
-    st.booleans(),
-)
+@given(st.integers(2_000, 1_000_000), priced, st.integers(0, 300_000), st.floats(1, 50_000), st.booleans())
 def test_trigger_and_target_stay_between_what_the_head_allows_and_the_marks(
     window: int, prices: Prices, head: int, growth: float, asks: bool
 ) -> None:

@@ -12,17 +12,7 @@ from strategies.core.errors import AnswerRefused, Declined
 from strategies.core.plan import Plan, apply, replace_before
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import frame_tokens, replacement
-from strategies.core.summary import (
-    MAX_PARTS,
-    PLAIN,
-    Cap,
-    Record,
-    RecordForm,
-    Recording,
-    Span,
-    record_cap,
-    summarize,
-)
+from strategies.core.summary import MAX_PARTS, PLAIN, Cap, Record, RecordForm, Recording, Span, record_cap, summarize
 from strategies.core.view import View
 from strategies.prompts import prompt
 from tests.strategies.driving import finish, questions

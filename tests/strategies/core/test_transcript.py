@@ -9,18 +9,7 @@ import pytest
 from strategies.core.messages import Reader, Role, dump, literal
 from strategies.core.transcript import Transcript
 from strategies.dialects.chat import CHAT, content_text
-from tests.support.transcripts import (
-    WORDS,
-    Body,
-    assistant,
-    call,
-    message,
-    recorded,
-    system,
-    tool,
-    transcript_of,
-    user,
-)
+from tests.support.transcripts import WORDS, Body, assistant, call, message, recorded, system, tool, transcript_of, user
 
 OUTPUTS = {
     "mini-swe-agent": "<returncode>0</returncode>\n<output>\nok\n</output>",

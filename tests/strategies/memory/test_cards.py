@@ -27,15 +27,7 @@ def test_a_code_fence_around_the_answer_is_taken_off() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "They talked.",
-        '{"summary": "They',
-        "[1, 2]",
-        '"They talked."',
-        '{"memories": []}',
-        "[" * 5_000,
-    ],
+    "text", ["They talked.", '{"summary": "They', "[1, 2]", '"They talked."', '{"memories": []}', "[" * 5_000]
 )
 def test_an_answer_that_is_no_such_object_is_the_summary(text: str) -> None:
     assert read_json_answer(text) == ParsedAnswer(text)
