@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import certifi
 import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from tests.clients.cases import KEY, OURS
+from tests.support.proxy import Proxy
 
 _END = "-----END CERTIFICATE-----\n"
 
@@ -19,3 +23,15 @@ def one_authority(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("SSL_CERT_FILE", str(file))
         yield
+
+
+@pytest.fixture
+def client(proxy: Proxy) -> Iterator[OpenAI]:
+    with OpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=OURS) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(proxy: Proxy) -> AsyncIterator[AsyncOpenAI]:
+    async with AsyncOpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=OURS) as client:
+        yield client

@@ -8,12 +8,11 @@ from typing import Any
 import openai
 import pytest
 from langchain_core.messages import AIMessageChunk, HumanMessage, ToolMessage
-from langchain_openai import ChatOpenAI, OpenAIEmbeddings
+from langchain_openai import ChatOpenAI
 
-from tests.clients.cases import CANCELLED_WITHIN, KEY, LOOK, MODEL, OSLO, OURS, TOOL, WEATHER_JSON, ZURICH, Weather
+from tests.clients.cases import CANCELLED_WITHIN, KEY, MODEL, OSLO, OURS, TOOL, ZURICH
 from tests.support.proxy import Proxy, assert_relayed
-from tests.support.recording import CHAT
-from tests.support.replies import completion, error, stream, text_chunks, tool_call_chunks, usage_chunk
+from tests.support.replies import completion, error, stream, text_chunks, usage_chunk
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 
@@ -83,39 +82,6 @@ def test_a_parallel_tool_round_goes_there_and_back(model: ChatOpenAI, proxy: Pro
     assert_relayed(proxy, upstream)
 
 
-def test_parallel_tool_calls_assemble_from_a_stream(
-    model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
-    upstream.reply(stream(*tool_call_chunks(ZURICH, OSLO)))
-    first, *rest = model.bind_tools([TOOL]).stream("How warm is it?")
-    whole: Any = first
-    for chunk in rest:
-        whole = whole + chunk
-    assert [call["args"]["city"] for call in whole.tool_calls] == ["Zürich", "Oslo"]
-    assert_relayed(proxy, upstream)
-
-
-def test_structured_output_is_parsed(model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    upstream.reply(completion(WEATHER_JSON))
-    parsed = model.with_structured_output(Weather, method="json_schema").invoke("Weather?")
-    assert parsed == Weather(city="Zürich", degrees=21)
-    assert_relayed(proxy, upstream)
-
-
-def test_logprobs_and_several_choices_arrive(model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    upstream.reply(completion("heads", "tails", logprobs=True))
-    result = model.generate([[HumanMessage("Toss.")]], n=2, logprobs=True)
-    assert [choice.text for choice in result.generations[0]] == ["heads", "tails"]
-    assert_relayed(proxy, upstream)
-
-
-def test_an_image_part_reaches_the_upstream(model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    model.invoke([HumanMessage(content=LOOK)])
-    parts = upstream.journal.only().json()["messages"][0]["content"]
-    assert [part["type"] for part in parts] == ["text", "image_url"]
-    assert_relayed(proxy, upstream)
-
-
 def test_an_upstream_error_reaches_the_client_with_status_body_and_headers(
     model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream
 ) -> None:
@@ -127,22 +93,9 @@ def test_an_upstream_error_reaches_the_client_with_status_body_and_headers(
     assert_relayed(proxy, upstream)
 
 
-def test_its_retries_are_forwarded(options: dict[str, Any], proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    upstream.reply(error(503, headers=[("retry-after-ms", "1")]), completion("at last"))
-    assert ChatOpenAI(**options).invoke("hi").content == "at last"
-    assert len(upstream.journal.to(CHAT)) == 2
-    assert_relayed(proxy, upstream)
-
-
 def test_leaving_a_stream_stops_the_upstream(model: ChatOpenAI, upstream: ScriptedUpstream) -> None:
     upstream.reply(stream(*text_chunks("one two")[:2], Signal()))
     chunks: Any = model.stream("count")
     next(chunks)
     chunks.close()
     upstream.journal.only().disconnected.wait(CANCELLED_WITHIN)
-
-
-def test_embeddings_arrive(options: dict[str, Any], proxy: Proxy, upstream: ScriptedUpstream) -> None:
-    embeddings = OpenAIEmbeddings(**options, check_embedding_ctx_length=False)
-    assert embeddings.embed_query("hello") == [0.5, -0.25, 1.0]
-    assert_relayed(proxy, upstream, "/v1/embeddings", action=None)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
+from openai import OpenAI
 
 from tests.clients.cases import KEY, MODEL, tool_result, user
 from tests.clients.cases import ZURICH as CALL
@@ -27,20 +27,6 @@ def converse(ask: Callable[[list[Any]], Any]) -> list[str | None]:
             assert [call.id for call in reply.tool_calls] == [CALL.id]
             messages += [reply, tool_result(CALL, "21")]
             reply = ask(messages)
-        texts.append(reply.content)
-        messages += [reply, user(turn)]
-    return texts
-
-
-async def converse_async(ask: Callable[[list[Any]], Awaitable[Any]]) -> list[str | None]:
-    messages: list[Any] = [*HISTORY, QUESTION]
-    texts: list[str | None] = []
-    for turn in (*TURNS, None):
-        reply = await ask(messages)
-        if reply.tool_calls:
-            assert [call.id for call in reply.tool_calls] == [CALL.id]
-            messages += [reply, tool_result(CALL, "21")]
-            reply = await ask(messages)
         texts.append(reply.content)
         messages += [reply, user(turn)]
     return texts
@@ -73,33 +59,3 @@ def test_a_streamed_reply(proxy: Proxy, upstream: ScriptedUpstream, position: st
             return completion.choices[0].message
 
         check(proxy, upstream, converse(ask), position)
-
-
-@pytest.mark.anyio
-@positions
-async def test_a_reply_in_one_piece_asynchronously(proxy: Proxy, upstream: ScriptedUpstream, position: str) -> None:
-    script(proxy, upstream, position, streamed=False)
-    async with AsyncOpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=HEADERS) as client:
-
-        async def ask(messages: list[Any]) -> Any:
-            reply = await client.chat.completions.create(model=MODEL, messages=messages, tools=TOOLS)
-            return reply.choices[0].message
-
-        check(proxy, upstream, await converse_async(ask), position)
-
-
-@pytest.mark.anyio
-@positions
-async def test_a_streamed_reply_asynchronously(proxy: Proxy, upstream: ScriptedUpstream, position: str) -> None:
-    script(proxy, upstream, position, streamed=True)
-    async with AsyncOpenAI(base_url=proxy.base_url, api_key=KEY, max_retries=0, default_headers=HEADERS) as client:
-
-        async def ask(messages: list[Any]) -> Any:
-            usage: Any = {"include_usage": True}
-            async with client.chat.completions.stream(
-                model=MODEL, messages=messages, tools=TOOLS, stream_options=usage
-            ) as stream:
-                completion = await stream.get_final_completion()
-            return completion.choices[0].message
-
-        check(proxy, upstream, await converse_async(ask), position)

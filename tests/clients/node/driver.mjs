@@ -4,8 +4,6 @@
 //
 // A scenario that must be seen in the middle prints a line before its last one; the test reads line by line.
 import OpenAI, { toFile } from "openai";
-import { zodResponseFormat } from "openai/helpers/zod";
-import { z } from "zod";
 
 const [baseURL, scenario] = process.argv.slice(2);
 const client = new OpenAI({
@@ -26,15 +24,6 @@ const tools = [
     },
   },
 ];
-const pixel = "data:image/png;base64,iVBORw0KGgo=";
-
-// Long enough for its older half to be summarized, which the request waits for.
-const garden = Array.from({ length: 24 }, (_, at) => ({
-  role: at % 2 ? "assistant" : "user",
-  content: `Bed ${at}: ` + Array.from({ length: 75 }, (_, seed) => `seed${at}x${seed}`).join(" "),
-}));
-const condensed = { ...base, messages: [...garden, ...messages] };
-const forced = { headers: { "X-Condenser-Force": "true" } };
 
 const print = (value) => console.log(JSON.stringify(value));
 const chat = (more, options) => client.chat.completions.create({ ...base, ...more }, options);
@@ -47,7 +36,6 @@ async function collect(stream) {
 
 const scenarios = {
   completion: () => chat({}),
-  choices: () => chat({ n: 2, logprobs: true }),
   headers: async () => {
     const { response, request_id } = await chat({}).withResponse();
     return { request_id, action: response.headers.get("x-condenser-action") };
@@ -69,29 +57,6 @@ const scenarios = {
     const results = message.tool_calls.map((call) => ({ role: "tool", tool_call_id: call.id, content: "21" }));
     return chat({ tools, messages: [...messages, message, ...results] });
   },
-  streamed_tools: async () => {
-    const runner = client.chat.completions.stream({ ...base, tools });
-    return (await runner.finalChatCompletion()).choices[0].message.tool_calls;
-  },
-  condensed_tools: async () => {
-    const runner = client.chat.completions.stream({ ...condensed, tools }, forced);
-    return (await runner.finalChatCompletion()).choices[0].message.tool_calls;
-  },
-  condensed_stream: async () => collect(await client.chat.completions.create({ ...condensed, stream: true }, forced)),
-  parse: async () => {
-    const weather = z.object({ city: z.string(), degrees: z.number() });
-    const reply = await client.chat.completions.parse({
-      ...base,
-      response_format: zodResponseFormat(weather, "weather"),
-    });
-    return reply.choices[0].message.parsed;
-  },
-  image: () =>
-    chat({
-      messages: [
-        { role: "user", content: [{ type: "text", text: "?" }, { type: "image_url", image_url: { url: pixel } }] },
-      ],
-    }),
   retry: () => chat({}, { maxRetries: 2 }),
   broken_stream: async () => collect(await chat({ stream: true })),
   cancel: async () => {
@@ -104,8 +69,6 @@ const scenarios = {
     process.stdin.destroy();
     return "left";
   },
-  models: async () => (await collect(await client.models.list())).map((item) => item.id),
-  embeddings: async () => (await client.embeddings.create({ model, input: ["a", "b"] })).data[0].embedding,
   download: async () => {
     const bytes = Buffer.from(await (await client.files.content("file-1")).arrayBuffer());
     return bytes.toString("base64");

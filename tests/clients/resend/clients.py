@@ -12,8 +12,7 @@ import os
 import shutil
 import ssl
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -31,6 +30,7 @@ from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from tests.clients.cases import KEY
+from tests.clients.litellm_state import litellm_tidied
 from tests.clients.resend.cases import CASES, FOLLOW_UP, QUESTION, RESULT, TOOL, TOOL_NAME, TOOL_SCHEMA, WAY
 from tests.support.replies import Json
 
@@ -167,27 +167,8 @@ LITELLM = {
 }
 
 
-@contextmanager
-def _litellm_tidied() -> Iterator[None]:
-    """LiteLLM takes the thread's event loop and keeps a client per address: both are closed here."""
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    kept: Any = litellm.in_memory_llm_clients_cache
-    quiet, litellm.suppress_debug_info = litellm.suppress_debug_info, True
-    try:
-        yield
-    finally:
-        litellm.suppress_debug_info = quiet
-        for client in kept.cache_dict.values():
-            if isinstance(client, openai.OpenAI):
-                client.close()
-        kept.flush_cache()
-        asyncio.set_event_loop(None)
-        loop.close()
-
-
 def _hold_litellm(base_url: str) -> Raised:
-    with _litellm_tidied():
+    with litellm_tidied():
         return hold(LITELLM, base_url)
 
 
