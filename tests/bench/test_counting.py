@@ -61,7 +61,7 @@ def test_ten_times_the_rounds_are_counted_at_most_eleven_times_as_much(strategy:
     assert long.characters <= AT_MOST * short.characters
 
 
-def test_what_is_masked_is_counted_once_though_the_strategy_looks_at_the_view_that_it_leaves() -> None:
+def test_what_is_masked_is_counted_once() -> None:
     meter = Meter()
     view = fold(transcript(SHORT), (), 0, meter)
     outcome = planned(stages(["mask"], {}, {}), view, filled_budget(transcript(SHORT).tokens))
@@ -84,7 +84,7 @@ def test_the_summarizers_prompt_is_made_without_counting_a_history_that_fits() -
 
 
 @pytest.mark.parametrize("cap", [20, 100, 1_000, 10_000])
-def test_the_summarizers_prompt_counts_about_what_it_may_hold_of_a_history_that_does_not_fit(cap: int) -> None:
+def test_a_summary_prompt_that_is_cut_is_counted_as_cut(cap: int) -> None:
     meter = Meter()
 
     text = as_text(list(enumerate(transcript(LONG).chain)), cap, meter)

@@ -49,7 +49,7 @@ def digests(payload: str, number: int, *, cold: bool) -> list[bytes]:
 
 
 @pytest.mark.parametrize("payload", ["small", "medium", "large"])
-def test_of_warm_requests_only_the_last_message_differs_and_of_cold_ones_every_message(payload: str) -> None:
+def test_warm_requests_differ_in_their_last_message_only(payload: str) -> None:
     warm, next_warm = digests(payload, 1, cold=False), digests(payload, 2, cold=False)
     cold, next_cold = digests(payload, 1, cold=True), digests(payload, 2, cold=True)
 
@@ -81,7 +81,7 @@ def test_a_named_request_tells_its_session_in_a_header() -> None:
     assert b"\r\nx-condenser-session: s000000000001\r\n" in sent
 
 
-def test_a_conversation_goes_on_with_the_reply_and_a_new_message_until_the_next_one_begins() -> None:
+def test_a_conversation_grows_until_the_next_one_begins() -> None:
     first, second, third, other = sent_by(Job("small", turns=3), 4)
 
     assert second["messages"][: len(first["messages"])] == first["messages"]
@@ -119,9 +119,7 @@ def test_a_row_has_ratios_to_other_proxies_and_what_is_added_to_none() -> None:
     assert (last["ms"], last["added"], last["added to it"]) == pytest.approx((3, 2, 1))
 
 
-def test_a_peer_that_is_installed_is_started_with_a_folder_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_installed_peer_gets_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / AWECOMPRESS
     listen = "import os, sys; os.chdir(os.environ['AWECOMPRESS_CONFIG_DIR']); from http.server import test"
     script.write_text(f"#!{sys.executable}\n{listen}; test(port=int(sys.argv[sys.argv.index('--port') + 1]))\n")

@@ -16,7 +16,7 @@ def test_a_shorter_history_is_the_beginning_of_a_longer_one() -> None:
     assert agent_history(40)[: len(agent_history(20))] == agent_history(20)
 
 
-def test_a_generated_history_has_as_many_rounds_as_were_asked_for_and_a_user_message_every_fourth() -> None:
+def test_a_generated_history_has_the_rounds_that_were_asked_for() -> None:
     transcript = counted(agent_history(40), WORDS)
 
     roles = [message.role.value for message in transcript.chain]

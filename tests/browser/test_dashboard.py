@@ -155,9 +155,7 @@ LINKS = ("Condenser", "Sessions", "garden")
 
 
 @pytest.mark.parametrize("look", [{"color_scheme": "light"}, {"color_scheme": "dark"}, {"viewport": PHONE}])
-def test_no_page_has_a_serious_fault_for_those_who_see_or_hear_it_otherwise(
-    browser: Browser, axe: str, look: dict[str, Any]
-) -> None:
+def test_no_page_has_a_serious_fault_of_accessibility(browser: Browser, axe: str, look: dict[str, Any]) -> None:
     with watched(strategy="half-window") as stage:
         stage.ask(diary(6), controls(session="garden"))
         stage.ask(diary(12), controls(session="garden", force="true"))

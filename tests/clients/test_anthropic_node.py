@@ -79,7 +79,7 @@ def test_tokens_are_counted(proxy: Proxy, upstream: StrictMessages) -> None:
         (529, "overloaded_error", "OverloadedError"),
     ],
 )
-def test_an_error_of_the_upstream_raises_its_own_class(
+def test_an_upstream_error_raises_its_own_class(
     status: int, kind: str, raised: str, proxy: Proxy, upstream: StrictMessages
 ) -> None:
     upstream.answer(lambda exchange: json_reply(error("No.", kind), status=status))

@@ -40,9 +40,7 @@ def model(options: dict[str, Any]) -> ChatOpenAI:
     return ChatOpenAI(**options, max_retries=0, include_response_headers=True, stream_usage=True)
 
 
-def test_an_answer_arrives_with_our_response_headers(
-    model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_an_answer_has_our_response_headers(model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(completion("Hallo, Zürich", tokens=(7, 3)))
     answer = model.invoke("Grüezi 👋")
     assert answer.content == "Hallo, Zürich"
@@ -52,9 +50,7 @@ def test_an_answer_arrives_with_our_response_headers(
     assert_relayed(proxy, upstream)
 
 
-def test_a_stream_arrives_while_the_upstream_is_still_writing_and_ends_with_usage(
-    model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_a_stream_arrives_while_it_is_written(model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     gate = Signal()
     role, one, *rest = text_chunks("one two")
     upstream.reply(stream(role, one, gate, *rest, usage_chunk(5, 2)))
@@ -82,9 +78,7 @@ def test_a_parallel_tool_round_goes_there_and_back(model: ChatOpenAI, proxy: Pro
     assert_relayed(proxy, upstream)
 
 
-def test_an_upstream_error_reaches_the_client_with_status_body_and_headers(
-    model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_an_upstream_error_arrives_whole(model: ChatOpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(error(429, "slow down", code="rate", headers=[("retry-after", "9")]))
     with pytest.raises(openai.RateLimitError) as caught:
         model.invoke("hi")

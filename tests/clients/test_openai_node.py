@@ -76,9 +76,7 @@ def test_a_completion_arrives_as_the_upstream_wrote_it(proxy: Proxy, upstream: S
     assert_relayed(proxy, upstream)
 
 
-def test_response_headers_of_the_proxy_and_the_upstream_reach_the_client(
-    proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_response_headers_of_proxy_and_upstream_arrive(proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(completion("ok", headers=[("x-request-id", "req_1")]))
     assert run(proxy, "headers") == {"request_id": "req_1", "action": "passed"}
 
@@ -103,9 +101,7 @@ def test_a_parallel_tool_round_goes_there_and_back(proxy: Proxy, upstream: Scrip
     assert_relayed(proxy, upstream)
 
 
-def test_an_upstream_error_reaches_the_client_with_status_body_and_headers(
-    proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_an_upstream_error_has_status_body_and_headers(proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(error(429, "slow down", code="rate", headers=[("retry-after", "9")]))
     caught = run(proxy, "completion")["error"]
     assert (caught["kind"], caught["status"], caught["code"]) == ("RateLimitError", 429, "rate")

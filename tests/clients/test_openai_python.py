@@ -54,9 +54,7 @@ def text_of(chunks: Any) -> str:
 
 
 @pytest.mark.parametrize("addresses", [["127.0.0.1", "localhost"], ["[::1]"]], ids=["IPv4", "IPv6"])
-def test_a_client_reaches_the_proxy_by_every_address_of_this_machine(
-    addresses: list[str], upstream: ScriptedUpstream
-) -> None:
+def test_every_address_of_this_machine_reaches_the_proxy(addresses: list[str], upstream: ScriptedUpstream) -> None:
     if addresses == ["[::1]"] and not has_ipv6():
         pytest.skip("this machine has no IPv6 on loopback")
     more = {"CONDENSER_HOST": "::1"} if addresses == ["[::1]"] else {}
@@ -76,18 +74,14 @@ def has_ipv6() -> bool:
 # -- replies -----------------------------------------------------------------------------------------------
 
 
-def test_a_completion_arrives_as_the_upstream_wrote_it(
-    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_a_completion_arrives_as_it_was_written(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(completion("Hallo, Zürich"))
     reply = client.chat.completions.create(model=MODEL, messages=HI, temperature=0.1, seed=2**53)
     assert reply.choices[0].message.content == "Hallo, Zürich"
     assert_relayed(proxy, upstream)
 
 
-def test_the_response_headers_of_both_the_proxy_and_the_upstream_reach_the_client(
-    client: OpenAI, upstream: ScriptedUpstream
-) -> None:
+def test_response_headers_of_proxy_and_upstream_arrive(client: OpenAI, upstream: ScriptedUpstream) -> None:
     upstream.reply(completion("ok", headers=[("x-request-id", "req_1"), ("openai-processing-ms", "4")]))
     raw_reply = client.chat.completions.with_raw_response.create(model=MODEL, messages=HI)
     assert raw_reply.request_id == "req_1"
@@ -95,9 +89,7 @@ def test_the_response_headers_of_both_the_proxy_and_the_upstream_reach_the_clien
     assert raw_reply.headers["x-condenser-action"] == "passed"
 
 
-def test_a_stream_arrives_chunk_by_chunk_while_the_upstream_is_still_writing(
-    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_a_stream_arrives_while_it_is_written(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     gate = Signal()
     role, one, *rest = text_chunks("one two three")
     upstream.reply(stream(role, one, gate, *rest))
@@ -108,9 +100,7 @@ def test_a_stream_arrives_chunk_by_chunk_while_the_upstream_is_still_writing(
     assert_relayed(proxy, upstream)
 
 
-def test_the_usage_chunk_arrives_when_it_was_asked_for(
-    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_a_usage_chunk_arrives_when_asked_for(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(stream(*text_chunks("ok"), usage_chunk(11, 1)))
     chunks = list(
         client.chat.completions.create(model=MODEL, messages=HI, stream=True, stream_options={"include_usage": True})
@@ -120,9 +110,7 @@ def test_the_usage_chunk_arrives_when_it_was_asked_for(
     assert_relayed(proxy, upstream)
 
 
-def test_no_usage_chunk_arrives_when_none_was_asked_for(
-    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_no_usage_chunk_arrives_unless_asked_for(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     chunks = list(client.chat.completions.create(model=MODEL, messages=HI, stream=True))
     assert all(chunk.choices for chunk in chunks)
     assert_relayed(proxy, upstream)
@@ -135,9 +123,7 @@ def test_several_choices_arrive(client: OpenAI, proxy: Proxy, upstream: Scripted
     assert_relayed(proxy, upstream)
 
 
-def test_several_choices_arrive_interleaved_in_a_stream(
-    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_several_choices_arrive_interleaved(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     pairs = zip(text_chunks("a b", index=0), text_chunks("c d", index=1), strict=True)
     upstream.reply(stream(*(chunk for pair in pairs for chunk in pair)))
     chunks = client.chat.completions.create(model=MODEL, messages=HI, n=2, stream=True)
@@ -197,9 +183,7 @@ def test_image_and_audio_parts_reach_the_upstream(client: OpenAI, proxy: Proxy, 
     assert_relayed(proxy, upstream)
 
 
-def test_members_the_sdk_does_not_know_reach_the_upstream_and_come_back(
-    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_unknown_members_cross_both_ways(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     message = {**assistant("ok"), "reasoning_content": "hm", "vendor": {"big": 2**80}}
     upstream.reply(json_reply({"id": "x", "choices": [{"index": 0, "message": message}], "new": [1.0]}))
     extra = {"top_k": 40, "vendor": {"big": 2**80, "tiny": 1e-300}}
@@ -244,9 +228,7 @@ def test_an_upstream_error_reaches_the_client_with_status_body_and_headers(
     assert_relayed(proxy, upstream)
 
 
-def test_an_error_that_is_not_json_reaches_the_client_as_it_is(
-    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_an_error_that_is_no_json_arrives_as_it_is(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(raw(b"<h1>Bad Gateway</h1>", "text/html", status=502))
     with pytest.raises(openai.InternalServerError) as caught:
         client.chat.completions.create(model=MODEL, messages=HI)
@@ -254,9 +236,7 @@ def test_an_error_that_is_not_json_reaches_the_client_as_it_is(
     assert_relayed(proxy, upstream)
 
 
-def test_the_sdk_retries_as_the_upstream_asks_and_every_attempt_is_forwarded(
-    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_each_retry_of_the_sdk_is_forwarded(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     soon = [("retry-after-ms", "1")]
     upstream.reply(error(503, headers=soon), error(429, headers=soon), completion("at last"))
     retrying = client.with_options(max_retries=2)
@@ -267,9 +247,7 @@ def test_the_sdk_retries_as_the_upstream_asks_and_every_attempt_is_forwarded(
     assert_relayed(proxy, upstream)
 
 
-def test_an_error_event_inside_a_stream_is_raised_with_its_code(
-    client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_an_error_event_is_raised_with_its_code(client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(stream(*text_chunks("half")[:2], stream_error("GPU lost", "gpu"), done=False))
     chunks = client.chat.completions.create(model=MODEL, messages=HI, stream=True)
     with pytest.raises(openai.APIError, match="GPU lost") as caught:
@@ -278,9 +256,7 @@ def test_an_error_event_inside_a_stream_is_raised_with_its_code(
     assert_relayed(proxy, upstream)
 
 
-def test_a_stream_that_breaks_off_is_raised_as_an_api_error_after_its_text(
-    client: OpenAI, upstream: ScriptedUpstream
-) -> None:
+def test_a_stream_that_breaks_off_is_raised_after_its_text(client: OpenAI, upstream: ScriptedUpstream) -> None:
     upstream.reply(stream(*text_chunks("one two")[:2], cut=True))
     chunks = client.chat.completions.create(model=MODEL, messages=HI, stream=True)
     assert text_of([next(chunks), next(chunks)]) == "one "
@@ -353,9 +329,7 @@ def test_speech_is_streamed_byte_for_byte(client: OpenAI, proxy: Proxy, upstream
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_the_legacy_completions_endpoint_is_bypassed(
-    streamed: bool, client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_old_completions_are_bypassed(streamed: bool, client: OpenAI, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     reply: Any = client.completions.create(model=MODEL, prompt="hi", stream=streamed)
     final = list(reply)[-1] if streamed else reply
     assert final.choices[0].text == "completed"

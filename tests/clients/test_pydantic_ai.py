@@ -38,9 +38,7 @@ async def test_an_agent_gets_its_answer(model: OpenAIChatModel, proxy: Proxy, up
     assert_relayed(proxy, upstream)
 
 
-async def test_an_agent_calls_parallel_tools_and_goes_on(
-    model: OpenAIChatModel, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+async def test_an_agent_calls_parallel_tools(model: OpenAIChatModel, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(completion(None, tool_calls=[ZURICH, OSLO]), completion("Both 21."))
     result = await Agent(model, tools=[weather]).run("How warm is it?")
     assert result.output == "Both 21."
@@ -50,9 +48,7 @@ async def test_an_agent_calls_parallel_tools_and_goes_on(
     assert_relayed(proxy, upstream)
 
 
-async def test_a_streaming_agent_calls_a_tool_and_streams_its_answer(
-    model: OpenAIChatModel, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+async def test_a_streaming_agent_calls_a_tool(model: OpenAIChatModel, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     gate = Signal()
     role, one, *rest = text_chunks("one two")
     upstream.reply(stream(*tool_call_chunks(ZURICH)), stream(role, one, gate, *rest))
@@ -65,9 +61,7 @@ async def test_a_streaming_agent_calls_a_tool_and_streams_its_answer(
     assert_relayed(proxy, upstream)
 
 
-async def test_an_upstream_error_reaches_the_client_with_status_and_body(
-    model: OpenAIChatModel, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+async def test_an_upstream_error_arrives(model: OpenAIChatModel, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(error(429, "slow down", code="rate", headers=[("retry-after", "9")]))
     with pytest.raises(ModelHTTPError) as caught:
         await Agent(model).run("hi")

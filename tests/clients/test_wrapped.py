@@ -77,9 +77,7 @@ def line(receipt: str, title: str) -> str:
     return next(each for each in receipt.splitlines() if each.strip().startswith(title)).strip().removeprefix(title)
 
 
-def test_an_openai_program_runs_unchanged_and_the_receipt_says_what_was_saved_and_kept(
-    upstream: ScriptedUpstream, wrapped: Wrap, tmp_path: Path
-) -> None:
+def test_an_openai_program_runs_and_gets_a_receipt(upstream: ScriptedUpstream, wrapped: Wrap, tmp_path: Path) -> None:
     config, store = tmp_path / "condenser.toml", f"sqlite:///{tmp_path}/s.db"
     config.write_text(PRICES)
     options = ("--config", str(config), "--strategy", "extract")
@@ -98,9 +96,7 @@ def test_an_openai_program_runs_unchanged_and_the_receipt_says_what_was_saved_an
     assert (code, RULE in out) == (0, True), err
 
 
-def test_an_anthropic_program_runs_unchanged_and_finds_the_proxy_behind_a_web_proxy_too(
-    wrapped: Wrap, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_anthropic_program_runs_behind_a_web_proxy(wrapped: Wrap, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("NO_PROXY", "intranet.example")
     with StrictMessages(lambda body: "Grüezi") as upstream:
@@ -152,9 +148,7 @@ def test_a_hangup_ends_neither_the_command_nor_the_proxy(
 @pytest.mark.parametrize(
     ("code", "status"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 128 + 9)]
 )
-def test_the_exit_status_is_that_of_the_command(
-    code: str, status: int, upstream: ScriptedUpstream, wrapped: Wrap
-) -> None:
+def test_the_exit_status_is_the_commands(code: str, status: int, upstream: ScriptedUpstream, wrapped: Wrap) -> None:
     said = "condenser: the command sent no request through the proxy\n"
     assert wrapped(upstream.base_url, "memory://", sys.executable, "-c", code) == (status, "", said)
 

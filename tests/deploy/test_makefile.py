@@ -224,9 +224,7 @@ def names_an_address(lock: Path) -> bool:
 
 
 @pytest.mark.parametrize(("there", "target"), [("dev", "serve"), ("dev", "demo"), ("base", "serve"), ("base", "demo")])
-def test_what_is_installed_is_not_installed_again_for_a_target_that_needs_less(
-    fresh: Path, there: str, target: str
-) -> None:
+def test_a_target_that_needs_less_installs_nothing_again(fresh: Path, there: str, target: str) -> None:
     stamp(fresh, "venv", there)
     assert "requirements/" not in make("-n", target, folder=fresh).stdout
 

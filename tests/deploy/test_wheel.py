@@ -142,9 +142,7 @@ def test_a_wheel_of_the_source_archive_is_the_same(carried: set[str], built_agai
 
 
 @pytest.mark.parametrize("wheel", ["built", "built_again"])
-def test_what_is_installed_counts_tokens_and_passes_its_check(
-    wheel: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_the_installed_wheel_counts_tokens(wheel: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     (file,) = request.getfixturevalue(wheel).iterdir()
     with zipfile.ZipFile(file) as archive:
         archive.extractall(tmp_path)

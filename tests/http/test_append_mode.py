@@ -66,9 +66,7 @@ def test_the_upstream_gets_what_was_stored_before_what_is_new(client: httpx.Clie
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_reply_with_tool_calls_is_stored_as_a_client_would_send_it_back(
-    client: httpx.Client, upstream: ScriptedUpstream, streamed: bool
-) -> None:
+def test_a_tool_call_is_stored_as_sent_back(client: httpx.Client, upstream: ScriptedUpstream, streamed: bool) -> None:
     call = ToolCall("look", '{"at": "x"}', "call_1")
     upstream.reply(stream(*tool_call_chunks(call)) if streamed else completion(tool_calls=[call]))
     append(client, USER, stream=streamed)
@@ -80,9 +78,7 @@ def test_a_reply_with_tool_calls_is_stored_as_a_client_would_send_it_back(
     assert json.loads(reply["tool_calls"][0]["function"]["arguments"]) == {"at": "x"}
 
 
-def test_each_reply_names_the_head_that_guards_the_next_append(
-    client: httpx.Client, upstream: ScriptedUpstream
-) -> None:
+def test_each_reply_names_the_head_for_the_next_append(client: httpx.Client, upstream: ScriptedUpstream) -> None:
     first = append(client, USER).headers["x-condenser-head"]
     assert first.startswith("1-")
     second = append(client, user("two"), headers={"X-Condenser-If-Head": first})
@@ -90,9 +86,7 @@ def test_each_reply_names_the_head_that_guards_the_next_append(
     assert second.headers["x-condenser-head"].startswith("3-")
 
 
-def test_a_guard_that_names_another_head_is_refused_and_nothing_is_sent(
-    client: httpx.Client, upstream: ScriptedUpstream
-) -> None:
+def test_a_wrong_guard_is_refused_and_nothing_sent(client: httpx.Client, upstream: ScriptedUpstream) -> None:
     head = append(client, USER).headers["x-condenser-head"]
     refused = append(client, user("two"), headers={"X-Condenser-If-Head": "9-00"})
     assert refused.status_code == 409
@@ -110,9 +104,7 @@ def test_a_guard_of_a_session_without_a_history_is_refused_because_there_is_none
     assert "may be left out" in message
 
 
-def test_the_same_guarded_append_again_replaces_and_never_doubles(
-    client: httpx.Client, upstream: ScriptedUpstream
-) -> None:
+def test_a_repeated_guarded_append_never_doubles(client: httpx.Client, upstream: ScriptedUpstream) -> None:
     upstream.reply(completion("a"), completion("b"), completion("b again"), completion("c"))
     guard = {"X-Condenser-If-Head": append(client, USER).headers["x-condenser-head"]}
     once = append(client, user("two"), headers=guard)
@@ -144,9 +136,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("reply", BROKEN.values(), ids=BROKEN.keys())
-def test_a_reply_that_did_not_come_whole_commits_nothing(
-    client: httpx.Client, upstream: ScriptedUpstream, reply: Reply
-) -> None:
+def test_an_incomplete_reply_commits_nothing(client: httpx.Client, upstream: ScriptedUpstream, reply: Reply) -> None:
     append(client, USER)
     upstream.reply(reply)
     append(client, user("lost"), stream=True)
@@ -167,7 +157,7 @@ def test_append_needs_an_explicit_session(client: httpx.Client) -> None:
         ({"n": 2}, {}, "supports n = 1 only"),
     ],
 )
-def test_a_refusal_of_append_names_the_header_and_what_stands_against_it(
+def test_an_append_refusal_names_the_header(
     more: dict[str, int], headers: dict[str, str], says: str, client: httpx.Client
 ) -> None:
     named = {"X-Condenser-History": "append", "X-Condenser-Session": "s", **headers}
@@ -176,17 +166,13 @@ def test_a_refusal_of_append_names_the_header_and_what_stands_against_it(
     assert refused.json()["error"]["message"] == f"X-Condenser-History: append {says}."
 
 
-def test_tenants_with_one_session_id_append_to_histories_of_their_own(
-    client: httpx.Client, upstream: ScriptedUpstream
-) -> None:
+def test_tenants_append_to_histories_of_their_own(client: httpx.Client, upstream: ScriptedUpstream) -> None:
     append(client, user("mine"))
     append(client, user("yours"), headers={"authorization": "Bearer other"})
     assert [each["content"] for each in forwarded(upstream)] == ["yours"]
 
 
-def test_a_turn_whose_reply_is_too_large_to_be_kept_is_refused_and_not_stored(
-    client: httpx.Client, upstream: ScriptedUpstream
-) -> None:
+def test_a_reply_too_large_to_keep_refuses_the_turn(client: httpx.Client, upstream: ScriptedUpstream) -> None:
     upstream.reply(completion("x" * (MAX_HELD + 1)), completion("second"))
     refused = append(client, USER)
     assert (refused.status_code, refused.json()["error"]["code"]) == (503, "history_unavailable")
@@ -195,9 +181,7 @@ def test_a_turn_whose_reply_is_too_large_to_be_kept_is_refused_and_not_stored(
     assert forwarded(upstream) == [user("two")]
 
 
-def test_a_reply_in_one_piece_that_breaks_off_is_an_error_with_a_status(
-    client: httpx.Client, upstream: ScriptedUpstream
-) -> None:
+def test_a_whole_reply_that_breaks_off_has_an_error_status(client: httpx.Client, upstream: ScriptedUpstream) -> None:
     upstream.reply(replace(completion("half"), steps=(b'{"choices": [',), cut=True))
     refused = append(client, USER)
     assert (refused.status_code, refused.json()["error"]["type"]) == (502, "upstream_error")
@@ -214,9 +198,7 @@ def replicas(upstream: ScriptedUpstream, tmp_path: Path) -> Iterator[list[httpx.
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_an_append_that_another_one_overtakes_says_that_it_was_not_stored(
-    replicas: list[httpx.Client], upstream: ScriptedUpstream, streamed: bool
-) -> None:
+def test_an_overtaken_append_says_so(replicas: list[httpx.Client], upstream: ScriptedUpstream, streamed: bool) -> None:
     # The upstream has not accepted the caller before, so nothing is written for it, not even a claim.
     gate, slow = Signal("the slow reply"), completion("too late")
     upstream.reply((stream(*text_chunks("too late")) if streamed else slow).after(gate), completion("in time"))
@@ -254,9 +236,7 @@ def test_an_append_waits_for_the_one_before_it(client: httpx.Client, upstream: S
     assert said[:2] == ["one", "a"]
 
 
-def test_of_two_replicas_one_appends_and_the_other_is_told_the_head_unpaid(
-    replicas: list[httpx.Client], upstream: ScriptedUpstream
-) -> None:
+def test_the_replica_that_may_not_append_pays_nothing(replicas: list[httpx.Client], upstream: ScriptedUpstream) -> None:
     one, other = replicas
     upstream.reply(completion("a"))
     head = append(one, USER).headers["x-condenser-head"]

@@ -271,9 +271,7 @@ def test_a_body_of_too_many_values_is_413_and_names_the_member(kept: Kept) -> No
 
 
 @pytest.mark.parametrize("headers", [[], controls(no_store="true"), controls(dry_run="true")])
-def test_what_no_condensing_can_help_is_a_400_that_accounts_for_its_tokens(
-    headers: list[tuple[str, str]], kept: Kept
-) -> None:
+def test_what_cannot_fit_is_refused_with_an_account_of_tokens(headers: list[tuple[str, str]], kept: Kept) -> None:
     huge = [{"role": "system", "content": "rule " * 900}, {"role": "user", "content": "word " * 5_000}]
     before = len(kept.stage.upstream.journal)
     answer = kept.stage.post(body_of(huge), headers)

@@ -85,9 +85,7 @@ KNOWN: list[tuple[dict[str, Any], Callable[[Proxy], None]]] = [
 
 
 @pytest.mark.parametrize(("controls", "change"), KNOWN)
-def test_a_view_without_the_head_that_stood_goes_without_its_reasoning(
-    controls: dict[str, Any], change: Callable[[Proxy], None]
-) -> None:
+def test_a_view_without_its_head_has_no_reasoning(controls: dict[str, Any], change: Callable[[Proxy], None]) -> None:
     with StrictMessages(reader) as upstream, running_proxy(upstream.url, **SETTINGS) as proxy:
         client = Thinker(proxy.url)
         client.until_condensed()

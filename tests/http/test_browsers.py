@@ -103,9 +103,7 @@ def test_a_proxy_that_listens_openly_checks_hosts_with_a_list_or_open_to_all(ups
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "https://127.0.0.1", "http://localhost:1", ""])
 @pytest.mark.parametrize("path", PATHS)
-def test_a_page_of_another_origin_is_refused_on_every_path(
-    path: str, origin: str, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_pages_of_other_origins_are_refused(path: str, origin: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     before = len(upstream.journal.to())
     answer = ask(proxy, path, "POST" if path == CHAT else "GET", Origin=origin, Content_Type="text/plain")
     assert answer.status == 403

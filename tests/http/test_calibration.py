@@ -214,9 +214,7 @@ TOOLS = [
 
 @pytest.mark.parametrize("strategy", ["mask+extract", "recent"])
 @pytest.mark.parametrize(("window", "longer"), [(4_000, 1), (16_000, 2), (100_000, 6)])
-def test_the_headroom_is_within_a_twentieth_of_the_prompt_for_all_kinds_of_text(
-    window: int, longer: int, strategy: str
-) -> None:
+def test_headroom_is_within_a_twentieth_of_the_prompt(window: int, longer: int, strategy: str) -> None:
     """One after the other before one upstream, so each begins with the figures that the one before has taught."""
     turns, errors, condensed = 24, [], set()
     with (
@@ -410,7 +408,7 @@ STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
         "pictures that are condensed",
     ],
 )
-def test_the_headroom_is_right_from_the_third_turn_on_where_the_upstream_counts_less(
+def test_headroom_is_right_from_the_third_turn_on(
     counts: Callable[[Mapping[str, Any]], int],
     talk: Iterator[list[Mapping[str, Any]]],
     window: int,

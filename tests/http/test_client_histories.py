@@ -199,9 +199,7 @@ def test_under_an_id_the_record_is_in_the_view_where_its_messages_are(stage: Sta
 
 @each_behaviour
 @pytest.mark.parametrize("force", [False, True], ids=["nothing condensed", "condensed"])
-def test_without_an_id_it_is_the_same_session_or_one_of_its_own(
-    stage: Stage, behaviour: Behaviour, force: bool
-) -> None:
+def test_without_an_id_it_is_one_session_or_another(stage: Stage, behaviour: Behaviour, force: bool) -> None:
     before = begin(stage, behaviour, (), force=force)
     answered = stage.ask(behaviour.sent)
     is_same = answered.header("x-condenser-session") == before.header("x-condenser-session")
@@ -251,9 +249,7 @@ def test_a_client_that_trims_by_langchain_every_turn_always_has_its_whole_histor
 
 @pytest.mark.parametrize("named", [CHAT_ID, ()], ids=["with an id", "without"])
 @pytest.mark.parametrize("force", [False, True], ids=["nothing condensed", "condensed"])
-def test_a_client_that_adds_context_to_its_last_message_every_turn_stays_on_its_branch(
-    stage: Stage, named: Sequence[tuple[str, str]], force: bool
-) -> None:
+def test_added_context_stays_on_its_branch(stage: Stage, named: Sequence[tuple[str, str]], force: bool) -> None:
     sessions = set()
     for turns in range(8, 12):
         whole = history_of(turns)[:-1]

@@ -106,7 +106,7 @@ def is_live(url: str) -> bool:
         return False
 
 
-def test_many_at_once_ask_every_question_once_and_forward_the_same_bytes(
+def test_equal_requests_at_once_ask_a_question_once(
     upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients
 ) -> None:
     with running_proxy(upstream.url, strategy=STRATEGY, window=WINDOW) as proxy:
@@ -121,9 +121,7 @@ def test_many_at_once_ask_every_question_once_and_forward_the_same_bytes(
 
 
 @on_redis
-def test_no_replica_waits_for_another_and_the_first_record_counts(
-    upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients
-) -> None:
+def test_no_replica_waits_for_another(upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients) -> None:
     with RedisServer() as redis, two_replicas(upstream, redis) as (one, _, another):
         sent = [clients.send(one, NAMED)]
         summarizer.asked.wait()
@@ -139,7 +137,7 @@ def test_no_replica_waits_for_another_and_the_first_record_counts(
 
 
 @on_redis
-def test_when_the_replica_that_condenses_is_killed_another_goes_on(
+def test_another_replica_goes_on_for_a_killed_one(
     upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients
 ) -> None:
     with RedisServer() as redis, two_replicas(upstream, redis) as (one, process, another):

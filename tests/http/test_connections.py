@@ -148,9 +148,7 @@ def test_a_transfer_encoding_that_is_not_known_is_501(proxy: Proxy) -> None:
 @pytest.mark.parametrize(
     ("sent", "status"), [(b"", b""), (POST, b"HTTP/1.1 408 ")], ids=["a connection without a request", "half a head"]
 )
-def test_a_head_that_does_not_come_in_time_closes_the_connection(
-    sent: bytes, status: bytes, upstream: ScriptedUpstream
-) -> None:
+def test_a_late_head_closes_the_connection(sent: bytes, status: bytes, upstream: ScriptedUpstream) -> None:
     with running_proxy(upstream.url, limits={"header_timeout": 0.05}) as proxy:
         head, _ = answer_to(sent, proxy)
         assert head.startswith(status)
@@ -187,9 +185,7 @@ def test_the_connection_that_was_idle_longest_makes_room(upstream: ScriptedUpstr
 
 
 @pytest.mark.parametrize("limits", [{"connections": 2}, {"per_address": 2}])
-def test_a_half_sent_request_makes_room_for_a_new_connection(
-    upstream: ScriptedUpstream, limits: dict[str, int]
-) -> None:
+def test_a_half_sent_request_makes_room_for_another(upstream: ScriptedUpstream, limits: dict[str, int]) -> None:
     behind = running_proxy(upstream.url, limits=limits, tenant=STRANGERS)
     with behind as proxy, connected(proxy) as first, connected(proxy) as second:
         for half in (first, second):
@@ -218,9 +214,7 @@ def test_a_trusted_proxy_may_have_all_connections(upstream: ScriptedUpstream) ->
         answered.set()
 
 
-def test_a_connection_is_refused_when_all_others_have_a_request(
-    upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_connection_is_refused_while_all_work(upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture) -> None:
     answered = Signal("the test has seen the refusal")
     upstream.reply(hang(answered))
     with running_proxy(upstream.url, limits={"connections": 1}) as proxy, connected(proxy) as busy:

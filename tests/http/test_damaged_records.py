@@ -67,9 +67,7 @@ def test_a_damaged_session_never_takes_the_store_from_another_tenant(
     assert f"session {tenant}/{session} cannot be read" in caplog.text
 
 
-def test_one_damaged_record_leaves_the_others_in_use(
-    redis: RedisServer, stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_record_harms_no_other(redis: RedisServer, stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     assert stage.ask(chat(12), controls(session="s")).header("x-condenser-action") == "condensed"
     view = stage.last_view
     with asking(redis.port) as client:

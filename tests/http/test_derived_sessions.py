@@ -106,9 +106,7 @@ SENT_BACK = {
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["in one piece", "streamed"])
 @pytest.mark.parametrize("reply", SENT_BACK.values(), ids=SENT_BACK.keys())
-def test_a_client_that_rewrites_its_last_message_is_recognised_by_the_reply_to_it(
-    stage: Stage, reply: dict[str, Any], streamed: bool
-) -> None:
+def test_a_reply_identifies_a_rewritten_last_message(stage: Stage, reply: dict[str, Any], streamed: bool) -> None:
     stage.upstream.reply(stream(*text_chunks(REPLY)) if streamed else completion(REPLY))
     first, _ = session_of(stage, WITH_CONTEXT, stream=streamed)
     assert session_of(stage, [*chat(12), reply, USER]) == (first, "replayed")

@@ -28,7 +28,7 @@ def grown(stage: Stage) -> Answer:
     return stage.ask(chat(ROUNDS), controls(session="s"))
 
 
-def test_by_default_a_reply_says_where_condensing_is_cheapest_and_nothing_else_changes() -> None:
+def test_a_reply_says_where_condensing_is_cheapest_by_default() -> None:
     with proxy_with_upstream(**PRICED) as stage:
         answer = grown(stage)
         mode, *said = (answer.header("x-condenser-economy") or "").split("; ")
@@ -88,7 +88,7 @@ def test_a_mode_that_there_is_not_is_refused_and_named() -> None:
         assert answer.json()["error"]["param"] == "X-Condenser-Economy"
 
 
-def test_a_view_that_was_condensed_is_replayed_until_it_has_grown_to_the_trigger_again() -> None:
+def test_a_condensed_view_is_replayed_up_to_the_trigger() -> None:
     with proxy_with_upstream(**PRICED, economy="auto") as stage:
         grown(stage)
         later = stage.ask(chat(ROUNDS + 1), controls(session="s"))

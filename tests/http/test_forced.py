@@ -93,7 +93,7 @@ def test_a_view_that_nothing_has_shaped_names_no_stage() -> None:
         assert talk.ask(chat(1)).header("x-condenser-stages") is None
 
 
-def test_equal_histories_in_several_sessions_get_condensations_with_ids_of_their_own() -> None:
+def test_equal_histories_in_several_sessions_have_own_condensation_ids() -> None:
     with proxy_with_upstream(window=ROOMY) as talk:
         ids = [_id(talk, session, strategy) for session in ("a", "b") for strategy in ("recent", "extract")]
         unrecorded = [_id(talk, "a", "recent", no_store=True) for _ in range(2)]

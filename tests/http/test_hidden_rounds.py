@@ -116,7 +116,7 @@ def test_a_fork_in_which_nothing_is_condensed_shows_no_hidden_round() -> None:
 
 
 @both
-def test_with_injection_too_the_block_stands_before_the_question_and_the_search_behind_it(streamed: bool) -> None:
+def test_an_injected_block_stands_before_the_question_and_its_search(streamed: bool) -> None:
     with remembering() as stage:
         stage.upstream.reply(reply_of(None, search("plant0n1"), LOOKS, streamed=streamed))
         more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if streamed else {}
@@ -143,9 +143,7 @@ def test_in_append_mode_the_hidden_round_stands_in_the_history_that_is_supplied(
 
 
 @pytest.mark.parametrize(("seed", "strategy"), [(0, "recent"), (1, "mask+half-window"), (2, "extract")])
-def test_over_a_long_conversation_views_stay_sound_and_grow_at_their_end_until_something_is_condensed(
-    strategy: str, seed: int
-) -> None:
+def test_views_of_a_long_conversation_stay_sound_and_grow(strategy: str, seed: int) -> None:
     chosen, streamed = Random(seed), seed % 2 == 1
     with proxy_with_upstream(strategy=strategy) as stage:
         messages: list[Message] = [{"role": "user", "content": "Keep a diary of my garden."}]

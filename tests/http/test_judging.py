@@ -97,9 +97,7 @@ def test_every_round_of_votes_that_says_yes_condenses_one_of_the_next_two_reques
 
 
 @pytest.mark.parametrize(("turns", "words"), [(4, 20), (3, 75), (2, 200), (TURNS, 75)])
-def test_requests_go_on_while_judges_think_and_a_late_verdict_is_still_used_with_the_turns_since_carried(
-    turns: int, words: int
-) -> None:
+def test_a_late_verdict_is_used_and_newer_turns_are_carried(turns: int, words: int) -> None:
     gate = Signal("the judges may vote")
 
     def slow(exchange: Exchange) -> Reply:
@@ -118,7 +116,7 @@ def test_requests_go_on_while_judges_think_and_a_late_verdict_is_still_used_with
         assert stage.last_view[-len(carried) :] == carried
 
 
-def test_what_is_judged_and_what_comes_of_it_is_counted_where_requests_are_only_measured_by_length(
+def test_what_judges_decide_is_counted_exactly(
     tmp_path: Path,
 ) -> None:
     with proxy_with_sqlite(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
@@ -133,7 +131,7 @@ def test_what_is_judged_and_what_comes_of_it_is_counted_where_requests_are_only_
         assert condensed.header("x-condenser-tokens-after") == str(count(stage.forwarded[-1].json()))
 
 
-def test_a_no_changes_nothing_and_its_votes_are_not_repeated_before_there_is_something_new() -> None:
+def test_votes_are_not_repeated_before_something_is_new() -> None:
     with judging_proxy(lambda exchange: vote("NO") if is_vote(exchange) else error(500)) as stage:
         ask_rounds(stage, TURNS)
         stage.proxy.quiet()
@@ -308,9 +306,7 @@ def steps(rounds: int) -> list[Message]:
 
 
 @pytest.mark.parametrize(("mode", "dropped"), [("chat", []), ("openhands", [21, 22])])
-def test_the_tail_of_what_was_judged_is_dropped_as_the_mode_says_and_the_record_tells_it(
-    mode: str, dropped: list[int], tmp_path: Path
-) -> None:
+def test_the_mode_decides_which_tail_is_dropped(mode: str, dropped: list[int], tmp_path: Path) -> None:
     with proxy_with_sqlite(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
         headers = [*controls(session="s"), options(f"mode={mode}, early_turns=0, min_growth=0")]
         stage.ask(steps(11), headers)

@@ -67,9 +67,7 @@ def attack(stage: Stage, claim: str = CLAIM) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("window", [32_768, None], ids=["set", "asked"])
-def test_a_window_that_a_caller_makes_up_changes_nothing_for_another_tenant(
-    form: Callable[[str], str], window: int | None
-) -> None:
+def test_a_made_up_window_changes_no_other_tenant(form: Callable[[str], str], window: int | None) -> None:
     own = controls(window=None if window else 32_768)
     with echoing(form, window=window) as stage:
         attack(stage)
@@ -92,7 +90,7 @@ def test_a_made_up_window_does_not_outlive_the_process_for_another_tenant(tmp_pa
 
 
 @pytest.mark.parametrize("window", [32_768, None], ids=["set", "asked"])
-def test_where_the_window_is_set_a_smaller_one_that_is_stated_bounds_its_session_alone(window: int | None) -> None:
+def test_a_smaller_stated_window_bounds_its_session_alone(window: int | None) -> None:
     asks = None if window else 32_768
     with echoing(window=window, limit=1_000) as stage:
         answer = stage.ask(chat(12), controls(session="s", window=asks))

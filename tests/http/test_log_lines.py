@@ -66,9 +66,7 @@ def test_only_tools_are_called_tools(stage: Stage, caplog: pytest.LogCaptureFixt
     assert re.search(r"\(tools \d+\)", second)
 
 
-def test_a_stream_whose_client_leaves_after_its_last_event_is_complete(
-    stage: Stage, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stream_left_after_its_last_event_is_complete(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     gate, whole = Signal("the stream may end"), replies.stream(*replies.text_chunks("Fine."))
     stage.upstream.reply(replace(whole, steps=(*whole.steps, gate)))
     body = body_of(chat(1), stream=True)
@@ -185,9 +183,7 @@ def test_metrics_count_what_was_done_and_name_no_session(stage: Stage) -> None:
 
 @pytest.mark.parametrize("form", [TextLines, JsonLines])
 @pytest.mark.parametrize("part", ["deciding.Decider._decide_by_mode", "intake.Intake.build_context"])
-def test_a_traceback_names_the_request_in_which_something_failed(
-    part: str, form: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_traceback_names_a_request(part: str, form: type[logging.Formatter], monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(*_: object) -> None:
         raise ZeroDivisionError
 

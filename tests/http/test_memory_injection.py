@@ -65,7 +65,7 @@ def test_what_was_condensed_away_stands_before_the_message_that_is_about_it() ->
         assert stage.last_view[-2:] == [block, messages[-1]]
 
 
-def test_the_block_stays_as_it_is_for_all_rounds_of_its_turn_and_leaves_with_the_next_message() -> None:
+def test_a_block_stays_for_its_turn_only() -> None:
     with gardening() as stage:
         messages = ending(condensed(stage), QUESTION)
         stage.ask(messages, [*controls(session="s"), INJECT])

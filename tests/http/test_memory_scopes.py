@@ -66,7 +66,7 @@ def sees(stage: Stage, headers: Sequence[tuple[str, str]], text: str = QUESTION,
     return card in str(blocks(stage))
 
 
-def test_a_card_of_one_session_is_put_before_the_message_of_another_one_that_names_the_scope() -> None:
+def test_a_card_crosses_sessions_of_its_scope() -> None:
     with gardening() as stage:
         fill_scope(stage)
         assert sees(stage, [*controls(session="b"), scope("home")])
@@ -123,7 +123,7 @@ def test_a_session_stays_in_its_scope_until_it_names_another() -> None:
         assert not blocks(stage)
 
 
-def test_a_derived_session_may_name_a_scope_too_and_its_block_stands_for_the_whole_turn() -> None:
+def test_a_derived_session_may_name_a_scope() -> None:
     with gardening() as stage:
         fill_scope(stage)
         assert sees(stage, [scope("home")])

@@ -107,7 +107,7 @@ def condensed_in(answers: list[Answer]) -> list[str]:
     return list(dict.fromkeys(applied))
 
 
-def test_a_client_that_moves_its_files_finds_its_session_and_what_was_condensed_for_it(stage: Stage) -> None:
+def test_a_client_that_moves_its_files_keeps_its_session(stage: Stage) -> None:
     answers = conversation(stage)
     assert 2 <= len(condensed_in(answers)) <= 4
     assert len(stage.summaries) <= 4

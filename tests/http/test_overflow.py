@@ -153,7 +153,7 @@ def test_a_size_refused_bounds_its_session_for_an_hour_whatever_window_is_said(r
         assert len(stage.forwarded) == 7
 
 
-def test_a_size_refused_bounds_a_session_of_an_unknown_window_and_a_longer_view_ends_it() -> None:
+def test_a_refused_size_bounds_a_session_of_unknown_window() -> None:
     with narrow(numberless, limit=5_000, strategy="recent") as stage:
         answer = stage.ask(chat(20), controls(session="s"))
         refused = count(stage.forwarded[0].json())
@@ -350,7 +350,7 @@ def test_a_full_cache_pool_is_asked_the_same_once_more_and_teaches_nothing() -> 
             assert stage.last_view == chat(9)
 
 
-def test_a_cache_pool_that_stays_full_is_passed_on_and_so_is_one_of_an_unknown_window() -> None:
+def test_a_full_cache_pool_is_passed_on() -> None:
     with pooled(POOL, POOL) as stage:
         answer = stage.post(body_of(chat(8)))
         assert (answer.status, answer.body) == (500, POOL.steps[0])
@@ -382,7 +382,7 @@ def test_an_overflow_after_content_is_passed_on_and_learned(*, states: bool) -> 
         assert told == WINDOW if states else told > WINDOW  # the size refused, where no number was stated
 
 
-def test_a_reply_that_fills_the_window_bounds_nothing_because_its_prompt_was_accepted() -> None:
+def test_a_reply_that_fills_the_window_bounds_nothing() -> None:
     with proxy_with_upstream(window=None, strategy="recent") as stage:
         ended = replies.sse(replies.chunk({}, finish="model_context_window_exceeded"))
         stage.upstream.reply(replies.stream(*replies.text_chunks("one two")[:2], ended, replies.DONE))

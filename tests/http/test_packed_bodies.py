@@ -145,9 +145,7 @@ def test_a_body_in_another_encoding_is_passed_on_unread(stage: Stage) -> None:
     ],
     ids=["dry run", "append", "strategy", "window"],
 )
-def test_what_needs_a_body_that_can_be_read_is_refused_with_another_one(
-    headers: list[tuple[str, str]], param: str, stage: Stage
-) -> None:
+def test_an_unreadable_body_cannot_be_condensed(headers: list[tuple[str, str]], param: str, stage: Stage) -> None:
     before = len(stage.upstream.journal)
     answer = stage.post(b"\x0b\x02\x80{}\x03", [("Content-Encoding", "compress"), *headers])
     assert_refused(answer, 400)
@@ -166,9 +164,7 @@ BROKEN = b'{"condenser":{},"messages":7,"text":"condenser","condenser":{"session
 
 
 @pytest.mark.parametrize("headers", [[], [("Content-Encoding", "gzip")]], ids=["plain", "packed"])
-def test_off_passes_on_what_cannot_be_read_without_what_is_meant_for_the_proxy(
-    headers: list[tuple[str, str]], stage: Stage
-) -> None:
+def test_off_passes_unreadable_bodies_without_our_headers(headers: list[tuple[str, str]], stage: Stage) -> None:
     body = gzip.compress(BROKEN) if headers else BROKEN
     answer = stage.post(body, [*headers, *controls(strategy="off")])
     assert answer.header("x-condenser-reason") == "unreadable-body"
@@ -203,7 +199,7 @@ def test_off_passes_on_a_name_that_no_model_has(stage: Stage) -> None:
     assert forwarded(stage).body == body
 
 
-def test_a_proxy_that_is_off_passes_on_what_cannot_be_read_unless_a_request_wants_more(stage: Stage) -> None:
+def test_an_unreadable_body_needs_a_proxy_that_is_off(stage: Stage) -> None:
     body = UNREADABLE["byte order mark"]
     with running_proxy(stage.upstream.url, strategy="off") as proxy:
         off = Stage(proxy, stage.upstream)

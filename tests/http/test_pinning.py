@@ -193,9 +193,7 @@ def test_a_message_that_is_too_large_cannot_be_pinned_before_the_first_condensat
     assert admin(stage, place_of_pins(stage), "POST", {"message": 2}).status == 200
 
 
-def test_what_was_pinned_before_the_window_was_known_counts_as_far_as_it_fits(
-    store: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pins_count_as_far_as_a_later_window_holds(store: str, capsys: pytest.CaptureFixture[str]) -> None:
     with proxy_with_upstream(store={"url": store}, **{**SETTINGS, "window": None}) as stage:
         ask(stage, 10)
         for number in range(1, 20, 2):
@@ -228,9 +226,7 @@ def test_what_a_session_does_not_have_is_not_found(stage: Stage) -> None:
     assert admin(stage, place, "POST", {"message": 1}, token="wrong").status == 401
 
 
-def test_the_commands_pin_and_unpin_by_the_number_of_a_message(
-    stage: Stage, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_pin_and_unpin_by_message_number(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     ask(stage, 10)
     where = ["--url", stage.proxy.url, "--token", TOKEN]
     assert main(["sessions", "pin", "s", str(PINNED), *where]) == 0

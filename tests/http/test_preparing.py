@@ -62,7 +62,7 @@ def ask_rounds(stage: Stage, rounds: int, session: str = "s", *more: tuple[str, 
     return stage.ask(chat(rounds), [*controls(session=session), *more])
 
 
-def test_past_the_prepare_mark_a_summary_is_made_after_the_reply_and_taken_at_the_trigger() -> None:
+def test_a_prepared_summary_is_used_at_the_trigger() -> None:
     with proxy_with_upstream(strategy="half-window") as stage:
         first = ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()
@@ -116,7 +116,7 @@ def test_a_request_at_the_trigger_does_not_wait_for_a_summary_that_is_not_ready(
         assert len(stage.summaries) == 1
 
 
-def test_a_request_that_must_be_condensed_waits_for_the_preparation_under_way_and_asks_nothing_itself() -> None:
+def test_a_forced_request_waits_for_the_preparation_under_way() -> None:
     with gated() as (stage, gate), ThreadPoolExecutor() as pool:
         ask_rounds(stage, PAST_PREPARE)
         forced = pool.submit(ask_rounds, stage, PAST_PREPARE + 1, "s", FORCE)
@@ -128,7 +128,7 @@ def test_a_request_that_must_be_condensed_waits_for_the_preparation_under_way_an
         assert len(stage.summaries) == 1
 
 
-def test_a_preparation_that_only_waits_for_the_upstream_to_be_idle_is_made_for_who_must_be_condensed_now() -> None:
+def test_idle_preparation_starts_when_a_request_must_condense() -> None:
     gate = Signal("another client's reply may come")
 
     def answers(exchange: Exchange) -> Reply | None:
@@ -153,7 +153,7 @@ def test_a_preparation_that_only_waits_for_the_upstream_to_be_idle_is_made_for_w
         other.result(BOUND)
 
 
-def test_a_preparation_that_takes_longer_than_a_client_may_wait_is_not_asked_for_again() -> None:
+def test_a_slow_preparation_is_not_asked_for_again() -> None:
     with gated(inline_timeout=0.3) as (stage, _gate):
         ask_rounds(stage, PAST_PREPARE)
         hard = ask_rounds(stage, rounds_above(USABLE))
@@ -162,7 +162,7 @@ def test_a_preparation_that_takes_longer_than_a_client_may_wait_is_not_asked_for
         assert len(stage.summaries) == 1
 
 
-def test_a_summary_that_comes_late_is_waited_for_by_the_next_request_and_not_asked_for_again() -> None:
+def test_a_late_summary_is_not_asked_for_again() -> None:
     with gated(inline_timeout=0.3, background={"mode": "off"}) as (stage, _gate):
         for more in (0, 1):
             late = ask_rounds(stage, rounds_above(USABLE) + more, "s", FORCE)
@@ -236,7 +236,7 @@ def test_where_stages_that_ask_no_model_do_not_do_a_model_is_asked() -> None:
         assert len(stage.summaries) == 1
 
 
-def test_where_stages_that_ask_no_model_do_not_get_far_the_view_stays_and_a_summary_is_prepared_at_once() -> None:
+def test_model_summary_is_prepared_when_rules_free_too_little() -> None:
     with proxy_with_upstream(strategy="mask+half-window") as stage:
         begun, beds = agent(2, lines=20), chat(PAST_PREPARE)[2:]
         passed = stage.ask([*begun, *beds], controls(session="s"))
@@ -285,7 +285,7 @@ def test_for_a_model_without_background_nothing_is_prepared() -> None:
         assert not stage.summaries
 
 
-def test_what_was_prepared_and_is_not_enough_is_followed_by_a_condensation_that_fits() -> None:
+def test_too_small_a_preparation_is_followed_by_one_that_fits() -> None:
     with proxy_with_upstream(strategy="half-window") as stage:
         ask_rounds(stage, PAST_PREPARE)
         stage.proxy.quiet()

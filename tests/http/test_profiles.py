@@ -70,7 +70,7 @@ def test_a_form_that_is_refused_is_learned_once_and_the_client_gets_its_reply(de
         assert refusal_of(stage.last_view, [demand]) == ""
 
 
-def test_a_form_is_not_learned_from_an_error_that_the_request_in_that_form_meets_too() -> None:
+def test_no_form_is_learned_from_an_error_it_meets_too() -> None:
     said = "This guard has refused: 'Conversation roles must alternate user/assistant/user'"
     with proxy_with_upstream(strategy="rolling") as stage:
         stage.upstream.answer(lambda each: summary() if is_own(each) else replies.error(400, said))

@@ -140,9 +140,7 @@ def stage() -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize(("name", "window"), CASES, ids=lambda each: str(each)[:24])
-def test_every_forwarded_list_is_valid_keeps_what_it_must_and_only_grows_between_condensations(
-    name: str, window: int, stage: Stage
-) -> None:
+def test_recorded_views_are_valid_and_grow_only_at_their_end(name: str, window: int, stage: Stage) -> None:
     conversation = conversations(SHORT)[name]
     run = play(stage, conversation, window, id=f"{name[-40:]} {window}", most=FEW_TURNS)
     outgrown = count({"messages": conversation.messages, **run.members()}) > window

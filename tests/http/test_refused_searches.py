@@ -75,9 +75,7 @@ def narrow(stage: Stage, refuse: Callable[[int, int], Reply] = replies.overflow,
 
 @both
 @refusals
-def test_a_search_that_the_upstream_does_not_take_is_forgotten_and_the_question_answered_without(
-    refusal: tuple[Reply, ...], streamed: bool
-) -> None:
+def test_a_refused_search_is_forgotten_and_the_question_answered(refusal: tuple[Reply, ...], streamed: bool) -> None:
     with remembering() as stage:
         stage.upstream.reply(
             reply_of(None, search(), streamed=streamed, usage=(100, 10)),
@@ -159,9 +157,7 @@ def test_a_stream_that_fails_before_it_says_anything_is_mended_however_it_began(
 
 @pytest.mark.parametrize("delta", [{"content": "It "}, {"reasoning_content": "Let me think."}], ids=["text", "thought"])
 @pytest.mark.parametrize("ending", ["error-event", "cut"])
-def test_a_stream_that_fails_once_the_client_has_some_of_it_ends_with_one_error(
-    delta: dict[str, str], ending: str
-) -> None:
+def test_a_stream_that_fails_midway_ends_with_one_error(delta: dict[str, str], ending: str) -> None:
     rest: dict[str, Any] = {"cut": True} if ending == "cut" else {"done": False}
     failing = replies.stream(ROLE, replies.chunk(delta), *([] if ending == "cut" else [DIED]), **rest)
     with remembering() as stage:
@@ -194,7 +190,7 @@ def test_signs_of_life_of_an_upstream_that_works_on_what_was_found_reach_the_cli
 
 
 @both
-def test_an_error_under_a_good_status_is_the_clients_where_its_own_request_gets_no_answer(streamed: bool) -> None:
+def test_an_error_with_a_good_status_is_the_clients(streamed: bool) -> None:
     with remembering() as stage:
         stage.upstream.reply(reply_of(None, search(), streamed=streamed), failed(streamed), *GONE)
         answer = stage.post(body_of(question(), stage.model, stream=streamed), [*controls(session="s"), TOOL])
@@ -309,7 +305,7 @@ def late(limit: int, used: int) -> Reply:
 
 
 @pytest.mark.parametrize("text", [None, "Let me look. "], ids=["at-once", "after-text"])
-def test_what_was_found_is_cut_too_where_the_refusal_stands_behind_an_empty_beginning(text: str | None) -> None:
+def test_search_results_are_cut_after_a_late_refusal(text: str | None) -> None:
     with remembering() as stage:
         narrow(stage, late)
         found = reply_of(FOUND, streamed=True)

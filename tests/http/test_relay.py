@@ -133,9 +133,7 @@ def test_a_stream_passes_byte_for_byte_whatever_is_in_it(body: bytes, proxy: Pro
     assert wire.request(proxy.url, "POST", CHAT, HI_STREAMED, wire.JSON).body == body
 
 
-def test_a_stream_split_inside_characters_and_events_passes_byte_for_byte(
-    proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_a_stream_split_anywhere_passes_byte_for_byte(proxy: Proxy, upstream: ScriptedUpstream) -> None:
     body = b"".join(map(sse, [*text_chunks("Grüezi 👋"), usage_chunk(1, 2)])) + DONE
     upstream.reply(stream(*(body[i : i + 1] for i in range(len(body))), done=False))
     assert wire.request(proxy.url, "POST", CHAT, HI_STREAMED, wire.JSON).body == body
@@ -159,9 +157,7 @@ def test_a_json_reply_to_a_streamed_request_passes_as_it_is(proxy: Proxy, upstre
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 429, 500, 502, 503, 504, 529])
-def test_an_upstream_error_passes_with_its_status_body_and_headers(
-    status: int, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_upstream_errors_pass_unchanged(status: int, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     body = b'{"error":{"message":"no \xc3\xbcnits","type":"x","code":"y","extra":[1.0]}}'
     upstream.reply(raw(body, status=status, headers=[("retry-after", "3")]))
     answer = wire.request(proxy.url, "POST", CHAT, HI, wire.JSON)
@@ -193,18 +189,14 @@ def test_what_was_decided_on_a_request_is_told_with_an_error_of_ours_too(caplog:
     assert said == [refused] * 2
 
 
-def test_an_upstream_that_hangs_up_before_its_status_line_is_502_in_openai_form(
-    proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_an_upstream_that_hangs_up_is_a_502(proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda request: hang_up())
     answer = wire.request(proxy.url, "POST", CHAT, HI, wire.JSON)
     assert answer.status == 502
     assert_openai_error(answer.body)
 
 
-def test_an_upstream_that_dies_in_a_stream_ends_it_with_one_error_event_and_no_done(
-    proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_a_stream_whose_upstream_dies_ends_with_one_error(proxy: Proxy, upstream: ScriptedUpstream) -> None:
     chunks = text_chunks("one two")[:2]
     upstream.reply(stream(*chunks, cut=True))
     answer = wire.request(proxy.url, "POST", CHAT, HI_STREAMED, wire.JSON)
@@ -215,9 +207,7 @@ def test_an_upstream_that_dies_in_a_stream_ends_it_with_one_error_event_and_no_d
     assert b"[DONE]" not in answer.body
 
 
-def test_an_upstream_that_dies_inside_an_event_does_not_swallow_the_error_event(
-    proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_a_half_event_does_not_swallow_the_error(proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.reply(stream(sse(text_chunks("one")[0]), b'data: {"choices": [{"ind', cut=True))
     answer = wire.request(proxy.url, "POST", CHAT, HI_STREAMED, wire.JSON)
     *_, last, rest = answer.body.split(b"\n\n")
@@ -237,9 +227,7 @@ def test_an_upstream_that_dies_in_a_whole_reply_breaks_the_reply_off(proxy: Prox
 
 
 @pytest.mark.parametrize("target", [CHAT, "/v1/responses", "/v1/anything"])
-def test_a_client_that_leaves_before_the_first_byte_stops_the_upstream(
-    target: str, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_leaving_before_the_first_byte_stops_upstream(target: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda request: hang(Signal()))
     with wire.sent(proxy.url, "POST", target, HI, wire.JSON):
         asked = upstream.journal.await_arrival(path=target)
@@ -247,9 +235,7 @@ def test_a_client_that_leaves_before_the_first_byte_stops_the_upstream(
 
 
 @pytest.mark.parametrize("target", [CHAT, "/v1/responses", "/v1/anything"])
-def test_a_client_that_leaves_in_a_stream_stops_the_upstream(
-    target: str, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_leaving_in_a_stream_stops_upstream(target: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     first = sse(text_chunks("x")[0])
     upstream.answer(lambda request: stream(first, Signal()))
     with wire.opened(proxy.url, "POST", target, HI_STREAMED, wire.JSON) as response:

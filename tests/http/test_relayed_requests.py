@@ -35,9 +35,7 @@ TARGETS = [
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_path_and_query_reach_the_upstream_exactly_as_they_were_sent(
-    target: str, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_path_and_query_cross_unchanged(target: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     assert wire.request(proxy.url, "GET", target).status == 200
     assert target in [exchange.target for exchange in upstream.journal]
 
@@ -74,9 +72,7 @@ def test_an_unusual_status_comes_back_unchanged(proxy: Proxy, upstream: Scripted
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_is_handed_to_the_client_and_not_followed(
-    status: int, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_a_redirect_is_not_followed(status: int, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda request: redirect(f"{upstream.url}/v1/elsewhere", status))
     answer = wire.request(proxy.url, "GET", "/v1/moved")
     assert answer.status == status
@@ -93,9 +89,7 @@ def test_a_redirected_chat_request_is_not_followed(proxy: Proxy, upstream: Scrip
 # -- request headers ---------------------------------------------------------------------------------------
 
 
-def test_end_to_end_request_headers_are_forwarded_including_duplicates(
-    proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_end_to_end_request_headers_are_forwarded(proxy: Proxy, upstream: ScriptedUpstream) -> None:
     headers = [
         *wire.JSON,
         ("Authorization", "Bearer sk-caller"),
@@ -142,9 +136,7 @@ OURS = [("X-Condenser-Session", "s"), ("x-condenser-strategy", "off"), ("X-CONDE
 
 
 @pytest.mark.parametrize("target", [CHAT, "/v1/responses", "/v1/embeddings"])
-def test_our_request_headers_are_stripped_in_any_case_on_every_path(
-    target: str, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_our_headers_are_stripped_on_every_path(target: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     body = b'{"model":"m","input":"hi","messages":[{"role":"user","content":"hi"}]}'
     assert wire.request(proxy.url, "POST", target, body, [*wire.JSON, *OURS]).status == 200
     names = [name for name, _ in upstream.journal.only(target).headers]
@@ -182,9 +174,7 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_an_unchanged_chat_body_is_forwarded_as_the_bytes_that_came_in(
-    body: bytes, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_an_unchanged_body_is_forwarded_as_it_came(body: bytes, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     answer = wire.request(proxy.url, "POST", CHAT, body, wire.JSON)
     assert answer.status == 200
     assert upstream.journal.only().body == body
@@ -200,9 +190,7 @@ def test_any_body_is_forwarded_on_the_other_paths(body: bytes, proxy: Proxy, ups
 # -- environment -------------------------------------------------------------------------------------------
 
 
-def test_proxy_variables_of_the_environment_are_ignored(
-    upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxy_variables_are_ignored(upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> None:
     with listen() as trap:
         address = f"http://127.0.0.1:{trap.getsockname()[1]}"
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
@@ -215,7 +203,7 @@ def test_proxy_variables_of_the_environment_are_ignored(
     assert len(upstream.journal.to(CHAT)) == 1
 
 
-def test_a_number_that_python_would_not_read_reaches_the_upstream_also_when_it_is_condensed() -> None:
+def test_a_condensed_request_keeps_numbers_that_python_refuses() -> None:
     digits = "7" * 5_000
     with proxy_with_upstream() as stage:
         body = body_of(chat(30), seed=0).replace(b'"seed" :  0', f'"seed":{digits}'.encode())
@@ -246,9 +234,7 @@ GENERATING = [
 
 
 @pytest.mark.parametrize("target", GENERATING)
-def test_the_other_generation_endpoints_are_bypassed_and_say_so(
-    target: str, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_other_generating_endpoints_are_bypassed(target: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     body = b'{"model":"m","prompt":"p","input":"i","messages":[{"role":"user","content":"hi"}]}'
     answer = wire.request(proxy.url, "POST", target, body, wire.JSON)
     assert answer.header("x-condenser-action") == "bypassed"
@@ -256,9 +242,7 @@ def test_the_other_generation_endpoints_are_bypassed_and_say_so(
     assert_relayed(proxy, upstream, target, action="bypassed")
 
 
-def test_a_probe_of_the_root_with_head_is_answered_and_get_says_where_the_api_is(
-    proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_the_root_answers_head_and_says_where_the_api_is(proxy: Proxy, upstream: ScriptedUpstream) -> None:
     answer = wire.request(proxy.url, "HEAD", "/")
     assert (answer.status, answer.body) == (200, b"")
     for method in ("GET", "POST"):
@@ -269,9 +253,7 @@ def test_a_probe_of_the_root_with_head_is_answered_and_get_says_where_the_api_is
 
 
 @pytest.mark.parametrize("target", ["/v1/files", "/v1/responsesx", "/v1/chat/completions/chatcmpl-1"])
-def test_an_endpoint_that_asks_no_model_is_passed_on_without_a_word(
-    target: str, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_other_endpoints_pass_without_a_word(target: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     answer = wire.request(proxy.url, "POST", target, b"{}", wire.JSON)
     assert answer.header("x-condenser-action") is None
     assert_relayed(proxy, upstream, target, action=None)
@@ -304,9 +286,7 @@ ESCAPES = [
 
 
 @pytest.mark.parametrize("target", ESCAPES)
-def test_a_path_that_climbs_out_of_v1_never_reaches_the_upstream(
-    target: str, proxy: Proxy, upstream: ScriptedUpstream
-) -> None:
+def test_no_path_climbs_out_of_v1(target: str, proxy: Proxy, upstream: ScriptedUpstream) -> None:
     answer = wire.request(proxy.url, "GET", target)
     assert answer.status in {400, 404}
     assert_openai_error(answer.body)

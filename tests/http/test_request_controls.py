@@ -52,9 +52,7 @@ def stage() -> Iterator[Stage]:
         (b'{"conden\\u0073er":null,"messages":[%s],"model":"m@\\u006fff"}', b'{"messages":[%s],"model":"m"}'),
     ],
 )
-def test_the_extension_and_the_suffix_are_cut_out_and_no_other_byte_changes(
-    given: bytes, forwarded: bytes, stage: Stage
-) -> None:
+def test_cutting_our_members_changes_no_other_byte(given: bytes, forwarded: bytes, stage: Stage) -> None:
     message = b'{ "role":"user","big":123456789012345678901234567890,"content":"caf\xc3\xa9 \\u00e9 \\/ 1.50" }'
     assert stage.post(given % message).status == 200
     assert stage.forwarded[-1].body == forwarded % message
@@ -75,7 +73,7 @@ def test_our_request_headers_stay_here(stage: Stage) -> None:
         ([], {}, "m", "half-window"),
     ],
 )
-def test_the_header_goes_before_the_body_the_body_before_the_suffix_and_all_before_the_settings(
+def test_the_nearest_strategy_wins_header_body_suffix_settings(
     headers: list[tuple[str, str]], body: dict[str, Any], model: str, strategy: str
 ) -> None:
     with proxy_with_upstream(strategy="half-window") as stage:

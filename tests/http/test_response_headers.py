@@ -99,7 +99,7 @@ def test_a_new_condensation_is_named_with_its_sizes(stage: Stage) -> None:
     assert_view(stage.last_view, chat(12))
 
 
-def test_a_condensation_that_an_earlier_view_applied_is_replayed_though_the_view_before_did_without(
+def test_an_older_condensation_is_replayed_after_a_view_without_it(
     stage: Stage,
 ) -> None:
     first = stage.ask(chat(12), controls(session="widened"))
@@ -136,7 +136,7 @@ def test_an_edited_history_is_another_branch_of_an_explicit_session(stage: Stage
     assert stage.ask(chat(5), controls(session="edited")).header("x-condenser-branch") == "main"
 
 
-def test_past_the_trigger_but_not_at_the_limit_it_is_the_threshold_and_no_model_is_asked(stage: Stage) -> None:
+def test_past_the_trigger_the_threshold_asks_no_model(stage: Stage) -> None:
     messages = agent(24)
     while count({"messages": messages}) >= USABLE * 0.92:
         messages = messages[:-2]
@@ -201,7 +201,7 @@ def test_an_error_of_the_upstream_carries_our_headers_too(stage: Stage) -> None:
         ([("Thread-Id", "one"), ("X-Condenser-Session", "two")], "X-Condenser-Session", "two"),
     ],
 )
-def test_the_session_is_named_by_the_first_source_there_is(
+def test_a_session_is_named_by_the_first_source(
     headers: list[tuple[str, str]], source: str, shown: str, stage: Stage
 ) -> None:
     answer = stage.ask(chat(1), headers)

@@ -94,9 +94,7 @@ SAID_FIRST = [reasoning("I say so."), message("Let me look.")]
 @pytest.mark.parametrize("store", [False, True])
 @pytest.mark.parametrize("thought", [True, False])
 @pytest.mark.parametrize("said_first", [SAID_FIRST, []])
-def test_a_search_is_run_and_neither_call_nor_result_reaches_the_client(
-    said_first: list[Json], thought: bool, store: bool, streamed: bool
-) -> None:
+def test_a_search_stays_hidden(said_first: list[Json], thought: bool, store: bool, streamed: bool) -> None:
     opening = (*said_first, *([reasoning("I search.")] if thought else []), SEARCH)
     with remembering(Searcher(*opening), store=store) as (upstream, agent):
         response = ask(agent, streamed)

@@ -76,9 +76,7 @@ def condensed(bodies: list[bytes]) -> int:
 
 @pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_proxy_that_is_restarted_between_all_turns_forwards_the_same_bytes_on_sqlite(
-    form: str, session: str | None, tmp_path: Path
-) -> None:
+def test_restarts_forward_the_same_bytes_on_sqlite(form: str, session: str | None, tmp_path: Path) -> None:
     without = through_one(form, f"sqlite:///{tmp_path / 'one.db'}", session)
     assert condensed(without) > 1
     assert through_many(form, f"sqlite:///{tmp_path / 'many.db'}", session) == without
@@ -87,9 +85,7 @@ def test_a_proxy_that_is_restarted_between_all_turns_forwards_the_same_bytes_on_
 @needs_redis
 @pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
 @pytest.mark.parametrize("form", FORMS)
-def test_a_proxy_that_is_restarted_between_all_turns_forwards_the_same_bytes_on_redis(
-    form: str, session: str | None
-) -> None:
+def test_restarts_forward_the_same_bytes_on_redis(form: str, session: str | None) -> None:
     with RedisServer() as one, RedisServer() as many:
         assert through_many(form, many.url, session) == through_one(form, one.url, session)
 

@@ -69,9 +69,7 @@ def test_strategy_off_is_served_as_ever_while_the_store_is_out(redis: RedisServe
 
 
 @pytest.mark.parametrize(("rounds", "trigger"), [(1, "none"), (60, "context_limit")])
-def test_what_a_view_without_a_store_was_cut_for_is_told(
-    rounds: int, trigger: str, redis: RedisServer, stage: Stage
-) -> None:
+def test_a_view_cut_without_a_store_says_why(rounds: int, trigger: str, redis: RedisServer, stage: Stage) -> None:
     redis.kill()
     assert stage.ask(chat(rounds), controls(session="s")).header("x-condenser-trigger") == trigger
 
@@ -140,9 +138,7 @@ def test_a_stored_document_that_is_damaged_costs_no_reply(column: str, tmp_path:
         assert_view(stage.last_view, chat(13))
 
 
-def test_an_outage_is_a_line_at_its_begin_and_one_at_its_end(
-    stage: Stage, redis: RedisServer, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_outage_is_two_log_lines(stage: Stage, redis: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     stage.ask(chat(1), controls(session="s"))
     redis.kill()

@@ -164,7 +164,7 @@ def test_what_was_condensed_stands_when_a_later_summary_fails() -> None:
 # -- what the summarizer is sent ---------------------------------------------------------------------------
 
 
-def test_a_summary_call_carries_the_callers_credential_and_model_and_nothing_that_some_servers_refuse() -> None:
+def test_a_summary_call_has_the_callers_credential_and_model() -> None:
     with proxy_with_upstream(strategy="half-window") as stage:
         stage.ask(
             chat(12),
@@ -211,7 +211,7 @@ def test_a_summarizer_of_its_own_is_asked_with_its_own_key() -> None:
         assert helper.upstream.journal.only().header("authorization") == "Bearer sk-role"
 
 
-def test_a_server_that_refuses_the_new_name_of_the_limit_is_asked_by_the_old_one_and_remembered() -> None:
+def test_the_old_limit_name_is_learned_from_a_refusal() -> None:
     def old_server(exchange: Exchange) -> Reply:
         if "max_completion_tokens" in exchange.json():
             return error(400, "Unrecognized request argument supplied: max_completion_tokens")

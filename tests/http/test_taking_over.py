@@ -149,9 +149,7 @@ def test_another_tenant_cannot_name_the_reply() -> None:
 
 
 @pytest.mark.parametrize("sessions", [("", ""), ("s", "s"), ("s", "t")])
-def test_an_id_that_two_replies_have_stands_for_neither(
-    sessions: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ambiguous_reply_id_names_neither(sessions: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     ids = iter(["1", "2", "1", "3", "4"])
     with taking_over() as (_, proxy):
         monkeypatch.setattr(responses_upstream, "name_of", lambda _: next(ids))

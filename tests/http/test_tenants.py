@@ -158,9 +158,7 @@ def test_two_credentials_in_one_header_are_refused_before_anything_is_forwarded(
 
 
 @SESSION
-def test_what_a_second_tenant_trims_is_not_put_back_from_the_first_ones_history(
-    stage: Stage, session: str | None
-) -> None:
+def test_a_tenant_never_gets_back_what_another_trimmed(stage: Stage, session: str | None) -> None:
     first, second = pair(stage)
     first.ask(chat(8), controls(session=session))
     second.ask([chat(8)[0], *chat(9)[-8:]], controls(session=session))

@@ -43,9 +43,7 @@ SENT = HISTORY[:11]  # the last one that was sent ends with "ask 5"
 NEXT = {"role": "user", "content": "ask 6"}
 
 
-def test_what_a_sliding_window_dropped_is_put_back_on_its_branch(
-    client: httpx.Client, upstream: ScriptedUpstream
-) -> None:
+def test_what_a_window_dropped_is_put_back(client: httpx.Client, upstream: ScriptedUpstream) -> None:
     send(client, SENT)
     answer = send(client, [*HISTORY[4:], NEXT])
     assert forwarded(upstream) == [*HISTORY, NEXT]
@@ -84,7 +82,7 @@ UNRELATED = {
 
 
 @pytest.mark.parametrize("messages", UNRELATED.values(), ids=UNRELATED.keys())
-def test_what_is_no_run_of_the_stored_history_is_a_branch_of_its_own(
+def test_what_is_no_run_of_the_history_is_a_fork(
     client: httpx.Client, upstream: ScriptedUpstream, messages: list[Message]
 ) -> None:
     send(client, SENT)
@@ -94,9 +92,7 @@ def test_what_is_no_run_of_the_stored_history_is_a_branch_of_its_own(
     assert answer.headers["x-condenser-reason"] == "new-branch"
 
 
-def test_a_question_that_was_asked_another_way_in_between_does_not_end_the_alignment(
-    client: httpx.Client, upstream: ScriptedUpstream
-) -> None:
+def test_a_question_asked_another_way_keeps_the_alignment(client: httpx.Client, upstream: ScriptedUpstream) -> None:
     send(client, SENT)
     send(client, [*HISTORY[4:], NEXT])
     send(client, [*HISTORY[4:], {"role": "user", "content": "ask 6 in other words"}])
@@ -106,9 +102,7 @@ def test_a_question_that_was_asked_another_way_in_between_does_not_end_the_align
     assert answer.headers["x-condenser-branch"] == "main"
 
 
-def test_a_repetitive_history_that_fits_in_two_places_is_not_aligned(
-    client: httpx.Client, upstream: ScriptedUpstream
-) -> None:
+def test_a_window_that_fits_twice_is_not_aligned(client: httpx.Client, upstream: ScriptedUpstream) -> None:
     same = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "ok"}] * 5
     send(client, [*HISTORY[:2], *same[:9]])
     send(client, [*same, NEXT])

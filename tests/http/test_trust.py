@@ -75,7 +75,7 @@ def test_a_refused_caller_costs_the_summarizer_of_the_settings_no_call() -> None
         assert len(summarizer.journal.to()) == 0
 
 
-def test_a_caller_of_whom_nothing_is_known_is_condensed_for_by_rules_and_then_by_models() -> None:
+def test_an_unknown_caller_is_condensed_for_by_rules_first() -> None:
     with lending(Doorman("sk-first")) as (stage, summarizer):
         first = stage.ask(chat(12), controls(session="a"))
         assert first.header("x-condenser-action") == "condensed"
@@ -87,7 +87,7 @@ def test_a_caller_of_whom_nothing_is_known_is_condensed_for_by_rules_and_then_by
         assert {each.header("authorization") for each in summarizer.journal.to()} == {"Bearer sk-operator"}
 
 
-def test_what_rules_made_for_the_first_request_is_recorded_before_its_reply_has_ended(tmp_path: Path) -> None:
+def test_the_first_rules_record_is_stored_before_the_reply_ends(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
     with guarded(Doorman("sk-first"), store={"url": f"sqlite:///{path}"}) as stage:
         assert stage.ask(chat(12), controls(session="a")).header("x-condenser-action") == "condensed"

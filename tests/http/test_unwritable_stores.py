@@ -90,7 +90,7 @@ def test_readiness_tries_a_write_though_no_request_does(redis: RedisServer, stag
 
 
 @pytest.mark.parametrize("reason", REFUSALS)
-def test_requests_that_are_not_stored_are_degraded_and_still_see_their_records(
+def test_unstored_requests_are_degraded_and_see_their_records(
     redis: RedisServer, stage: Stage, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     stage.ask(chat(12), controls(session="s"))
@@ -108,9 +108,7 @@ def test_requests_that_are_not_stored_are_degraded_and_still_see_their_records(
 
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("reason", REFUSALS)
-def test_an_append_that_could_not_be_stored_is_not_sent(
-    redis: RedisServer, stage: Stage, reason: str, streamed: bool
-) -> None:
+def test_an_unstored_append_is_not_sent(redis: RedisServer, stage: Stage, reason: str, streamed: bool) -> None:
     append(stage, "first")
     refuse(redis, reason)
     for text in ("lost", "lost too"):

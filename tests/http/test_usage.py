@@ -70,7 +70,7 @@ def test_a_stream_that_is_not_changed_or_without_the_setting_is_asked_for_nothin
         assert "stream_options" not in stage.forwarded[-1].json()
 
 
-def test_a_session_knows_what_the_upstream_has_counted_and_what_each_condensation_has_left_out() -> None:
+def test_a_session_knows_what_the_upstream_counted() -> None:
     with proxy_with_upstream(admin={"token": "operator"}) as stage:
         condensed(stage)
         stage.ask(chat(41), controls(session="s"))

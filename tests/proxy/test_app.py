@@ -111,9 +111,7 @@ async def test_a_middleware_that_somebody_adds_is_around_completions_too() -> No
         ("GET", "/a" + "x" * 999, f"Nothing is served at GET /a{'x' * 62}…; the API is under"),
     ],
 )
-async def test_a_path_without_v1_or_a_wrong_method_is_answered_with_what_is_right(
-    method: str, path: str, says: str
-) -> None:
+async def test_a_wrong_path_or_method_is_told_the_right_one(method: str, path: str, says: str) -> None:
     async with started() as app:
         refused = await answer(app, b"{}", method=method, path=path, headers=[(b"host", b"localhost:8484")])
     problem = json.loads(refused.body)["error"]

@@ -71,9 +71,7 @@ def test_a_wrong_call_ends_with_2(words: tuple[str, ...], capsys: pytest.Capture
         (("serve", "--upstream", "http://user:pass@h/v1"), "upstream.base_url: must hold no user and no password"),
     ],
 )
-def test_wrong_settings_end_with_2_and_plain_words(
-    words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_settings_end_with_2(words: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
     assert all(line.startswith("condenser: ") for line in err.splitlines())
@@ -81,9 +79,7 @@ def test_wrong_settings_end_with_2_and_plain_words(
     assert "Traceback" not in err
 
 
-def test_each_line_of_wrong_settings_says_who_speaks(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_line_says_who_speaks(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("CONDENSER_STOR__URL", "memory://")
     monkeypatch.setenv("CONDENSER_PORT", "many")
     assert run(capsys, "check", "--offline") == (
@@ -115,9 +111,7 @@ def test_the_command_line_goes_over_file_and_environment(
         (("status", "x"), "--url"),
     ],
 )
-def test_an_unknown_option_is_answered_with_those_of_its_command(
-    words: tuple[str, ...], option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_option_is_named(words: tuple[str, ...], option: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, *words)
     assert code == 2
     assert f"unrecognized arguments: {words[-1]}" in err
@@ -179,9 +173,7 @@ def test_a_reader_that_wants_no_more_is_no_error_to_tell_of() -> None:
         ("healthcheck", "--url", "http://user:hunter2@h"),
     ],
 )
-def test_no_command_takes_or_shows_an_address_with_a_password(
-    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_passwords_are_never_shown(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, *words)
     assert code in (1, 2)
     assert "no user and no password" in err
@@ -295,17 +287,13 @@ def test_a_server_that_speaks_no_http_is_no_proxy(capsys: pytest.CaptureFixture[
     assert (code, err.count("what answers there is not a condenser")) == (1, 1)
 
 
-def test_another_server_that_answers_is_no_condenser(
-    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_server_is_no_condenser(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
     upstream.answer(lambda request: json_reply({"status": "ok"}))
     code, _, err = run(capsys, "status", "--url", upstream.url)
     assert (code, err) == (1, f"condenser: {upstream.url} is not a condenser\n")
 
 
-def test_another_server_at_the_address_is_not_taken_for_a_proxy(
-    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_other_server_is_taken_for_a_proxy(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
     upstream.answer(lambda request: error(404))
     assert run(capsys, "healthcheck", "--url", upstream.url)[0] == 1
 

@@ -56,7 +56,7 @@ def test_every_header_is_read() -> None:
     )
 
 
-def test_every_key_of_the_body_is_read_with_json_types_and_with_hyphens_or_underscores() -> None:
+def test_body_keys_are_typed_and_spelt_either_way() -> None:
     found = read(
         [],
         {
@@ -250,9 +250,7 @@ def test_any_printable_ascii_up_to_256_characters_is_a_session(text: str) -> Non
         (["a@mask"], None, None),
     ],
 )
-def test_a_suffix_counts_only_where_all_behind_the_last_at_sign_is_a_pipeline(
-    model: Any, name: str | None, strategy: str | None
-) -> None:
+def test_a_suffix_is_a_pipeline_behind_the_last_at(model: Any, name: str | None, strategy: str | None) -> None:
     found, pipeline = split_model(model)
     assert found == name
     assert (str(pipeline) if pipeline else None) == strategy
@@ -265,7 +263,7 @@ def test_a_model_without_a_known_suffix_keeps_its_name(model: str) -> None:
     assert (pipeline is None) == (name == model)
 
 
-def test_a_model_whose_name_no_model_has_is_refused_for_what_is_known_is_kept_by_names() -> None:
+def test_a_model_name_without_text_is_refused() -> None:
     for fine in ("m" * 512, None, 7):
         check_model(fine)
     for name in ("m" * 513, "m" * 600 + "@mask", "@" * 1_000_000):

@@ -91,9 +91,7 @@ def broken(built: Services, part: str) -> Exchanges:
 
 
 @pytest.mark.parametrize("part", ["intake", "injector", "keeper"])
-async def test_a_request_that_a_part_of_the_driver_fails_on_goes_on_as_it_came(
-    part: str, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failing_part_passes_the_request_on(part: str, caplog: pytest.LogCaptureFixture) -> None:
     async with running() as built:
         asked = request()
         exchange = await broken(built, part).open(asked)
@@ -114,7 +112,7 @@ async def test_a_view_that_cannot_be_written_is_replaced_by_the_request_as_it_ca
         assert (decision.action, decision.reason) == ("degraded", "internal-error")
 
 
-async def test_what_the_proxy_is_asked_is_left_out_also_where_nothing_is_known_of_a_request() -> None:
+async def test_our_members_are_left_out_when_nothing_is_known() -> None:
     data = b'{"model": "m@extract", "messages": [{"role": "user", "content": "Hi"}], "condenser": {"window": 4096}}'
     asked = ClientRequest("t", [], wire.read(data), "m", True, controls.Controls())
     async with running() as built:
@@ -122,7 +120,7 @@ async def test_what_the_proxy_is_asked_is_left_out_also_where_nothing_is_known_o
     assert json.loads(decision.body) == {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
 
 
-async def test_an_append_whose_history_cannot_be_supplied_for_a_defect_is_refused_and_may_be_sent_again() -> None:
+async def test_an_append_that_meets_a_defect_may_be_repeated() -> None:
     async with running() as built:
         with pytest.raises(HistoryUnavailable):
             await broken(built, "intake").open(request(session="s", history="append"))

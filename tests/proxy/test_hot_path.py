@@ -149,7 +149,7 @@ async def test_no_step_of_a_turn_is_done_once_for_each_message_that_was_there_be
     assert long["steps"] < short["steps"] + (LONG - SHORT) * 0.5
 
 
-async def test_what_is_not_changed_is_sent_on_as_the_bytes_that_came_in_and_not_as_a_copy() -> None:
+async def test_an_unchanged_body_is_forwarded_without_a_copy() -> None:
     async with running() as (built, _):
         for length in (LONG, LONG + TURN):
             came = await request_for(built, HISTORY[:length], window=str(ROOMY))
@@ -158,7 +158,7 @@ async def test_what_is_not_changed_is_sent_on_as_the_bytes_that_came_in_and_not_
             assert decision.body is came.body.data
 
 
-async def test_a_turn_stores_its_own_messages_only_in_as_many_calls_however_long_its_session_is() -> None:
+async def test_a_turn_costs_the_store_alike_at_any_length() -> None:
     _, _, short = await warm_turn(SHORT, ROOMY)
     _, _, long = await warm_turn(LONG, ROOMY)
     assert long.calls == short.calls == {"load": 1, "save": 1}
@@ -188,7 +188,7 @@ async def test_a_turn_under_a_condensation_that_stands_neither_plans_nor_counts_
     assert store.calls == {"load": 1, "save": 1}
 
 
-async def test_a_view_that_is_only_replayed_makes_no_items_of_the_messages_behind_its_head() -> None:
+async def test_a_replayed_view_makes_no_items_behind_its_head() -> None:
     decision, _, _ = await warm_turn(LONG, TIGHT)
     assert decision.action is Action.REPLAYED
     assert "items" not in vars(decision.view)

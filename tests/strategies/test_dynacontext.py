@@ -130,7 +130,7 @@ def test_a_mode_of_the_request_comes_before_options_of_the_settings() -> None:
 # --- after a vote -----------------------------------------------------------------------------------------------
 
 
-def test_after_a_vote_all_between_the_first_message_and_the_newest_round_becomes_the_record() -> None:
+def test_after_a_vote_the_middle_becomes_the_record() -> None:
     view = voted(chat(6))
     assert sources(view) == [0, None, 11, 12]
     assert previous_text(view).startswith(RECORD)
@@ -376,7 +376,7 @@ def test_rolling_back_leaves_the_newest_answer_before_a_question() -> None:
     assert sources(found[0]) == [0, None, 9, 10]
 
 
-def test_rolling_back_is_refused_where_it_would_break_a_round_or_there_is_nothing_to_drop() -> None:
+def test_rolling_back_is_refused_inside_a_round() -> None:
     assert left(agent(8), [], on_drift="rollback") is None
     late = [assistant(None, call("x")), assistant("aloud"), tool("x")]
     assert left(agent(8), late, on_drift="rollback") is None

@@ -169,9 +169,7 @@ def test_a_summarizer_may_be_asked_to_go_on_from_the_view(summary_format: str) -
         ({"mode": "openhands"}, True),
     ],
 )
-def test_the_summarizer_sees_the_bodies_of_tool_results_unless_they_are_to_be_left_out(
-    options: dict[str, Any], shown: bool
-) -> None:
+def test_tool_results_are_summarized_unless_left_out(options: dict[str, Any], shown: bool) -> None:
     bodies = agent(8)
     body = next(json.dumps(each["content"])[1:-1] for each in bodies if each["role"] == "tool")
     view = view_of(bodies)

@@ -139,7 +139,5 @@ def test_a_long_session_goes_on_at_its_context_limit_when_votes_are_used_up() ->
 
 @given(bodies=conversations(broken=True, at_most=40), window=st.sampled_from([300, 900, 2_500]))
 @STABLE
-def test_generated_sessions_with_votes_keep_the_invariants_and_grow_only_at_their_end(
-    bodies: list[Body], window: int
-) -> None:
+def test_voted_sessions_keep_the_invariants(bodies: list[Body], window: int) -> None:
     voting(bodies, window)

@@ -149,7 +149,7 @@ def test_by_itself_growth_is_at_least_a_quarter_of_the_view_at_the_last_vote() -
 
 
 @pytest.mark.parametrize("rewritten", [1, 2, 3])
-def test_a_vote_on_what_the_client_has_rewritten_at_the_end_since_is_still_the_last_one(rewritten: int) -> None:
+def test_a_vote_stands_after_the_end_was_rewritten(rewritten: int) -> None:
     bodies, size = chat(4, size=200), len(chat(4, size=200))
     other = [{**each, "content": f"{each['content']} (with context)"} for each in bodies[size - rewritten :]]
     session = SessionFacts(verdicts=(judged(view_of([*bodies[: size - rewritten], *other]), Votes(())),))
@@ -165,9 +165,7 @@ def test_a_vote_on_what_the_client_has_rewritten_at_the_end_since_is_still_the_l
 @pytest.mark.parametrize("pipeline", ["dynacontext", "mask+dynacontext"])
 @pytest.mark.parametrize("window", [1_500, 8_192, 100_000])
 @pytest.mark.parametrize("mode", ["chat", "openhands", "refer"])
-def test_where_a_vote_is_held_the_longest_record_that_is_accepted_shrinks_the_view_by_a_tenth(
-    pipeline: str, window: int, mode: str
-) -> None:
+def test_the_longest_accepted_record_shrinks_a_tenth(pipeline: str, window: int, mode: str) -> None:
     budget, held = Budget.of(window), 0
     for fixed, turns, size in product((0, 500), range(1, 9), (5, 12, 25, 50, 400)):
         view = view_of(chat(turns, size=size), fixed)
@@ -202,7 +200,7 @@ def ballot_for(bodies: list[Body], budget: Budget = ROOMY, **options: Any) -> Ba
     return ballot
 
 
-def test_a_round_asks_for_voting_k_votes_and_calls_no_more_than_three_times_as_often() -> None:
+def test_a_round_of_votes_has_bounded_calls() -> None:
     ballot = ballot_for(chat(4), voting_k=7, judge_max_tokens=400)
     assert (ballot.k, ballot.max_attempts, ballot.max_tokens, ballot.role) == (7, 21, 400, JUDGE)
     assert not ballot.at_once

@@ -27,13 +27,13 @@ def test_work_in_proportion_to_the_length_is_passed() -> None:
     assert not grows_too_fast(re.compile(r"\[").findall, lambda length: "[" * 100 * length)
 
 
-def test_of_a_message_that_is_far_too_long_its_beginning_and_its_end_are_read_for_rules() -> None:
+def test_a_long_messages_beginning_and_end_are_read_for_rules() -> None:
     pasted = "The log says nothing of it. " * READ
     text = f"Never use sudo.\n{pasted}\nNever use tabs.\n{pasted}\nNever use npm."
     assert find_rules(text) == ["Never use sudo.", "Never use npm."]
 
 
-def test_a_long_history_brings_no_more_rules_than_a_ledger_could_show_and_those_said_first_stay() -> None:
+def test_a_long_history_brings_its_first_rules_only() -> None:
     told = [f"Never open door {number}." for number in range(2 * MAX_RULES)]
     assert merge_rules([], told) == told[:MAX_RULES]
 

@@ -170,9 +170,7 @@ def test_a_split_in_the_first_turn_moves_to_its_end() -> None:
     ("rounds", "options", "kept"),
     [((5, 1), {}, 2), ((6,), {}, 2), ((10,), {"min_overlap": 3}, 4), ((6,), {"min_overlap": 0}, 1)],
 )
-def test_a_finished_turn_is_split_where_one_more_than_the_overlap_leaves_no_boundary(
-    rounds: tuple[int, ...], options: dict[str, Any], kept: int
-) -> None:
+def test_a_turn_is_split_for_want_of_boundaries(rounds: tuple[int, ...], options: dict[str, Any], kept: int) -> None:
     telemetry = metadata_of(shaped(rounds), ROOMY, **options)
     assert telemetry["keptRoundCount"] == kept
     assert telemetry["splitStrategy"] == telemetry["boundaryAdjustmentType"] == "inside-turn"

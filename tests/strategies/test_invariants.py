@@ -86,7 +86,7 @@ def test_every_strategy_keeps_the_invariants(
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @given(bodies=conversations(broken=True), request=requests)
 @STABLE
-def test_every_strategy_keeps_the_invariants_of_lists_that_a_client_broke(
+def test_every_strategy_keeps_the_invariants_of_broken_lists(
     pipeline: str, bodies: list[Body], request: tuple[Requirement, int, int]
 ) -> None:
     requirement, window, fixed = request

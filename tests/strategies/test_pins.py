@@ -97,9 +97,7 @@ def test_a_session_with_pins_still_condenses(pipeline: str) -> None:
     window=st.sampled_from([1_000, 2_500]),
 )
 @FEWER
-def test_messages_upstreams_take_views_with_pins(
-    pipeline: str, messages: list[Body], places: list[int], window: int
-) -> None:
+def test_messages_upstreams_take_pins(pipeline: str, messages: list[Body], places: list[int], window: int) -> None:
     view = all_pinned(test_messages_views.view_of(messages, 0), window, places)
     with suppress(StrategyError):
         after = attempted(Requirement.HARD, pipeline, view, Budget.of(window)).view
@@ -114,9 +112,7 @@ def test_messages_upstreams_take_views_with_pins(
     window=st.sampled_from([1_000, 2_500]),
 )
 @FEWER
-def test_responses_upstreams_take_views_with_pins(
-    pipeline: str, items: list[Body], places: list[int], window: int
-) -> None:
+def test_responses_upstreams_take_pins(pipeline: str, items: list[Body], places: list[int], window: int) -> None:
     view = all_pinned(test_responses_views.view_of(items, 0), window, places)
     with suppress(StrategyError):
         after = attempted(Requirement.HARD, pipeline, view, Budget.of(window)).view
@@ -152,7 +148,7 @@ def test_pins_have_an_eighth_of_the_window_and_the_first_come_first() -> None:
     assert pinned_in([b"of another conversation"], transcript, None) == frozenset()
 
 
-def test_a_message_that_was_condensed_before_it_was_pinned_comes_back_behind_the_record() -> None:
+def test_a_message_pinned_later_comes_back_behind_the_record() -> None:
     view = view_of(chat(30))
     after = condensed("extract", view, Budget.of(2_000))
     pinned = view.transcript.having(pinned=frozenset({5}))

@@ -54,7 +54,7 @@ def long_task(tokens: int) -> list[Body]:
 
 
 @pytest.mark.parametrize("pipeline", PIPELINES)
-def test_a_first_user_message_over_its_bound_stays_whole_while_the_view_stays_under_the_trigger(pipeline: str) -> None:
+def test_a_long_first_message_stays_whole_under_the_trigger(pipeline: str) -> None:
     bodies, budget = long_task(260), Budget.of(800)
     view = view_of(bodies)
     assert view.transcript.chain[0].tokens > 2 * budget.task_cap

@@ -297,7 +297,7 @@ def test_a_chinese_conversation_is_asked_about_in_chinese(continues: bool) -> No
     assert continues or asked.user.endswith("现在写 JSON 对象。")
 
 
-def test_a_chinese_summary_stands_in_the_documents_message_and_its_cards_come_from_the_users_words() -> None:
+def test_chinese_summaries_and_cards_come_in_chinese() -> None:
     view = view_of(CHINESE)
     made = plan(view, CHINESE_ANSWER, ROOMY)
     (piece,) = [each for each in made.edits[0].pieces if isinstance(each, Literal)]

@@ -62,7 +62,7 @@ def test_in_chinese_its_names_are_chinese() -> None:
     )
 
 
-def test_an_event_that_speaks_of_both_is_an_error_and_no_line_is_longer_than_a_hundred() -> None:
+def test_an_event_of_both_kinds_is_an_error() -> None:
     text = record([tool("a", "success\nerror " + "x" * 200)])
     assert "Key progress" not in text
     assert f"- Error: error {'x' * 94}..." in text

@@ -30,7 +30,7 @@ def test_a_user_who_asks_for_help_with_an_error_is_worth_most() -> None:
     assert score(user("请帮我修复这个 TypeError: 'NoneType' object is not subscriptable 错误")) == 0.9
 
 
-def test_the_outcome_of_a_command_in_one_line_is_worth_as_much_as_its_call_and_its_success() -> None:
+def test_a_one_line_outcome_scores_as_its_call_and_success() -> None:
     assert score(tool("c", "Successfully committed changes to feature branch"), SHELL) == 0.45
 
 

@@ -103,9 +103,7 @@ def test_after_a_condensation_it_is_not_due_until_the_view_has_grown() -> None:
         ({"max_compression_ratio": 0.01}, 3),
     ],
 )
-def test_the_target_is_the_share_of_max_size_and_never_less_than_the_first_and_two(
-    options: dict[str, Any], size: int
-) -> None:
+def test_the_target_is_a_share_with_a_floor(options: dict[str, Any], size: int) -> None:
     bodies = agent(100)
     assert metadata_of(bodies, **options)["target_size"] == size
     # Rounds are whole, and the newest one always stays.

@@ -46,9 +46,7 @@ def written(name: str, text: str) -> str:
     [*((name, {}) for name in STRATEGIES), ("dynacontext", {"summary_format": "sections"})],
     ids=lambda each: each if isinstance(each, str) else "-".join(each),
 )
-def test_a_vacuous_record_is_refused_and_the_fallback_makes_the_view(
-    name: str, options: dict[str, Any], text: str
-) -> None:
+def test_a_vacuous_record_is_refused_and_the_fallback_works(name: str, options: dict[str, Any], text: str) -> None:
     view = view_of(agent(30, size=250))
 
     def reply(_: Effect) -> Answer:

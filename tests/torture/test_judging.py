@@ -52,9 +52,7 @@ SPOILS: dict[str, Spoil] = {
 
 
 @pytest.mark.parametrize("spoil", SPOILS.values(), ids=SPOILS)
-def test_a_view_that_no_process_would_forward_is_wrong(
-    spoil: Spoil, spoilt: tuple[Talk, Run, int], reference: Reference
-) -> None:
+def test_an_impossible_view_is_wrong(spoil: Spoil, spoilt: tuple[Talk, Run, int], reference: Reference) -> None:
     talk, alone, end = spoilt
     right = alone.outcomes[talk.index, end]
     body = {**json.loads(right.body), "messages": spoil(right.view)}
@@ -64,9 +62,7 @@ def test_a_view_that_no_process_would_forward_is_wrong(
     assert [turn for turn, verdict in verdicts.items() if verdict == WRONG] == [(talk.index, end)]
 
 
-def test_a_view_is_right_whichever_turn_the_store_knew_last(
-    spoilt: tuple[Talk, Run, int], reference: Reference
-) -> None:
+def test_a_view_is_right_for_any_stored_turn(spoilt: tuple[Talk, Run, int], reference: Reference) -> None:
     talk, alone, _ = spoilt
     first = next(end for end in talk.ends if alone.outcomes[talk.index, end].depth == 1)
     before = [end for end in talk.ends if end < first]

@@ -85,7 +85,7 @@ async def ask(client: httpx.AsyncClient, proxy: Proxy, conversation: int) -> int
     return (await client.post(proxy.url + CHAT, content=body, headers=headers)).status_code
 
 
-def test_clients_are_refused_as_often_as_without_votes_which_are_held_when_the_server_has_time() -> None:
+def test_clients_are_refused_no_more_often_for_votes() -> None:
     with limited("off") as (server, proxy):
         without = asyncio.run(refusals(proxy, server))
     with limited("dynacontext") as (server, proxy):

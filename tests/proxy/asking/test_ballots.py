@@ -116,9 +116,7 @@ def errors(votes: Votes) -> list[str]:
     ("failure", "others"),
     [*((each, "yynn") for each in FAILURES), *product(("garbage", "500", "cut", "hang"), ("yyyn", "ynnn"))],
 )
-async def test_a_vote_that_fails_in_any_place_is_made_up_for_and_the_rule_decides(
-    failure: str, others: str, upstream: ScriptedUpstream
-) -> None:
+async def test_a_failed_vote_is_made_up_for(failure: str, others: str, upstream: ScriptedUpstream) -> None:
     judges = Judges(upstream)
     scripts = [[*others[:place], failure, *others[place:], last] for place in range(K) for last in "yn"]
     async with asking(upstream.base_url) as own:
@@ -140,7 +138,7 @@ async def test_a_round_ends_when_its_first_three_answers_are_no_votes(failure: s
     assert votes.calls <= K
 
 
-async def test_whatever_judges_do_the_decision_follows_the_rule_and_no_ballot_makes_more_than_its_calls(
+async def test_the_rule_decides_within_its_calls(
     upstream: ScriptedUpstream,
 ) -> None:
     draw = random.Random(4)
@@ -226,7 +224,7 @@ async def test_no_other_model_is_asked_in_place_of_an_unreachable_judge(upstream
     assert len(upstream.journal) == 0
 
 
-async def test_a_judge_of_its_own_is_asked_with_its_own_key_and_no_credential_of_the_caller(
+async def test_a_judge_of_its_own_gets_its_own_key_only(
     upstream: ScriptedUpstream,
 ) -> None:
     with ScriptedUpstream() as other:
@@ -280,9 +278,7 @@ async def test_at_once_asks_one_time_for_all_votes(upstream: ScriptedUpstream) -
     ],
     ids=["one answer only", "n refused", "dropped"],
 )
-async def test_what_one_call_for_all_did_not_bring_is_asked_for_one_by_one(
-    first: Reply, error: str, upstream: ScriptedUpstream
-) -> None:
+async def test_what_one_call_missed_is_asked_singly(first: Reply, error: str, upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda exchange: first if "n" in exchange.json() else YES)
     async with asking(upstream.base_url) as own:
         (votes,) = await own.ask(AT_ONCE)
@@ -312,7 +308,7 @@ async def test_a_ballot_in_the_background_ends_when_its_server_limits_the_rate(u
     assert errors(votes) == ["rate-limited"] * 3
 
 
-async def test_a_ballot_in_the_background_ends_when_the_callers_credential_has_grown_old(
+async def test_a_background_ballot_ends_with_its_credential(
     upstream: ScriptedUpstream,
 ) -> None:
     clock, judges = Clock(), Judges(upstream)

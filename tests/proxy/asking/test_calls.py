@@ -63,7 +63,7 @@ async def test_several_questions_are_asked_at_the_same_time(upstream: ScriptedUp
 # -- the name of the limit ---------------------------------------------------------------------------------
 
 
-async def test_a_server_that_knows_the_old_limit_only_is_asked_again_and_that_is_remembered(
+async def test_the_old_limit_name_is_learned_from_a_refusal(
     upstream: ScriptedUpstream,
 ) -> None:
     upstream.reply(error(400, "Unsupported parameter: 'max_completion_tokens'"), completion("record"))
@@ -166,7 +166,7 @@ async def test_a_call_that_was_asked_twice_is_told_twice(upstream: ScriptedUpstr
 
 
 @pytest.mark.parametrize(("seconds", "found"), [(60.0, RECORD), (60.1, Failure("expired"))])
-async def test_in_the_background_a_credential_is_used_for_a_minute_after_its_own_request(
+async def test_a_credential_serves_the_background_for_a_minute(
     seconds: float, found: Answer | Failure, upstream: ScriptedUpstream
 ) -> None:
     clock = Clock()
@@ -177,7 +177,7 @@ async def test_in_the_background_a_credential_is_used_for_a_minute_after_its_own
     assert len(upstream.journal) == isinstance(found, Answer)
 
 
-async def test_a_credential_that_grows_old_before_a_call_is_made_again_is_not_used_again(
+async def test_an_aged_credential_is_not_used_again(
     upstream: ScriptedUpstream,
 ) -> None:
     clock = Clock()
@@ -237,9 +237,7 @@ async def test_a_call_may_have_another_mode_than_the_settings(upstream: Scripted
 
 @pytest.mark.parametrize("status", [429, 503])
 @pytest.mark.parametrize("background", [False, True])
-async def test_a_server_that_refuses_any_call_of_ours_pauses_the_background_and_no_client(
-    background: bool, status: int, upstream: ScriptedUpstream
-) -> None:
+async def test_a_refused_call_pauses_no_client(background: bool, status: int, upstream: ScriptedUpstream) -> None:
     upstream.reply(error(status, headers=[("Retry-After", "61")]))
     async with asking(upstream.base_url) as own:
         await own.ask(caller=replace(CALLER, background=background))
@@ -249,7 +247,7 @@ async def test_a_server_that_refuses_any_call_of_ours_pauses_the_background_and_
         assert await own.ask() == (RECORD,)
 
 
-async def test_a_client_that_is_refused_pauses_the_background_at_its_own_server_only(
+async def test_a_refused_client_pauses_its_own_server_only(
     upstream: ScriptedUpstream,
 ) -> None:
     upstream.reply(completion("record"))
@@ -279,7 +277,7 @@ async def test_after_a_refusal_a_call_waits_until_the_server_may_be_asked_again(
         assert await task == (RECORD,)
 
 
-async def test_in_mode_idle_a_question_is_broken_off_for_a_client_and_asked_again_after_it(
+async def test_an_idle_question_is_broken_off_and_asked_again(
     upstream: ScriptedUpstream,
 ) -> None:
     never = Signal("the end of the test")
@@ -295,7 +293,7 @@ async def test_in_mode_idle_a_question_is_broken_off_for_a_client_and_asked_agai
         assert own.failures == ["cancelled", ""]
 
 
-async def test_in_mode_idle_a_question_that_a_client_waits_for_goes_before_one_that_nobody_waits_for(
+async def test_an_idle_question_that_is_waited_for_goes_first(
     upstream: ScriptedUpstream,
 ) -> None:
     never = Signal("the end of the test")

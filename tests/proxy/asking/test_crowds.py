@@ -51,7 +51,7 @@ async def test_a_few_clients_are_no_crowd_and_many_over_a_longer_time_are_none()
     assert await begins(way)
 
 
-async def test_a_crowd_that_is_served_for_a_while_is_no_reason_to_wait_nor_is_the_next_one_soon_after() -> None:
+async def test_a_crowd_that_is_served_is_no_reason_to_wait() -> None:
     clock = Clock()
     way = lane(clock)
     for _ in range(int(PATIENCE)):

@@ -57,9 +57,7 @@ def roles(exchange: Exchange) -> list[str]:
         "messages.0.role: Input should be 'user' or 'assistant'",
     ],
 )
-async def test_a_server_without_system_prompts_gets_the_instructions_in_the_user_message(
-    said: str, upstream: ScriptedUpstream
-) -> None:
+async def test_instructions_go_into_the_user_message(said: str, upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda exchange: error(400, said) if "system" in roles(exchange) else completion("record"))
     async with asking(upstream.base_url) as own:
         for _ in range(2):
@@ -130,7 +128,7 @@ async def test_a_subscription_is_used_with_the_system_prompt_of_its_request(upst
         (RESPONSES_ENDPOINT, "instructions", "Instructions are not valid"),
     ],
 )
-async def test_a_refusal_teaches_that_a_credential_wants_the_clients_system_prompt(
+async def test_a_credential_that_wants_its_system_prompt_is_learned(
     endpoint: Endpoint, member: str, said: str, upstream: ScriptedUpstream
 ) -> None:
     output = [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "record"}]}]

@@ -124,7 +124,7 @@ async def test_in_mode_idle_calls_wait_for_the_last_client() -> None:
     await end(work)
 
 
-async def test_in_mode_idle_a_client_that_arrives_breaks_off_what_is_running_and_it_may_begin_again() -> None:
+async def test_an_idle_lane_is_broken_off_by_a_client() -> None:
     way = lane(mode="idle", concurrency=2)
     works = [Work(way) for _ in range(3)]
     await settled()
@@ -161,7 +161,7 @@ async def test_a_time_out_of_the_work_itself_is_its_own() -> None:
 # -- clients -----------------------------------------------------------------------------------------------
 
 
-async def test_a_server_that_is_found_to_do_one_thing_at_a_time_is_left_to_clients_also_in_mode_on() -> None:
+async def test_a_serial_server_is_left_to_clients_in_every_mode() -> None:
     lane = Lane(BackgroundSettings(), Clock(), lambda: True)
     with lane.foreground():
         waiting = asyncio.ensure_future(_turn(lane))

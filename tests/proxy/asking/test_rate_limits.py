@@ -71,7 +71,7 @@ async def ballot(own: RecordedAsking) -> Votes:
     return votes
 
 
-async def test_clients_are_refused_as_often_as_without_votes_and_the_votes_are_held_after_them(
+async def test_clients_are_refused_no_more_often_for_votes(
     upstream: ScriptedUpstream,
 ) -> None:
     clock = Clock()

@@ -15,7 +15,7 @@ from tests.proxy.asking.working import BOUND, Work, end, lane, lane_after_a_paus
 pytestmark = pytest.mark.anyio
 
 
-async def test_after_a_refusal_nothing_is_begun_for_as_long_as_the_server_asks_and_a_moment_longer() -> None:
+async def test_background_pauses_as_long_as_the_server_asks() -> None:
     clock = Clock()
     way = lane(clock)
     way.note_refusal("9")
@@ -169,9 +169,7 @@ async def test_without_refusals_calls_begin_beside_clients() -> None:
         ("Tue, 32 Foo 2026", PAUSE),
     ],
 )
-def test_a_retry_after_is_seconds_or_a_date_and_anything_else_is_half_a_minute(
-    header: str | None, seconds: float
-) -> None:
+def test_a_retry_after_is_seconds_or_a_date(header: str | None, seconds: float) -> None:
     assert pause_seconds(header, 1_000_000.0) == seconds
 
 

@@ -48,7 +48,7 @@ def with_a_client(mode: str = "idle", *, serial: bool = False) -> Iterator[Lane]
     [paused, crowded, with_a_client, lambda: with_a_client("on", serial=True)],
     ids=["pause", "crowd", "idle", "serial"],
 )
-async def test_a_call_that_waits_for_its_turn_is_made_as_soon_as_somebody_waits_for_it(
+async def test_a_waiting_call_is_made_once_waited_for(
     closed: Callable[[], AbstractContextManager[Lane]],
 ) -> None:
     with closed() as way:
@@ -79,7 +79,7 @@ async def test_it_takes_no_place_of_others_and_leaves_none() -> None:
     await end(last)
 
 
-async def test_what_somebody_waits_for_is_not_broken_off_and_goes_before_what_nobody_waits_for() -> None:
+async def test_what_is_waited_for_goes_first() -> None:
     way, waiters = lane(mode="idle", concurrency=2), Waiters()
     work, other = Work(way, waiters=waiters), Work(way)
     await settled()
@@ -130,7 +130,7 @@ async def test_who_gives_up_before_anybody_waits_is_not_let_through() -> None:
     await end(first)
 
 
-async def test_a_question_behind_a_pause_is_asked_for_who_waits_but_not_with_a_credential_that_has_expired(
+async def test_an_expired_credential_is_not_used_after_a_pause(
     upstream: ScriptedUpstream,
 ) -> None:
     upstream.answer(lambda _exchange: summary())

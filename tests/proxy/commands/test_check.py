@@ -21,9 +21,7 @@ from tests.support.upstream import ScriptedUpstream
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
-def test_a_check_looks_at_settings_store_tokenizers_and_upstream(
-    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_covers_all_parts(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "check", "--upstream", upstream.base_url, "--store", "memory://")
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == ["settings", "store", "tokenizer", "tokenizer", "upstream"]
@@ -33,9 +31,7 @@ def test_a_check_looks_at_settings_store_tokenizers_and_upstream(
     assert f"{upstream.base_url}: answers 200" in out
 
 
-def test_an_upstream_that_wants_a_credential_is_well(
-    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_upstream_that_wants_a_key_is_well(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
     upstream.answer(lambda request: error(401))
     code, out, _ = run(capsys, "check", "--upstream", upstream.base_url, "--store", "memory://")
     assert code == 0
@@ -140,7 +136,7 @@ def test_a_check_offline_says_where_nothing_can_be_made(tmp_path: Path, capsys: 
     assert "serve makes it" not in out
 
 
-def test_a_check_makes_the_store_that_serve_would_make(
+def test_a_check_makes_the_store_that_serve_would(
     upstream: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("check", "--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/new/s.db")
@@ -169,9 +165,7 @@ def test_a_rank_file_that_is_missing_is_reported_before_it_is_needed(
     assert "ready" not in out
 
 
-def test_a_key_that_cannot_be_read_fails_the_check_in_plain_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreadable_key_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "tenant.key").mkdir()
     code, out, err = run(capsys, "check", "--offline", "--store", f"sqlite:///{tmp_path}/s.db")
     assert code == 1
@@ -225,7 +219,7 @@ def test_a_check_says_where_condensing_is_cheapest_by_the_models_published_price
     assert "an agent (12,000 constant, 600 a request): cheapest at " in text
 
 
-def test_a_check_shows_prices_of_the_settings_and_no_economy_where_nothing_is_condensed() -> None:
+def test_a_check_shows_prices_and_economy() -> None:
     models = ({"match": "m", "prices": {"input": 2.0}},)
     assert "2 anew, 2 cached, 2 written to it, 0 a reply (settings for 'm')" in budget(window=32_768, models=models)
     assert "economy" not in budget(window=32_768, strategy="off")
@@ -265,9 +259,7 @@ def test_a_models_own_marks_and_strategy_are_named_as_such() -> None:
     assert "strategy  recent (settings for the model)" in text
 
 
-def test_a_check_of_a_model_asks_the_server_for_its_window(
-    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_check_asks_for_a_models_window(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
     said = {"/v1/models": pages.OLLAMA, "/api/ps": pages.OLLAMA_PS}
     upstream.answer(lambda exchange: json_reply(said.get(exchange.path, {})))
     words = ("check", "--upstream", upstream.base_url, "--store", "memory://", "--model", "gemma4")

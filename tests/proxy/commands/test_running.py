@@ -41,9 +41,7 @@ def note_folder(tmp_path: Path) -> Path:
     return tmp_path / f"condenser-{os.getuid()}"
 
 
-def test_a_proxy_is_found_whatever_its_command_line_says_of_its_address(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_proxy_is_found_by_its_note(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(tmp_path / "store", "--workers", "2", "--host", "0.0.0.0") as url:
         await_true(lambda: run(capsys, "healthcheck") == (0, "", ""), "the proxy is found", bound=4 * BOUND, poll=0.2)
         assert f"  address     {url.replace('0.0.0.0', '127.0.0.1')}\n" in run(capsys, "status")[1]
@@ -54,9 +52,7 @@ def test_a_proxy_is_found_whatever_its_command_line_says_of_its_address(
     )
 
 
-def test_sessions_are_listed_with_the_token_of_the_proxy_that_was_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sessions_are_listed_with_the_found_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with serving(tmp_path / "store"):
         code, out, err = run(capsys, "sessions", "list")
     assert (code, err) == (0, "")
@@ -98,7 +94,7 @@ def test_a_proxy_that_was_started_with_other_settings_is_not_meant(monkeypatch: 
         assert find_proxy() == OTHER
 
 
-def test_the_note_of_a_process_that_was_killed_is_not_believed_and_goes_with_the_next(tmp_path: Path) -> None:
+def test_the_note_of_a_killed_process_is_not_believed(tmp_path: Path) -> None:
     with another_process(OTHER) as killed:
         assert find_proxy() == OTHER
     left = note_folder(tmp_path) / f"{killed}.json"
@@ -132,9 +128,7 @@ def a_file(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("made", [others_may_write, a_link, a_file])
-def test_a_folder_that_others_can_write_to_holds_no_note_and_none_of_it_is_read(
-    made: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_shared_folder_holds_no_notes(made: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = note_folder(tmp_path)
     assert callable(made)
     made(folder)

@@ -55,9 +55,7 @@ def test_each_way_out_is_one(given: dict[str, Any]) -> None:
     assert not gives_the_key_away(settings(**given))
 
 
-def test_the_refusal_names_the_ways_out_and_not_the_key(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_refusal_shows_no_key(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY", "sk-operator")
     assert main(["serve", "--host", "0.0.0.0", "--store", "memory://"]) == 2
     said = capsys.readouterr().err
@@ -117,7 +115,7 @@ def test_a_secret_that_others_may_have_written_is_refused(
 
 
 @pytest.mark.parametrize("made", [no_database, below_a_file, with_a_key_that_is_none])
-def test_a_store_that_cannot_be_opened_is_one_line_and_nothing_listens(
+def test_an_unusable_store_is_one_line_and_nothing_listens(
     made: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"sqlite:///{made(tmp_path)}"

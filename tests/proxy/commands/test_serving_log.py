@@ -18,9 +18,7 @@ HELLO = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
 
 
 @pytest.mark.parametrize(("form", "level"), [("text", " WARNING request "), ("json", '"level": "warning"')])
-def test_a_reply_that_the_upstream_cuts_is_one_warning_and_no_error(
-    form: str, level: str, upstream: ScriptedUpstream, tmp_path: Path
-) -> None:
+def test_a_cut_reply_is_one_warning(form: str, level: str, upstream: ScriptedUpstream, tmp_path: Path) -> None:
     upstream.reply(Reply(200, HEAD, (b'{"id": "x", "cho',), cut=True))
     log = tmp_path / "stderr"
     with replica(upstream.base_url, "memory://", "off", 4_096, log, CONDENSER_LOG__FORMAT=form) as (url, process):

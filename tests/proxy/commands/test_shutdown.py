@@ -76,9 +76,7 @@ def held(gate: Signal) -> Reply:
     return stream(FIRST, gate, *REST)
 
 
-def test_what_outlives_the_drain_ends_with_an_error_in_the_form_of_its_protocol(
-    upstream: ScriptedUpstream, tmp_path: Path
-) -> None:
+def test_what_outlives_the_drain_ends_with_a_protocol_error(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     """Streams end with an event, and a request without a reply yet gets 503."""
     numbered = b'event: x\ndata: {"type":"x","sequence_number":7}\n\n'
 
@@ -113,9 +111,7 @@ def test_what_outlives_the_drain_ends_with_an_error_in_the_form_of_its_protocol(
     assert (event["type"], event["code"], event["sequence_number"]) == ("error", "shutting_down", 8)
 
 
-def test_a_reply_that_ends_in_time_is_whole_and_no_new_connection_is_taken_meanwhile(
-    upstream: ScriptedUpstream, tmp_path: Path
-) -> None:
+def test_a_reply_in_time_is_whole_while_draining(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     gate = Signal("the rest of the stream")
     upstream.reply(held(gate))
     with serving(upstream, tmp_path, drain__timeout="600") as served, streaming(served) as response:
@@ -126,9 +122,7 @@ def test_a_reply_that_ends_in_time_is_whole_and_no_new_connection_is_taken_meanw
         assert served.end()[-1].endswith("; replies that were cut: 0")
 
 
-def test_readiness_turns_at_once_and_requests_are_taken_until_the_delay_is_over(
-    upstream: ScriptedUpstream, tmp_path: Path
-) -> None:
+def test_readiness_turns_before_requests_are_refused(upstream: ScriptedUpstream, tmp_path: Path) -> None:
     with serving(upstream, tmp_path, drain__delay="600") as served:
         assert served.readiness() == 200
         served.process.terminate()

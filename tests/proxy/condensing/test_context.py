@@ -31,9 +31,7 @@ async def test_a_short_request_leaves_at_once() -> None:
     [("extract", 40, {}), ("extract", 2, {"force": "true"}), ("off", 2, {})],
     ids=["long", "forced", "off"],
 )
-async def test_a_request_of_which_more_is_asked_must_be_decided_on(
-    strategy: str, turns: int, control: dict[str, str]
-) -> None:
+async def test_a_request_that_asks_for_more_is_decided_on(strategy: str, turns: int, control: dict[str, str]) -> None:
     assert idle_decision(await taken_in(conversation(turns), strategy, **control)) is None
 
 

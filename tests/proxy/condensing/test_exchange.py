@@ -138,7 +138,7 @@ async def test_an_app_that_closes_lets_the_end_of_a_request_be_stored() -> None:
     assert store.saved.is_set()
 
 
-async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_session(
+async def test_a_defect_in_learning_costs_no_session(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with running() as (built, store):
@@ -148,9 +148,7 @@ async def test_a_defect_in_what_a_reply_teaches_costs_the_lesson_and_not_the_ses
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_defect_in_what_follows_a_reply_is_logged_and_harms_no_reply(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_late_defects_harm_no_reply(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as (built, _):
         monkeypatch.setattr(Preparer, "follow_up", failing)
         exchange = await built.exchanges.open(request())

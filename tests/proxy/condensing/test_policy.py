@@ -71,7 +71,7 @@ def test_the_reserve_is_that_of_the_model_else_of_the_marks(settings: dict[str, 
 # -- strategy and options ----------------------------------------------------------------------------------
 
 
-def test_the_strategy_is_the_requests_then_the_sessions_then_the_models_then_the_settings() -> None:
+def test_strategy_order_is_request_session_model_settings() -> None:
     made = policies(strategy="extract", models=[{"match": "q*", "strategy": "recent"}])
     assert str(policy(made).pipeline) == "extract"
     assert str(policy(made, model="qwen").pipeline) == "recent"
@@ -113,7 +113,7 @@ def options_of(found: Policy, stage: int = 0) -> dict[str, Any]:
     return {name: getattr(made.options, name) for name in made.options.__dataclass_fields__}
 
 
-def test_options_of_the_request_go_over_those_of_the_settings_and_those_over_the_defaults() -> None:
+def test_option_order_is_request_settings_defaults() -> None:
     made = policies(mask={"keep": 5, "min_tokens": 90})
     found = policy(made, strategy=pipeline("mask"), options={"keep": "2"})
     assert options_of(found) == {"keep": 2, "min_tokens": 90, "min_chars": 400, "paths": 0.4}
@@ -153,7 +153,7 @@ def test_the_summarizer_is_the_models_own_or_that_of_the_settings() -> None:
     assert policy(made, model="gpt").summarizer.model == "general"
 
 
-def test_the_judge_is_the_models_own_or_that_of_the_settings_and_never_the_summarizer() -> None:
+def test_the_judge_is_never_the_summarizer() -> None:
     made = policies(
         summarizer={"model": "writer"}, judge={"model": "general"}, models=[{"match": "q*", "judge": {"model": "own"}}]
     )
@@ -166,7 +166,7 @@ def test_the_judge_is_the_models_own_or_that_of_the_settings_and_never_the_summa
 # -- window and budget -------------------------------------------------------------------------------------
 
 
-def test_the_window_is_the_requests_then_the_models_then_the_settings_then_the_tables() -> None:
+def test_window_order_is_request_model_settings_table() -> None:
     made = policies(window=9_000, models=[{"match": "q*", "window": 7_000}])
     assert made.window(5_000, LessonScope("qwen")) == Window(5_000, "request")
     assert made.window(None, LessonScope("qwen")) == Window(7_000, "settings for 'q*'")
@@ -194,9 +194,7 @@ def test_an_unknown_window_has_no_budget_and_no_mark() -> None:
         ({"models": [{"match": "m", "reserve": 0}], "marks": {"reserve": 200}}, {}, 0),
     ],
 )
-def test_the_reserve_is_what_is_asked_for_then_the_setting_then_an_eighth(
-    settings: dict[str, Any], body: dict[str, Any], reserve: int
-) -> None:
+def test_a_reserve_is_asked_set_or_an_eighth(settings: dict[str, Any], body: dict[str, Any], reserve: int) -> None:
     budget = policy(policies(window=8_000, **settings), reply_limit=limit_of(body)).budget
     assert budget is not None
     assert budget.reserve == reserve

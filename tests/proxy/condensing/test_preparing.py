@@ -93,7 +93,7 @@ async def settled(built: Services, asked: ClientRequest) -> Exchange:
     return exchange
 
 
-async def test_a_verdict_is_followed_on_the_view_that_was_judged_though_the_request_has_gone_on_meanwhile() -> None:
+async def test_a_verdict_is_followed_on_the_view_that_was_judged() -> None:
     async with running(strategy="dynacontext+extract", inline_timeout=0.05) as (built, store, judges):
         exchange = await settled(built, request(chat(24), force="true", options="dynacontext.judge=inline"))
         decision = exchange.decision
@@ -125,7 +125,7 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
         assert await preparer.wait_for_preparation(same, deadline) == first.applied
 
 
-async def test_a_yes_leads_to_a_record_of_its_own_though_one_for_a_mark_was_prepared_meanwhile() -> None:
+async def test_a_yes_makes_a_record_beside_a_prepared_one() -> None:
     async with running() as (built, _store, judges):
         exchange = await settled(built, request())
         context = await built.exchanges.intake.build_context(request(), Timing())

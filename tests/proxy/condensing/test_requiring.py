@@ -33,9 +33,7 @@ async def test_a_short_view_needs_nothing() -> None:
 
 
 @pytest.mark.parametrize(("turns", "raised"), [(22, Requirement.SOFT), (40, Requirement.HARD)])
-async def test_a_view_at_the_trigger_may_be_condensed_and_one_that_does_not_fit_must_be(
-    turns: int, raised: Requirement
-) -> None:
+async def test_a_view_that_does_not_fit_must_be_condensed(turns: int, raised: Requirement) -> None:
     assert (await need(conversation(turns))).requirement is raised
 
 

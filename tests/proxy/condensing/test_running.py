@@ -143,7 +143,7 @@ async def test_a_failure_is_a_reason_and_the_ladder_goes_on(upstream: ScriptedUp
 
 
 @pytest.mark.anyio
-async def test_a_model_that_is_slow_is_not_waited_for_and_what_it_writes_late_is_handed_out(
+async def test_a_late_answer_is_handed_out(
     upstream: ScriptedUpstream,
 ) -> None:
     release = Signal("the inline time is over")
@@ -171,9 +171,7 @@ async def test_without_a_window_nothing_is_attempted(upstream: ScriptedUpstream)
 
 
 @pytest.mark.anyio
-async def test_a_defect_in_a_strategy_is_logged_and_never_raised(
-    upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_strategys_defect_is_logged(upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture) -> None:
     found = await attempt(upstream, using=policy()._replace(stages=[Broken()]))
     assert found.reason == "internal-error"
     assert "ZeroDivisionError" in caplog.text

@@ -63,9 +63,7 @@ def test_a_short_run_asks_for_the_same_planted_facts(capsys: pytest.CaptureFixtu
     assert figures(output, "a tool")[-3:] == 3 * ["no"]
 
 
-def test_settings_of_the_machine_do_not_change_what_is_shown(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_machine_settings_change_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSER_UPSTREAM__BASE_URL", "http://127.0.0.1:9/v1")
     monkeypatch.setenv("CONDENSER_STRATEGY", "off")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")

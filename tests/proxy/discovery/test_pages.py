@@ -148,7 +148,7 @@ def test_a_model_that_is_not_loaded_now_keeps_the_window_it_was_loaded_with() ->
     assert windows(second.after(Reading(ServerKind.LM_STUDIO, first.windows))) == {"a": 16_384}
 
 
-def test_a_server_that_was_started_anew_with_another_model_has_only_the_window_that_it_states_now() -> None:
+def test_a_restarted_server_has_the_window_it_states_now() -> None:
     def started(*names: str, window: int) -> Reading:
         return Reading(ServerKind.LLAMA_CPP, dict.fromkeys(names, StatedWindow(window, None, "")))
 

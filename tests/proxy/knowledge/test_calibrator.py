@@ -90,7 +90,7 @@ def counted(calibrator: Calibrator, overhead: int, applied: str = "", before: An
     return calibrator.learn(asked, known, view, applied, view.tokens)
 
 
-async def test_a_prompt_that_has_become_much_shorter_outside_of_its_chain_is_an_anchor_too() -> None:
+async def test_a_much_shorter_prompt_is_an_anchor_too() -> None:
     async with learning() as (calibrator, _, _):
         long = counted(calibrator, 5_000)
         short = counted(calibrator, 3, before=long)

@@ -134,7 +134,7 @@ class Held(SqliteStore):
         await super().put_fact(name, fact, ttl)
 
 
-async def test_what_is_learned_while_the_store_is_told_is_told_to_it_too_and_before_the_app_closes() -> None:
+async def test_what_is_learned_while_writing_is_written_too() -> None:
     store = await Held.open(None)
     assert isinstance(store, Held)
     async with learning(store=store) as learned:

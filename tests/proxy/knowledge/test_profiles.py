@@ -99,7 +99,7 @@ def test_what_is_learned_holds_for_its_model_and_adds_to_what_is_set() -> None:
     assert profiles.for_model(LessonScope("another", "t")) == NAMELESS
 
 
-def test_requests_that_were_under_way_together_each_add_what_they_were_accepted_under() -> None:
+def test_requests_under_way_together_all_add_their_marks() -> None:
     profiles = Profiles()
     for named in (ALTERNATES, Restriction("middle_system", False), ALTERNATES):
         profiles.learn(LessonScope("m", "t"), [named])

@@ -82,7 +82,7 @@ def test_cards_are_listed_as_aligned_lines(memory: Command) -> None:
     assert water.split()[1:3] == ["constraint", "user"]
 
 
-def test_a_list_says_of_which_messages_a_card_is_and_of_none_where_a_person_wrote_it(memory: Command) -> None:
+def test_a_list_says_which_messages_a_card_is_of(memory: Command) -> None:
     memory("add", "mine", "The well is dry.")
     head, fig, _, well = memory("list", "mine").splitlines()
     # No message has the words of the first one: it is of all that its condensation stands for.
@@ -129,9 +129,7 @@ def test_an_exported_file_is_imported_into_another_session(memory: Command, stag
     ("text", "problem"),
     [('[{"content": "a"}, {"content": ""}]', "Card 1: 'content' must be"), ("[", "is no JSON"), ("\xff", "is no JSON")],
 )
-def test_a_file_that_cannot_be_imported_ends_with_1_and_says_why(
-    memory: Command, tmp_path: Path, text: str, problem: str
-) -> None:
+def test_an_unusable_import_ends_with_1(memory: Command, tmp_path: Path, text: str, problem: str) -> None:
     file = tmp_path / "memory.json"
     file.write_text(text, "latin-1")
     code, err = memory.refused("import", "mine", str(file))
@@ -217,7 +215,7 @@ def test_a_forgotten_card_that_a_person_writes_again_is_told_again() -> None:
     assert contents_of(with_card(gone, card("The port is 9090."))) == ["The port is 9090."]
 
 
-def test_what_a_person_wrote_is_seen_where_the_twin_that_came_with_a_condensation_is_not() -> None:
+def test_a_persons_card_hides_its_twin() -> None:
     one = card("The port is 9090.", condensation="c1")
     changed = with_card(session(condensation("c1", one)), card("The port is 9090."))
     assert [each.content for each in changed.cards(())] == ["The port is 9090."]

@@ -63,7 +63,7 @@ def test_a_patch_parts_no_round_and_waits_for_what_follows(at: int, stands: bool
     assert bool(standing_patches((patch_at(transcript, at),), transcript)) is stands
 
 
-def test_patches_stand_in_order_the_newest_of_each_place_and_only_on_their_own_chain() -> None:
+def test_the_newest_patch_of_each_place_stands() -> None:
     transcript, other = transcript_of(agent(4)), transcript_of(agent(4, task="Another."))
     old, new, first = patch_at(transcript, 3, "old"), patch_at(transcript, 3, "new"), patch_at(transcript, 1)
     assert standing_patches((old, patch_at(other, 1), new, first), transcript) == (first, new)

@@ -73,9 +73,7 @@ def test_html_is_a_page_with_plots_that_stands_alone(recorded: Path, tmp_path: P
     assert text.count('<svg viewBox="0 0 760') == text.count("<summary>Table: ")
 
 
-def test_a_report_that_cannot_be_written_exits_1_and_says_why(
-    recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unwritable_report_exits_1(recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(recorded), "--strategy", "off", "--html", str(tmp_path)]) == 1
 
     assert "Is a directory" in capsys.readouterr().err

@@ -39,13 +39,13 @@ def test_saved_counts_our_own_calls(forwarded: int, own: int, saved: float) -> N
     ("before", "after", "tokens"),
     [([], [A, B], 0), ([A], [A, B], 10), ([A, B], [A, B, C], 30), ([A, B], [A, C], 10), ([A, B], [B, A], 0)],
 )
-def test_the_common_prefix_ends_at_the_first_message_that_differs(
+def test_the_common_prefix_ends_at_the_first_difference(
     before: list[ForwardedMessage], after: list[ForwardedMessage], tokens: int
 ) -> None:
     assert common_prefix(before, after) == tokens
 
 
-def test_the_cached_share_is_what_requests_share_with_the_one_before_of_all_that_was_forwarded() -> None:
+def test_the_cached_share_is_of_all_that_was_forwarded() -> None:
     assert cached_share(forwarded_request(10), forwarded_request(30, 10), forwarded_request(40)) == 10 / 80
 
 

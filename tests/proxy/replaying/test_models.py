@@ -38,7 +38,7 @@ def replay(recorded: str, *more: str) -> int:
     return main(["replay", recorded, "--model", "m", "--json", *more])
 
 
-def test_a_summarizer_at_an_address_is_asked_by_the_models_name_with_the_key_of_the_settings(
+def test_an_addressed_summarizer_gets_its_name_and_key(
     recorded: str, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONDENSER_SUMMARIZER__API_KEY", "sk-own")
@@ -68,7 +68,7 @@ def test_judges_at_an_address_vote_while_summaries_are_scripted(
     assert all("Vote now" in exchange.json()["messages"][-1]["content"] for exchange in upstream.journal.to())
 
 
-def test_a_bound_on_the_cost_leaves_out_the_conversations_that_it_cut_short(
+def test_a_cost_bound_leaves_out_unfinished_conversations(
     recorded: str, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     upstream.answer(answer)
@@ -83,7 +83,7 @@ def test_a_bound_on_the_cost_leaves_out_the_conversations_that_it_cut_short(
     assert upstream.journal.to() == []
 
 
-def test_calls_that_fail_are_told_with_their_reason(
+def test_failed_calls_are_told_with_their_reason(
     recorded: str, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     upstream.answer(lambda _: error(500))
@@ -93,7 +93,7 @@ def test_calls_that_fail_are_told_with_their_reason(
     assert "calls to a model failed: http-error" in json.loads(capsys.readouterr().out)["warnings"][0]
 
 
-def test_a_bound_without_prices_and_an_address_without_a_model_are_refused(
+def test_a_cost_bound_needs_prices_and_an_address_a_model(
     recorded: str, upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = ["--summarizer-url", upstream.base_url]

@@ -82,9 +82,7 @@ def test_tools_id_and_evidence_are_read_where_they_are(tmp_path: Path) -> None:
         ({"input": [{"role": "user", "content": "hi"}, {"type": "reasoning"}], "instructions": "Be."}, "responses"),
     ],
 )
-def test_the_body_of_a_request_in_any_protocol_is_a_conversation(
-    tmp_path: Path, document: dict[str, Any], protocol: str
-) -> None:
+def test_every_protocols_body_is_a_conversation(tmp_path: Path, document: dict[str, Any], protocol: str) -> None:
     (read,) = load(written(tmp_path, json.dumps({"model": "m", "stream": True, **document})))
 
     assert read.endpoint.dialect.name == protocol

@@ -120,9 +120,7 @@ def test_a_view_that_only_grows_repeats_as_much_as_the_client_does() -> None:
     ("opencode", 24_000, 0.62, 6, 6),
     ("Continue", 16_000, 0.60, 6, 2),
 ])  # fmt: skip
-def test_a_condensation_in_a_small_window_buys_room(
-    name: str, window: int, repeats: float, condensed: int, own_calls: int
-) -> None:
+def test_a_small_window_gains_room(name: str, window: int, repeats: float, condensed: int, own_calls: int) -> None:
     found = figures(name, window)
     ours, best = found["ours"], found["best"]
     assert repeats <= (ours.cached_share or 0.0) <= (best.cached_share or 0.0)

@@ -129,9 +129,7 @@ def test_a_judge_votes_by_whether_a_stage_is_done(history: Sequence[tuple[str, s
 
 
 @pytest.mark.parametrize(("history", "votes"), [((ASKED, ANSWERED, ("user", "Write docs.")), 2), ((ASKED,), 3)])
-def test_as_many_judges_vote_as_decide_the_outcome(
-    history: Sequence[tuple[str, str]], votes: int, counter: Counter
-) -> None:
+def test_enough_judges_vote_to_decide(history: Sequence[tuple[str, str]], votes: int, counter: Counter) -> None:
     ballot = Ballot("Judge.", judge_prompt(*history), k=4, max_attempts=12, max_tokens=100)
     cast = scripted_votes(ballot, counter)
     assert (len(cast.votes), cast.calls) == (votes, votes)

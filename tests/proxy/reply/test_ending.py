@@ -79,7 +79,7 @@ QUOTED = 'He said: "no", "content": "x\\y" \u00fc {"content": "z"} ' * 3
     ],
     ids=["alike", "padded", "padded now and then", "with other content", "with another text", "of several choices"],
 )
-def test_events_that_differ_in_more_than_their_text_are_read_as_those_that_do_not(
+def test_events_with_more_than_text_are_read_alike(
     more: Callable[[int], dict[str, Any]],
 ) -> None:
     events = [content_event(letter, **more(at)) for at, letter in enumerate(QUOTED)]

@@ -228,9 +228,7 @@ def as_events(*events: object) -> bytes:
         ),
     ],
 )
-async def test_an_empty_reply_that_ran_out_of_the_window_is_a_refusal(
-    endpoint: Endpoint, body: object, headers: Headers
-) -> None:
+async def test_an_empty_reply_at_the_window_is_a_refusal(endpoint: Endpoint, body: object, headers: Headers) -> None:
     data = as_events(*body) if isinstance(body, list) else json.dumps(body).encode()
     answer, refusal, _ = await open_reply(endpoint, Scripted([data[:40], data[40:]], 200, headers), holds=True)
     assert refusal is not None

@@ -97,7 +97,7 @@ def assert_same(one: Measured, other: Measured) -> None:
         max_size=6,
     )
 )
-def test_a_message_list_is_measured_alike_whatever_prefix_is_cached(
+def test_a_cached_prefix_does_not_change_the_count(
     turns: list[tuple[list[Any], int, list[Any]]],
 ) -> None:
     reading = Reading()

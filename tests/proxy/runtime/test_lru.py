@@ -33,7 +33,7 @@ def test_a_value_that_is_false_is_kept_as_well_as_any_other() -> None:
     assert kept.use("a") == 0
 
 
-def test_what_was_left_alone_for_longest_is_forgotten_by_size_and_the_last_one_stays() -> None:
+def test_the_oldest_is_forgotten_by_size() -> None:
     kept: Lru[str, str] = Lru(10)
     kept.put("a", "A", 4)
     kept.put("b", "B", 4)

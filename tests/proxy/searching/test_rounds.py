@@ -112,7 +112,7 @@ def test_a_search_that_fails_is_answered_so() -> None:
     assert result(rounds(find=defect), search("barrel")) == FAILED
 
 
-def test_results_are_cut_once_to_the_room_that_there_is_and_nothing_is_searched_after_that() -> None:
+def test_results_are_cut_once_and_nothing_is_searched_after() -> None:
     made = rounds()
     asyncio.run(made.run(heard(search("greenhouse"), search("[]", id="broken"), search("blue barrel", id="more"))))
     most = made.tokens - 150

@@ -125,7 +125,7 @@ class SpeaksLast(ChatEndpoint):
 
 
 @pytest.mark.parametrize("cut", [1, 11, 12, 20, len(LAST) - 1, len(LAST)])
-async def test_an_event_that_ends_a_stream_and_says_something_is_read_whole_before_it_is_sent(cut: int) -> None:
+async def test_an_ending_event_with_text_is_read_whole_first(cut: int) -> None:
     store, parts, heard = Store(), list[bytes](), list[bytes]()
 
     async def send(message: Message) -> None:
@@ -289,9 +289,7 @@ async def failing() -> None:
 
 
 @pytest.mark.parametrize("capture", [None, Unreadable()])
-async def test_a_defect_in_capture_or_settle_does_not_stop_the_reply(
-    capture: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_defects_do_not_stop_the_reply(capture: Any, caplog: pytest.LogCaptureFixture) -> None:
     parts = list[bytes]()
 
     async def send(message: Message) -> None:

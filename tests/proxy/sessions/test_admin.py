@@ -211,9 +211,7 @@ def test_a_wrong_token_is_said_with_what_to_do(stage: Stage, capsys: pytest.Capt
     assert "admin.token" in err
 
 
-def test_a_proxy_that_is_not_there_or_is_another_server_ends_with_1(
-    upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_absent_or_other_server_ends_with_1(upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "sessions", "list", "--url", f"http://127.0.0.1:{free_port()}")
     assert (code, "no proxy answers" in err) == (1, True)
     upstream.answer(lambda request: error(404))
@@ -269,7 +267,7 @@ def test_what_a_judge_said_is_printed_whole_and_once_and_as_it_was_written() -> 
     assert all(len(line) <= 120 for line in lines)
 
 
-def test_condensations_are_in_order_of_time_with_the_latest_marked_and_what_they_cost_and_save() -> None:
+def test_condensations_are_listed_in_order_with_cost() -> None:
     moments = {"c1-1": 30.0, "c2-2": 10.0, "c3-3": 20.0}
     records = [
         Condensation(

@@ -79,9 +79,7 @@ async def test_a_condensation_is_kept_and_its_cards_are_read_with_the_scope(stor
 
 
 @pytest.mark.anyio
-async def test_a_scope_that_cannot_be_read_costs_its_cards_only(
-    stored: StoredSessions, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_broken_scope_costs_its_own_cards(stored: StoredSessions, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         found = await scoped(stored, "broken")
         assert (found.card_scope and found.card_scope.added_cards, found.failure) == ((), "")

@@ -32,9 +32,7 @@ async def test_what_was_never_seen_is_new(sessions: Sessions) -> None:
 
 
 @pytest.mark.parametrize("later", ["abc", "abcde", "abXde"])
-async def test_a_derived_session_is_found_by_its_head_or_a_rewritten_one_that_was_answered(
-    later: str, sessions: Sessions
-) -> None:
+async def test_a_derived_session_is_found_by_its_head(later: str, sessions: Sessions) -> None:
     first = await settled(sessions, "abc")
     found = await recognised(sessions, later)
     assert found.key == first.key
@@ -77,7 +75,7 @@ async def test_retries_of_a_last_message_are_forks_of_the_conversation_not_of_ea
     assert len({fork.key for fork in forks}) == 3
 
 
-async def test_conversations_that_begin_alike_and_go_on_are_forks_of_the_first_not_of_each_other(
+async def test_conversations_that_begin_alike_are_forks_of_the_first(
     sessions: Sessions,
 ) -> None:
     first = await settled(sessions, "abcdefg")
@@ -104,7 +102,7 @@ async def test_what_parts_from_a_fork_behind_its_own_messages_is_a_fork_of_that(
     assert (await settled(sessions, "abXYQ")).parent == fork.key.name
 
 
-async def test_an_edit_is_a_fork_of_its_own_conversation_and_not_of_one_that_parted_from_it_earlier(
+async def test_an_edit_is_a_fork_of_its_own_conversation(
     sessions: Sessions,
 ) -> None:
     first = await settled(sessions, "abcde")
@@ -191,18 +189,14 @@ async def test_a_store_that_hangs_costs_its_time_and_is_told() -> None:
 
 
 @pytest.mark.parametrize("identity", [DERIVED, NAMED])
-async def test_a_document_that_cannot_be_read_is_told_and_costs_no_reply(
-    identity: Identity, sessions: Sessions, store: Store
-) -> None:
+async def test_an_unreadable_document_costs_no_reply(identity: Identity, sessions: Sessions, store: Store) -> None:
     first = await settled(sessions, "abc", identity)
     await overwrite(store, first.key, b"{broken")
     found = await recognised(sessions, "abcde", identity)
     assert found.session is None
 
 
-async def test_a_document_that_was_only_likely_to_be_needed_and_cannot_be_read_is_no_failure(
-    sessions: Sessions, store: Store
-) -> None:
+async def test_an_unreadable_guess_is_no_failure(sessions: Sessions, store: Store) -> None:
     first = await settled(sessions, "abc")
     likely = await settled(sessions, "abX")
     await settled(made(store, prefix="other"), "abY")  # by another process: the index leads there now

@@ -81,7 +81,7 @@ async def test_a_session_with_such_a_record_is_read_without_it(how: Damage) -> N
     await store.close()
 
 
-def test_a_record_that_was_read_is_not_decoded_again_and_stands_or_not_as_its_session_says() -> None:
+def test_a_read_record_is_not_decoded_again() -> None:
     records, data = Records(), encode_condensation(MADE)
     first, again, prepared = (records.condensation(data, standing=standing) for standing in (True, True, False))
     assert first is again
@@ -100,7 +100,7 @@ def test_records_that_were_left_alone_are_forgotten_when_all_together_are_too_la
     assert first is not again
 
 
-def test_as_many_records_are_kept_as_there_is_room_for_and_the_last_one_in_any_case() -> None:
+def test_the_last_record_is_always_kept() -> None:
     data = encode_condensation(MADE)
     other = data.replace(b'"c1"', b'"c2"')
     for most_bytes, kept in ((len(data) + len(other), [data, other]), (0, [other])):

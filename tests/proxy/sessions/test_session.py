@@ -84,9 +84,7 @@ def test_what_diverges_earlier_is_a_fork(history: str, session: Session) -> None
 
 
 @pytest.mark.parametrize(("history", "name"), [("abXd", "main"), ("abXdef", "main"), ("abX", None), ("ab", None)])
-def test_in_a_derived_session_a_rewritten_last_message_counts_once_it_was_answered(
-    history: str, name: str | None
-) -> None:
+def test_a_rewritten_last_message_counts_once_answered(history: str, name: str | None) -> None:
     assert branch(session_of("abc", session=DERIVED), history) == name
 
 
@@ -142,7 +140,7 @@ def test_a_fork_has_its_parents_messages_for_itself_once_it_goes_on() -> None:
     assert session_of("abcXYZ", session=opened).inherited == 0
 
 
-def test_a_fork_stores_no_message_twice_where_its_client_takes_inherited_ones_out_again() -> None:
+def test_a_fork_stores_no_message_twice() -> None:
     opened = session_of("aqbce", session=DERIVED._replace(inherited=4))
     assert letters_unstored_in(opened, "aqer") == "aqer"
     assert letters_unstored_in(opened, "aqerf") == "aqerf"
@@ -181,9 +179,7 @@ def test_whatever_came_a_session_goes_on_with_the_history_it_saw_last(histories:
         (tool("call-1", "cut"), "Dig.", False),
     ],
 )
-def test_a_rewritten_last_message_is_a_users_and_was_answered_alike(
-    rewritten: dict[str, Any], reply: str, alike: bool
-) -> None:
+def test_a_rewritten_last_message_is_a_users(rewritten: dict[str, Any], reply: str, alike: bool) -> None:
     """The transcript is that of a client which has rewritten the head of the branch, and got `Dig.` for it."""
     opening = [user("Plan my garden."), assistant("")]
     before = transcript_of([*opening, user("What now?")])

@@ -82,7 +82,7 @@ async def snapshot(store: Store) -> Snapshot:
 @pytest.mark.parametrize(
     "ours", [{}, {"session": "s"}, {"session": "s", "force": "true"}, {"session": "s", "history": "append"}]
 )
-async def test_all_that_the_store_costs_a_request_is_bounded_however_slow_it_is(
+async def test_the_store_costs_a_request_a_bounded_time(
     seconds: float, strategy: str, ours: dict[str, str], store: Store
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ async def test_record_and_session_are_stored_though_no_reply_waits_for_them(stor
     assert len(found.records) == len(found.marks) == 1
 
 
-async def test_a_session_is_settled_before_the_last_byte_where_the_store_has_become_well_again(store: Store) -> None:
+async def test_a_session_is_settled_once_the_store_is_well(store: Store) -> None:
     slow = SlowStore(store, lambda name: 2 * WHOLE if name == "put_record" else 0)
     async with asking(slow) as built:
         exchange, passed = await answered(built, request(session="s", force="true"))
@@ -138,9 +138,7 @@ async def test_waiting_for_others_who_settle_the_same_session_counts_too(store: 
 
 
 @pytest.mark.parametrize("seconds", [60, 190, 260, 340, 510, 900])
-async def test_waiting_for_others_of_this_process_and_of_another_costs_no_more_in_all(
-    seconds: float, store: Store
-) -> None:
+async def test_waiting_for_other_processes_costs_no_more(seconds: float, store: Store) -> None:
     slow = SlowStore(store, lambda _: seconds)
     async with asking(slow) as one, asking(slow) as other:
         turns = [

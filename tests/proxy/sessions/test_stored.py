@@ -82,9 +82,7 @@ async def test_a_write_whose_caller_is_cancelled_is_done_all_the_same(store: Sto
     assert await store.load(KEY) is not None
 
 
-async def test_a_failure_of_a_write_whose_caller_has_left_is_logged(
-    store: Store, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_failed_write_is_logged_after_its_caller_left(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     stored, asked = StoredSessions(store, WHOLE), slow(store, 900)
     caller = asyncio.create_task(stored.write(asked.save(KEY, NEW), stored.patience()))
     await asked.begun.wait()

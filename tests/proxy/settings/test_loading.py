@@ -31,9 +31,7 @@ def test_without_any_source_the_defaults_of_the_design_hold() -> None:
     assert settings.upstream.api_key is None
 
 
-def test_the_command_line_wins_over_the_environment_and_that_over_the_file(
-    write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_command_line_wins_over_environment_and_file(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     write('port = 1\nhost = "file"\nstrategy = "recent"\nwindow = 1000\n')
     monkeypatch.setenv("CONDENSER_PORT", "2")
     monkeypatch.setenv("CONDENSER_HOST", "environment")

@@ -43,9 +43,7 @@ def problems(**given: Any) -> list[str]:
         ("STRATEGY", "mask+foo", "strategy: unknown strategy 'foo' in 'mask+foo'; known: "),
     ],
 )
-def test_a_wrong_value_is_reported_in_our_words_with_its_variable(
-    variable: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_value_has_our_words(variable: str, value: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(f"CONDENSER_{variable}", value)
     (line,) = problems()
     assert line.startswith(says)
@@ -102,9 +100,7 @@ def test_a_credential_that_stands_in_a_wrong_place_is_not_shown(value: str, monk
         ("CONDENSER_QUUX__X__Y", "unknown variable CONDENSER_QUUX__X__Y"),
     ],
 )
-def test_an_unknown_variable_is_named_as_it_is_written(
-    variable: str, says: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unknown_variable_is_named_as_written(variable: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "1")
     assert problems() == [says]
 
@@ -119,9 +115,7 @@ def test_each_unknown_variable_of_one_table_is_named(monkeypatch: pytest.MonkeyP
     ]
 
 
-def test_the_word_for_a_file_stays_at_the_end_of_the_variable_that_was_meant(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_word_for_a_file_stays_at_the_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hunter2", "utf-8")
     monkeypatch.setenv("CONDENSER_UPSTREAM__APIKEY_FILE", str(tmp_path / "secret"))
     assert problems() == [
@@ -140,9 +134,7 @@ def test_the_word_for_a_file_stays_at_the_end_of_the_variable_that_was_meant(
         ("[dynacontext]\nquux = 1", "unknown key 'dynacontext.quux'"),
     ],
 )
-def test_an_unknown_key_names_the_nearest_one_that_its_table_has(
-    text: str, says: str, write: Any, tmp_path: Path
-) -> None:
+def test_an_unknown_key_names_the_nearest_of_its_table(text: str, says: str, write: Any, tmp_path: Path) -> None:
     write(text)
     assert problems() == [f"{says} ({tmp_path}/condenser.toml)"]
 
@@ -152,9 +144,7 @@ def test_an_unknown_key_in_a_variable_that_is_json_is_named_with_the_variable(mo
     assert problems() == ["unknown key 'models.0.windw'; did you mean 'models.0.window'? (CONDENSER_MODELS)"]
 
 
-def test_a_file_that_is_no_toml_or_no_text_is_named(
-    write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_no_toml_is_named(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write("port = \n")
     assert problems()[0].startswith(f"{tmp_path}/condenser.toml is not valid TOML: ")
     (tmp_path / "condenser.toml").write_bytes(b'host = "\xff"')

@@ -26,7 +26,7 @@ async def test_the_last_writer_of_a_fact_wins(stage: Stage) -> None:
         assert await stage.store.get_fact(name) == fact
 
 
-async def test_a_fact_is_forgotten_when_its_time_is_over_and_lives_longer_when_it_is_written_again(
+async def test_a_rewritten_fact_lives_longer(
     stage: Stage,
 ) -> None:
     name = f"{stage.tenant}-fact"

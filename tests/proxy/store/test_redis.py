@@ -92,9 +92,7 @@ async def test_without_a_quota_of_tenants_nothing_is_noted(own_redis: RedisServe
     assert await client.keys("condenser:{tenant}:*") == []
 
 
-async def test_the_usage_of_a_tenant_has_a_time_to_live_and_leaves_with_its_last_session(
-    own_redis: RedisServer, client: Redis
-) -> None:
+async def test_a_tenants_usage_expires_and_leaves_with_its_session(own_redis: RedisServer, client: Redis) -> None:
     async with opened(own_redis.url, quotas=Quotas(tenant=1_000)) as store:
         await fill(store)
         assert await usage(client) == {b"": b"17", b"session": b"17"}  # r, record, meta, d, block
@@ -107,9 +105,7 @@ async def test_the_usage_of_a_tenant_has_a_time_to_live_and_leaves_with_its_last
 
 
 @pytest.mark.parametrize("lost", ["sizes", "ends"])
-async def test_a_usage_that_was_lost_or_is_wrong_is_right_after_the_next_write(
-    own_redis: RedisServer, client: Redis, lost: str
-) -> None:
+async def test_a_wrong_usage_is_mended_by_a_write(own_redis: RedisServer, client: Redis, lost: str) -> None:
     async with opened(own_redis.url, quotas=Quotas(tenant=1_000)) as store:
         await fill(store)
         await client.delete(f"condenser:{{tenant}}:{lost}")
@@ -126,18 +122,14 @@ async def test_a_usage_that_was_lost_or_is_wrong_is_right_after_the_next_write(
 
 
 @pytest.mark.parametrize("name", EVERY_CALL)
-async def test_every_call_works_after_the_server_forgot_its_scripts(
-    store: RedisStore, client: Redis, name: str
-) -> None:
+async def test_every_call_works_after_scripts_are_lost(store: RedisStore, client: Redis, name: str) -> None:
     await fill(store)
     await client.script_flush()
 
     await EVERY_CALL[name](store)
 
 
-async def test_reading_and_deleting_work_when_the_server_is_full_and_a_write_leaves_nothing_half_done(
-    store: RedisStore, client: Redis
-) -> None:
+async def test_a_full_server_reads_deletes_and_never_half_writes(store: RedisStore, client: Redis) -> None:
     await fill(store)
     before = await store.load(KEY)
     await client.config_set("maxmemory", "1")
@@ -167,9 +159,7 @@ async def test_a_replica_reads_and_says_that_it_does_not_write(store: RedisStore
 # Exchanges
 
 
-async def test_one_server_is_asked_once_for_all_that_a_turn_reads_and_once_for_all_that_it_writes(
-    store: RedisStore, client: Redis
-) -> None:
+async def test_one_server_is_asked_once_for_each_turn(store: RedisStore, client: Redis) -> None:
     await fill(store)
     await store.load(KEY)  # the server knows both scripts
 

@@ -33,9 +33,7 @@ async def store(own_redis: RedisServer) -> AsyncIterator[RedisStore]:
 
 
 @pytest.mark.parametrize("name", EVERY_CALL)
-async def test_every_call_fails_within_its_bound_when_the_server_is_dead(
-    store: RedisStore, own_redis: RedisServer, name: str
-) -> None:
+async def test_a_dead_server_fails_in_bounds(store: RedisStore, own_redis: RedisServer, name: str) -> None:
     await fill(store)
     own_redis.kill()
 
@@ -43,9 +41,7 @@ async def test_every_call_fails_within_its_bound_when_the_server_is_dead(
         assert (await failure(EVERY_CALL[name](store))).reason == "store-unavailable"
 
 
-async def test_every_call_fails_within_its_bound_when_the_server_hangs(
-    store: RedisStore, own_redis: RedisServer
-) -> None:
+async def test_a_hung_server_fails_within_bounds(store: RedisStore, own_redis: RedisServer) -> None:
     await asyncio.gather(*(store.ping() for _ in EVERY_CALL))
     own_redis.stop()
 
@@ -54,9 +50,7 @@ async def test_every_call_fails_within_its_bound_when_the_server_hangs(
     assert {error.reason for error in failures} == {"store-timeout"}
 
 
-async def test_the_same_store_works_when_the_server_is_back_at_its_port(
-    store: RedisStore, own_redis: RedisServer
-) -> None:
+async def test_a_server_back_at_its_port_is_used(store: RedisStore, own_redis: RedisServer) -> None:
     await asyncio.gather(*(store.ping() for _ in range(8)))
     own_redis.kill()
     await failure(store.ping())
@@ -74,9 +68,7 @@ async def test_a_restart_that_nobody_noticed_costs_no_call(store: RedisStore, ow
     await asyncio.gather(*(store.ping() for _ in range(8)))
 
 
-async def test_a_hung_server_that_goes_on_answers_the_next_question_and_not_the_last(
-    store: RedisStore, own_redis: RedisServer
-) -> None:
+async def test_a_hung_server_answers_the_next_question(store: RedisStore, own_redis: RedisServer) -> None:
     await store.save(KEY, write(b"old question"))
     other = KEY._replace(name="other")
     await store.save(other, write(b"new question"))

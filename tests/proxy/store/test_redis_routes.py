@@ -125,9 +125,7 @@ async def test_a_service_that_the_sentinel_does_not_know_is_unavailable(service:
 
 
 @pytest.mark.anyio
-async def test_a_plain_server_is_no_cluster_and_a_node_of_a_cluster_says_what_to_write(
-    redis_url: str, cluster: RedisCluster
-) -> None:
+async def test_a_cluster_node_says_what_to_write(redis_url: str, cluster: RedisCluster) -> None:
     async with opened(redis_url.replace("redis://", "redis+cluster://").removesuffix("/0")) as store:
         assert await failure(store.ping()) == "store-unavailable"
     async with opened(cluster.nodes[0].url) as store:
@@ -285,9 +283,7 @@ def _replicated(master: RedisServer) -> None:
 @pytest.mark.torture
 @pytest.mark.parametrize("hurt", ["kill", "stop"])
 @pytest.mark.anyio
-async def test_the_sessions_of_other_masters_go_on_and_those_of_the_lost_one_come_back(
-    own_cluster: RedisCluster, hurt: str
-) -> None:
+async def test_sessions_of_a_lost_master_come_back(own_cluster: RedisCluster, hurt: str) -> None:
     async with opened(own_cluster.url) as store:
         everything = keys("t")
         await asyncio.gather(*(fill_and_read(store, key) for key in everything))

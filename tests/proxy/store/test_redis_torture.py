@@ -164,7 +164,7 @@ async def test_a_plain_server_that_hangs_and_goes_on_loses_and_doubles_nothing(o
     assert load.forgotten() == 0
 
 
-async def test_a_plain_server_that_is_killed_and_started_again_with_its_file_doubles_nothing() -> None:
+async def test_a_killed_server_with_its_file_doubles_nothing() -> None:
     with RedisServer("--appendonly", "yes", "--appendfsync", "always") as server:
         async with under_load(server.url) as load:
             for _ in range(3):

@@ -78,9 +78,7 @@ def test_a_message_costs_its_published_count(encodings: Encodings) -> None:
     [(model, case) for case in COOKBOOK for model in case["tokens"]],
     ids=lambda value: value if isinstance(value, str) else value["case"],
 )
-def test_the_counts_of_openai_s_cookbook_are_met_exactly(
-    model: str, case: dict[str, Any], encodings: Encodings
-) -> None:
+def test_openais_cookbook_counts_are_met(model: str, case: dict[str, Any], encodings: Encodings) -> None:
     counter, request = Tokenizers().for_model(model, ChatCounter), case["request"]
     total = sum(map(counter.message, request["messages"])) + counter.overhead(request, has_system=True)
     assert total == case["tokens"][model]
@@ -125,9 +123,7 @@ def test_many_threads_load_an_encoding_once(encodings: Encodings) -> None:
     assert len(tokenizers._encoders) == 1
 
 
-def test_without_rank_files_tokens_are_estimated_with_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_missing_rank_files_cost_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokenizers = Tokenizers(tmp_path)
     with caplog.at_level(logging.WARNING):
         counters = [tokenizers.for_model(model, ChatCounter) for model in ("gpt-4o", "gpt-5", "o3")]

@@ -67,9 +67,7 @@ async def test_a_port_where_nobody_listens_is_a_refused_connection() -> None:
         ("http", b"HTTP/1.1 200 OK\r\ncontent-le", BROKEN_OFF),
     ],
 )
-async def test_a_server_that_does_not_answer_as_one_should_is_described_in_words(
-    scheme: str, answer: bytes, says: str
-) -> None:
+async def test_an_odd_server_is_described_in_words(scheme: str, answer: bytes, says: str) -> None:
     async with server(answer) as place:
         assert await messages_of_both_clients(f"{scheme}://{place}/v1") == [says] * 2
 

@@ -191,9 +191,7 @@ STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length:
 @pytest.mark.parametrize("anyio_backend", LOOPS, ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize("first", [OK, STREAM], ids=["whole", "stream"])
 @pytest.mark.parametrize(("method", "body"), [("GET", b""), ("POST", b"{}"), ("POST", bytes(3_000_000))])
-async def test_a_request_on_a_kept_connection_that_ends_is_sent_once_more(
-    method: str, body: bytes, first: bytes
-) -> None:
+async def test_a_kept_connection_that_ended_is_replaced(method: str, body: bytes, first: bytes) -> None:
     async with serving([first], [OK]) as (server, upstream):
         await read(await upstream.send(post()))
         server.close_idle()
@@ -211,7 +209,7 @@ async def test_a_request_is_sent_at_most_twice() -> None:
         assert len(server.requests) == 3
 
 
-async def test_a_server_that_ends_connections_after_streams_gets_a_new_one_after_each(
+async def test_ends_after_streams_give_each_a_new_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -226,7 +224,7 @@ async def test_a_server_that_ends_connections_after_streams_gets_a_new_one_after
     ]
 
 
-async def test_a_server_that_ended_one_connection_after_a_stream_is_tried_again_later(
+async def test_one_end_after_a_stream_is_no_rule_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forwarding, "ENDS_AFTER_STREAMS", 0.0)
@@ -312,9 +310,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-async def test_a_server_is_trusted_whose_authority_the_environment_names(
-    certificate: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_authority_of_the_environment_is_trusted(certificate: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(certificate)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))

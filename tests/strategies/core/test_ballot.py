@@ -154,7 +154,7 @@ def test_the_decision_follows_the_rule_whatever_comes_of_the_calls(drawn: tuple[
 
 @given(ballots)
 @STABLE
-def test_no_call_begins_after_the_decision_nor_beside_another_when_it_makes_up_for_one(
+def test_no_call_begins_after_the_decision(
     drawn: tuple[int, list[Vote], list[int]],
 ) -> None:
     k, outcomes, _ = drawn

@@ -26,7 +26,7 @@ from tests.strategies.test_invariants import STABLE
         (8_000, -1, 700, 700),
     ],
 )
-def test_the_reserve_is_what_was_asked_else_the_setting_else_an_eighth(
+def test_the_reserve_is_asked_set_or_an_eighth(
     window: int, asked: int | None, setting: int | None, reserve: int
 ) -> None:
     assert reserve_for(window, asked, setting) == reserve

@@ -82,9 +82,7 @@ DIFFERENT: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("what", "one", "other"), EQUAL, ids=[case[0] for case in EQUAL])
-def test_what_a_client_may_rewrite_does_not_change_a_digest(
-    what: str, one: dict[str, Any], other: dict[str, Any]
-) -> None:
+def test_what_a_client_may_rewrite_changes_no_digest(what: str, one: dict[str, Any], other: dict[str, Any]) -> None:
     assert message_digest(one, CHAT) == message_digest(other, CHAT)
 
 

@@ -79,9 +79,7 @@ def test_no_other_trigger_is_cheaper_than_the_best(
 
 
 @given(condensings, st.floats(10, 20_000), priced)
-def test_the_best_trigger_lies_above_the_landing_and_grows_with_growth_and_cost(
-    condensing: Condensing, growth: float, prices: Prices
-) -> None:
+def test_the_best_trigger_grows_with_growth_and_cost(condensing: Condensing, growth: float, prices: Prices) -> None:
     best = best_trigger(condensing, growth, prices)
     assert best >= condensing.landing
     assert best_trigger(condensing, growth * 2, prices) >= best
@@ -89,9 +87,7 @@ def test_the_best_trigger_lies_above_the_landing_and_grows_with_growth_and_cost(
 
 
 @given(condensings, st.integers(1, 400_000), priced)
-def test_after_its_break_even_a_condensation_has_saved_its_cost(
-    condensing: Condensing, before: int, prices: Prices
-) -> None:
+def test_a_condensation_pays_at_its_break_even(condensing: Condensing, before: int, prices: Prices) -> None:
     requests = break_even(condensing, before, prices)
     assume(requests != inf)
     saved = requests * (before - condensing.landing) * prices.cached_input / 1e6
@@ -152,7 +148,7 @@ def test_the_budget_follows_advice_in_both_counts() -> None:
 
 
 @given(st.integers(2_000, 1_000_000), priced, st.integers(0, 300_000), st.floats(1, 50_000), st.booleans())
-def test_trigger_and_target_stay_between_what_the_head_allows_and_the_marks(
+def test_marks_and_head_bound_trigger_and_target(
     window: int, prices: Prices, head: int, growth: float, asks: bool
 ) -> None:
     budget = Budget.of(window)
@@ -184,9 +180,7 @@ def cost_of_run(head: int, growth: int, trigger: int, target: int, least: int, p
 
 
 @given(st.integers(1_000, 20_000), st.integers(200, 2_000), st.sampled_from([RATIOS, CHEAP, COSTLY]))
-def test_what_auto_does_costs_at_most_a_twentieth_more_than_the_best_fixed_trigger(
-    head: int, growth: int, prices: Prices
-) -> None:
+def test_automatic_triggers_cost_nearly_the_least(head: int, growth: int, prices: Prices) -> None:
     advice = advise(WIDE, prices, condensing_of(WIDE, prices, head, growth, asks=False), growth)
     least = head + 2 * growth + 3_700
     marks = [Budget.of(200_000, marks=Marks(trigger=share / 100)) for share in range(10, 86, 5)]

@@ -131,7 +131,7 @@ WITH_SYSTEM: list[Body] = [
 MASKED_A = Literal(dump(tool("a", "[masked]")), PieceKind.MASKED, 2)
 
 
-def test_a_head_ends_behind_a_round_so_that_system_messages_which_follow_it_part_no_results() -> None:
+def test_a_head_ends_behind_a_whole_round() -> None:
     view = planned(WITH_SYSTEM, Replace(2, 3, (MASKED_A,)))
 
     assert (view.head_size, view.covered_count) == (4, 4)

@@ -91,7 +91,7 @@ def test_a_branch_whose_record_is_gone_takes_the_longest() -> None:
     assert applied(replayed(RECORDS, last="gone")) == "6-2"
 
 
-def test_where_the_branch_is_not_known_a_record_applies_though_the_transcript_would_fit() -> None:
+def test_without_a_known_branch_a_record_applies() -> None:
     """A fork behind a condensation reads its ancestors': the upstream has cached what they sent."""
     fork = [*BODIES[:-1], user("Something else?")]
     assert applied(replayed(RECORDS, fork, window=WINDOW, last=None)) == "6-2"

@@ -109,9 +109,7 @@ turns = st.tuples(st.integers(0, 3), st.sampled_from([5, 60, 200]))
 @pytest.mark.parametrize("pipeline", PIPELINES)
 @given(talk=st.lists(turns, min_size=4, max_size=9), window=st.sampled_from([300, 700]))
 @FEW
-def test_a_strict_server_takes_what_every_strategy_makes_of_a_list_that_it_took(
-    pipeline: str, talk: list[tuple[int, int]], window: int
-) -> None:
+def test_every_view_fits_strict_servers(pipeline: str, talk: list[tuple[int, int]], window: int) -> None:
     check(pipeline, played(talk), window)
 
 
@@ -195,7 +193,7 @@ def test_names_of_ours_go_where_they_are_refused_and_the_clients_stay() -> None:
 
 
 @pytest.mark.parametrize("form", [Form(middle_system=False), ALTERNATING])
-def test_systems_of_what_was_condensed_go_to_the_front_where_they_may_not_stand_in_the_middle(form: Form) -> None:
+def test_condensed_systems_go_to_the_front_if_they_must(form: Form) -> None:
     bodies = [system("a"), user("one"), assistant("two"), system("b"), user("three"), assistant("four"), user("five")]
     view = folded(bodies, 4, Keep(0), RECORD, form=form)
     assert [body["content"] for body in bodies_of(view)][:2] == ["a", "b"]

@@ -104,7 +104,7 @@ def test_systems_are_kept_apart_with_their_places() -> None:
     assert transcript.tokens == transcript.system_tokens + sum(each.tokens for each in transcript.chain)
 
 
-def test_the_task_is_the_first_user_message_and_the_last_one_is_what_must_be_answered() -> None:
+def test_the_task_is_first_and_the_question_is_last() -> None:
     transcript = transcript_of([assistant("Hello!"), user("a"), assistant("b"), user("c"), assistant("d")])
     assert (transcript.task, transcript.last_user) == (1, 3)
 

@@ -66,7 +66,7 @@ def refusals(sent: Sequence[Mapping[str, Any]]) -> list[str]:
     return [said for said in (refusal_of(request_of(sent), bound=False), refusal_of(request_of(bare))) if said]
 
 
-def test_system_messages_of_a_condensed_span_follow_the_last_user_message_of_the_head() -> None:
+def test_condensed_systems_follow_the_last_user_of_the_head() -> None:
     said: list[Body] = [
         {"role": "user", "content": "Mend the parser."},
         {"role": "assistant", "content": "I look."},

@@ -58,7 +58,7 @@ def test_a_card_that_only_the_assistant_said_is_not_the_users() -> None:
     assert traced(MemoryCard("Roses get water in the evening.")).role is Role.ASSISTANT
 
 
-def test_what_a_call_has_in_its_arguments_is_where_a_card_may_come_from_and_nothing_that_was_said() -> None:
+def test_a_cards_source_is_a_calls_arguments() -> None:
     bodies = [
         user("Save the page."),
         assistant(None, call("a", "read", {"path": "page"})),
@@ -70,7 +70,7 @@ def test_what_a_call_has_in_its_arguments_is_where_a_card_may_come_from_and_noth
     assert traced(MemoryCard("The page was saved by write.", "decision"), bodies[:4]).role is not Role.TOOL
 
 
-def test_places_count_the_messages_of_the_history_also_where_only_some_were_summarized() -> None:
+def test_places_count_all_messages_of_the_history() -> None:
     view = view_of(TALK)
     (card,) = attribute_cards([MemoryCard("The museum costs 45 yuan.")], view, view.items[4:])
     assert card.places == (4,)
@@ -81,7 +81,7 @@ def test_a_word_that_only_stands_within_another_was_not_said() -> None:
 
 
 @pytest.mark.parametrize("content", ["Nobody has written parse_header.", "没有人写过解析器"])
-def test_one_more_card_of_words_that_nobody_said_costs_as_much_however_long_the_history_is(content: str) -> None:
+def test_an_unfounded_card_costs_alike_at_any_length(content: str) -> None:
     short, long = (added(content, times) for times in (1, 20))
     assert short == long
 

@@ -42,7 +42,7 @@ def test_the_block_is_the_documents_message() -> None:
     assert body["content"].startswith(f"{HEADING}\n")
 
 
-def test_messages_stand_verbatim_with_role_and_place_in_the_order_in_which_they_were_said() -> None:
+def test_a_block_has_messages_verbatim_in_their_order() -> None:
     said = ["where is the tent?", "in the cellar", *FILLER, "the tent is wet"]
 
     passages = shown(index(said).search("tent")).split("\n\n")[1:]

@@ -22,7 +22,7 @@ def test_an_answer_is_found_by_the_words_of_its_question() -> None:
     assert sorted(places(hits)) == [10, 11]
 
 
-def test_a_message_whose_surroundings_hold_all_terms_comes_before_one_that_repeats_a_term() -> None:
+def test_surroundings_with_all_terms_rank_above_repetition() -> None:
     said = ["museum museum museum", *FILLER, "the museum in Vienna", "its ticket costs 12 euros", *FILLER]
 
     assert places(index(said).search("museum Vienna ticket", 2)) != []
