@@ -76,7 +76,7 @@ async def test_the_window_of_a_request_comes_before_that_of_the_settings() -> No
 
 
 @pytest.mark.parametrize(("last", "failure"), [("And then?", ""), (None, "store-timeout")])
-async def test_a_branch_that_was_found_needs_no_history_that_cannot_be_read(last: str | None, failure: str) -> None:
+async def test_a_found_branch_needs_no_history(last: str | None, failure: str) -> None:
     first, other = conversation(3), [{"role": "user", "content": f"Something else, part {i}."} for i in range(5)]
     rewritten = [*first[:-1], {"role": "user", "content": last}] if last else other[::-1]
     store = await open_store("memory://")
