@@ -55,6 +55,8 @@ class _Known:
     figures: Figures = OWN
     unshared: int = 0
     """Lessons that are not in the store yet."""
+    is_shared: bool = False
+    """Whether the figures have ever been those of the store; until then it knows more than this process."""
     read_at: float | None = None
     """When the store was last read, in seconds since the epoch."""
 
@@ -136,8 +138,8 @@ class Calibrator:
         figures = known.figures.with_error(error, is_first=lesson.is_whole).taught_by(lesson)
         if not prompt.has_media:
             if slope.weight >= max(2 * _SURE, 2 * prompt.outside):
-                figures = figures.with_offset(whole.counted - slope.value * whole.text)
-        elif not figures.price.is_firm and not lesson.pictures.number:
+                figures = figures.with_offset(whole.counted - slope.value * whole.text, known.figures)
+        elif whole.pictures.number and not figures.price.is_firm and not lesson.pictures.number:
             # When a conversation has shown its slope, what is left shows the price of the pictures before.
             figures = figures.taught_by(whole._replace(slope=slope.value, is_sure=is_sure))
         known.figures, known.unshared = figures, known.unshared + 1
@@ -151,13 +153,15 @@ class Calibrator:
         return self._known(model, counter).figures
 
     async def _share(self, model: str, counter: str) -> None:
-        # Encoded only now: a lesson that arrives during the write is shared after a later reply.
         known = self._known(model, counter)
+        if not known.is_shared:
+            await self._read(model, counter)
+        # Encoded only now: a lesson that arrives during the write is shared after a later reply.
         fact, known.unshared = encoded(known.figures), 0
-        await self.facts.put(self._name(model, counter), fact, self.ttl, "a calibration")
+        known.is_shared |= await self.facts.put(self._name(model, counter), fact, self.ttl, "a calibration")
 
     async def _read(self, model: str, counter: str) -> None:
-        """Takes over what others have written last, unless this process is about to write."""
+        """Takes over what others have written last, unless this process knows that and is about to write."""
         fact = await self.facts.get(self._name(model, counter), "a calibration")
         try:
             theirs = decoded(fact) if fact else None
@@ -165,8 +169,8 @@ class Calibrator:
             _log.warning("a calibration in the store cannot be read")
             return
         known = self._known(model, counter)
-        if theirs is not None and not known.unshared:
-            known.figures = theirs
+        if theirs is not None and not (known.unshared and known.is_shared):
+            known.figures, known.is_shared = theirs, True
 
     def _name(self, model: str, counter: str) -> str:
         named = json.dumps([self.upstream, model, counter]).encode()

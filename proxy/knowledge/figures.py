@@ -6,9 +6,9 @@ counts for each of ours. A picture has the price that its vendor has published, 
 Only prompts that we counted exactly teach. A new conversation teaches offset and slope: one reply cannot tell them
 apart, so its error goes mostly to the offset where the prompt is short, and to the slope where it is long. A
 conversation's growth shows the slope alone. The figures contain no text, and belong to all tenants of the upstream, so
-none may set them at will: one prompt moves what is expected of it by at most 5 %, and one whose count is off by more
-than a factor of two teaches nothing. The first prompt sets the figures, within plausible bounds. If it was a strange
-one, the next ones outvote it: figures that few have taught go as soon as more prompts in a row contradict them.
+none may set them at will: one prompt, also the first, moves what is expected of it by at most 5 %. When many have
+taught, one whose count is off by more than a factor of two teaches nothing, until it is the ninth of such in a row;
+before that, one whose count is not plausible. The price of a picture is set at once by the first few that show it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ STEP = 0.05
 """The share by which one prompt may move what is expected of it."""
 FAR = 2.0
 MAX_ODD = 8
-"""So many prompts in a row that are off by more than `FAR` undo whatever was taught."""
+"""After so many prompts in a row that are off by more than `FAR`, the figures follow such prompts too."""
+_MANY = 20
+"""So many prompts bring the figures, by one step each, to what most upstreams count; only then is `FAR` a sign."""
 MIN_SLOPE, MAX_SLOPE = 0.5, 4.0
 MAX_FIRST_OFFSET, MAX_OFFSET = 1_000, 64_000
 MAX_PICTURE = 20_000
@@ -88,7 +90,7 @@ class Figures(NamedTuple):
 
     @property
     def is_taught(self) -> bool:
-        return self.line.taught > 0 or self.picture is not None
+        return (self.offset, self.slope, self.picture) != (0.0, 1.0, None)
 
     def expected(self, text: int, pictures: Pictures, *, is_whole: bool) -> float:
         """Tokens that the upstream is expected to count."""
@@ -114,36 +116,28 @@ class Figures(NamedTuple):
             return self._with_price(lesson)
         if lesson.text < MIN_GROWTH and not lesson.is_whole:
             return self
-        if not self.line.taught:
-            return self._begun(lesson)
         expected = self.expected(lesson.text, NO_PICTURES, is_whole=lesson.is_whole)
-        if not _is_near(lesson.counted, expected):
-            line = self.line.contradicted
-            if line.taught:
-                return self._replace(line=line)
-            return self._replace(offset=0.0, slope=1.0, line=line).taught_by(lesson)
+        if self.line.taught < _MANY:
+            most = MAX_SLOPE * lesson.text + (MAX_FIRST_OFFSET if lesson.is_whole else 0)
+            if not MIN_SLOPE * lesson.text <= lesson.counted <= most:
+                return self
+        elif not _is_near(lesson.counted, expected):
+            return self._replace(line=self.line.contradicted)
         offset, slope = self._moved(lesson, _bounded(lesson.counted - expected, -STEP * expected, STEP * expected))
         slope = _bounded(slope, (1 - STEP) * self.slope, (1 + STEP) * self.slope)
         return self._replace(
             offset=_bounded(offset, 0, MAX_OFFSET), slope=_bounded(slope, MIN_SLOPE, MAX_SLOPE), line=self.line.agreed
         )
 
-    def with_offset(self, shown: float) -> Figures:
-        """The figures after a conversation has shown an offset, as if by a short prompt."""
-        most = STEP * (self.offset + self.slope * _BALANCED)
-        moved = _bounded(shown, self.offset - most, self.offset + most)
-        return self._replace(offset=_bounded(moved, 0, MAX_OFFSET)) if self.line.taught else self
+    def with_offset(self, shown: float, before: Figures) -> Figures:
+        """The figures after a conversation has shown an offset too; `before` they learned anything from this prompt.
 
-    def _begun(self, lesson: Lesson) -> Figures:
-        """The figures by their first lesson; unchanged if its count is not plausible."""
-        most = MAX_SLOPE * lesson.text + (MAX_FIRST_OFFSET if lesson.is_whole else 0)
-        if not MIN_SLOPE * lesson.text <= lesson.counted <= most:
-            return self
-        error = lesson.counted - self.expected(lesson.text, NO_PICTURES, is_whole=lesson.is_whole)
-        offset, slope = self._moved(lesson, error)
-        return self._replace(
-            offset=_bounded(offset, 0, MAX_FIRST_OFFSET), slope=_bounded(slope, MIN_SLOPE, MAX_SLOPE), line=Votes(1)
-        )
+        A prompt of `_BALANCED` tokens is then expected to have at most a step more or less than before, and a longer
+        one too.
+        """
+        was, text = before.offset + before.slope * _BALANCED, self.slope * _BALANCED
+        moved = _bounded(shown, (1 - STEP) * was - text, (1 + STEP) * was - text)
+        return self._replace(offset=_bounded(moved, 0, MAX_OFFSET))
 
     def _moved(self, lesson: Lesson, error: float) -> tuple[float, float]:
         """Offset and slope after a share of the error each; of a short growth the slope takes but a share."""

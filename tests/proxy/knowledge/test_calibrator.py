@@ -107,12 +107,14 @@ async def test_of_views_that_end_alike_the_anchor_of_its_own_branch_is_taken() -
         assert grown.anchor == own
 
 
-async def test_the_first_reply_teaches_and_an_estimated_one_does_not() -> None:
+async def test_replies_teach_and_an_estimated_one_does_not() -> None:
     async with learning() as (calibrator, told, _):
         reply(calibrator, 0, is_exact=False)
         assert not told
-        reply(calibrator, 0)
-        assert abs(told[-1].offset - HIDDEN) < 10
+        for number in range(3 * ENOUGH):
+            reply(calibrator, number)
+        assert 0 < told[0].offset < 5
+        assert abs(told[-1].offset - HIDDEN) < HIDDEN / 10
         assert calibrator.hidden(MODEL, "words") == round(told[-1].offset)
 
 
@@ -141,6 +143,18 @@ async def test_another_process_takes_over_what_was_written_last() -> None:
         assert await other.figures(MODEL, "words") == told[-1]
         await store.put_fact(one._name(MODEL, "words"), b"[1,2]", 60)
         assert await other.figures(MODEL, "words") == told[-1]
+
+
+async def test_a_process_that_has_not_read_the_store_adds_to_what_is_there() -> None:
+    store = await open_store("memory://")
+    async with learning(store) as (one, _, tasks), learning(store) as (other, _, others):
+        for number in range(16):
+            reply(one, number)
+        await tasks.idle()
+        shared = (await one.figures(MODEL, "words")).offset
+        reply(other, 0)
+        await others.idle()
+        assert (await one.figures(MODEL, "words")).offset == shared
 
 
 def _numbers(value: Any) -> bool:
