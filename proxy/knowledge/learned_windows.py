@@ -56,6 +56,8 @@ class _ScopeState:
     """The knowledge of this process about one model, for one tenant."""
 
     window: LearnedWindow | None = None
+    shared: LearnedWindow | None = None
+    """The window that the store had when it was last read or written."""
     read_at: float | None = None
     """When the store was last read, in seconds since the epoch."""
 
@@ -132,24 +134,30 @@ class LearnedWindows:
     async def _write(self, scope: LessonScope) -> None:
         # One after the other, so that no write of an older window comes last.
         async with self._writing:
-            fact = json.dumps({"v": _VERSION, "window": self._state(scope).window}).encode()
-            await self.facts.put(self._name(scope), fact, self.ttl, _WHAT)
+            state = self._state(scope)
+            window = state.window
+            fact = json.dumps({"v": _VERSION, "window": window}).encode()
+            if await self.facts.put(self._name(scope), fact, self.ttl, _WHAT):
+                state.shared = window
 
     async def read(self, scope: LessonScope) -> None:
-        """Takes over what another process knows, if its window is not larger than ours, or if we know none."""
+        """Takes over what another process knows, if its window is not larger than ours, or if we know none.
+
+        A window that the store had is forgotten once another process has forgotten it.
+        """
         fact = await self.facts.get(self._name(scope), _WHAT)
         try:
-            theirs = _decoded(fact) if fact is not None else None
+            document = json.loads(fact) if fact is not None else {"v": None}
+            if document["v"] != _VERSION:
+                return
+            stated = document["window"]
+            theirs = LearnedWindow(int(stated[0]), float(stated[1])) if stated else None
         except (ValueError, LookupError, TypeError):
             _log.warning("a learned window in the store is unreadable")
             return
-        ours = self.window(scope)
-        if theirs is not None and theirs.until > self.clock() and (ours is None or theirs.tokens <= ours.tokens):
-            self._state(scope).window = theirs
-
-
-def _decoded(fact: bytes) -> LearnedWindow | None:
-    """The window in a fact; None if it has none, or another version wrote it. Raises if the data is not a fact."""
-    document = json.loads(fact)
-    window = document["window"] if document["v"] == _VERSION else None
-    return LearnedWindow(int(window[0]), float(window[1])) if window else None
+        ours, state = self.window(scope), self._state(scope)
+        if theirs is None:
+            # One that is not in the store yet was learned since.
+            state.window = None if state.window == state.shared else state.window
+        elif theirs.until > self.clock() and (ours is None or theirs.tokens <= ours.tokens):
+            state.window = state.shared = theirs

@@ -98,6 +98,22 @@ async def test_a_longer_prompt_that_is_accepted_disproves_what_was_learned() -> 
         assert learned.window(MODEL) is None
 
 
+async def test_what_one_process_forgets_others_forget_too_but_not_what_they_have_learned_since() -> None:
+    store = await open_store("memory://")
+    async with learning(store=store) as learned:
+        learned.learn(MODEL, 4_096)
+        await learned.tasks.idle()
+        async with learning(store=store) as other:
+            other.accepted(MODEL, 6_100)
+            await other.tasks.idle()
+            await learned.read(MODEL)
+            assert known(learned) is None
+            learned.learn(MODEL, 8_192, shares=False)
+            await learned.read(MODEL)
+            assert known(learned) == 8_192
+    await store.close()
+
+
 @pytest.mark.parametrize(
     "fact",
     [b"", b"{}", b'{"v":1}', b'{"v":1,"window":["x"],"suspect":null}', b'{"v":9}', b'{"v":9,"window":[4096]}', b"\xff"],
