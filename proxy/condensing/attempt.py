@@ -320,13 +320,15 @@ _BYTES = re.compile(
     r"|(?:request|payload|body)[^.;]{0,60}exceed[^.;]{0,40}(?:size|bytes|[mk]i?b\b)"
 )
 _PICTURES = re.compile(
-    r"too many (?:images|pictures)|many-image|(?:number of|maximum of|at most|up to|more than|supports?|max(?:imum)?)"
-    r"[^.;]{0,40}\bimages?(?:\(s\))?\b|\bimages?\b[^.;]{0,60}(?:limit|exceed|at most|maximum|too many)"
+    r"at most ([1-9]\d{0,3}) images?(?:\(s\))? may be provided"
+    r"|too many images and documents: [\d +]{1,20}> ?(\d{1,4})\b|too much media: [\w +]{1,60}> ?(\d{1,4})\b"
+    r"|\d images, exceeding the maximum of (\d{1,4})\b|image count \d{1,4} exceeds limit (\d{1,4})\b"
+    r"|can only include (\d{1,4}) image links"
+    r"|too many images\b(?:.{0,60}?\b(?:max(?:imum)?(?: is| of)?|up to|at most) (\d{1,4})\b)?"
+    r"|many-image requests"
 )
+"""What vendors and servers are known to say of too many pictures, with the number that they allow."""
 _RATE = re.compile(r"per (?:min|minute|hour|day)\b|\b[rt]pm\b|\btokens?\b")
-_NUMBER = re.compile(
-    r"(?:at most|up to|maximum|max|limit|more than|only|allowed|supports?)\D{0,30}(\d{1,4})\b(?! ?pixels)"
-)
 MANY = 20
 """Pictures from which a vendor's stricter rule about their size holds ("many-image requests")."""
 SHARE_KEPT = 0.5
@@ -384,13 +386,11 @@ def refuses_bytes(status: int, body: bytes) -> bool:
 
 def pictures_allowed(status: int, body: bytes) -> int | None:
     """How many pictures an error allows, 0 if it states no number; None if it is not about their number or size."""
-    texts = [said for said in _said(body) if _PICTURES.search(said)] if status in _STATUSES else []
-    if not texts:
+    found = map(_PICTURES.search, _said(body)) if status in _STATUSES else ()
+    match = next(filter(None, found), None)
+    if match is None:
         return None
-    if any("many-image" in said for said in texts):
-        return MANY
-    found = (_NUMBER.search(said) for said in texts)
-    return next((int(match[1]) for match in found if match), 0)
+    return MANY if match[0].startswith("many-image") else int(next(filter(None, match.groups()), 0))
 
 
 def _said(body: bytes) -> list[str]:

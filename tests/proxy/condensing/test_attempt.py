@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from proxy.condensing.account import Timing
-from proxy.condensing.attempt import attempt_of, original_of
+from proxy.condensing.attempt import MANY, attempt_of, original_of, pictures_allowed
 from tests.support.driver import conversation, request, running_services
 
 pytestmark = pytest.mark.anyio
@@ -40,3 +42,32 @@ async def test_an_update_names_what_was_sent_and_what_was_saved() -> None:
     assert update is not None
     assert decision.applied is not None
     assert (update.applied, update.tokens_before > update.tokens_after) == (decision.applied.id, True)
+
+
+@pytest.mark.parametrize(
+    ("said", "allowed"),
+    [
+        ("At most 5 image(s) may be provided in one request.", 5),
+        ("At most 1 image(s) may be provided in one prompt. (parameter=image)", 1),
+        ("Too many images in request. Max is 10.", 10),
+        ("Too many images in request: 11 images provided, but the model supports a maximum of 10 images.", 10),
+        ("Too many images provided. This model supports up to 5 images", 5),
+        ("request contains 52 images, exceeding the maximum of 50 allowed per request", 50),
+        ("too many images and documents: 120 + 0 > 100", 100),
+        ("Too much media: 0 document pages + 107 images > 100", 100),
+        ("Image count 5 exceeds limit 4 per request.", 4),
+        ("You can only include 10 image links", 10),
+        ("At least one of the image dimensions exceed max allowed size for many-image requests: 2000 pixels", MANY),
+        ("Too many images.", 0),
+        ("At most 0 image(s) may be provided in one prompt.", None),
+        ("messages.0.content.1.image.source.base64: image exceeds 5 MB maximum: 5316852 bytes > 5242880 bytes", None),
+        ("Input should be 'image/jpeg', 'image/png', 'image/gif' or 'image/webp'", None),
+        ("Image dimensions exceed the maximum of 8000 pixels", None),
+        ("This model supports at most 4096 output values and no images", None),
+        ("Maximum number of image generations reached", None),
+        ("Could not download 3 images: limit your image urls to public hosts", None),
+    ],
+)
+def test_an_error_allows_so_many_pictures_only_in_words_that_are_known(said: str, allowed: int | None) -> None:
+    error = json.dumps({"error": {"message": said, "type": "invalid_request_error"}}).encode()
+    assert pictures_allowed(400, error) == allowed
