@@ -316,7 +316,8 @@ class Exchange:
         _log.warning(text, label(self.request.model), rewritten, outcome)
 
     async def _repeated(self) -> Attempt | None:
-        """The same attempt, after a wait; None if it was repeated already."""
+        """The same attempt after a server's cache was full, after a wait; None if it was repeated already."""
+        self._parts.knowledge.shared_pools.put(self.request.model, True)
         if self._attempt.is_repeated:
             return None
         await self._parts.pause()

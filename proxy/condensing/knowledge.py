@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
@@ -20,9 +20,10 @@ from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import REFUSED_FOR, LearnedWindows, SizeRefused
-from proxy.knowledge.profiles import LessonScope, Profiles
+from proxy.knowledge.profiles import MAX_MODELS, LessonScope, Profiles
 from proxy.overflow import Refusal
 from proxy.request.wire import ClientRequest
+from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.recognition import Recognised
 from proxy.store.access import Patience
@@ -44,6 +45,11 @@ class Knowledge:
     tasks: OwnedTasks
     clock: Callable[[], float]
     stated: WindowLookup
+    shared_pools: Lru[str, bool] = field(default_factory=lambda: Lru(MAX_MODELS))
+    """The models whose server has shown that requests share its cache, by an error that the cache is full.
+
+    That holds for all tenants, because it only keeps calls of our own back.
+    """
 
     async def refresh(self, scope: LessonScope, counter: str, patience: Patience, *, waits: bool) -> None:
         """Reads what other processes have learned of a model, if it is time to."""
@@ -123,3 +129,8 @@ class Knowledge:
         if stated is None:
             return None
         return decision.expected_tokens + (request.body.envelope.reply_limit or 0) <= stated.window
+
+    def shared_cache(self, model: str) -> int | None:
+        """The window of a model, in tokens, if its server has shown that requests share one cache of that size."""
+        stated = self.stated(model) if model in self.shared_pools else None
+        return stated and stated.window

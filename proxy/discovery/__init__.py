@@ -311,8 +311,6 @@ MAX_SECONDS = 10.0
 """The time for all pages together."""
 MAX_BYTES = 2 * 1024 * 1024
 """Larger pages are not read. The largest known is a host's list of 400 models, 0.7 MB."""
-AUTOMATIC_SLOTS = 4
-"""The number of slots that llama.cpp chooses without `--parallel`."""
 MOMENT = 1.0  # seconds
 KEPT = 600.0
 SILENCE_KEPT = 900.0
@@ -369,16 +367,6 @@ class Discovered:
     def is_serial(self) -> bool:
         """Whether the upstream's server states that it answers one request at a time."""
         return self._reading is not None and self._reading.slots == 1
-
-    def shared_cache(self, model: str) -> int | None:
-        """The window of a model, in tokens, if the server's slots share one cache of that size; else None.
-
-        llama.cpp states the same numbers with and without a shared cache. It shares one among the slots whose number it
-        has chosen itself.
-        """
-        reading = self._reading
-        stated = reading.of(model) if reading is not None and reading.slots == AUTOMATIC_SLOTS else None
-        return stated and stated.window
 
     async def asked(self) -> None:
         """Returns when the server has been asked, or after a moment: so one that answers late delays nothing else."""

@@ -37,6 +37,8 @@ class Serial:
     asked: Signal = field(default_factory=lambda: Signal("the first own call has come"))
     events: list[str] = field(default_factory=list)
     url: str = ""
+    is_full: bool = False
+    """Whether its cache is too full for the next request of a client."""
 
     def __post_init__(self) -> None:
         self._free = threading.Semaphore(self.slots)
@@ -81,6 +83,10 @@ def serving(slots: int = 1) -> Iterator[Serial]:
             if said is None:
                 self.close_connection = True
                 return
+            if said != SUMMARY and serial.is_full:
+                serial.is_full = False
+                self._send({"error": {"code": 500, "message": "Context size has been exceeded."}}, 500)
+                return
             choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
             self._send({"object": "chat.completion", "model": "m", "choices": [choice]})
 
@@ -88,9 +94,9 @@ def serving(slots: int = 1) -> Iterator[Serial]:
             readable, _, _ = select.select([self.connection], [], [], 0.01)
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
 
-        def _send(self, document: Any) -> None:
+        def _send(self, document: Any, status: int = 200) -> None:
             data = json.dumps(document).encode()
-            self.send_response(200)
+            self.send_response(status)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(data)))
             self.end_headers()
@@ -139,13 +145,17 @@ def test_one_own_call_runs_at_a_time() -> None:
         assert own == ["own begins", "own ends"] * (len(own) // 2)
 
 
-@pytest.mark.parametrize(("slots", "reason", "asks"), [(4, "summary-shared-cache", False), (2, "", True)])
-def test_what_would_not_fit_a_shared_cache_beside_the_view_is_not_asked(slots: int, reason: str, asks: bool) -> None:
-    with serving(slots) as serial:
+@pytest.mark.parametrize(("is_full", "reason", "asks"), [(True, "summary-shared-cache", False), (False, "", True)])
+def test_what_would_not_fit_a_cache_that_was_shown_to_be_shared_is_not_asked(
+    is_full: bool, reason: str, asks: bool
+) -> None:
+    with serving(4) as serial:
         serial.gate.set()
         with running_proxy(serial.url, upstream=DISCOVERS, strategy="half-window", background={"mode": "off"}) as proxy:
             ask(proxy, "first")
             proxy.quiet()
+            serial.is_full = is_full
+            assert ask(proxy, "second").status == 200
             begun = serial.events.count("own begins")
             answer = ask(proxy, "s", force="true")
         assert (answer.header("x-condenser-reason") or "") == reason
