@@ -121,12 +121,12 @@ class Knowledge:
         """Whether an error of the server says that its cache is full of other requests, not that this one is too long.
 
         It does if it names no number and the request fits the window that the server states. None if the server states
-        none, so nobody knows.
+        none, or only a ceiling, so nobody knows.
         """
         if refusal.window is not None or not refusal.is_server_error:
             return False
         stated = self.stated(request.model)
-        if stated is None:
+        if stated is None or stated.is_ceiling:
             return None
         return decision.expected_tokens + (request.body.envelope.reply_limit or 0) <= stated.window
 

@@ -316,17 +316,18 @@ POOL = replies.json_reply(
 STATES = replies.json_reply(
     {"object": "list", "data": [{"id": MODEL, "meta": {"n_ctx": 4_096}, "owned_by": "llamacpp"}]}
 )
+CEILING = replies.json_reply({"object": "list", "data": [{"id": MODEL, "context_length": 4_096}]})
 
 
 @contextmanager
-def pooled(*refusals: Reply, states: bool = True) -> Iterator[Stage]:
-    """A llama.cpp server that states its window, and finds its cache full for so many requests."""
+def pooled(*refusals: Reply, states: bool = True, listed: Reply = STATES) -> Iterator[Stage]:
+    """A server that states its window, or has `listed` it, and finds its cache full for so many requests."""
     with proxy_with_upstream(window=None, upstream={"discover": states}) as stage:
         left = list(refusals)
 
         def answer(exchange: Exchange) -> Reply | None:
             if exchange.path == "/v1/models":
-                return STATES
+                return listed
             return left.pop(0) if exchange.path == CHAT and len(exchange.json()["messages"]) > 4 and left else None
 
         stage.upstream.answer(answer)
@@ -350,14 +351,15 @@ def test_a_full_cache_pool_is_asked_the_same_once_more_and_teaches_nothing() -> 
             assert stage.last_view == chat(9)
 
 
-def test_a_full_cache_pool_is_passed_on() -> None:
+def test_a_cache_pool_that_stays_full_is_passed_on_and_so_is_one_of_a_window_that_is_not_stated() -> None:
     with pooled(POOL, POOL) as stage:
         answer = stage.post(body_of(chat(8)))
         assert (answer.status, answer.body) == (500, POOL.steps[0])
-    with pooled(POOL, states=False) as stage:
-        answer = stage.post(body_of(chat(8)))
-        assert (answer.status, answer.body, len(stage.forwarded)) == (500, POOL.steps[0], 1)
-        assert stage.ask(chat(8)).header("x-condenser-action") == "passed"
+    for how in ({"states": False}, {"listed": CEILING}):
+        with pooled(POOL, **how) as stage:
+            answer = stage.post(body_of(chat(8)))
+            assert (answer.status, answer.body, len(stage.forwarded)) == (500, POOL.steps[0], 1)
+            assert stage.ask(chat(8)).header("x-condenser-action") == "passed"
 
 
 @pytest.mark.parametrize("states", [True, False])
