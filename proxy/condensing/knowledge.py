@@ -88,11 +88,11 @@ class Knowledge:
     ) -> SizeRefused | None:
         """The size that bounds a session after a refusal for length; None if none does.
 
-        A refusal without a number teaches it, and one with a smaller window than the one that is set. `usable` gives
-        how much of a window a prompt may use.
+        A refusal without a number teaches it, and one with a smaller window than the one that is set; one without words
+        teaches nothing. `usable` gives how much of a window a prompt may use.
         """
         known, window, request = context.size_refused, decision.policy.window, context.request
-        if not decision.policy.rewrites or (refusal.window is not None and not window.is_set):
+        if refusal.is_silent or not decision.policy.rewrites or (refusal.window is not None and not window.is_set):
             return known
         size = decision.expected_tokens
         if refusal.window is not None:

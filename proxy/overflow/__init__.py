@@ -47,6 +47,8 @@ class Refusal(NamedTuple):
     """The length of the reply that was asked for."""
     is_server_error: bool = False
     """Whether the server gives itself the blame, by a status or a code of 500 or more."""
+    is_silent: bool = False
+    """Whether it has no words, so that a gateway may have refused the bytes."""
 
     def without_quoted(self, request: bytes) -> Refusal:
         """The refusal without a window whose number stands in the refused request, because the error may quote it."""
@@ -64,7 +66,7 @@ def recognise(status: int, body: bytes, *, answer: re.Pattern[bytes]) -> Refusal
     if status in _NEVER:
         return None
     if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
-        return Refusal(RefusedPart.INPUT)
+        return Refusal(RefusedPart.INPUT, is_silent=True)
     if status < HTTPStatus.BAD_REQUEST and not is_error_body(body, answer=answer):
         return None
     content = read_body(body)
