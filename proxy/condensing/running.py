@@ -77,10 +77,14 @@ class Models:
     _shared_cache: Callable[[str], int | None]
 
     async def __call__(self, effects: tuple[Effect, ...]) -> tuple[Result, ...]:
-        if not all(map(self._fits, effects)):
+        if not await offload(load_of(self._view.transcript.chain), self._fit, effects):
             _log.info("no call for %s: it would not fit the server's shared cache beside the view", self.caller.model)
             return tuple(Failure("shared-cache") for _ in effects)
         return await self._resolver.resolve(effects, self._policy.roles, self.caller)
+
+    def _fit(self, effects: tuple[Effect, ...]) -> bool:
+        """Whether each prompt with its answer fits, beside the client's view, the cache that requests share."""
+        return all(map(self._fits, effects))
 
     def _fits(self, effect: Effect) -> bool:
         """Whether prompt, answer and the client's view fit a cache that the slots of the upstream's server share."""

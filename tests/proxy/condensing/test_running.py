@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
+from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
 from typing import ClassVar
@@ -74,12 +76,13 @@ async def attempt(
     timeout: float = 10.0,
     release: Signal | None = None,
     expected: float = 0.0,
+    shared_cache: Callable[[str], int | None] = lambda _: None,
 ) -> RunResult:
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
     deadline = asyncio.get_running_loop().time() + timeout
     run = Run(requirement, Replayed(view(rounds), None), using or policy(), SessionFacts(), perf_counter())
     try:
-        runner = PipelineRunner(Asking(client), OwnedTasks(), lambda *_, **__: expected)
+        runner = PipelineRunner(Asking(client), OwnedTasks(), lambda *_, **__: expected, shared_cache)
         if caller is None:
             return await runner.project(run)
         found = await runner.run_until(deadline, run, caller)
@@ -98,6 +101,19 @@ async def test_what_a_model_says_stands_in_the_outcome_and_its_cost_is_told(upst
     assert found.outcome is not None
     assert SUMMARY in json.loads(found.outcome.view.to_json())[2]["content"]
     assert (found.own_tokens, found.asked_model) == (940, True)
+
+
+@pytest.mark.anyio
+async def test_a_long_prompt_for_a_shared_cache_is_counted_in_a_thread(upstream: ScriptedUpstream) -> None:
+    upstream.reply(summary())
+    threads: list[threading.Thread] = []
+
+    def shared_cache(_: str) -> None:
+        threads.append(threading.current_thread())
+
+    await attempt(upstream, rounds=400, using=policy(window=40_000), shared_cache=shared_cache)
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 @pytest.mark.anyio
