@@ -196,11 +196,11 @@ def test_another_replica_is_bound_by_the_size_refused(tmp_path: Path) -> None:
 
 
 def test_a_413_without_a_body_is_mended_once_and_bounds_nothing() -> None:
-    with staged(window=20_000, strategy="recent") as stage:
+    with proxy_with_upstream(window=20_000, strategy="recent") as stage:
         stage.upstream.reply(Reply(413))
-        answer = stage.ask(chat(60), asked(session="s"))
+        answer = stage.ask(chat(60), controls(session="s"))
         assert (answer.status, answer.header("x-condenser-trigger")) == (200, "overflow")
-        known = stage.ask(chat(1), asked(session="s"))
+        known = stage.ask(chat(1), controls(session="s"))
         assert int(known.header("x-condenser-headroom") or 0) > 15_000
 
 
