@@ -14,14 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from strategies.core.answer import read_json_answer
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks
 from strategies.core.errors import NothingToSummarize
 from strategies.core.options import Options, option
 from strategies.core.plan import Split
 from strategies.core.protocol import Injecting, Injection, Marking, SessionFacts, Steps, Strategy
 from strategies.core.replacement import context_summary, frame_tokens, replaced_count
-from strategies.core.summary import RecordForm, record_cap, summarize
+from strategies.core.summary import RecordForm, read_json_answer, record_cap, summarize
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View
 from strategies.summarizing import plan_record, span_before

@@ -28,8 +28,18 @@ from strategies.core.transcript import is_chinese
 from strategies.core.view import View
 from strategies.keywords import keywords
 from strategies.memory.attribution import attribute_cards
-from strategies.rule_record import CHINESE, ENGLISH, rule_record
-from strategies.scoring import Aim, MessageImportanceScorer, Selection, Unit, Wording, forgettable, select
+from strategies.rule_record import (
+    CHINESE,
+    ENGLISH,
+    Aim,
+    MessageImportanceScorer,
+    Selection,
+    Unit,
+    Wording,
+    forgettable,
+    rule_record,
+    select,
+)
 
 _DUE_SHARE = 10
 

@@ -47,7 +47,7 @@ ONLY_IMPORTERS = {
 # From the ground to the roof: a folder, or a file beside the folders, imports only what is named before it.
 FLOORS = (
     "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/dialects/", "strategies/memory/",
-    "strategies/dynacontext/", "strategies/", "proxy/__init__.py", "proxy/package.py",
+    "strategies/", "proxy/__init__.py", "proxy/package.py",
     "proxy/quoting.py", "proxy/plots.py", "proxy/reasons.py", "proxy/values.py", "proxy/errors.py",
     "proxy/pipeline_names.py", "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/overflow/", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
@@ -281,9 +281,8 @@ def test_no_file_is_long() -> None:
 
 
 @pytest.mark.parametrize("strategy", TABLE)
-def test_a_strategy_is_one_file_or_package_with_its_class(strategy: str) -> None:
-    home = ROOT / "strategies" / strategy.replace("-", "_")
-    path = home / "__init__.py" if home.is_dir() else home.with_suffix(".py")
+def test_a_strategy_is_one_file_with_its_class(strategy: str) -> None:
+    path = ROOT / "strategies" / f"{strategy.replace('-', '_')}.py"
     classes = [node.name for node in tree(path).body if isinstance(node, ast.ClassDef)]
     assert TABLE[strategy].make.__name__ in classes
     assert TABLE[strategy].make.name == strategy

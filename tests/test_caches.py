@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from strategies.core.cards import MemoryCard
-from strategies.core.digest import ROOT, chain
 from strategies.core.ledger import rank_facts
-from strategies.core.messages import Role
+from strategies.core.messages import ROOT, Role, chain
 from strategies.memory.ranking import Entry, Index
 
 ROOT_OF_CODE = Path(__file__).parent.parent

@@ -24,13 +24,12 @@ from proxy.sessions.session import MAIN, Branch, MemoryBlock, PicturesOut
 from proxy.sessions.supply import Supply
 from proxy.tokens.counter import Counter
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation, standing_condensations
+from strategies.core.condensation import Condensation, is_held_back, saved_by, standing_condensations
 from strategies.core.economics import Advice
 from strategies.core.messages import Role
 from strategies.core.pieces import Overlay, blocks_in
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.reasoning import BOUND, OWN, UNKNOWN, Bound
-from strategies.core.replay import is_held_back, saved_by
 from strategies.core.transcript import Transcript, pinned_in, standing_patches
 from strategies.core.view import View, fold
 

@@ -1,6 +1,6 @@
 """Decides which view is forwarded: the standing condensation is replayed, and a new one is made if one is required.
 
-    replay     fold the transcript with the standing condensation          (strategies/core/replay.py)
+    replay     fold the transcript with the standing condensation          (strategies/core/condensation.py)
     assess     must the view be condensed, and at what price               (`assess_need`, below)
     prepared   apply the condensation that was prepared for this           (proxy/condensing/preparing.py)
     make       run the pipeline in the time given; record the result       (proxy/condensing/making.py, running.py)
@@ -30,8 +30,7 @@ from proxy.request.measure import Precision
 from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation
-from strategies.core.replay import JUDGED, Replayed, best_prepared, replay
+from strategies.core.condensation import JUDGED, Condensation, Replayed, best_prepared, replay
 from strategies.core.requirement import RULES, Requirement, floor, has_grown, requirement_for
 from strategies.pipeline import is_due
 

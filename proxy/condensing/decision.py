@@ -20,11 +20,10 @@ from proxy.request.wire import ClientRequest
 from proxy.searching.rounds import NO_OFFER, Offer
 from proxy.sessions.session import MAIN, OWN_HEADER, MemoryBlock, printable_id
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, Replayed
 from strategies.core.economics import Advice
 from strategies.core.messages import Dialect
 from strategies.core.pieces import Overlay
-from strategies.core.replay import Replayed
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 

@@ -29,11 +29,10 @@ from proxy.sessions.supply import Supplier
 from proxy.store.access import Patience
 from proxy.store.base import StoreError
 from proxy.tokens.counter import Counter, Tokenizers
-from strategies.core.condensation import Condensation, standing_condensations
+from strategies.core.condensation import JUDGED, Condensation, prepared_in, standing_condensations
 from strategies.core.economics import advise, condensing_of, follow
 from strategies.core.messages import Role
 from strategies.core.protocol import Triggering
-from strategies.core.replay import JUDGED, prepared_in
 from strategies.core.transcript import Transcript
 from strategies.core.view import item_for
 

@@ -29,10 +29,15 @@ from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.keeping import Keeper
 from proxy.store.base import StoreError
 from strategies.core.cards import MemoryCard
-from strategies.core.condensation import Condensation, standing_condensations
+from strategies.core.condensation import (
+    JUDGED,
+    Condensation,
+    Replayed,
+    shows_protected_messages,
+    standing_condensations,
+)
 from strategies.core.plan import head_pieces
 from strategies.core.protocol import Judging, Verdict
-from strategies.core.replay import JUDGED, Replayed, shows_protected_messages
 from strategies.core.requirement import RULES, Requirement
 from strategies.core.view import fold
 

@@ -32,10 +32,9 @@ from proxy.sessions.session import FailedTry, Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store.base import StoreError
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import JUDGED, Condensation, Replayed, best_prepared, prepared_in
 from strategies.core.effects import JUDGE, SUMMARIZER
 from strategies.core.protocol import Judging, Verdict
-from strategies.core.replay import JUDGED, Replayed, best_prepared, prepared_in
 from strategies.core.requirement import RULES, Requirement, may_be_raised
 from strategies.core.view import View
 from strategies.pipeline import is_due

@@ -37,7 +37,7 @@ from proxy.sessions.session import MemoryBlock, Session, has_node
 from proxy.store.base import StoreKey
 from strategies.core.cards import MemoryCard
 from strategies.core.condensation import Condensation
-from strategies.core.digest import ROOT
+from strategies.core.messages import ROOT
 from strategies.core.pieces import Literal, Overlay, PieceKind, is_memory
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold

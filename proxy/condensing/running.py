@@ -20,11 +20,11 @@ from proxy.asking import Caller, Resolver
 from proxy.condensing.policy import Policy
 from proxy.reasons import Reason
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, load_of, offload
+from strategies.core.condensation import Replayed
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result, Votes
 from strategies.core.errors import StrategyError
 from strategies.core.messages import TokenCounter
 from strategies.core.protocol import SessionFacts
-from strategies.core.replay import Replayed
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.pipeline import Outcome, run_required

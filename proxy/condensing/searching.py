@@ -31,8 +31,8 @@ from proxy.searching.rounds import HiddenRounds, Offer, offer
 from proxy.settings.tables import MemorySettings
 from proxy.tokens.counter import Counter
 from proxy.upstream import UpstreamReply
+from strategies.core.condensation import replay
 from strategies.core.pieces import Overlay, blocks_in
-from strategies.core.replay import replay
 from strategies.core.transcript import Transcript, standing_patches
 from strategies.core.view import item_for
 

@@ -30,8 +30,8 @@ from proxy.values import object_at, word_at
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import Dialect
 from strategies.core.parsing import loads
-from strategies.core.shaping import BRIDGE
 from strategies.core.transcript import Transcript
+from strategies.core.view import BRIDGE
 
 _NO_TOOLS = re.compile(r"\s*(null|\[\s*\])\s*")
 

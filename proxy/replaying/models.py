@@ -23,7 +23,7 @@ from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Result
 from strategies.core.excerpt import cut_text
 from strategies.core.messages import TokenCounter
 from strategies.core.summary import CARD_TOKENS
-from strategies.memory.terms import distinct
+from strategies.memory.ranking import distinct
 
 MAX_COST = "max-cost"
 _UNBILLED = ("unreachable", "rate-limited", "http-error")

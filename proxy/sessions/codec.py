@@ -35,7 +35,7 @@ from proxy.store.access import decompress
 from proxy.store.base import Snapshot, StoreError
 from strategies.core.cards import from_json, to_json
 from strategies.core.condensation import Condensation
-from strategies.core.digest import ROOT, link
+from strategies.core.messages import ROOT, link
 from strategies.core.parsing import loads
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.protocol import Verdict

@@ -28,8 +28,7 @@ from proxy.sessions.stored import StoredSessions
 from proxy.store.access import T, decompress
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import Tree
-from strategies.core.digest import ROOT
-from strategies.core.messages import Message, Reader
+from strategies.core.messages import ROOT, Message, Reader
 from strategies.core.parsing import loads
 
 MAX_BYTES = 32 * 1024 * 1024

@@ -28,8 +28,7 @@ from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import SizeRefused
 from strategies.core.cards import MemoryCard, distinct
 from strategies.core.condensation import Condensation
-from strategies.core.digest import ROOT, link
-from strategies.core.messages import Role
+from strategies.core.messages import ROOT, Role, link
 from strategies.core.pieces import Literal, Overlay
 from strategies.core.protocol import Verdict
 from strategies.core.reasoning import Bound

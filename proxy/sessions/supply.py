@@ -50,8 +50,7 @@ from proxy.sessions.stored import SessionLookup, StoredSessions
 from proxy.store.access import Patience, decompress
 from proxy.store.base import StoreError, StoreKey
 from strategies.core.alignment import MIN_RUN, align
-from strategies.core.digest import DIGEST_BYTES, chain
-from strategies.core.messages import Role, dump
+from strategies.core.messages import DIGEST_BYTES, Role, chain, dump
 from strategies.core.transcript import Transcript
 
 

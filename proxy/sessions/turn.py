@@ -15,8 +15,7 @@ from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import SizeRefused
 from proxy.sessions.session import NOTHING, Branch, MemoryBlock, Opening, PicturesOut, Session, Tip, branch_name
-from strategies.core.digest import ROOT
-from strategies.core.messages import Role
+from strategies.core.messages import ROOT, Role
 from strategies.core.pieces import Overlay
 from strategies.core.reasoning import Bound
 from strategies.core.transcript import Transcript

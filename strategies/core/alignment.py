@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from strategies.core.digest import ROOT, link
+from strategies.core.messages import ROOT, link
 
 MIN_RUN = 4
 

@@ -1,4 +1,4 @@
-"""Condensations: the records of complete heads.
+"""Condensations: the records of complete heads, and the choice of the one that a view applies.
 
 An overlay (`pieces.Overlay`) is what we put into a view, in place of the client's messages or between them. It is
 immutable. It is anchored in the chain by the digest of the last message before it, covers `covered` chain messages (0
@@ -8,17 +8,31 @@ condensation said, so condensations are never stacked.
 
 A kept piece holds only the index of its message. The bytes come from the current transcript; the anchor proves that it
 is the same message.
+
+`replay` chooses the condensation that the view of a transcript applies; docs/sessions.md has the rule. After a rewind,
+an old head may cover a protected message (the newest round, or the last user message). Such a head is skipped, and so
+is one that pinned messages make larger than the transcript.
+
+A prepared condensation was made in the background for an earlier transcript of this chain, and no forwarded view has
+applied it yet. It must shrink the view by a certain share. One that a judge asked for must only make the view smaller:
+its share was checked when it was made, and newer messages must not make us throw away a paid summary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from strategies.core.budget import Budget
 from strategies.core.cards import MemoryCard
+from strategies.core.errors import InvalidPlan
+from strategies.core.messages import TokenCounter
 from strategies.core.pieces import Keep, Overlay, Piece
+from strategies.core.plan import check
+from strategies.core.transcript import Transcript
+from strategies.core.view import View, fold
 
 if TYPE_CHECKING:
     from strategies.core.transcript import Transcript
@@ -85,3 +99,135 @@ def standing_condensations(condensations: Iterable[Condensation], digests: Seque
     covering = [made for made in condensations if made.standing and 0 < made.covered <= len(digests)]
     standing = [made for made in covering if digests[made.covered - 1] == made.digest]
     return sorted(standing, key=lambda made: (made.covered, made.depth), reverse=True)
+
+
+class Replayed(NamedTuple):
+    """A view and the condensation that is its head, if any."""
+
+    view: View
+    applied: Condensation | None
+
+    @property
+    def applied_id(self) -> str:
+        return self.applied.id if self.applied else ""
+
+
+def replay(
+    transcript: Transcript,
+    condensations: Iterable[Condensation],
+    fixed: int,
+    counter: TokenCounter,
+    budget: Budget | None,
+    last: str | None = None,
+) -> Replayed:
+    """The view of a transcript; `fixed` are the tokens of tools and framing.
+
+    `last` is the id of the condensation in the branch's last view: "" if there was none, None if the branch is unknown.
+    """
+    candidates, again = list(standing_condensations(condensations, transcript.digests)), None
+    if last is not None:
+        same = [made for made in candidates if made.id == last]
+        views = _views(transcript, same, fixed, counter)
+        again = next((replayed for replayed in views if replayed.applied is not None or not last), None)
+    if budget is None:
+        return again or next(_views(transcript, candidates, fixed, counter))
+    if again is not None and again.view.tokens < budget.trigger and _suits_window(again, budget):
+        return again
+    views = _views(transcript, candidates, fixed, counter)
+    best = next(views)
+    if _suits_window(best, budget):
+        return best
+    fitting = [replayed for replayed in (best, *views) if replayed.view.tokens < budget.trigger]
+    return max(fitting, key=lambda replayed: replayed.view.tokens, default=best)
+
+
+def _suits_window(replayed: Replayed, budget: Budget) -> bool:
+    """Whether the condensation was made for this window or a larger one. The transcript itself suits any window."""
+    return replayed.applied is None or replayed.applied.window >= budget.nominal_window
+
+
+def _views(
+    transcript: Transcript, condensations: Iterable[Condensation], fixed: int, counter: TokenCounter
+) -> Iterator[Replayed]:
+    """Yields the possible views, best first; the last one is the transcript itself, with nothing applied."""
+    # Pinned messages may make a view larger than its transcript. A view that binds reasoning is used even then.
+    may_outgrow = transcript.pinned and not counter.dialect.binds_reasoning
+    for made in standing_condensations(condensations, transcript.digests):
+        view = fold(transcript, (made.overlay,), fixed, counter)
+        if shows_protected_messages(view) and not (may_outgrow and view.tokens > fixed + transcript.tokens):
+            yield Replayed(view, made)
+    yield Replayed(fold(transcript, (), fixed, counter), None)
+
+
+def shows_protected_messages(view: View) -> bool:
+    """Whether a view passes `check`, so that the newest round and the last user message are in it."""
+    try:
+        check(view, may_cut_newest_results=True)
+    except InvalidPlan:
+        return False
+    return True
+
+
+def saved_by(condensation: Condensation | None, transcript: Transcript, counter: TokenCounter) -> int:
+    """The tokens that a condensation saves, memory apart; 0 without one.
+
+    They stay the same as long as it stands: it is compared only with the messages that it covers, as they came.
+    """
+    if condensation is None:
+        return 0
+    view = fold(transcript.having(patches=(), bound_until=0), (condensation.overlay,), 0, counter)
+    covered = sum(message.tokens for message in transcript.chain[: view.covered_count])
+    return max(covered - sum(item.message.tokens for item in view.front[: view.head_size]), 0)
+
+
+def is_held_back(condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None) -> bool:
+    """Whether a person took back a condensation of this chain that reaches further than `applied`.
+
+    If so, nothing is condensed again before it must be, because the view would lose at once what was just brought back.
+    """
+    reverted = [replace(made, standing=True) for made in condensations if made.reverted]
+    return bool(reverted and _beyond(reverted, digests, applied))
+
+
+JUDGED = "judge"
+
+
+def prepared_in(
+    condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None
+) -> list[Condensation]:
+    """The prepared condensations that apply to this chain and reach further than `applied`, best first."""
+    prepared = [replace(made, standing=True) for made in condensations if not (made.standing or made.reverted)]
+    return _beyond(prepared, digests, applied)
+
+
+def _beyond(
+    condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None
+) -> list[Condensation]:
+    reached = (applied.covered, applied.depth) if applied else (0, 0)
+    return [made for made in standing_condensations(condensations, digests) if (made.covered, made.depth) > reached]
+
+
+def best_prepared(
+    view: View,
+    applied: Condensation | None,
+    condensations: Iterable[Condensation],
+    budget: Budget,
+    *,
+    judged_only: bool = False,
+    least_shrink: float = 0.0,
+) -> Replayed | None:
+    """The best prepared condensation for `view`, and the view with it; None if there is none.
+
+    `applied` is the condensation in `view`. With `judged_only`, only condensations that a judge asked for are
+    considered. All others must shrink the view by the share `least_shrink`.
+    """
+    overhead = view.fixed_tokens - view.transcript.system_tokens
+    for condensation in prepared_in(condensations, view.transcript.digests, applied):
+        is_judged = condensation.trigger == JUDGED
+        if condensation.window < budget.nominal_window or (judged_only and not is_judged):
+            continue
+        after = fold(view.transcript, (condensation.overlay,), overhead, view.counter)
+        saved, share = view.tokens - after.tokens, 0.0 if is_judged else least_shrink
+        if saved > 0 and saved >= share * view.tokens and shows_protected_messages(after):
+            return Replayed(after, condensation)
+    return None

@@ -24,8 +24,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from strategies.core.digest import ROOT, chain
-from strategies.core.messages import Message, Role
+from strategies.core.messages import ROOT, Message, Role, chain
 from strategies.core.rounds import structure
 
 if TYPE_CHECKING:

@@ -15,8 +15,17 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 
-from strategies.core.digest import canonical_arguments, canonical_json
-from strategies.core.messages import ACKNOWLEDGED, Dialect, Form, Reading, Role, ToolCall, Value
+from strategies.core.messages import (
+    ACKNOWLEDGED,
+    Dialect,
+    Form,
+    Reading,
+    Role,
+    ToolCall,
+    Value,
+    canonical_arguments,
+    canonical_json,
+)
 from strategies.core.parsing import objects_in
 
 SYSTEM_ROLES = Dialect.system_roles

@@ -15,8 +15,16 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from strategies.core.client_context import users_words
-from strategies.core.digest import canonical_arguments, canonical_json
-from strategies.core.messages import ACKNOWLEDGED, Dialect, Reading, Role, ToolCall, Value
+from strategies.core.messages import (
+    ACKNOWLEDGED,
+    Dialect,
+    Reading,
+    Role,
+    ToolCall,
+    Value,
+    canonical_arguments,
+    canonical_json,
+)
 from strategies.core.parsing import objects_in, word
 
 THINKING = ("thinking", "redacted_thinking")

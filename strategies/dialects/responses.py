@@ -15,8 +15,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from strategies.core.digest import canonical_arguments, canonical_json
-from strategies.core.messages import ACKNOWLEDGED, Dialect, Form, Reading, Role, ToolCall, Value
+from strategies.core.messages import (
+    ACKNOWLEDGED,
+    Dialect,
+    Form,
+    Reading,
+    Role,
+    ToolCall,
+    Value,
+    canonical_arguments,
+    canonical_json,
+)
 from strategies.core.parsing import objects_in, word
 
 REASONING = "reasoning"

@@ -19,7 +19,7 @@ from strategies.core.cards import FROM_TOOLS, MemoryCard
 from strategies.core.history import originals
 from strategies.core.messages import Message, Role
 from strategies.core.view import Item, View
-from strategies.memory.terms import distinct
+from strategies.memory.ranking import distinct
 
 QUOTED = 0.6
 """The share of a card's terms that must be in tool results for the card to count as a tool's."""

@@ -91,7 +91,7 @@ def memory_block(
     """The memory block as JSON text of a message, in at most `tokens`; None if it would be empty.
 
     `hits` are best first; those for which `shown` is true are left out. Role and name are those of the source document;
-    if an upstream refuses them, views are written with others (`strategies.core.shaping`).
+    if an upstream refuses them, views are written with others (`strategies.core.view`).
     """
     message = partial(counter.dialect.assistant, name=NAME)
     best = next((hit.score for hit in hits if shown is None or not shown(hit.entry)), 0.0)

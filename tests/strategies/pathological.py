@@ -9,18 +9,18 @@ from proxy.endpoints.chat.replies import ANSWER
 from proxy.http.sse import EventReader, Events
 from proxy.overflow import recognise
 from strategies.core import cards, ledger, rules, transcript
-from strategies.core.answer import read_json_answer, read_plain_answer
 from strategies.core.effects import read_vote
 from strategies.core.excerpt import cut_text
 from strategies.core.history import break_fences
 from strategies.core.ledger import find_facts, rank_facts
 from strategies.core.parsing import normalized
+from strategies.core.summary import read_json_answer, read_plain_answer
 from strategies.dynacontext import tagged
 from strategies.extract import record
-from strategies.memory import ranking, terms
+from strategies.memory import ranking
 from strategies.memory.attribution import attribute_cards
 from strategies.memory.block import appears_in as shown_before
-from strategies.scoring import body
+from strategies.rule_record import body
 from tests.support.transcripts import WORDS, assistant, message, user, view_of
 
 PIECES = (
@@ -120,11 +120,11 @@ READERS: Mapping[str, Mapping[str, Callable[[str], object]]] = {
     },
     "memory": {
         "plain": normalized,
-        "terms": terms.terms,
-        "distinct": terms.distinct,
-        "width": terms.width,
-        "speaker": terms.speaker,
-        "dates": terms.dates,
+        "terms": ranking.terms,
+        "distinct": ranking.distinct,
+        "width": ranking.width,
+        "speaker": ranking.speaker,
+        "dates": ranking.dates,
         "split": ranking.split,
         "standing": lambda text: shown_before([text]),
         "merged": lambda text: cards.distinct(_cards_of(text)),

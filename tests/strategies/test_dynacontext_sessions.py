@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
+from strategies.core.condensation import JUDGED
 from strategies.core.effects import Effect, Result, Vote, Votes
 from strategies.core.errors import StrategyError
 from strategies.core.protocol import SessionFacts, Verdict
-from strategies.core.replay import JUDGED
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
-from strategies.dynacontext import DynaContext
-from strategies.dynacontext.scope import DynaContextOptions, leave_out
+from strategies.dynacontext import DynaContext, DynaContextOptions, leave_out
 from strategies.pipeline import run_required
 from tests.strategies.driving import attempted, finish, good, judged_session, stages_of
 from tests.strategies.invariants import faults

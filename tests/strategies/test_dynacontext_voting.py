@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import JUDGED, Condensation
 from strategies.core.effects import JUDGE, Ballot, Failure, Result, Vote, Votes
 from strategies.core.protocol import SessionFacts, Verdict
-from strategies.core.replay import JUDGED
 from strategies.core.requirement import Requirement
 from strategies.core.view import View, fold
 from strategies.dynacontext import DynaContext

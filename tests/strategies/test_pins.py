@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
+from strategies.core.condensation import replay
 from strategies.core.errors import StrategyError
 from strategies.core.pieces import Keep, Literal, PieceKind, with_kept
-from strategies.core.replay import replay
 from strategies.core.requirement import Requirement
 from strategies.core.rounds import structure
 from strategies.core.transcript import PIN_SHARE, Transcript, pinned_in

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from strategies.keywords import keywords
-from strategies.rule_record import CHINESE, ENGLISH, Names, rule_record
-from strategies.scoring import MessageImportanceScorer, Wording
+from strategies.rule_record import CHINESE, ENGLISH, MessageImportanceScorer, Names, Wording, rule_record
 from tests.support.transcripts import WORDS, Body, assistant, call, message, tool, user, words
 
 SCORER = MessageImportanceScorer(

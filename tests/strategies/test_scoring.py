@@ -8,7 +8,7 @@ import pytest
 
 from strategies.core.messages import ToolCall
 from strategies.keywords import keywords
-from strategies.scoring import EventKind, MessageImportanceScorer, Wording
+from strategies.rule_record import EventKind, MessageImportanceScorer, Wording
 from tests.support.transcripts import Body, assistant, call, message, tool, user, words
 
 SCORER = MessageImportanceScorer(

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from proxy.sessions.codec import decode_condensation, encode_condensation
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, replay
 from strategies.core.errors import StrategyError
 from strategies.core.messages import Message
 from strategies.core.plan import head_pieces
-from strategies.core.replay import replay
 from strategies.core.requirement import Requirement, requirement_for
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold

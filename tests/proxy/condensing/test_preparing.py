@@ -25,9 +25,8 @@ from proxy.settings import Settings
 from proxy.store.base import StoreKey
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, Replayed
 from strategies.core.effects import Ballot, Effect, Result, Vote, Votes
-from strategies.core.replay import Replayed
 from tests.support import chat_bodies as wire
 from tests.support.signals import BOUND
 from tests.support.stage import Message, chat

@@ -27,9 +27,9 @@ from proxy.tokens.windows import ModelTable
 from proxy.upstream import Upstream
 from strategies import parse
 from strategies.core.budget import Budget
+from strategies.core.condensation import Replayed
 from strategies.core.messages import Reader
 from strategies.core.protocol import SessionFacts, Steps, Strategy
-from strategies.core.replay import Replayed
 from strategies.core.requirement import Requirement
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold

@@ -14,7 +14,7 @@ from proxy.sessions.codec import Records, encode_session
 from proxy.sessions.session import Branch, Session, branch_name, with_depth
 from proxy.sessions.turn import MAX_BRANCHES, SessionUpdate, session_after, unstored_in
 from proxy.store.base import Snapshot
-from strategies.core.digest import ROOT
+from strategies.core.messages import ROOT
 from strategies.core.protocol import Verdict
 from strategies.core.transcript import Transcript
 from tests.support.transcripts import assistant, tool, transcript_of, user

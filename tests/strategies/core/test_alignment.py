@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.alignment import MIN_RUN, Alignment, Tree, align
-from strategies.core.digest import ROOT, chain
+from strategies.core.messages import ROOT, chain
 
 
 class Letter(NamedTuple):

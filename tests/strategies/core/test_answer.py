@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from strategies.core.answer import LONG_SPAN, MIN_TOKENS, AskedRecord, ParsedAnswer, accept
 from strategies.core.effects import Answer, Ask, Failure, Result, Votes
 from strategies.core.errors import AnswerRefused
 from strategies.core.parsing import without_thoughts
+from strategies.core.summary import LONG_SPAN, MIN_TOKENS, AskedRecord, ParsedAnswer, accept
 from tests.support.transcripts import WORDS, words
 
 ASKED = Ask("You write the record of a part of a conversation between a user and an assistant.", "…", max_tokens=200)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from strategies.core.digest import ROOT, canonical_arguments, chain, link
-from strategies.core.messages import message_digest
+from strategies.core.messages import ROOT, canonical_arguments, chain, link, message_digest
 from strategies.dialects.chat import CHAT, call_fields
 from tests.support.transcripts import assistant, call, tool, transcript_of, user
 

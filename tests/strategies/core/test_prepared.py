@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation
-from strategies.core.replay import JUDGED, best_prepared
+from strategies.core.condensation import JUDGED, Condensation, best_prepared
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from tests.strategies.driving import attempted, judged_session

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, Replayed, is_held_back, prepared_in, replay
 from strategies.core.messages import dump
 from strategies.core.pieces import Keep, Literal, PieceKind
-from strategies.core.replay import Replayed, is_held_back, prepared_in, replay
 from tests.support.transcripts import WORDS, Body, assistant, chat, transcript_of, user
 
 BODIES = chat(8, size=50)

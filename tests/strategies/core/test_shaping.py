@@ -18,8 +18,7 @@ from strategies.core.messages import Form, Role, dump
 from strategies.core.pieces import Keep, Literal, Overlay, Piece, PieceKind
 from strategies.core.replacement import context_summary, replacement
 from strategies.core.requirement import Requirement
-from strategies.core.shaping import BRIDGE, Placed, shape
-from strategies.core.view import View, fold
+from strategies.core.view import BRIDGE, Placed, View, fold, shape
 from strategies.dialects.chat import CALLING
 from tests.strategies.driving import attempted, later
 from tests.strategies.test_invariants import STABLE

@@ -17,10 +17,9 @@ import pytest
 
 from proxy.tokens.counter import Counter
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation
+from strategies.core.condensation import Condensation, replay
 from strategies.core.errors import StrategyError
 from strategies.core.messages import ACKNOWLEDGED
-from strategies.core.replay import replay
 from strategies.core.requirement import Requirement, requirement_for
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from strategies.core.answer import ParsedAnswer, read_json_answer, read_plain_answer
 from strategies.core.cards import LONGEST, MAX_CARDS, MemoryCard, distinct, from_json, to_json
 from strategies.core.messages import Role
+from strategies.core.summary import ParsedAnswer, read_json_answer, read_plain_answer
 
 CARD = {"content": "Use Postgres", "type": "decision", "tags": ["database"]}
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from strategies.core.parsing import normalized
-from strategies.memory.terms import Date, dates, informative_share, leading_date, speaker, stem, terms, width
+from strategies.memory.ranking import Date, dates, informative_share, leading_date, speaker, stem, terms, width
 
 
 @pytest.mark.parametrize(
