@@ -28,7 +28,7 @@ from typing import NamedTuple, Protocol
 
 from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, endpoint_for, headers_for
 from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint, Question
 from proxy.endpoints.replies import tokens_in
 from proxy.http.headers import is_success

@@ -22,7 +22,7 @@ from math import inf
 from typing import NamedTuple, Protocol, TypeVar
 
 from proxy.asking.lanes import CallBlocked, Lane
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import CREDENTIALS, Headers, is_success

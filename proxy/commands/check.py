@@ -27,7 +27,7 @@ from proxy.commands.running import find_proxy
 from proxy.condensing.decision import OPTION_BOUNDS
 from proxy.condensing.policy import SETTINGS, Policies, Policy, option_tables
 from proxy.controls import Controls
-from proxy.endpoints.chat.endpoint import ChatCounter
+from proxy.endpoints.chat import ChatCounter
 from proxy.errors import UpstreamUnavailable
 from proxy.knowledge.figures import OWN
 from proxy.knowledge.profiles import LessonScope

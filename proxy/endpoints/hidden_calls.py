@@ -118,6 +118,9 @@ S = TypeVar("S", bound=Said)
 class Splicer(EventEditor, Generic[S]):
     """Joins several event streams of an upstream into one stream for the client: bytes in, bytes out.
 
+    Events pass as they come, byte for byte if nothing in them must change. What belongs to hidden calls is held back,
+    and if another reply follows, so is the end of this one: finish reason, usage, last event. The last usage counts the
+    completion tokens of all replies.
     It is fed the bytes of one reply after another. If a reply `is_over` and `is_continued`, `begin` must be called and
     the next reply be fed. If a later reply fails before the client has anything of it, its error is held back as
     `failed_event`, and another reply may take its place. `runs_calls` tells whether the hidden calls of the first reply

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
-from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
+from proxy.endpoints.messages import MESSAGES_ENDPOINT
+from proxy.endpoints.responses import RESPONSES_ENDPOINT
 
 ENDPOINTS = {endpoint.dialect.name: endpoint for endpoint in (CHAT_ENDPOINT, MESSAGES_ENDPOINT, RESPONSES_ENDPOINT)}
 PATHS = {path: endpoint for endpoint in ENDPOINTS.values() for path in (endpoint.path, f"{endpoint.path}/")}

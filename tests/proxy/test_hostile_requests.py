@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from proxy import controls
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
-from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
+from proxy.endpoints.messages import MESSAGES_ENDPOINT
+from proxy.endpoints.responses import RESPONSES_ENDPOINT
 from proxy.errors import ContextLengthExceeded
 from proxy.package import tool_output_patterns
 from proxy.request.wire import ClientRequest, read_through_cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 
-from proxy.endpoints.chat.replies import ANSWER
+from proxy.endpoints.chat import ANSWER
 from proxy.http.sse import EventReader, Events
 from proxy.overflow import recognise
 from strategies.core import cards, ledger, rules, transcript

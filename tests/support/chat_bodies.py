@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
 from proxy.request import scanning, wire
 from proxy.request.message_cache import Element, MessageCache

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat.endpoint import ChatCounter
+from proxy.endpoints.chat import ChatCounter
 from proxy.package import tool_output_patterns
 from proxy.tokens.counter import ESTIMATE, Tokenizers
 from strategies.core.messages import Message, Reader, TokenCounter

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.asking import calls
 from proxy.asking.calls import Completion
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.upstream import JsonReply
 from strategies.core.effects import Answer, Failure
 

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from proxy.asking import Asking, FinishedCall
 from proxy.asking.calls import MAX_FORMS
 from proxy.asking.dispatch import PACE_LIFE, Pace
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.http.headers import Headers
 from proxy.settings.tables import BackgroundSettings, ModelRole, SummarizerRole, UpstreamSettings
 from proxy.upstream import JsonReply, Upstream

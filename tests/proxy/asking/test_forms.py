@@ -13,8 +13,8 @@ import pytest
 from proxy.asking.calls import ROOM_TO_THINK
 from proxy.asking.dispatch import Caller
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
-from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
+from proxy.endpoints.messages import MESSAGES_ENDPOINT
+from proxy.endpoints.responses import RESPONSES_ENDPOINT
 from proxy.settings.tables import JudgeRole, SummarizerRole
 from strategies.core.effects import Answer, Ask, Ballot, Failure, Votes
 from tests.proxy.asking.support import ASK, CALLER, asking

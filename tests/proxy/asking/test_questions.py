@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 from proxy.asking.calls import ModelCall, question_for
 from proxy.asking.dispatch import Caller, headers_for
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Question
 from proxy.settings.tables import ModelRole
 from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Ballot

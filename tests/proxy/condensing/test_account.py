@@ -21,7 +21,7 @@ from proxy.condensing.account import (
 from proxy.condensing.decision import Decision
 from proxy.condensing.policy import Policies
 from proxy.controls import Controls
-from proxy.endpoints.chat.endpoint import ChatCounter
+from proxy.endpoints.chat import ChatCounter
 from proxy.knowledge.anchor import Calibration
 from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory

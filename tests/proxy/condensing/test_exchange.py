@@ -13,7 +13,7 @@ import pytest
 from proxy import controls
 from proxy.condensing.exchange import Exchange
 from proxy.condensing.preparing import Preparer
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.reply.watching import WatchedReply

@@ -16,7 +16,7 @@ from proxy.asking import Asking, Caller
 from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.running import PipelineRunner, Run, RunResult
 from proxy.controls import Controls
-from proxy.endpoints.chat.endpoint import ChatCounter
+from proxy.endpoints.chat import ChatCounter
 from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory
 from proxy.runtime.owned_tasks import OwnedTasks

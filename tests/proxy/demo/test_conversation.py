@@ -8,7 +8,7 @@ from importlib.resources import files
 import pytest
 
 from proxy.demo.show import first, is_planted, load, turn_of
-from proxy.endpoints.chat.endpoint import ChatCounter
+from proxy.endpoints.chat import ChatCounter
 from proxy.replaying.play import request_ends
 from proxy.replaying.recorded import Conversation
 from proxy.tokens.counter import Tokenizers

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, ChatCounter, ChatEndpoint
+from proxy.endpoints.chat import CHAT_ENDPOINT, ChatCounter, ChatEndpoint
 from proxy.endpoints.endpoint import Endpoint, MalformedElement
 from proxy.endpoints.table import ENDPOINTS, PATHS
 from proxy.errors import BadRequest

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proxy.endpoints.endpoint import MalformedElement, Question
-from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT as ENDPOINT
+from proxy.endpoints.messages import MESSAGES_ENDPOINT as ENDPOINT
 from proxy.endpoints.replies import ending, ending_in
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import (

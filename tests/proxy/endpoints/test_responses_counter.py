@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.endpoints.chat.endpoint import ChatCounter
+from proxy.endpoints.chat import ChatCounter
 from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING
-from proxy.endpoints.responses.endpoint import ResponsesCounter
+from proxy.endpoints.responses import ResponsesCounter
 from proxy.tokens import images
 from proxy.tokens.counter import Counted
 from tests.proxy.endpoints.test_messages_counter import JSON

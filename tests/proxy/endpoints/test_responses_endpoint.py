@@ -10,7 +10,7 @@ import pytest
 from proxy.endpoints.endpoint import MalformedElement, Question
 from proxy.endpoints.hidden_calls import NAME
 from proxy.endpoints.replies import ending, ending_in
-from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT as ENDPOINT
+from proxy.endpoints.responses import RESPONSES_ENDPOINT as ENDPOINT
 from proxy.endpoints.table import endpoint_at
 from proxy.errors import BadRequest, CredentialRefused
 from proxy.http.headers import Headers

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from proxy import overflow
-from proxy.endpoints.chat.replies import ANSWER
+from proxy.endpoints.chat import ANSWER
 from proxy.overflow import Refusal, RefusedPart
 from tests.support.growth import grows_too_fast
 

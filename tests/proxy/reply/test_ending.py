@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat.replies import TEXT_PLACES
+from proxy.endpoints.chat import TEXT_PLACES
 from proxy.endpoints.replies import ENDING_LENGTH, ending, ending_in
 
 THOUGHT = "<think>" + "The wall gives shade at noon. " * 4 + "</think>\n\n"

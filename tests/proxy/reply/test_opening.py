@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.messages.endpoint import MESSAGES_ENDPOINT
-from proxy.endpoints.responses.endpoint import RESPONSES_ENDPOINT
+from proxy.endpoints.messages import MESSAGES_ENDPOINT
+from proxy.endpoints.responses import RESPONSES_ENDPOINT
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.overflow import Refusal

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.replies import Usage, ending, usage_in
 from proxy.reply.watching import TAIL, WatchedReply
 from tests.support.packing import PACKS

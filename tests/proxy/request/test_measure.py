@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat.endpoint import ChatCounter
+from proxy.endpoints.chat import ChatCounter
 from proxy.request.measure import Measured, Measurer, fits_by_length
 from proxy.request.message_cache import MessageCache
 from proxy.request.wire import Body

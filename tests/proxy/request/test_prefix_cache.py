@@ -12,7 +12,7 @@ from weakref import ref
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat.endpoint import ChatCounter
+from proxy.endpoints.chat import ChatCounter
 from proxy.request.measure import (
     LENGTH_ESTIMATE,
     MAX_NEW_MESSAGES,

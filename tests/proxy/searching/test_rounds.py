@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, ChatEndpoint
-from proxy.endpoints.chat.replies import FirstChoice
+from proxy.endpoints.chat import CHAT_ENDPOINT, ChatEndpoint, FirstChoice
 from proxy.endpoints.hidden_calls import NAME, with_usage
 from proxy.endpoints.replies import Items
 from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS

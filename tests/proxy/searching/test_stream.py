@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat.replies import ChatSplicer
+from proxy.endpoints.chat import ChatSplicer
 from proxy.endpoints.hidden_calls import NO_ANSWER
-from proxy.endpoints.messages.replies import MessagesSplicer
-from proxy.endpoints.responses.replies import ResponsesSplicer
+from proxy.endpoints.messages import MessagesSplicer
+from proxy.endpoints.responses import ResponsesSplicer
 from proxy.http.sse import MAX_EVENT
 from tests.strategies.test_invariants import STABLE
 from tests.support import replies

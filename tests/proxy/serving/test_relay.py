@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from starlette.types import Message
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT, ChatEndpoint
+from proxy.endpoints.chat import CHAT_ENDPOINT, ChatEndpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.reply.watching import UsageRemover, WatchedReply

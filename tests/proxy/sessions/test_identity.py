@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.endpoints.chat.endpoint import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.errors import BadRequest
 from proxy.request.callers import Tenants, TrustedProxies, tenant_key
 from proxy.sessions.recognition import Identity, Recogniser, new_derived_id, provisional_id

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat.endpoint import ChatCounter
+from proxy.endpoints.chat import ChatCounter
 from proxy.request.measure import Measurer
 from proxy.request.message_cache import MessageCache
 from proxy.request.scanning import DEFAULT_BOUNDS

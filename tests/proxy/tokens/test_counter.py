@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import tiktoken
 
-from proxy.endpoints.chat.endpoint import ChatCounter
+from proxy.endpoints.chat import ChatCounter
 from proxy.tokens import ranks
 from proxy.tokens.counter import (
     INLINE_CHARS,

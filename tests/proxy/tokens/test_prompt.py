@@ -15,10 +15,10 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat.endpoint import ChatCounter
+from proxy.endpoints.chat import ChatCounter
 from proxy.endpoints.counter import namespace
-from proxy.endpoints.messages.endpoint import MessagesCounter
-from proxy.endpoints.responses.endpoint import ResponsesCounter
+from proxy.endpoints.messages import MessagesCounter
+from proxy.endpoints.responses import ResponsesCounter
 from proxy.tokens import images
 from proxy.tokens.counter import Counted, Counter, Opaque
 

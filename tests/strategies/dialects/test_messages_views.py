@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.endpoints.messages.endpoint import MessagesCounter
+from proxy.endpoints.messages import MessagesCounter
 from proxy.tokens import images
 from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError

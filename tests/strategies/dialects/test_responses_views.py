@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from proxy.endpoints.responses.endpoint import ResponsesCounter
+from proxy.endpoints.responses import ResponsesCounter
 from proxy.tokens import images
 from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError

@@ -1,1 +1,0 @@
-"""`POST /v1/chat/completions`, OpenAI's chat protocol, which most servers and clients speak."""
