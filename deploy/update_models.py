@@ -47,7 +47,7 @@ from typing import NamedTuple, TypeVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from proxy.tokens.names import canonical_name, claude_version, without_date
+from proxy.tokens.models import canonical_name, claude_version, without_date
 
 TARGET = Path(__file__).resolve().parent.parent / "config" / "models.toml"
 PINS = ("litellm==1.109.1", "litellm==1.83.0")
@@ -116,7 +116,7 @@ HEADER = """\
 #
 # long        for a request that asks for a million tokens
 #
-# A name is looked up in one spelling (proxy/tokens/names.py), then without date.
+# A name is looked up in one spelling (proxy/tokens/models.py), then without date.
 
 [models]
 """

@@ -34,8 +34,7 @@ from proxy.http.server import Drain, ServerConfig, use_one_heap
 from proxy.log import LINE, configure_logging
 from proxy.quoting import printable
 from proxy.request.callers import TrustedProxies
-from proxy.routes.admin import admin
-from proxy.routes.health import livez, metrics, readyz, root
+from proxy.routes import admin, livez, metrics, readyz, root
 from proxy.services import open_services
 from proxy.serving.condensed import CondensedEndpoint, PassThrough, ReadOnly
 from proxy.serving.layer import ADMIN, Serving, error_response, new_request_id

@@ -59,7 +59,7 @@ def line_plot(title: str, lines: Sequence[Line], limits: Mapping[str, float], si
     head = ["request", *(line.name for line in lines)]
     rows = [[f"{i + 1:,}", *(_cell(line, i) for line in lines)] for i in range(count)]
     told = f"{title}, in {unit}. {'○ ' + sign if sign else ''}"
-    return _figure(title, told, HEIGHT, drawn, table(title, head, rows), [line.name for line in lines])
+    return _figure(title, told, HEIGHT, drawn, html_table(title, head, rows), [line.name for line in lines])
 
 
 def bar_plot(title: str, told: str, bars: Sequence[Bar], line_at: float | None = None) -> str:
@@ -80,10 +80,12 @@ def bar_plot(title: str, told: str, bars: Sequence[Bar], line_at: float | None =
         if bar.low != bar.high:
             drawn.append(f'<path class="interval" d="M{at(bar.low):.1f} {y + 14}H{at(bar.high):.1f}"/>')
         drawn.append(_text(max(right, at(bar.high)) + 8, y + 18, bar.shown, "start"))
-    return _figure(title, told, height, drawn, table(title, ["strategy", title], [[b.name, b.shown] for b in bars]))
+    return _figure(
+        title, told, height, drawn, html_table(title, ["strategy", title], [[b.name, b.shown] for b in bars])
+    )
 
 
-def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def html_table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """An HTML table whose first column holds the headings of its rows."""
     titles = "".join(f'<th scope="col">{escape(each)}</th>' for each in head)
     body = "".join(

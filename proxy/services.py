@@ -28,7 +28,7 @@ from proxy.http.admission import Admission
 from proxy.knowledge.calibrator import Calibrator
 from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import Profiles
-from proxy.memory.admin import MemoryAdmin
+from proxy.memory import MemoryAdmin
 from proxy.package import config_directory, tool_output_patterns
 from proxy.request.callers import Callers, Tenants, tenant_key
 from proxy.request.measure import Measurer
@@ -48,7 +48,7 @@ from proxy.store import open_store
 from proxy.store.base import Store
 from proxy.telemetry import Live, Telemetry
 from proxy.tokens.counter import CountingPool, Tokenizers
-from proxy.tokens.windows import bundled_table
+from proxy.tokens.models import bundled_table
 from proxy.upstream import Upstream
 from strategies.core.messages import Reader
 

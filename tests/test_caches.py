@@ -19,10 +19,10 @@ ROOT_OF_CODE = Path(__file__).parent.parent
 FOR_ALL = {
     "proxy/log.py": {"_second"},
     "proxy/request/wire.py": {"_opening"},  # by the name of a protocol's list
-    "proxy/searching/rounds.py": {"definition", "_tokens"},  # of our own tool, by the tenant's counter
-    "proxy/tokens/images.py": {"media_prices"},  # by model
+    "proxy/searching.py": {"definition", "_tokens"},  # of our own tool, by the tenant's counter
+    "proxy/tokens/media.py": {"media_prices"},  # by model
     "proxy/tokens/ranks.py": {"load"},
-    "proxy/tokens/windows.py": {"bundled_table"},
+    "proxy/tokens/models.py": {"bundled_table"},
     "proxy/upstream/__init__.py": {"_trusting"},
     "strategies/__init__.py": {"_parse"},  # by names of strategies
     "strategies/keywords/__init__.py": {"keywords"},

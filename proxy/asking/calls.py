@@ -26,8 +26,17 @@ from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import NamedTuple, Protocol
 
-from proxy.asking.dispatch import EXPIRED, NOT_ACCEPTED, Caller, Dispatcher, endpoint_for, headers_for
-from proxy.asking.lanes import PAUSED, PREEMPTED, Lane
+from proxy.asking.dispatch import (
+    EXPIRED,
+    NOT_ACCEPTED,
+    PAUSED,
+    PREEMPTED,
+    Caller,
+    Dispatcher,
+    Lane,
+    endpoint_for,
+    headers_for,
+)
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Endpoint, Question
 from proxy.endpoints.replies import tokens_in

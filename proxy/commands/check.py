@@ -36,12 +36,12 @@ from proxy.quoting import in_words, redacted
 from proxy.request.callers import key_file
 from proxy.services import Services, open_services
 from proxy.settings import Settings, trees_by_source
-from proxy.settings.sources import sets
+from proxy.settings.loading import sets
 from proxy.settings.token import token_file
 from proxy.store import file_of, open_store
 from proxy.store.base import StoreError
+from proxy.tokens.models import WindowLookup, bundled_table, no_stated_window
 from proxy.tokens.ranks import RanksUnavailable, vocabulary
-from proxy.tokens.windows import WindowLookup, bundled_table, no_stated_window
 from strategies import TABLE, Pipeline
 from strategies.core.budget import MAX_RESERVE, Budget, Marks
 from strategies.core.economics import advise, break_even, condensing_of

@@ -29,7 +29,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the demo; returns 1 if a check in it fails."""
-    from proxy.demo.show import demo, first, load
+    from proxy.demo import demo, first, load
 
     conversation = first(load(arguments.protocol), arguments.requests)
     went_well = asyncio.run(demo(conversation, arguments.strategy, arguments.window, partial(print, flush=True)))

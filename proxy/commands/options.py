@@ -12,7 +12,7 @@ from proxy.errors import BadRequest, SettingsError
 from proxy.pipeline_names import pipeline_named
 from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
-from proxy.settings.sources import COMMAND_LINE
+from proxy.settings.loading import COMMAND_LINE
 from strategies import Pipeline
 
 _IN_PROCESS_LIST = (

@@ -62,9 +62,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints a row for each strategy; returns 2 if the file cannot be read."""
-    from proxy.replaying.page import page
     from proxy.replaying.recorded import Unreadable, load
-    from proxy.replaying.report import document, each_conversation, table
+    from proxy.replaying.report import document, each_conversation, page, table
 
     try:
         conversations = load(arguments.file, arguments.limit)

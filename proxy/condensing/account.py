@@ -22,7 +22,7 @@ from proxy.request.measure import Precision
 from proxy.runtime.owned_tasks import load_of, offload
 from proxy.sessions.session import MAX_SHOWN, with_depth
 from proxy.tokens.counter import Counter, Opaque
-from proxy.tokens.names import is_openais, plain_name
+from proxy.tokens.models import is_openais, plain_name
 from strategies.core.messages import Message
 from strategies.core.pieces import Literal, PieceKind
 

@@ -24,7 +24,7 @@ from proxy.quoting import label
 from proxy.reasons import NOTHING_CONDENSED, Action, Reason
 from proxy.reply.opening import OpenedReply
 from proxy.request.wire import Body
-from proxy.searching.rounds import HiddenRounds, ToolState, offer_members
+from proxy.searching import HiddenRounds, ToolState, offer_members
 from proxy.sessions import keeping
 from proxy.sessions.keeping import Keeper
 from proxy.sessions.session import PicturesOut

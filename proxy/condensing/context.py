@@ -18,7 +18,7 @@ from proxy.reasons import Action, Reason
 from proxy.request.measure import LENGTH_ESTIMATE, Measured
 from proxy.request.wire import ClientRequest
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
-from proxy.searching.rounds import NO_OFFER, Offer, offer_members
+from proxy.searching import NO_OFFER, Offer, offer_members
 from proxy.sessions.recognition import Recognised
 from proxy.sessions.session import MAIN, Branch, MemoryBlock, PicturesOut
 from proxy.sessions.supply import Supply

@@ -17,7 +17,7 @@ from proxy.knowledge.anchor import UNCALIBRATED, Calibration
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.request.measure import Precision
 from proxy.request.wire import ClientRequest
-from proxy.searching.rounds import NO_OFFER, Offer
+from proxy.searching import NO_OFFER, Offer
 from proxy.sessions.session import MAIN, OWN_HEADER, MemoryBlock, printable_id
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Replayed

@@ -60,8 +60,7 @@ from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply, open_reply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
-from proxy.searching.joining import SendBody
-from proxy.searching.rounds import NO_OFFER
+from proxy.searching import NO_OFFER, SendBody
 from proxy.sessions.session import DERIVED
 from proxy.sessions.supply import Append, HeldByServer, reply_block
 from proxy.sessions.turn import SessionUpdate

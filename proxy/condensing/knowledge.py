@@ -27,7 +27,7 @@ from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.recognition import Recognised
 from proxy.store.access import Patience
-from proxy.tokens.windows import WindowLookup
+from proxy.tokens.models import WindowLookup
 
 FIRST_LOOK = 0.25  # seconds
 Usable = Callable[[int, str, int | None], int]

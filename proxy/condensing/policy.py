@@ -25,8 +25,7 @@ from proxy.pipeline_names import pipeline_named
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
-from proxy.tokens.names import asks_for_long
-from proxy.tokens.windows import ModelTable, WindowLookup, no_stated_window
+from proxy.tokens.models import ModelTable, WindowLookup, asks_for_long, no_stated_window
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, stages
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks, Scale
 from strategies.core.economics import Prices, is_cheaper_continued

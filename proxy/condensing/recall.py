@@ -31,7 +31,7 @@ from proxy.condensing.context import RequestContext
 from proxy.condensing.decision import Decision
 from proxy.reasons import Action
 from proxy.runtime.owned_tasks import message_load, offload
-from proxy.searching.rounds import NO_OFFER
+from proxy.searching import NO_OFFER
 from proxy.sessions.cards import combined_cards
 from proxy.sessions.session import MemoryBlock, Session, has_node
 from proxy.store.base import StoreKey

@@ -1,7 +1,7 @@
 """Runs the calls of `search_memory` between the upstream and the client, which sees one reply.
 
-A reply in one piece is read whole; a stream is passed on while it comes in (`proxy/searching/joining.py`). If the model
-called only the memory tool, the calls are run (`proxy/searching/rounds.py`) and the upstream is asked again, at most
+A reply in one piece is read whole; a stream is passed on while it comes in (`proxy/searching.py`). If the model
+called only the memory tool, the calls are run (`proxy/searching.py`) and the upstream is asked again, at most
 `memory.max_rounds` times; the last time the model may not call the tool, so that it answers. If the model also called
 tools of the client, the memory calls are run and the client gets its own calls: the results of the memory calls are
 kept in the session for the client's next request.
@@ -26,8 +26,7 @@ from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import LessonScope
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
-from proxy.searching.joining import Following, SendBody, StreamedReply, join_replies, read_whole
-from proxy.searching.rounds import HiddenRounds, Offer, offer
+from proxy.searching import Following, HiddenRounds, Offer, SendBody, StreamedReply, join_replies, offer, read_whole
 from proxy.settings.tables import MemorySettings
 from proxy.tokens.counter import Counter
 from proxy.upstream import UpstreamReply

@@ -18,12 +18,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 
 from proxy.controls import Controls
-from proxy.dashboard import overview, timeline
+from proxy.dashboard import pages
 from proxy.errors import BadRequest
 from proxy.knowledge.profiles import LessonScope
 from proxy.request.callers import TrustedProxies
-from proxy.routes.admin import read_body
-from proxy.routes.health import readiness
+from proxy.routes import read_body, readiness
 from proxy.services import Services
 from proxy.sessions.admin import ShownSession
 from proxy.store.base import StoreError, StoreKey
@@ -226,16 +225,16 @@ async def _shown(request: Request, services: Services, path: str, form: str) -> 
     query = request.query_params
     match path.split("/"):
         case [""]:
-            listed = await services.admin.list_newest(overview.LISTED)
-            figures = overview.figures(services.telemetry.registry.collect())
-            figures |= overview.of_live(services.live.document()["data"])
+            listed = await services.admin.list_newest(pages.LISTED)
+            figures = pages.figures(services.telemetry.registry.collect())
+            figures |= pages.of_live(services.live.document()["data"])
             ready = await readiness(services)
-            return _page("overview.html", request, form, ready=ready, newest=overview.newest(listed["data"]), **figures)
+            return _page("overview.html", request, form, ready=ready, newest=pages.newest(listed["data"]), **figures)
         case ["sessions"]:
             is_newest = not any(query.get(name) for name in ("tenant", "q", "sort"))
-            listing = services.admin.list_newest(overview.LISTED) if is_newest else None
+            listing = services.admin.list_newest(pages.LISTED) if is_newest else None
             listed = await (listing or services.admin.list_sessions(query.get("tenant") or None))
-            rows = overview.sessions(listed["data"], query.get("q", ""), query.get("sort", ""))
+            rows = pages.sessions(listed["data"], query.get("q", ""), query.get("sort", ""))
             found = {"rows": rows, "unreadable": listed["unreadable"], "is_newest": is_newest}
             return _page("sessions.html", request, form, query=query, **found)
         case ["sessions", tenant, session]:
@@ -257,14 +256,14 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
     name = query.get("branch") or (latest.name if latest else "")
     messages = shown.branches.get(name, [])
     stored = next((branch for branch in shown.session.branches if branch.name == name), None)
-    branch = timeline.branch_of(
+    branch = pages.branch_of(
         messages,
         shown.session.condensations,
         stored.applied if stored else "",
         lambda message: shown.counter.message(message.body),
     )
     pins = {pin["message"]: pin["id"] for pin in shown.document["pins"] if pin["branch"] == name}
-    asked, newest = _number(query.get("from", ""), "from"), max(len(messages) - timeline.PAGE, 0)
+    asked, newest = _number(query.get("from", ""), "from"), max(len(messages) - pages.PAGE, 0)
     start = newest if asked is None else min(asked, len(messages))
     limits: dict[str, float] = {}
     if branch.condensations:
@@ -276,15 +275,15 @@ def _session(shown: ShownSession, query: Mapping[str, str], services: Services) 
         "session": shown.document,
         "names": list(shown.branches),
         "branch": name,
-        "plot": timeline.plot(branch, limits),
-        "groups": timeline.groups(branch, pins, start),
+        "plot": pages.plot(branch, limits),
+        "groups": pages.groups(branch, pins, start),
         "start": start,
-        "end": min(start + timeline.PAGE, len(messages)),
+        "end": min(start + pages.PAGE, len(messages)),
         "count": len(messages),
-        "page": timeline.PAGE,
-        "condensations": timeline.condensations_of(shown.document, branch),
-        "injected": timeline.injected(branch, stored.block, shown.session.patches) if stored else [],
-        "verdicts": timeline.votes_of(shown.document),
+        "page": pages.PAGE,
+        "condensations": pages.condensations_of(shown.document, branch),
+        "injected": pages.injected(branch, stored.block, shown.session.patches) if stored else [],
+        "verdicts": pages.votes_of(shown.document),
         "card_types": TYPES,
     }
 
@@ -308,7 +307,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters.update(moment=_moment, thousands=lambda number: f"{number:,.0f}", visible=timeline.visible)
+    templates.filters.update(moment=_moment, thousands=lambda number: f"{number:,.0f}", visible=pages.visible)
     return templates
 
 

@@ -44,7 +44,7 @@ from typing import Any, NamedTuple
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.runtime.owned_tasks import OwnedTasks
-from proxy.tokens.windows import StatedWindow
+from proxy.tokens.models import StatedWindow
 from proxy.upstream import Upstream
 from proxy.values import json_or_none, object_at, objects_at
 

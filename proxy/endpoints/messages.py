@@ -24,7 +24,7 @@ from proxy.errors import ContextLengthExceeded, ProxyError
 from proxy.http.headers import Headers
 from proxy.reasons import Reason
 from proxy.tokens.counter import Opaque
-from proxy.tokens.names import claude_version
+from proxy.tokens.models import claude_version
 from proxy.values import count_at, json_or_none, list_at, object_at, objects_at, word_at
 from strategies.core.effects import Answer, Failure
 from strategies.core.messages import dump

@@ -1,16 +1,21 @@
-"""Reports the results of a replay: as a table for people, or as JSON for programs. Pure.
+"""Reports the results of a replay: as a table for people, as JSON for programs, or as one HTML page. Pure.
 
-`grid` and `markdown` print the tables of all instruments.
+`grid` and `markdown` print the tables of all instruments. The page needs nothing else: no script, no other file, no
+network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from html import escape
+from itertools import accumulate
 from math import inf
+from statistics import median
 from typing import Any, NamedTuple
 
 from proxy.condensing.policy import RATIOS, Window
+from proxy.plots import Bar, Line, bar_plot, html_table, line_plot
 from proxy.replaying.measures import Economy, ReplayedConversation, Share, Summary, cheaper_from, summarize
 from strategies.core.economics import Prices
 
@@ -171,3 +176,130 @@ HEAD = tuple(_CELLS)
 def row(summary: Summary) -> list[str]:
     """The cells of `HEAD`."""
     return [cell(summary) for cell in _CELLS.values()]
+
+
+MAX_PLOTTED = 6
+"""The longest conversations have plots of their own."""
+_STYLE = """
+:root { color-scheme: light dark; --page: #fff; --ink: #1b1d21; --pale: #6b7077; --grid: #d5d8dc; }
+@media (prefers-color-scheme: dark) { :root { --page: #16181d; --ink: #e8eaed; --pale: #a3a9b1; --grid: #3a3f47; } }
+body { margin: 0 auto; max-width: 62rem; padding: 1rem; background: var(--page); color: var(--ink);
+  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
+figure { margin: 1rem 0; } figcaption, caption, .note { color: var(--pale); text-align: left; }
+.scroll { overflow-x: auto; } .scroll:focus-visible, summary:focus-visible { outline: 3px solid #0072b2; }
+.scroll > svg { display: block; min-width: 36rem; width: 100%; }
+svg text { fill: var(--ink); font-size: 13px; }
+.grid { stroke: var(--grid); } .limit { stroke: var(--ink); stroke-dasharray: 3 3; }
+.line { fill: none; stroke-width: 2.2; } .mark { fill: var(--page); stroke-width: 2; }
+.interval { stroke: var(--ink); stroke-width: 2; }
+.s0 { stroke: #0072b2; } .s1 { stroke: #d55e00; } .s2 { stroke: #009e73; } .s3 { stroke: #cc79a7; }
+.bar { fill-opacity: .55; }
+.bar.s0 { fill: #0072b2; } .bar.s1 { fill: #d55e00; } .bar.s2 { fill: #009e73; } .bar.s3 { fill: #cc79a7; }
+.legend { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; list-style: none; padding: 0; }
+.sample { width: 36px; height: 10px; margin-right: .4rem; }
+table { border-collapse: collapse; font-size: .875rem; white-space: nowrap; font-variant-numeric: tabular-nums; }
+th, td { border-bottom: 1px solid var(--grid); padding: .25rem .6rem; text-align: right; }
+th:first-child { text-align: left; } summary { cursor: pointer; padding: .3rem 0; min-height: 24px; }
+"""
+_SHARES = (
+    ("Savings net of own calls", "Share of the client's tokens that was not sent, own calls paid for", "saved"),
+    ("Cache hits", "Share of message tokens with which the request before began too", "cached"),
+    ("Evidence kept", "Questions whose evidence is in the last view word for word", "evidence"),
+    ("Rules kept", "The user's rules and open tasks that are in the last view word for word", "rules"),
+    ("Names kept", "The user's names and numbers that are in the last view", "names"),
+    ("YES votes", "Share of the valid votes that said YES", "yes"),
+)
+"""Headings, what they mean, and the key in `Summary.intervals`."""
+_FIGURES = (
+    ("Condensations", "How many requests applied a new condensation", "condensations"),
+    ("Votes", "Valid votes of judges", "votes"),
+    ("Time a request", "Median of the milliseconds that a decision took", "median_ms"),
+    ("Time at most", "Milliseconds of the longest decision", "max_ms"),
+)
+"""The same for figures, which are fields of `Summary`."""
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>Condenser replay</title>
+<style>{style}</style>
+<main>
+<h1>Condenser replay</h1>
+<p>{title}</p>
+{parts}
+</main>
+</html>
+"""
+
+
+def page(replayed: ReplayResults) -> str:
+    parts = [*_overview(replayed), *_compared(replayed), *_plotted(replayed), *_each(replayed)]
+    return _PAGE.format(style=_STYLE, title=escape(title(replayed)), parts="\n".join(parts))
+
+
+def _overview(replayed: ReplayResults) -> Iterator[str]:
+    yield "<h2>All strategies</h2>" + html_table("Sums over all conversations", HEAD, map(row, replayed.summaries))
+    yield from (f"<p><strong>{escape(warning)}</strong></p>" for warning in replayed.all_warnings())
+    told = f"{replayed.notes()} Intervals are those of 95 % over conversations."
+    yield f'<p class="note">{escape(told)}</p>'
+
+
+def _compared(replayed: ReplayResults) -> Iterator[str]:
+    for heading, told, share in _SHARES:
+        yield _shares(heading, told, [(summary.strategy, summary.intervals[share]) for summary in replayed.summaries])
+    money = [(summary.strategy, summary.cost_share) for summary in replayed.summaries]
+    yield _shares("Money", f"Cost as a share of direct, at {replayed.prices}; the line is direct", money, 1.0)
+    for heading, told, name in _FIGURES:
+        values = [(summary.strategy, float(getattr(summary, name))) for summary in replayed.summaries]
+        bars = [Bar(strategy, value, value, value, f"{value:,.4g}") for strategy, value in values]
+        yield f"<h2>{heading}</h2>" + bar_plot(heading, told, bars)
+
+
+def _shares(heading: str, told: str, shares: Sequence[tuple[str, Share | None]], line_at: float | None = None) -> str:
+    bars = [
+        Bar(name, *share, f"{share.share:.1%} ({share.low:.1%} to {share.high:.1%})") for name, share in shares if share
+    ]
+    shown = bar_plot(heading, told, bars, line_at) if bars else '<p class="note">Nothing to measure.</p>'
+    return f"<h2>{heading}</h2>{shown}"
+
+
+def _plotted(replayed: ReplayResults) -> Iterator[str]:
+    """Tokens and money over the requests of the longest conversations."""
+    played = replayed.played
+    directs = next(iter(played.values()), [])
+    places = sorted(range(len(directs)), key=lambda place: -len(directs[place].requests))[:MAX_PLOTTED]
+    if places:
+        of = f", the {len(places)} longest of {len(directs):,}" if len(places) < len(directs) else ""
+        yield f"<h2>Request by request{of}</h2>"
+    for number, place in enumerate(places):
+        ways = {name: conversations[place] for name, conversations in played.items()}
+        called = directs[place].id
+        usable = max((one.usable_tokens for one in directs[place].requests), default=0)
+        limits = {"window": float(replayed.window.tokens or 0), "usable": float(usable)}
+        tokens = [_tokens(name, way) for name, way in ways.items()]
+        money = [Line(name, list(accumulate(way.costs(replayed.costs)))) for name, way in ways.items()]
+        yield (
+            f"<details{'' if number else ' open'}><summary>{escape(called)}</summary>"
+            + line_plot(f"Tokens sent: {called}", tokens, limits, "a new condensation", unit="tokens")
+            + line_plot(f"Money spent so far: {called}", money, {}, "", unit=replayed.prices)
+            + "</details>"
+        )
+
+
+def _tokens(name: str, way: ReplayedConversation) -> Line:
+    sent = [None if one.refused else float(one.forwarded_tokens) for one in way.requests]
+    return Line(name, sent, [i for i, one in enumerate(way.requests, 1) if one.condensed])
+
+
+def _each(replayed: ReplayResults) -> Iterator[str]:
+    yield "<h2>Each conversation</h2>"
+    rows = [
+        (one.id, *row(summary), f"request {since:,}" if since else "never") for one, summary, since in replayed.each()
+    ]
+    yield html_table("Figures of each conversation", ["conversation", *HEAD, "cheaper than direct from"], rows)
+    paid = [economy.break_even for economy in replayed.economies if economy.break_even < inf]
+    never = len(replayed.economies) - len(paid)
+    told = f"pays back after {median(paid):.0f} requests in the median" if paid else "never pays back"
+    yield f'<p class="note">By its growth, a condensation at the mark {told}; never in {never:,} conversations.</p>'

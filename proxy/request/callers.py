@@ -32,7 +32,7 @@ from proxy.http.headers import Headers, first, is_success, lowered_names, values
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.settings import Settings
-from proxy.settings.values import network
+from proxy.settings.tables import network
 from proxy.store import path_beside, read_or_create
 from proxy.store.access import Facts, Patience
 from proxy.upstream import Upstream

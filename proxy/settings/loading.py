@@ -3,26 +3,287 @@
 Every key is declared here or in `tables`; any other key is an error. `CONDENSER_…_FILE` reads a value from a file, so
 secrets need not be in the environment. The tables of strategies (`[mask]`, `[half-window]`, …) are checked against the
 options that the strategies declare.
+
+Every source (the command line, the environment, the TOML file) becomes a tree of tables (`normalized`); then the trees
+are merged. pydantic says what is wrong with a value. The error has a line for each wrong key, with the
+nearest known key, the value itself if it cannot be a secret, and the option, variable or file that set it.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from operator import attrgetter
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, field_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from proxy.controls import KEYS, MIN_WINDOW, Controls
 from proxy.errors import BadRequest, SettingsError
-from proxy.quoting import quoted
+from proxy.quoting import not_this, printable, quoted
 from proxy.settings import tables
-from proxy.settings.sources import from_environment, from_file, normalized, option_problems, problems_in_words
-from proxy.settings.tables import ELSEWHERE, ModelSettings
-from proxy.settings.values import KnownStrategy, Table, Text, split_at_commas
+from proxy.settings.tables import ELSEWHERE, KnownStrategy, ModelSettings, Table, Text, split_at_commas
 from strategies import DEFAULT, TABLE
+from strategies.core.errors import OptionError
+from strategies.core.options import Options, expand_mode, fill_options
+
+PREFIX = "CONDENSER_"
+CONFIG_VARIABLE = "CONDENSER_CONFIG"
+_MAX_SHOWN = 400
+"""Maximum characters of a line of the error."""
+_STRATEGIES = {name.replace("-", "_"): name for name in TABLE}
+"""The tables of strategies by their spelling in environment variables."""
+COMMAND_LINE: Mapping[tuple[str, ...], str] = {
+    **{(key,): f"--{key}" for key in ("host", "port", "workers", "strategy", "window")},
+    ("upstream", "base_url"): "--upstream",
+    ("store", "url"): "--store",
+}
+"""The options of the command line, by the path of the key that they set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Takes the place of a value that could not be read, so that validation reports it with all other errors."""
+
+    problem: str
+
+
+def normalized(data: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` with the tables of strategies in `options`, as the settings declare them."""
+    rest = dict(data)
+    options = {name: rest.pop(name) for name in TABLE if name in rest}
+    if "options" in rest:
+        rest["options"] = Unreadable("there is no table 'options'; tables of strategies such as [mask] have none above")
+    elif options:
+        rest["options"] = options
+    return rest
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    return normalized({_STRATEGIES.get(name, name): value for name, value in environment_tree(environ).items()})
+
+
+def environment_tree(environ: Mapping[str, str]) -> dict[str, Any]:
+    """`CONDENSER_STORE__URL=x` as `{"store": {"url": "x"}}`; values that look like JSON are read as JSON."""
+    tree: dict[str, Any] = {}
+    for variable, text in _variables(environ):
+        plain = variable.removesuffix("_FILE")
+        *tables, key = plain.removeprefix(PREFIX).lower().split("__")
+        if plain != variable and plain in environ:
+            value: Any = Unreadable(f"{plain} and {variable} are both set; leave one of them out")
+        else:
+            value = _value(variable, text, is_file=plain != variable)
+        _put(tree, tables, key, value)
+    return tree
+
+
+def _variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    return sorted(pair for pair in environ.items() if pair[0].startswith(PREFIX) and pair[0] != CONFIG_VARIABLE)
+
+
+def _value(variable: str, text: str, *, is_file: bool) -> Any:
+    """The value of a variable: its text or that of the file that it names, parsed if it looks like JSON."""
+    try:
+        read = Path(text).read_text("utf-8").strip() if is_file else text
+    except (OSError, ValueError) as error:
+        return Unreadable(f"{variable} names {_unreadable(text, error)}")
+    try:
+        return json.loads(read) if read[:1] in ("[", "{") else read
+    except (ValueError, RecursionError) as error:
+        return Unreadable(f"{variable} begins as JSON does, but cannot be read as such: {error}")
+
+
+def _unreadable(path: str, error: OSError | ValueError) -> str:
+    """The words for a file that cannot be read. Its content may be secret, so it is not quoted."""
+    why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+    return f"{path}, which cannot be read: {why}"
+
+
+def _put(tree: dict[str, Any], tables: Sequence[str], key: str, value: Any) -> None:
+    for name in tables:
+        table = tree.setdefault(name, {})
+        if not isinstance(table, dict):
+            tree[name] = Unreadable(f"{PREFIX}{name.upper()} is given as a value and as a table")
+            return
+        tree = table
+    tree[key] = value
+
+
+def from_file() -> dict[str, Any]:
+    """The settings in the TOML file that `CONDENSER_CONFIG` names."""
+    path = os.environ.get(CONFIG_VARIABLE)
+    if not path:
+        return {}
+    try:
+        return normalized(tomllib.loads(Path(path).read_text("utf-8")))
+    except tomllib.TOMLDecodeError as error:
+        problem = f"{path} is not valid TOML: {error}"
+    except (OSError, ValueError) as error:
+        problem = f"the settings are in {_unreadable(path, error)}"
+    return {"config": Unreadable(problem)}  # there is no setting with this name
+
+
+def trees_by_source(**given: Any) -> dict[str, dict[str, Any]]:
+    """The settings of each source, by its name, for the arguments of `load_settings`; the first source wins."""
+    return {"command line": normalized(given), "environment": from_environment(), "file": from_file()}
+
+
+def sets(tree: Any, path: Sequence[str | int]) -> bool:
+    """Whether a tree has the key at a path, or a value in place of one of its tables."""
+    if not tree:
+        return False
+    for part in path:
+        try:
+            tree = None if isinstance(tree, str) else tree[part]
+        except LookupError:
+            return False
+        except TypeError:
+            return True  # a value, or a list, in place of a table
+    return True
+
+
+# What is wrong
+
+_LIKENESS = 0.6
+_SECRETS = frozenset({"api_key", "token", "pepper", "url", "base_url"})
+_WORDS = {
+    "missing": "is missing",
+    "tuple_type": "must be a list; in the environment it is one in JSON",
+    **dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "must be a table"),
+}
+"""Kinds of errors for which pydantic's words do not suit settings.
+
+A value in the place of a table may be one of its secrets, so it is not shown.
+"""
+_WHY = re.compile(r", (?:unable|got) .*")
+
+
+def option_problems(options: Mapping[str, Mapping[str, Any]]) -> Iterator[InitErrorDetails]:
+    """What is wrong with options of strategies: with each by itself, else with those of a table together."""
+    for strategy, values in options.items():
+        if strategy not in TABLE:
+            yield InitErrorDetails(type="extra_forbidden", loc=(strategy,), input=values)
+            continue
+        declared = TABLE[strategy].options
+        checked = [_option_problem((strategy, key), {key: value}, declared) for key, value in values.items()]
+        if not any(checked):
+            checked = [_option_problem((strategy,), expand_mode(declared, values), declared)]
+        yield from filter(None, checked)
+
+
+def _option_problem(path: tuple[str, ...], values: Mapping[str, Any], declared: Options) -> InitErrorDetails | None:
+    """What is wrong with these options together; `path` is that of their table, or of the option if it is only one."""
+    value, problem = values.get(path[-1], values), PydanticCustomError("extra_forbidden", "")
+    if len(path) == 1 or (path[-1] in _keys_of_options(path[0]) and not isinstance(value, Unreadable)):
+        try:
+            fill_options(declared, values)
+        except OptionError as error:
+            problem = PydanticCustomError("option", "{text}", {"text": error.detail.removeprefix(f"'{path[-1]}' ")})
+        else:
+            return None
+    return InitErrorDetails(type=problem, loc=path, input=value)
+
+
+def problems_in_words(error: ValidationError, model: type[BaseModel], given: Mapping[str, Any]) -> list[str]:
+    """A line for each wrong key, in the order of their declaration; `given` are the settings of the command line."""
+    # If a key is wrong, a default that depends on it is missing too. The key has an error of its own.
+    details = [detail for detail in error.errors() if detail["type"] != "default_factory_not_called"]
+    return [line for detail in details for line in _lines(detail, model, given)]
+
+
+def _lines(detail: Any, model: type[BaseModel], given: Mapping[str, Any]) -> Iterator[str]:
+    if isinstance(detail["input"], Unreadable):
+        yield printable(detail["input"].problem, _MAX_SHOWN)
+        return
+    path: tuple[str | int, ...] = detail["loc"]
+    # The user writes the tables of strategies at the top level.
+    written = path[1:] if path[0] == "options" and len(path) > 1 else path
+    key = ".".join(map(str, written))
+    # A missing key is set nowhere, so its table's origin is shown.
+    origins = _origins(given, path[:-1] if detail["type"] == "missing" else path)
+    if detail["type"] != "extra_forbidden":
+        where = f" ({origins[0]})" if origins else ""
+        yield f"{key}: {printable(_translated(detail), _MAX_SHOWN)}{where}"
+        return
+    near = get_close_matches(str(written[-1]), _keys_beside(written, model), 1, _LIKENESS)
+    place = len(written) - 1
+    for origin in origins or [""]:
+        words = origin.removeprefix(PREFIX).split("__")
+        if origin.startswith(PREFIX) and place < len(words):
+            name, where = f"variable {origin}", ""
+            if near:
+                words[place] = words[place].replace(_in_capitals(str(written[-1])), _in_capitals(near[0]))
+            meant = PREFIX + "__".join(words)
+        else:
+            name, where = f"key '{printable(key, _MAX_SHOWN)}'", f" ({origin})" if origin else ""
+            meant = f"'{'.'.join(map(str, (*written[:-1], *near)))}'"
+        yield f"unknown {name}{f'; did you mean {meant}?' if near else ''}{where}"
+
+
+def _in_capitals(key: str) -> str:
+    """A key in the spelling of environment variables."""
+    return key.upper().replace("-", "_").replace(".", "__")
+
+
+def _translated(detail: Any) -> str:
+    """What is wrong with a value."""
+    if detail["type"] == "value_error":
+        return str(detail["ctx"]["error"])
+    if detail["type"] in _WORDS:
+        return _WORDS[detail["type"]]
+    text = _WHY.sub("", detail["msg"].replace("Input should ", "must "))
+    return text if detail["type"] == "option" or detail["loc"][-1] in _SECRETS else text + not_this(detail["input"])
+
+
+def _origins(given: Mapping[str, Any], path: Sequence[str | int]) -> list[str]:
+    """Where the key at `path`, or a key of the table there, is set: the option, the variables or the file.
+
+    The list is empty for a value that a program has passed.
+    """
+    if sets(normalized(given), path):
+        option = COMMAND_LINE.get(tuple(map(str, path)))
+        return [option] if option else []
+    variables = [name for name, text in _variables(os.environ) if sets(from_environment({name: text}), path)]
+    return variables or ([os.environ[CONFIG_VARIABLE]] if sets(from_file(), path) else [])
+
+
+def _keys_beside(written: Sequence[str | int], model: type[BaseModel]) -> Sequence[str]:
+    """All keys that may be in the table of a key."""
+    if len(written) > 1 and written[0] in TABLE:
+        return _keys_of_options(str(written[0]))
+    table: Any = model
+    for part in written[:-1]:
+        if isinstance(part, str):
+            table = _table_of(table.model_fields[part].annotation)
+    keys = [info.alias or name for name, info in table.model_fields.items()]
+    return [*keys, *TABLE, *_keys_in_tables(model)] if table is model else keys
+
+
+def _keys_in_tables(model: type[BaseModel]) -> Iterator[str]:
+    """The keys of all tables with their table's name, for those who leave out what stands between the two."""
+    for name, info in model.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+            yield from (f"{name}.{inner.alias or key}" for key, inner in info.annotation.model_fields.items())
+
+
+def _keys_of_options(strategy: str) -> list[str]:
+    return [option.name for option in fields(TABLE[strategy].options)]
+
+
+def _table_of(annotation: Any) -> Any:
+    """The table class in `T`, `T | None` or `tuple[T, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(found for part in get_args(annotation) if (found := _table_of(part)) is not None)
 
 
 def _known_control(name: str) -> str:

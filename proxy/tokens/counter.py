@@ -30,10 +30,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from proxy.tokens import files, images, ranks
-from proxy.tokens.estimate import estimate
-from proxy.tokens.names import plain_name
-from proxy.tokens.ranks import count_in_chunks
+from proxy.tokens import media, ranks
+from proxy.tokens.models import plain_name
+from proxy.tokens.ranks import count_in_chunks, estimate
 from strategies.core.messages import Dialect
 
 ESTIMATE = "estimate"
@@ -94,7 +93,7 @@ class Counter(ABC):
     owner: str
 
     def __init__(
-        self, name: str, text: Callable[[str], int], prices: images.MediaPrices, owner: str = "", factor: float = 1.0
+        self, name: str, text: Callable[[str], int], prices: media.MediaPrices, owner: str = "", factor: float = 1.0
     ) -> None:
         self.text = text if factor == 1 else lambda value: round(text(value) * factor)
         self.factor = factor
@@ -150,7 +149,7 @@ class Counter(ABC):
         """About the tokens of `value` written as JSON. Data in it, such as base64, is taken for pictures."""
         total = 0
         for key, leaf in _leaves(value):
-            if isinstance(leaf, str) and (key in SEALED or files.is_base64(leaf)):
+            if isinstance(leaf, str) and (key in SEALED or media.is_base64(leaf)):
                 total += self.image(leaf, opaque)
             elif leaf is not None:
                 total += 1 + self.text(str(leaf))
@@ -158,21 +157,21 @@ class Counter(ABC):
 
     def image(self, data: object, opaque: Opaque, detail: object = None) -> int:
         """Tokens of a picture, given in base64, also in a `data:` URI; of one elsewhere the size is unknown."""
-        size = images.size_of(data) if isinstance(data, str) else None
+        size = media.size_of(data) if isinstance(data, str) else None
         return opaque.priced(self.prices.picture.tokens(size, detail if isinstance(detail, str) else "auto"))
 
     def audio(self, data: object, form: object, opaque: Opaque) -> int:
-        seconds = files.seconds_of(files.bytes_of(data), str(form)) if isinstance(data, str) else None
+        seconds = media.seconds_of(media.bytes_of(data), str(form)) if isinstance(data, str) else None
         return opaque.priced(None if seconds is None else math.ceil(seconds * self.prices.second))
 
     def file(self, data: object, opaque: Opaque) -> int:
         """Tokens of a PDF or a picture, given as `image` takes it; of any other file they are unknown."""
         if not isinstance(data, str):
             return opaque.priced(None)
-        content = files.bytes_of(data)
+        content = media.bytes_of(data)
         if b"%PDF-" not in content[:1_024]:
             return self.image(data, opaque)
-        pages = files.pages_of(content)
+        pages = media.pages_of(content)
         return opaque.priced(pages and pages * self.prices.page)
 
 
@@ -197,7 +196,7 @@ class Tokenizers:
                 self._counters.clear()
             plain = plain_name(model)
             name, count_for = self._encoder(encoding_name(plain))
-            prices, factor = images.media_prices(plain), kind.factor_of(plain)
+            prices, factor = media.media_prices(plain), kind.factor_of(plain)
             counter = self._counters[key] = kind(name, count_for(owner), prices, owner, factor)
         return counter
 

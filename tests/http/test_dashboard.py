@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from proxy.dashboard import overview, routes
+from proxy.dashboard import pages, routes
 from proxy.dashboard.routes import LIFETIME, is_valid_cookie, new_cookie
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
@@ -178,7 +178,7 @@ def test_a_number_with_thousands_of_digits_is_a_bad_request() -> None:
 
 
 def test_the_first_page_reads_no_more_sessions_than_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "LISTED", 2)
+    monkeypatch.setattr(pages, "LISTED", 2)
     loads: list[str] = []
     load = SqliteStore.load
 

@@ -11,7 +11,7 @@ import pytest
 from openai import OpenAI
 from openai.types.chat import ChatCompletion
 
-from proxy.searching.rounds import NO_ROOM
+from proxy.searching import NO_ROOM
 from tests.http.strict import problems
 from tests.http.test_search_memory import FOUND, LOOK, LOOKS, both, question, remembering, streaming, views
 from tests.support import replies, wire

@@ -23,7 +23,7 @@ from proxy.request.wire import ClientRequest, read_through_cache
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store
-from proxy.tokens.files import MAX_NODES, pages_of
+from proxy.tokens.media import MAX_NODES, pages_of
 from strategies.core.messages import Reader, Role
 
 MOST_STEPS = 120_000

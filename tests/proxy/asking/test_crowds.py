@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from proxy.asking.lanes import CROWD, PATIENCE, SPAN, TRUST, Lane
+from proxy.asking.dispatch import CROWD, PATIENCE, SPAN, TRUST, Lane
 from tests.proxy.asking.support import Clock
 from tests.proxy.asking.working import BOUND, Work, end, lane, poke, settled
 

@@ -9,8 +9,7 @@ import asyncio
 
 import pytest
 
-from proxy.asking.dispatch import Dispatcher
-from proxy.asking.lanes import Lane
+from proxy.asking.dispatch import Dispatcher, Lane
 from proxy.settings.tables import BackgroundSettings, UpstreamSettings
 from proxy.upstream import Upstream
 from tests.proxy.asking.support import Clock

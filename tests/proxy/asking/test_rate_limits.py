@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 
-from proxy.asking.lanes import GRACE
+from proxy.asking.dispatch import GRACE
 from proxy.settings.tables import JudgeRole
 from strategies.core.effects import Ask, Ballot, Failure, Vote, Votes
 from tests.proxy.asking.support import LATER, Clock, RecordedAsking, asking

@@ -8,7 +8,7 @@ from email.utils import formatdate
 
 import pytest
 
-from proxy.asking.lanes import GRACE, MAX_PAUSE, PAUSE, pause_seconds
+from proxy.asking.dispatch import GRACE, MAX_PAUSE, PAUSE, pause_seconds
 from tests.proxy.asking.support import Clock
 from tests.proxy.asking.working import BOUND, Work, end, lane, lane_after_a_pause, poke, running, settled
 

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from proxy.asking.dispatch import CREDENTIAL_LIFE
-from proxy.asking.lanes import CROWD, Lane
+from proxy.asking.dispatch import CREDENTIAL_LIFE, CROWD, Lane
 from proxy.runtime.owned_tasks import Waiters
 from strategies.core.effects import Failure
 from tests.proxy.asking.support import ASK, LATER, Clock, asking

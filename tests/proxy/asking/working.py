@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from proxy.asking.lanes import GRACE, CallBlocked, Lane
+from proxy.asking.dispatch import GRACE, CallBlocked, Lane
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.settings.tables import BackgroundSettings, Mode
 from tests.proxy.asking.support import Clock

@@ -29,7 +29,7 @@ from proxy.reasons import Action, Trigger
 from proxy.request.measure import Precision
 from proxy.settings import Settings
 from proxy.tokens.counter import Tokenizers
-from proxy.tokens.windows import ModelTable
+from proxy.tokens.models import ModelTable
 from strategies import DEFAULT
 from strategies.core.budget import Scale
 from strategies.core.condensation import Condensation

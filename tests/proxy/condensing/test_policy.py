@@ -13,7 +13,7 @@ from proxy.errors import BadRequest
 from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory
 from proxy.settings import Settings
-from proxy.tokens.windows import ModelTable, StatedWindow
+from proxy.tokens.models import ModelTable, StatedWindow
 from strategies import Pipeline, parse
 from strategies.core.ledger import LedgerCaps
 from tests.support.chat_bodies import read as read_body

@@ -23,7 +23,7 @@ from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.settings import Settings
 from proxy.settings.tables import UpstreamSettings
 from proxy.tokens.counter import Tokenizers
-from proxy.tokens.windows import ModelTable
+from proxy.tokens.models import ModelTable
 from proxy.upstream import Upstream
 from strategies import parse
 from strategies.core.budget import Budget

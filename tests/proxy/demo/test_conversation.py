@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from proxy.demo.show import first, is_planted, load, turn_of
+from proxy.demo import first, is_planted, load, turn_of
 from proxy.endpoints.chat import ChatCounter
 from proxy.replaying.play import request_ends
 from proxy.replaying.recorded import Conversation

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.discovery import ANY_NAME, PAGES, Page, Reading, ServerKind, kind_of, windows_in
-from proxy.tokens.windows import StatedWindow
+from proxy.tokens.models import StatedWindow
 from tests.proxy.discovery import pages
 
 ASKED = {page.path: page for page in PAGES}

@@ -15,11 +15,11 @@ from proxy.endpoints.messages import (
     TOOLS_PROMPT,
     MessagesCounter,
 )
-from proxy.tokens import images
+from proxy.tokens import media
 from proxy.tokens.counter import Counted
 from tests.support.messages_drafts import messages_conversations
 
-BY_WORD = MessagesCounter("any", lambda text: len(text.split()), images.media_prices("claude-sonnet-4-5"))
+BY_WORD = MessagesCounter("any", lambda text: len(text.split()), media.media_prices("claude-sonnet-4-5"))
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 8
 
 
@@ -116,7 +116,7 @@ def test_nothing_that_a_client_sends_raises(content: Any) -> None:
 
 @given(messages_conversations(at_most=8))
 def test_a_message_of_a_conversation_costs_about_its_text(messages: list[dict[str, Any]]) -> None:
-    by_letter = MessagesCounter("any", len, images.media_prices("gpt-4o"))
+    by_letter = MessagesCounter("any", len, media.media_prices("gpt-4o"))
     for message in messages:
         assert by_letter.chars(message) > 0
         assert by_letter.message(message) > PER_MESSAGE

@@ -11,14 +11,14 @@ from hypothesis import given
 from proxy.endpoints.chat import ChatCounter
 from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING
 from proxy.endpoints.responses import ResponsesCounter
-from proxy.tokens import images
+from proxy.tokens import media
 from proxy.tokens.counter import Counted
 from tests.proxy.endpoints.test_messages_counter import JSON
 from tests.proxy.tokens.test_images import png
 from tests.support.responses_drafts import responses_conversations
 from tests.support.responses_upstream import custom_tool_call, function_call, message
 
-BY_WORD = ResponsesCounter("any", lambda text: len(text.split()), images.media_prices("gpt-4o"))
+BY_WORD = ResponsesCounter("any", lambda text: len(text.split()), media.media_prices("gpt-4o"))
 
 
 def tokens(item: dict[str, Any]) -> int:
@@ -97,7 +97,7 @@ def test_calls_of_the_vendors_tools_count_as_text() -> None:
 
 def test_instructions_and_tools_cost_what_they_cost_in_chat() -> None:
     shape = {"name": "read", "description": "Reads a file", "parameters": {"type": "object", "properties": {}}}
-    chat = ChatCounter("any", lambda text: len(text.split()), images.media_prices("gpt-4o"))
+    chat = ChatCounter("any", lambda text: len(text.split()), media.media_prices("gpt-4o"))
     in_chat = chat.overhead({"tools": [{"type": "function", "function": shape}]})
     assert BY_WORD.overhead({"tools": [{"type": "function", **shape}]}) == in_chat
     assert BY_WORD.overhead({}) == REPLY_PRIMING

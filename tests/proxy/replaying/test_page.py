@@ -11,8 +11,7 @@ from proxy.condensing.policy import Window
 from proxy.plots import Bar, Line, bar_plot, line_plot
 from proxy.reasons import Action
 from proxy.replaying.measures import ReplayedConversation, ReplayedRequest, summarize
-from proxy.replaying.page import page
-from proxy.replaying.report import ReplayResults
+from proxy.replaying.report import ReplayResults, page
 
 HOSTILE = '<script src="//evil.example/x.js">'
 VOID = {"meta", "input", "br"}

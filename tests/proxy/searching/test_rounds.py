@@ -15,7 +15,7 @@ from proxy.endpoints.chat import CHAT_ENDPOINT, ChatEndpoint, FirstChoice
 from proxy.endpoints.hidden_calls import NAME, with_usage
 from proxy.endpoints.replies import Items
 from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS
-from proxy.searching.rounds import (
+from proxy.searching import (
     ALL_SHOWN,
     FAILED,
     MAX_PASSAGES,

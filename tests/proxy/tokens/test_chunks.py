@@ -11,8 +11,7 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from proxy.tokens.estimate import estimate
-from proxy.tokens.ranks import CHUNK_CHARS, SAMPLE_CHARS, chunks, count_in_chunks
+from proxy.tokens.ranks import CHUNK_CHARS, SAMPLE_CHARS, chunks, count_in_chunks, estimate
 
 Encodings = Callable[[str], tiktoken.Encoding]
 ENGLISH = "The quick brown fox didn't jump; it walked around the lazy dog, twice.\n"

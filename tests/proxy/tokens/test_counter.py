@@ -28,8 +28,8 @@ from proxy.tokens.counter import (
     cached_count,
     encoding_name,
 )
-from proxy.tokens.images import LEAST
-from proxy.tokens.names import plain_name
+from proxy.tokens.media import LEAST
+from proxy.tokens.models import plain_name
 
 Encodings = Callable[[str], tiktoken.Encoding]
 HELLO = {"role": "user", "content": "Hello, how are you?"}

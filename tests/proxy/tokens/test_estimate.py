@@ -13,7 +13,7 @@ import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tokens.estimate import estimate
+from proxy.tokens.ranks import estimate
 
 SAMPLES = {
     "english": "Could you check whether the invoice from last Tuesday was paid? I can't find it anywhere. " * 20,

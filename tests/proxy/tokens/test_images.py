@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.tokens import images
+from proxy.tokens import media
 
 
 def png(width: int, height: int) -> bytes:
@@ -51,12 +51,12 @@ def uri(data: bytes) -> str:
 @pytest.mark.parametrize("make", [png, gif, jpeg, lossy, lossless, extended])
 def test_the_size_is_read_from_the_header(make: object) -> None:
     assert callable(make)
-    assert images.size_of(uri(make(1126, 488))) == (1126, 488)
+    assert media.size_of(uri(make(1126, 488))) == (1126, 488)
 
 
 def test_only_the_beginning_of_a_picture_is_decoded() -> None:
     whole = uri(png(10, 20) + b"\0" * 100_000)
-    assert images.size_of(whole[:90_000] + "€ is no base64" * 1_000_000) == (10, 20)
+    assert media.size_of(whole[:90_000] + "€ is no base64" * 1_000_000) == (10, 20)
 
 
 @pytest.mark.parametrize(
@@ -64,12 +64,12 @@ def test_only_the_beginning_of_a_picture_is_decoded() -> None:
     ["https://example.test/cat.png", "data:image/png,raw", "data:image/png;base64,", "data:", "", "data:;base64,AAAA"],
 )
 def test_a_picture_that_cannot_be_read_has_no_size(place: str) -> None:
-    assert images.size_of(place) is None
+    assert media.size_of(place) is None
 
 
 @given(st.binary(max_size=60), st.sampled_from([b"", b"\xff\xd8", b"\xff\xd8\xff", b"GIF89a", b"RIFF0000WEBPVP8X"]))
 def test_no_bytes_make_the_reader_fail(data: bytes, head: bytes) -> None:
-    size = images.size_of(uri(head + data))
+    size = media.size_of(uri(head + data))
     assert size is None or min(size) > 0
 
 
@@ -94,24 +94,24 @@ def test_no_bytes_make_the_reader_fail(data: bytes, head: bytes) -> None:
         ("glm-5v", (2048, 2048), "auto", 85),
     ],
 )
-def test_published_prices_are_met(model: str, size: images.Size, detail: str, tokens: int) -> None:
-    assert images.media_prices(model).picture.tokens(size, detail) == tokens
+def test_published_prices_are_met(model: str, size: media.Size, detail: str, tokens: int) -> None:
+    assert media.media_prices(model).picture.tokens(size, detail) == tokens
 
 
 SIDES = st.tuples(st.integers(1, 20_000), st.integers(1, 20_000))
 
 
 @given(SIDES, st.sampled_from(["high", "auto", "?"]))
-def test_no_vendor_takes_less_than_a_guess_for_a_real_picture(size: images.Size, detail: str) -> None:
-    least = images.LEAST.picture.tokens((512, 512), detail)
+def test_no_vendor_takes_less_than_a_guess_for_a_real_picture(size: media.Size, detail: str) -> None:
+    least = media.LEAST.picture.tokens((512, 512), detail)
     for model in ("gpt-4o", "gpt-4o-mini", "gpt-5", "gpt-5-mini", "gpt-5.2", "o3", "claude-x", "gemini-x", "grok-4"):
-        tokens = images.media_prices(model).picture.tokens((max(size[0], 512), max(size[1], 512)), detail)
+        tokens = media.media_prices(model).picture.tokens((max(size[0], 512), max(size[1], 512)), detail)
         assert (least or 0) <= (tokens or 0)
-        assert images.media_prices(model).picture.tokens(None, detail) is None
+        assert media.media_prices(model).picture.tokens(None, detail) is None
 
 
 @pytest.mark.parametrize(
     ("model", "like"), [("gpt-4o-mini-2024-07-18", "gpt-4o-mini"), ("gpt-5.2-pro", "gpt-5.2"), ("o3-pro", "o3")]
 )
 def test_a_variant_is_priced_like_its_family(model: str, like: str) -> None:
-    assert images.media_prices(model) == images.media_prices(like)
+    assert media.media_prices(model) == media.media_prices(like)

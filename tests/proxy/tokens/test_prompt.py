@@ -19,7 +19,7 @@ from proxy.endpoints.chat import ChatCounter
 from proxy.endpoints.counter import namespace
 from proxy.endpoints.messages import MessagesCounter
 from proxy.endpoints.responses import ResponsesCounter
-from proxy.tokens import images
+from proxy.tokens import media
 from proxy.tokens.counter import Counted, Counter, Opaque
 
 # Requests and their prompt_tokens as reported by OpenAI (gpt-3.5 and gpt-4), published as test data by the
@@ -34,13 +34,13 @@ def words(text: str) -> int:
     return len(text.split())
 
 
-BY_WORD = ChatCounter("any", words, images.media_prices("gpt-4o"))
+BY_WORD = ChatCounter("any", words, media.media_prices("gpt-4o"))
 
 
 @pytest.fixture(scope="module")
 def gpt4(encodings: Callable[[str], tiktoken.Encoding]) -> Counter:
     encode = encodings("cl100k_base").encode_ordinary
-    return ChatCounter("any", lambda text: len(encode(text)), images.media_prices("gpt-4o"))
+    return ChatCounter("any", lambda text: len(encode(text)), media.media_prices("gpt-4o"))
 
 
 def total(prompt: Counter, request: Mapping[str, Any]) -> int:
@@ -115,7 +115,7 @@ def test_a_picture_is_priced_and_its_base64_never_counted() -> None:
         return 1
 
     url = "data:image/png;base64," + base64.b64encode(b"\x89XNG" + b"x" * 100_000).decode()
-    prompt = ChatCounter("any", refuses_base64, images.media_prices("gpt-4o"))
+    prompt = ChatCounter("any", refuses_base64, media.media_prices("gpt-4o"))
     for part in (
         {"type": "image_url", "image_url": {"url": url}},
         {"type": "image_url", "image_url": url},
@@ -190,7 +190,7 @@ def test_a_tool_whose_loading_is_deferred_costs_nothing_until_then() -> None:
     late = {"type": "function", "name": "late", "description": "one two", "defer_loading": True}
     group = {"type": "namespace", "name": "crm", "tools": [late]}
     for kind in (ChatCounter, ResponsesCounter, MessagesCounter):
-        counter = kind("any", words, images.media_prices("gpt-4o"))
+        counter = kind("any", words, media.media_prices("gpt-4o"))
         bare = counter.overhead({"tools": [{"name": "find", "type": "function"}]})
         both = {"tools": [{"name": "find", "type": "function"}, late]}
         assert counter.overhead(both) == bare
@@ -200,7 +200,7 @@ def test_a_tool_whose_loading_is_deferred_costs_nothing_until_then() -> None:
 
 def test_tools_of_a_remote_server_are_not_known() -> None:
     opaque = Opaque()
-    ResponsesCounter("any", words, images.LEAST).count_outside({"tools": [{"type": "mcp", "server_url": "x"}]}, opaque)
+    ResponsesCounter("any", words, media.LEAST).count_outside({"tools": [{"type": "mcp", "server_url": "x"}]}, opaque)
     assert opaque.unpriced
 
 

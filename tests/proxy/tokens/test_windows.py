@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.tokens.names import without_date
-from proxy.tokens.windows import ModelTable, ModelWindow
+from proxy.tokens.models import ModelTable, ModelWindow, without_date
 
 BUNDLED = Path(__file__).parents[3] / "config" / "models.toml"
 

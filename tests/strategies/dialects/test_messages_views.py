@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from proxy.endpoints.messages import MessagesCounter
-from proxy.tokens import images
+from proxy.tokens import media
 from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError
 from strategies.core.messages import dump
@@ -32,7 +32,7 @@ from tests.support.transcripts import READER, WORDS
 
 Body = dict[str, Any]
 
-COUNTER = MessagesCounter("words", WORDS.text, images.media_prices("gpt-4o"))
+COUNTER = MessagesCounter("words", WORDS.text, media.media_prices("gpt-4o"))
 Request = tuple[Requirement, int, int]
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 
 from proxy.endpoints.responses import ResponsesCounter
-from proxy.tokens import images
+from proxy.tokens import media
 from strategies.core.budget import Budget
 from strategies.core.errors import StrategyError
 from strategies.core.plan import head_pieces, newest_is_shortened
@@ -32,7 +32,7 @@ from tests.support.transcripts import READER, WORDS
 Body = dict[str, Any]
 Request = tuple[Requirement, int, int]
 
-COUNTER = ResponsesCounter("words", WORDS.text, images.media_prices("gpt-4o"))
+COUNTER = ResponsesCounter("words", WORDS.text, media.media_prices("gpt-4o"))
 
 
 def view_of(items: Sequence[Body], fixed: int) -> View:

@@ -1,1 +1,0 @@
-"""The proxy's own routes: health, metrics, administration."""
