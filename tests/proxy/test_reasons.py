@@ -12,7 +12,7 @@ from proxy.store.base import ANSWERS, REFUSED_WRITES
 
 ROOT = Path(__file__).resolve().parents[2]
 WORD = re.compile(r"[a-z]+(-[a-z]+)*")
-VOTING = ROOT / "strategies" / "dynacontext" / "__init__.py"  # why no vote is held is told in the session
+VOTING = ROOT / "strategies" / "dynacontext.py"  # why no vote is held is told in the session
 GIVEN = [
     *({*(ROOT / "strategies").rglob("*.py"), *(ROOT / "proxy" / "asking").glob("*.py")} - {VOTING}),
     ROOT / "proxy" / "sessions" / "recognition.py",
