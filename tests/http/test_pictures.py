@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from strategies.dialects.pictures import LEFT_OUT
+from strategies.dialects.pictures import LEFT_OUT, PIXEL
 from tests.support import replies, wire
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
@@ -58,10 +58,25 @@ def responses_body(pictures: int) -> dict[str, Any]:
     return {"model": "m", "input": items}
 
 
+def computer_body(pictures: int) -> dict[str, Any]:
+    """Screenshots, and pictures that the model has made; neither is a part of a message."""
+    items: list[Any] = [{"role": "user", "content": "Look around."}]
+    for number in range(pictures):
+        if number % 2:
+            items.append({"type": "image_generation_call", "id": f"ig_{number}", "result": picture(number)})
+            continue
+        screen = {"type": "computer_screenshot", "image_url": f"data:image/png;base64,{picture(number)}"}
+        action = {"type": "screenshot"}
+        items.append({"type": "computer_call", "id": f"cu_{number}", "call_id": f"c{number}", "action": action})
+        items.append({"type": "computer_call_output", "call_id": f"c{number}", "output": screen})
+    return {"model": "m", "input": items}
+
+
 BODIES: Mapping[str, tuple[str, Make]] = {
     "chat": ("/v1/chat/completions", chat_body),
     "messages": ("/v1/messages", messages_body),
     "responses": ("/v1/responses", responses_body),
+    "computer": ("/v1/responses", computer_body),
 }
 
 
@@ -107,7 +122,7 @@ def test_the_oldest_pictures_leave_and_later_views_begin_with_the_same_bytes(pro
         assert picture(0) in refused.decode()
         assert picture(0) not in mended.decode()
         assert picture(13) in mended.decode()
-        number = mended.decode().count(LEFT_OUT)
+        number = mended.decode().count(LEFT_OUT) + mended.decode().count(PIXEL)
         assert number == sum(picture(each) not in mended.decode() for each in range(14))
 
         assert ask(stage, protocol, 15).status == 200

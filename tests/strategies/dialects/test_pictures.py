@@ -1,0 +1,51 @@
+"""Pictures leave a message oldest first, wherever they stand."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+
+from strategies.dialects.pictures import LEFT_OUT, PIXEL, pictures, without_pictures
+
+SHOWN = {"type": "input_image", "image_url": "data:1"}
+SCREEN = {"type": "computer_screenshot", "image_url": "data:2"}
+MADE = {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "AAAA"}
+
+
+def test_pictures_leave_in_the_order_in_which_they_are_found() -> None:
+    message = {"type": "message", "role": "user", "content": [SHOWN, {"type": "input_text", "text": "and"}, SHOWN]}
+    assert list(pictures(message)) == [SHOWN, SHOWN]
+    fewer, number = without_pictures(message, 1)
+    assert (number, fewer["content"][0]) == (1, {"type": "input_text", "text": LEFT_OUT})
+    assert fewer["content"][1:] == message["content"][1:]
+    assert without_pictures(message, 0) == (message, 0)
+
+
+def test_a_screenshot_and_a_picture_that_was_made_are_pictures() -> None:
+    output = {"type": "computer_call_output", "call_id": "c1", "output": SCREEN}
+    assert list(pictures(output)) == [SCREEN]
+    pixel = {"type": "computer_screenshot", "image_url": f"data:image/png;base64,{PIXEL}"}
+    assert without_pictures(output, 9) == ({**output, "output": pixel}, 1)
+
+    assert list(pictures(MADE)) == [MADE]
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": LEFT_OUT}]}
+    assert without_pictures(MADE, 9) == (said, 1)
+
+
+def test_what_has_no_bytes_is_no_picture_that_can_leave() -> None:
+    for item in ({**MADE, "result": None}, {"type": "computer_call_output", "output": {"type": "computer_screenshot"}}):
+        assert without_pictures(item, 9) == (item, 0)
+
+
+def test_the_pixel_is_a_whole_png() -> None:
+    data, at = base64.b64decode(PIXEL), 8
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    kinds = []
+    while at < len(data):
+        (size,) = struct.unpack_from(">I", data, at)
+        kind = data[at + 4 : at + 8 + size]
+        assert struct.unpack_from(">I", data, at + 8 + size) == (zlib.crc32(kind),)
+        kinds.append(kind[:4])
+        at += 12 + size
+    assert kinds == [b"IHDR", b"IDAT", b"IEND"]
