@@ -34,7 +34,7 @@ from strategies.core.budget import Budget, Marks
 from strategies.core.messages import Message, dump
 from strategies.core.reasoning import BOUND, REQUIRED, rule_named_in
 from strategies.core.view import View
-from strategies.dialects.pictures import has_pictures, without_pictures
+from strategies.dialects.pictures import has_pictures, pictures, without_pictures
 
 MAX_RATIO = 4.0
 """Largest believable ratio of upstream tokens to our own; a larger one describes another prompt."""
@@ -364,17 +364,7 @@ def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | 
 
 def _sizes(message: Message) -> list[int]:
     """The bytes of each picture of a message, in order."""
-    if not has_pictures(message.data):
-        return []
-    sizes = list[int]()
-    body, before = message.body, len(dump(message.body))
-    while True:
-        body, number = without_pictures(body, 1)
-        if not number:
-            return sizes
-        after = len(dump(body))
-        sizes.append(max(before - after, 1))
-        before = after
+    return [len(dump(picture)) for picture in pictures(message.body)] if has_pictures(message.data) else []
 
 
 def refuses_bytes(status: int, body: bytes) -> bool:
