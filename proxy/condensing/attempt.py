@@ -34,7 +34,7 @@ from strategies.core.budget import Budget, Marks
 from strategies.core.messages import Message, dump
 from strategies.core.reasoning import BOUND, REQUIRED, rule_named_in
 from strategies.core.view import View
-from strategies.dialects.pictures import has_pictures, pictures, without_pictures
+from strategies.dialects.pictures import has_pictures, pictures
 
 MAX_RATIO = 4.0
 """Largest believable ratio of upstream tokens to our own; a larger one describes another prompt."""
@@ -181,19 +181,6 @@ def _marked(view: View, body: Body) -> list[bytes]:
     return elements
 
 
-def _without_pictures(view: View, context: RequestContext, elements: list[bytes]) -> list[bytes]:
-    """The elements of a view as bytes, without the pictures that its session leaves out."""
-    if context.pictures_out is None:
-        return elements
-    left, written = context.pictures_out.number, dict[int, bytes]()
-    for message in context.history.chain[: context.pictures_out.length]:
-        body, number = without_pictures(message.body, left) if has_pictures(message.data) else ({}, 0)
-        left -= number
-        if number:
-            written[id(message)] = dump(body).encode()
-    return [written.get(id(message), element) for message, element in zip(view.messages, elements, strict=True)]
-
-
 def spliced(
     view: View,
     context: RequestContext,
@@ -209,7 +196,7 @@ def spliced(
     request = context.request
     messages = None
     if view.is_changed or context.is_rewritten or hidden:
-        elements = [*_without_pictures(view, context, _marked(view, request.body)), *map(str.encode, hidden)]
+        elements = [*_marked(view, request.body), *map(str.encode, hidden)]
         messages = b"[" + b",".join(elements) + b"]"
     named = context.supply.named_reply
     is_after_reply = messages is not None and named is not None and bool(named.block)
@@ -344,7 +331,8 @@ def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | 
         return None
     chain, known = context.history.chain, context.pictures_out.number if context.pictures_out else 0
     shown = {id(message) for message in decision.view.messages}
-    sizes = [(at, size if id(message) in shown else 0) for at, message in enumerate(chain) for size in _sizes(message)]
+    written = zip(chain, context.shown.chain, strict=True)
+    sizes = [(at, size if id(sent) in shown else 0) for at, (own, sent) in enumerate(written) for size in _sizes(own)]
     in_view = sum(size > 0 for _, size in sizes[known:])
     if allowed is not None:
         leaving, saved = in_view - (allowed or int(SHARE_KEPT * in_view)), 0.0
@@ -359,7 +347,7 @@ def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | 
         return None
     at = sizes[number - 1][0]
     out = PicturesOut(number, at + 1, context.history.digests[at].hex())
-    return context._replace(pictures_out=out)
+    return context.leaving_out(out)
 
 
 def _sizes(message: Message) -> list[int]:

@@ -26,12 +26,13 @@ from proxy.tokens.counter import Counter
 from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, is_held_back, saved_by, standing_condensations
 from strategies.core.economics import Advice
-from strategies.core.messages import Role
+from strategies.core.messages import NO_PICTURES, Message, Pictures, Role, Value, dump
 from strategies.core.pieces import Overlay, blocks_in
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.reasoning import BOUND, OWN, UNKNOWN, Bound
 from strategies.core.transcript import Transcript, pinned_in, standing_patches
 from strategies.core.view import View, fold
+from strategies.dialects.pictures import has_pictures, without_pictures
 
 ON_VOTES = "judge_tokens"
 """The session's totals of tokens for which its allowance has paid."""
@@ -70,6 +71,8 @@ class RequestContext(NamedTuple):
     size_refused: SizeRefused | None = None
     """The size that the session's upstream has refused, as long as it bounds the session."""
     pictures_out: PicturesOut | None = None
+    without_pictures: Transcript | None = None
+    """The transcript without `pictures_out`; None if there are none."""
     is_spared: bool = False
     """Whether the request is sent as it came, because the upstream has refused rewritten ones for no known reason."""
     refuses_reasoning: bool = False
@@ -110,6 +113,24 @@ class RequestContext(NamedTuple):
         return self.whole.transcript
 
     @property
+    def shown(self) -> Transcript:
+        """The transcript that views are made of, without the pictures that the session leaves out."""
+        return self.without_pictures or self.measured.transcript
+
+    def leaving_out(self, out: PicturesOut) -> RequestContext:
+        """The context whose views lack these pictures. Digests and what is stored stay those of the client's list."""
+        transcript, left = self.measured.transcript, out.number
+        chain = list(transcript.chain)
+        for at, message in enumerate(chain[: out.length]):
+            body, number = without_pictures(message.body, left) if has_pictures(message.data) else ({}, 0)
+            if number:
+                left -= number
+                chain[at] = _rewritten(message, body, number, self.counter)
+        shorter = replace(transcript, chain=tuple(chain))
+        vars(shorter).update(digests=transcript.digests)  # stored where `cached_property` looks for them
+        return self._replace(pictures_out=out, without_pictures=shorter)
+
+    @property
     def binds_reasoning(self) -> bool:
         """Whether reasoning is bound to the messages before it, and leaves a view in which these have changed."""
         if (rule := self.policy.profile.reasoning) is not None:
@@ -124,7 +145,7 @@ class RequestContext(NamedTuple):
 
     def transcript_under(self, condensation: Condensation | None) -> Transcript:
         """The transcript for a view with a condensation, or with none."""
-        transcript = self.measured.transcript
+        transcript = self.shown
         if not transcript.is_signed:
             return transcript
         until = self.bound_under(condensation).until if self.binds_reasoning else None
@@ -199,7 +220,7 @@ class RequestContext(NamedTuple):
     def saved_by(self, condensation: Condensation | None) -> int:
         """The tokens that a condensation saves for memory; 0 where memory may repeat what a person has brought back."""
         is_back = self.keeps_blocks and self.is_held_back(condensation)
-        return 0 if is_back else saved_by(condensation, self.measured.transcript, self.counter)
+        return 0 if is_back else saved_by(condensation, self.shown, self.counter)
 
     def offering(self, offer: Offer) -> RequestContext:
         """The context in which the memory tool is offered in this way; without it, no hidden round is shown."""
@@ -255,7 +276,8 @@ class RequestContext(NamedTuple):
         whole = self.whole._replace(transcript=change(self.whole.transcript))
         is_same = self.sent is self.whole
         sent = whole if is_same else self.sent._replace(transcript=change(self.sent.transcript))
-        return self._replace(whole=whole, sent=sent)
+        shown = self.without_pictures and change(self.without_pictures)
+        return self._replace(whole=whole, sent=sent, without_pictures=shown)
 
     def for_original(self) -> RequestContext:
         """The context for sending the request as the client sent it."""
@@ -266,6 +288,7 @@ class RequestContext(NamedTuple):
             prompt=NO_PROMPT,
             offer=NO_OFFER,
             pictures_out=None,
+            without_pictures=None,
         )
 
     @property
@@ -370,7 +393,7 @@ def undecided(context: RequestContext) -> Decision:
         policy=context.policy,
         view=view,
         tokens_before=context.sent.tokens,
-        tokens_after=view.tokens if view.drops_reasoning else measured.tokens,
+        tokens_after=view.tokens if view.drops_reasoning or context.pictures_out else measured.tokens,
         precision=measured.precision,
         overhead=measured.overhead,
         calibrated=context.calibrated,
@@ -388,6 +411,15 @@ def idle_decision(context: RequestContext) -> Decision | None:
         return None
     decision = undecided(context)
     return decision._replace(reason=decision.reason or context.recognition_reason or Reason.BELOW_MARKS)
+
+
+def _rewritten(message: Message, body: Value, left_out: int, counter: Counter) -> Message:
+    """A message of the chain with a body that lacks so many of its pictures."""
+    number, tokens = message.pictures
+    left = number - left_out
+    pictures = Pictures(left, tokens * left // number) if left > 0 else NO_PICTURES
+    data = dump(body).encode()
+    return replace(message, data=data, parsed=body, tokens=counter.message(body), pictures=pictures)
 
 
 def _warnings(context: RequestContext) -> tuple[str, ...]:

@@ -245,14 +245,14 @@ def _replayed(decision: Decision, context: RequestContext) -> Decision:
     if not context.recognised.condensations:
         return decision.with_view(decision.view)
     view, applied = replay(
-        context.measured.transcript,
+        context.shown,
         context.recognised.condensations,
         context.overhead,
         context.counter,
         context.policy.budget,
         context.recognised.last_applied,
     )
-    if context.transcript_under(applied) is not context.measured.transcript:
+    if context.transcript_under(applied) is not context.shown:
         view = fold_view(context, applied)
     if applied is None:
         return decision.with_view(view)

@@ -255,7 +255,8 @@ class Exchange:
             if refused.refusal is None and (rule := rule_of(refused, self._attempt)):
                 return with_other_reasoning(self._attempt, rule, self._following)
             if (fewer := context_without(self._attempt, refused)) is not None:
-                return self._following(self.decision, fewer)._replace(is_last=True)
+                decision = self.decision.with_view(self.decision.view.over(fewer.shown))
+                return self._following(decision, fewer)._replace(is_last=True)
             attempt = self._in_another_form(refused) if refused.error else None
             if attempt is not None or refused.refusal is None:
                 return attempt or self._original(refused)

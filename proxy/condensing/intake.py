@@ -184,7 +184,7 @@ def _with_pictures_out(context: RequestContext) -> RequestContext:
     session, digests = context.recognised.session, context.history.digests
     out = session.pictures_out if session is not None and context.policy.rewrites else None
     is_here = out is not None and has_node(digests, out.length, bytes.fromhex(out.node))
-    return context._replace(pictures_out=out) if is_here else context
+    return context.leaving_out(out) if out is not None and is_here else context
 
 
 def with_economy(context: RequestContext) -> RequestContext:
@@ -209,7 +209,7 @@ def with_economy(context: RequestContext) -> RequestContext:
 
 def _counted_prompt(context: RequestContext) -> CountedPrompt:
     """The prompt of a request as calibration compares it with earlier ones."""
-    measured, body, transcript = context.measured, context.request.body, context.measured.transcript
+    measured, body, transcript = context.measured, context.request.body, context.shown
     systems = b"".join([message.digest for _, message in transcript.systems])
     # The messages of hidden rounds that the view may show, each with its index in the chain.
     hidden = [

@@ -276,6 +276,17 @@ class View:
         front = _resolve([item.piece for item in self.items], transcript, self.counter, until)
         return replace(self, transcript=transcript, front=tuple(front), own_from=end)
 
+    def over(self, transcript: Transcript) -> View:
+        """The same view over the same messages, some of which are written otherwise."""
+        chain = transcript.chain
+        front = [
+            Item(chain[item.piece.index], item.piece)
+            if isinstance(item.piece, Keep) and self._is_as_sent(item)
+            else item
+            for item in self.front
+        ]
+        return replace(self, transcript=transcript.having(bound_until=self.transcript.bound_until), front=tuple(front))
+
     def _is_as_sent(self, item: Item) -> bool:
         """Whether an item is one of the client's messages, complete with any reasoning."""
         return isinstance(item.piece, Keep) and item.message is self.transcript.chain[item.piece.index]

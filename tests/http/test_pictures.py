@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +25,9 @@ LARGE = 40_000  # bytes
 
 
 def picture(number: int) -> str:
-    return base64.b64encode(f"picture {number} ".encode() * 200).decode()
+    """The beginning of a PNG of 1,000 by 1,000 pixels."""
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sII5B", 13, b"IHDR", 1_000, 1_000, 8, 2, 0, 0, 0)
+    return base64.b64encode(head + f"picture {number} ".encode() * 200).decode()
 
 
 def chat_body(pictures: int) -> dict[str, Any]:
@@ -125,10 +128,23 @@ def test_the_oldest_pictures_leave_and_later_views_begin_with_the_same_bytes(pro
         number = mended.decode().count(LEFT_OUT) + mended.decode().count(PIXEL)
         assert number == sum(picture(each) not in mended.decode() for each in range(14))
 
-        assert ask(stage, protocol, 15).status == 200
-        assert len(sent(stage)) == 3
+        answer = ask(stage, protocol, 15)
+        assert (answer.status, len(sent(stage))) == (200, 3)
+        before, after = (int(answer.header(f"x-condenser-tokens-{name}") or 0) for name in ("before", "after"))
+        assert before - after > 30 * number
         list_of = mended[: mended.rindex(b"]")]
         assert sent(stage)[-1].startswith(list_of.rstrip())
+
+
+def test_of_pictures_that_are_the_same_the_newest_stays() -> None:
+    item = {"type": "image_generation_call", "id": "ig", "result": picture(0)}
+    body = {"model": "m", "input": [{"role": "user", "content": "Draw."}, *[item] * 20]}
+    with refusing(TOO_LARGE, lambda body: len(body) > LARGE) as stage:
+        headers = [*wire.JSON, ("Authorization", "Bearer k"), *asked(session="s")]
+        wire.request(stage.proxy.url, "POST", "/v1/responses", json.dumps(body).encode(), headers)
+        refused, mended = sent(stage)
+        assert 0 < len(mended) <= len(refused) / 2 + 4_000
+        assert json.loads(mended)["input"][-1] == item
 
 
 def test_a_number_of_pictures_that_an_error_states_is_kept() -> None:
