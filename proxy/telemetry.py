@@ -71,7 +71,8 @@ class Telemetry:
 
     def record_calibration(self, model: str, figures: Figures) -> None:
         for kind, error in (("first", figures.first_error), ("anchored", figures.later_error)):
-            self.metric("calibration_error", self._label(model), kind).set(error)
+            if error is not None:
+                self.metric("calibration_error", self._label(model), kind).set(error)
 
     def _label(self, model: str) -> str:
         """The label of a model: its name if that is short and plain and one of the first `MAX_MODELS`, else `OTHER`.

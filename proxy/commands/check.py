@@ -113,9 +113,10 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
     counted = built.tokenizers.for_model(model, ChatCounter).cache_key
     known = await built.calibrator.figures(model, counted)
     picture = "as published" if known.picture is None else f"{known.picture:,.0f} tokens"
+    first, later = ("unknown" if each is None else f"{each:.1%}" for each in (known.first_error, known.later_error))
     said = (
         f"hidden {known.offset:,.0f} tokens, text × {known.slope:.2f}, a picture {picture};"
-        f" error {known.first_error:.1%} of first requests, {known.later_error:.1%} later"
+        f" error {first} of first requests, {later} later"
     )
     print(f"calibration {'nothing learned yet' if known == OWN else said}")
     return built.discovered.window if asks else no_stated_window

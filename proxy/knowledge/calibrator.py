@@ -102,7 +102,8 @@ class Calibrator:
         anchor = longest_anchor(self._anchors, scope, prompt.transcript.digests, stored)
         figures = self._known(scope.model, prompt.figures_for).figures
         # The estimate for a view that condensing has changed is no worse than that for a first request.
-        error = max(_MARGIN * figures.first_error, _MIN_ERROR) if prompt.is_exact else None
+        known = figures.first_error if prompt.is_exact else None
+        error = max(_MARGIN * known, _MIN_ERROR) if known is not None else None
         return calibration_for(prompt, figures, anchor, stored, window)._replace(error=error)
 
     def learn(

@@ -36,8 +36,8 @@ _MOST_TEXT = 4
 """Text of so many times what the pictures next to it cost still shows what these cost, if its slope is known."""
 _FIRST = 3
 """So many whole prompts with pictures may set their price anew."""
-_NEWEST = 16
-"""An error counts for one in so many."""
+_NEWEST, _USUAL = 16, 0.10
+"""An error counts for one in so many; the others are the earlier ones, at first the usual one."""
 
 
 class Lesson(NamedTuple):
@@ -83,9 +83,9 @@ class Figures(NamedTuple):
     """Tokens of a picture; None while the published price holds."""
     price: Votes = Votes()
     """The votes for the price of a picture."""
-    first_error: float = 0.10
-    """The mean relative error of what was expected of first requests; this figure until replies have shown another."""
-    later_error: float = 0.10
+    first_error: float | None = None
+    """The mean relative error of what was expected of first requests; None until a reply has shown one."""
+    later_error: float | None = None
     """The same, of requests whose beginning the upstream had counted."""
 
     @property
@@ -106,9 +106,10 @@ class Figures(NamedTuple):
 
     def with_error(self, error: float, *, is_first: bool) -> Figures:
         """The figures after one more relative error; those above a half count as one half."""
-        name = "first_error" if is_first else "later_error"
-        mean = getattr(self, name)
-        return self._replace(**{name: round(mean + (min(error, 0.5) - mean) / _NEWEST, 5)})
+        known = self.first_error if is_first else self.later_error
+        mean = _USUAL if known is None else known
+        mean = round(mean + (min(error, 0.5) - mean) / _NEWEST, 5)
+        return self._replace(first_error=mean) if is_first else self._replace(later_error=mean)
 
     def taught_by(self, lesson: Lesson) -> Figures:
         """The figures after one more lesson; only their votes differ if it teaches nothing."""
