@@ -61,9 +61,11 @@ class Attempt(NamedTuple):
     update: SessionUpdate | None = None
     """The update of the session; None if nothing is stored."""
     is_last: bool = False
-    """Whether a refusal of this attempt is final, unless it teaches another form."""
+    """Whether a refusal for the length of this attempt is final."""
     is_repeated: bool = False
     """Whether it is sent a second time as it is."""
+    has_fewer_pictures: bool = False
+    """Whether a refusal has already had pictures left out."""
     has_other_reasoning: bool = False
     """Whether a refusal has already had the reasoning put in or taken out."""
     restrictions: tuple[Restriction, ...] = ()
@@ -327,7 +329,7 @@ def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | 
     context, decision = attempt.rewritable, attempt.decision
     status, error = refused.reply.status, refused.error
     allowed = pictures_allowed(status, error)
-    if context is None or attempt.is_last or (allowed is None and not refuses_bytes(status, error)):
+    if context is None or attempt.has_fewer_pictures or (allowed is None and not refuses_bytes(status, error)):
         return None
     chain, known = context.history.chain, context.pictures_out.number if context.pictures_out else 0
     shown = {id(message) for message in decision.view.messages}

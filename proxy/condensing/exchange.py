@@ -256,7 +256,7 @@ class Exchange:
                 return with_other_reasoning(self._attempt, rule, self._following)
             if (fewer := context_without(self._attempt, refused)) is not None:
                 decision = self.decision.with_view(self.decision.view.over(fewer.shown))
-                return self._following(decision, fewer)._replace(is_last=True)
+                return self._following(decision, fewer)._replace(has_fewer_pictures=True)
             attempt = self._in_another_form(refused) if refused.error else None
             if attempt is not None or refused.refusal is None:
                 return attempt or self._original(refused)
@@ -280,6 +280,7 @@ class Exchange:
         refused = self._attempt
         return self._parts.attempt(decision, context)._replace(
             is_last=refused.is_last,
+            has_fewer_pictures=refused.has_fewer_pictures,
             has_other_reasoning=refused.has_other_reasoning,
             restrictions=refused.restrictions,
         )
@@ -300,7 +301,7 @@ class Exchange:
     def _original(self, refused: OpenedReply) -> Attempt | None:
         """The request as it came, if nothing explains the refusal and it would fit; else None."""
         attempt = self._attempt
-        if refused.reply.status not in UNEXPLAINED or attempt.is_last:
+        if refused.reply.status not in UNEXPLAINED or attempt.is_last or attempt.has_fewer_pictures:
             return None
         context = attempt.rewritable
         if context is None or (attempt.rounds is not None and is_about_tools(refused.error)):

@@ -15,7 +15,7 @@ from strategies.dialects.pictures import LEFT_OUT, PIXEL
 from tests.support import replies, wire
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.stage import Stage, controls, proxy_with_upstream
+from tests.support.stage import Stage, chat, controls, count, proxy_with_upstream
 
 Make = Callable[[int], dict[str, Any]]
 TOO_LARGE = replies.json_reply(
@@ -140,7 +140,7 @@ def test_of_pictures_that_are_the_same_the_newest_stays() -> None:
     item = {"type": "image_generation_call", "id": "ig", "result": picture(0)}
     body = {"model": "m", "input": [{"role": "user", "content": "Draw."}, *[item] * 20]}
     with refusing(TOO_LARGE, lambda body: len(body) > LARGE) as stage:
-        headers = [*wire.JSON, ("Authorization", "Bearer k"), *asked(session="s")]
+        headers = [*wire.JSON, ("Authorization", "Bearer k"), *controls(session="s")]
         wire.request(stage.proxy.url, "POST", "/v1/responses", json.dumps(body).encode(), headers)
         refused, mended = sent(stage)
         assert 0 < len(mended) <= len(refused) / 2 + 4_000
@@ -159,6 +159,20 @@ def test_where_that_is_not_enough_the_upstream_s_own_error_is_returned() -> None
         answer = ask(stage, "messages", 6)
         assert (answer.status, answer.body) == (413, TOO_LARGE.steps[0])
         assert len(sent(stage)) == 2
+
+
+def test_a_request_that_is_too_long_too_is_condensed_after_its_pictures_have_left() -> None:
+    def refusal(exchange: Exchange) -> Reply:
+        said = exchange.json()["messages"]
+        if len(exchange.body) > 2 * LARGE:
+            return TOO_LARGE
+        words = count({"messages": [each for each in said if isinstance(each["content"], str)]})
+        return replies.overflow(6_000, words) if words > 6_000 else replies.json_reply(ANSWERS[exchange.path])
+
+    with proxy_with_upstream(window=200_000, strategy="recent") as stage:
+        stage.upstream.answer(refusal)
+        answer = stage.ask([*chat(60), *chat_body(30)["messages"]], controls(session="s"))
+        assert (answer.status, len(sent(stage))) == (200, 3)
 
 
 def test_a_request_without_pictures_is_sent_once() -> None:
