@@ -86,7 +86,7 @@ class Exchanges:
     refusals: Refusals
     searcher: Searcher
     usage_probe: bool
-    """Whether streams are asked for a usage that the client did not ask for."""
+    """Whether a body that is changed anyway asks for the usage of its stream, if the client did not."""
     report: Callable[[Decision, str], None]
     pause: Callable[[], Awaitable[object]]
 

@@ -5,10 +5,11 @@ counts for each of ours. A picture has the price that its vendor has published, 
 
 Only prompts that we counted exactly teach. A new conversation teaches offset and slope: one reply cannot tell them
 apart, so its error goes mostly to the offset where the prompt is short, and to the slope where it is long. A
-conversation's growth shows the slope alone. The figures contain no text, and belong to all tenants of the upstream, so
-none may set them at will: one prompt, also the first, moves what is expected of it by at most 5 %. When many have
-taught, one whose count is off by more than a factor of two teaches nothing, until it is the ninth of such in a row;
-before that, one whose count is not plausible. The price of a picture is set at once by the first few that show it.
+conversation's growth shows the slope alone; once that is known well, the rest of the whole prompt shows the offset. The
+figures contain no text, and belong to all tenants of the upstream, so none may set them at will: one prompt, also the
+first, moves what is expected of it by at most 5 %. One whose count is not plausible teaches nothing; when many have
+taught, nor does one that is off by more than a factor of two, until nine of them come in a row. Only the price of a
+picture is set at once, by the first few prompts that show another than the published one.
 """
 
 from __future__ import annotations

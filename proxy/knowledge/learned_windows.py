@@ -2,8 +2,9 @@
 
 A refusal that states the window in a number lowers the window of its model, for the tenant that was refused. It holds
 for `ttl` seconds, because a server may have been restarted with a larger window, or until a longer prompt is accepted.
-It is kept in memory, and in the store as a fact that belongs to no session, so replicas share it and a restart keeps
-it. No request waits for the store here: lessons are shared in the background.
+It is kept in memory, and in the store as a fact that belongs to no session, so replicas share it, also that it is
+forgotten, and a restart keeps it. A request that stores nothing shares nothing. Lessons are shared in the background;
+only the first request for a model waits a moment for those of others (`Knowledge.refresh`).
 
 A refusal without a number teaches no window, because only the upstream knows what it has counted. The size that was
 refused bounds one session (`SizeRefused`), which the session keeps. Only that of a session which is not stored is kept

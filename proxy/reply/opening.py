@@ -1,11 +1,12 @@
-"""Inspects the beginning of a reply before any byte of it goes to the client, to recognise a refused prompt.
+"""Inspects the beginning of a reply before any byte of it goes to the client, to recognise a refusal.
 
 An upstream refuses a prompt for its length with an error status, with an error body under a good status, or with an
-error as an event of a stream; some answer with an empty reply whose reason is the length. The beginning of the reply
-is held back, up to a bounded size, until the whole error body or the first event is there, and then passed on byte for
-byte. Many servers begin a stream with greetings, such as an event that only gives the role of the speaker, before they
-have looked at the prompt. If the prompt is so long that it may be refused, greetings and comments are held back too,
-however long the next event takes: once they have left, nothing can be mended. Otherwise they pass at once.
+error as an event of a stream; some answer with an empty reply whose reason is the length. Other refusals, of a form or
+of pictures, look alike. The beginning of the reply is held back, up to a bounded size, until the whole error body or
+the first event is there, and then passed on byte for byte. Many servers begin a stream with greetings, such as an event
+that only gives the role of the speaker, before they have looked at the prompt. If the prompt is so long that it may be
+refused, greetings and comments are held back too, however long the next event takes: once they have left, nothing can
+be mended. Otherwise a greeting passes at once, and comments alone after at most `MAX_SECONDS`.
 """
 
 from __future__ import annotations
