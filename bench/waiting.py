@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from proxy.asking import Caller, Roles
-from proxy.condensing.decision import Decision
+from proxy.condensing.turn import Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer

@@ -14,8 +14,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from proxy.asking import FinishedCall
-from proxy.condensing.decision import Decision
 from proxy.condensing.policy import RATIOS
+from proxy.condensing.turn import Decision
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.figures import Figures
 from proxy.quoting import label

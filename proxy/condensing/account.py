@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.condensing.context import RequestContext
-from proxy.condensing.decision import Decision
 from proxy.condensing.policy import REQUEST, Policy, Window
+from proxy.condensing.turn import Decision
 from proxy.errors import ContextLengthExceeded
 from proxy.knowledge.learned_windows import SOURCE
 from proxy.quoting import label
@@ -51,7 +50,7 @@ def headers(decision: Decision, timing: Timing, *, accepted: bool = True) -> lis
     policy, head = decision.policy, decision.append_head if accepted else decision.append_head_before
     pairs = [
         ("X-Condenser-Session", decision.session),
-        ("X-Condenser-Session-Source", decision.session_source),
+        ("X-Condenser-Session-Source", decision.context.recognised.identity.source),
         ("X-Condenser-Strategy", decision.policy.pipeline.text),
         ("X-Condenser-Action", decision.action),
         ("X-Condenser-Trigger", decision.trigger),
@@ -141,7 +140,7 @@ def _document(decision: Decision) -> dict[str, Any]:
     """What was decided on a request, as members of a JSON object."""
     return {
         "session": decision.session,
-        "session_source": decision.session_source,
+        "session_source": decision.context.recognised.identity.source,
         "branch": with_depth(decision.branch, decision.depth),
         "strategy": decision.policy.pipeline.text,
         "action": decision.action,
@@ -237,19 +236,19 @@ OWN_ERROR, FOREIGN_ERROR = 0.10, 0.25
 and with another one. DeepSeek's makes 16 % fewer tokens of Chinese. A factor may not apply to a script at all."""
 
 
-async def refuse_if_hopeless(decision: Decision, context: RequestContext) -> None:
+async def refuse_if_hopeless(decision: Decision) -> None:
     """Raises `ContextLengthExceeded` if text alone exceeds a known window by more than its count may be wrong.
 
     Otherwise the upstream judges: pictures, files and reasoning may cost less than their price.
     """
-    budget, counter, request = decision.policy.budget, context.counter, context.request
+    budget, counter, request = decision.policy.budget, decision.context.counter, decision.context.request
     # A size refused is no window either.
     if budget is None or decision.precision is Precision.ESTIMATE or decision.policy.size_refused is not None:
         return
     if not decision.policy.window.is_known:
         return
     most = OWN_ERROR if is_openais(plain_name(request.model)) else max(FOREIGN_ERROR, counter.factor - 1)
-    error = most if decision.calibrated.error is None else min(decision.calibrated.error, most)
+    error = most if decision.context.calibrated.error is None else min(decision.context.calibrated.error, most)
     limit = budget.window * (1 + error)
     view = decision.view
     if view.tokens <= limit:
@@ -267,10 +266,10 @@ def _opaque_tokens(messages: Iterable[Message], counter: Counter) -> int:
     return opaque.tokens
 
 
-def refuse_over_budget(decision: Decision, context: RequestContext) -> None:
+def refuse_over_budget(decision: Decision) -> None:
     """Under `strict`, raises `ContextLengthExceeded` for a view that leaves less than the reserve for the reply."""
     policy, tokens = decision.policy, decision.view.tokens
     is_strict = policy.strict and policy.rewrites and policy.size_refused is None
     if is_strict and policy.budget is not None and tokens > policy.budget.usable:
         message = f"{where_tokens_are(decision)} As strict is set, at most {policy.budget.usable:,} tokens are sent."
-        raise ContextLengthExceeded(message, param=context.request.body.endpoint.list_member)
+        raise ContextLengthExceeded(message, param=decision.context.request.body.endpoint.list_member)

@@ -14,9 +14,10 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import NamedTuple, TypeVar
 
-from proxy.condensing.context import RequestContext, undecided
-from proxy.condensing.decision import Decision
+from proxy.condensing.turn import Decision, RequestContext, undecided
+from proxy.endpoints.replies import Usage
 from proxy.errors import HistoryUnavailable, UpstreamUnavailable
+from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.profiles import REFUSING, Restriction
 from proxy.overflow import Refusal, read_body
 from proxy.overflow.wording import MIN_WINDOW
@@ -51,15 +52,13 @@ T = TypeVar("T")
 
 
 class Attempt(NamedTuple):
-    """What is sent, and what its success will store."""
+    """What is sent, and what the refusals before it have led to."""
 
     decision: Decision
-    context: RequestContext | None = None
-    """None if the request could not be taken in."""
     rounds: HiddenRounds | None = None
     """The hidden rounds that may follow; None if the model is offered no memory tool."""
-    update: SessionUpdate | None = None
-    """The update of the session; None if nothing is stored."""
+    stores: bool = False
+    """Whether the session is stored once it is accepted."""
     is_last: bool = False
     """Whether a refusal for the length of this attempt is final."""
     is_repeated: bool = False
@@ -72,52 +71,57 @@ class Attempt(NamedTuple):
     """What the refusals before it have named, and what it proves once it is accepted."""
 
     @property
-    def rewritable(self) -> RequestContext | None:
-        """The context, if the view may be written in another form; else None."""
-        return self.context if self.decision.policy.rewrites else None
+    def context(self) -> RequestContext:
+        return self.decision.context
 
 
-def attempt_of(decision: Decision, context: RequestContext, keeper: Keeper, rounds: HiddenRounds | None) -> Attempt:
+def attempt_of(decision: Decision, keeper: Keeper, rounds: HiddenRounds | None) -> Attempt:
     """The attempt to send a decision whose body is written, with the hidden `rounds` that may follow.
 
     The decision gets the name of its branch. Raises `HistoryUnavailable`.
     """
-    failure, may_store = context.recognised.failure, context.may_store
-    if context.supply.append is not None and failure and not context.request.controls.dry_run:
+    context, append = decision.context, decision.context.supply.append
+    failure = context.recognised.failure
+    if append is not None and failure and not context.request.controls.dry_run:
         raise HistoryUnavailable(f"This turn could not be stored now ({failure}).")
     if context.offer.reason and decision.action is not Action.DEGRADED and decision.reason in NOTHING_CONDENSED:
         decision = decision._replace(reason=context.offer.reason)
     if not context.history.chain:
-        return Attempt(decision, context, rounds)
+        return Attempt(decision, rounds)
     session, branch = keeper.id_and_branch(context.recognised, has_tools=context.has_tools)
     decision = decision._replace(branch=branch)
-    is_too_small = _is_too_small(decision, context)
-    if not may_store or is_too_small:
-        return Attempt(decision, context, rounds)
-    update = _update_for(decision, context)
-    head = context.supply.append.head if context.supply.append else ""
-    decision = decision._replace(session=session, append_head=head)
+    if not context.may_store or _is_too_small(decision):
+        return Attempt(decision, rounds)
+    decision = decision._replace(session=session, append_head=append.head if append else "")
     if keeper.refused:
         decision = degraded(decision, keeper.refused)
-    return Attempt(decision, context, rounds, update)
+    return Attempt(decision, rounds, stores=True)
 
 
-def original_of(refused: Decision, context: RequestContext, keeper: Keeper) -> Attempt | None:
+def original_of(refused: Decision, keeper: Keeper) -> Attempt | None:
     """The attempt to send a request as it came; None if just that was refused, or if it does not fit."""
-    if not context.fits_whole:
+    if not refused.context.fits_whole:
         return None
-    context = context.for_original()
-    decision = undecided(context)._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
-    decision = written(decision, context, probe=False)
-    if decision.body == refused.body:
-        return None
-    attempt = attempt_of(decision, context, keeper, None)
-    update = attempt.update and attempt.update._replace(refuses_rewriting=True)
-    return attempt._replace(update=update)
+    original = undecided(refused.context.for_original())
+    decision = original._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
+    decision = written(decision, probe=False)
+    return None if decision.body == refused.body else attempt_of(decision, keeper, None)
 
 
-def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
-    """The update of the session as far as it is known before the reply."""
+class ReplyFacts(NamedTuple):
+    """What a reply has shown."""
+
+    usage: Usage | None = None
+    anchor: Anchor | None = None
+    """What calibration keeps of the usage for the branch's next request."""
+    ending: str = ""
+    is_late_refusal: bool = False
+    """Whether it ended in a refusal for length."""
+
+
+def update_after(attempt: Attempt, reply: ReplyFacts) -> SessionUpdate:
+    """The update of the session once an attempt was answered."""
+    decision, context, rounds = attempt.decision, attempt.context, attempt.rounds
     advice = decision.economy
     return SessionUpdate(
         context.history,
@@ -127,32 +131,38 @@ def _update_for(decision: Decision, context: RequestContext) -> SessionUpdate:
         decision.tokens_before,
         decision.forwarded_tokens,
         decision.own_tokens,
-        _last_applied(decision, context),
+        _last_applied(decision),
         block=decision.memory_block,
+        usage=reply.usage,
+        anchor=reply.anchor,
+        reply=reply.ending,
+        patch=rounds.patch if rounds else None,
         memory_patch=decision.memory_patch,
+        memory_tokens=rounds.spent_tokens if rounds else 0,
         has_tools=context.has_tools,
         covered=decision.view.covered_count,
         size_refused=context.size_refused,
-        ends_size=ends_size(decision, context),
+        ends_size=not reply.is_late_refusal and ends_size(decision),
+        refuses_rewriting=decision.reason == Reason.REWRITE_REFUSED and not context.is_spared,
         pictures_out=context.pictures_out,
         economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else {},
         bound=context.bound_under(decision.applied),
     )
 
 
-def ends_size(decision: Decision, context: RequestContext) -> bool:
+def ends_size(decision: Decision) -> bool:
     """Whether the size refused that bounds the session ends once this view is accepted, because it is longer."""
-    size = context.size_refused
+    size = decision.context.size_refused
     return size is not None and decision.expected_tokens > size.tokens
 
 
-def _last_applied(decision: Decision, context: RequestContext) -> str:
+def _last_applied(decision: Decision) -> str:
     """The id of the condensation that the branch will have applied last, "" for none.
 
     A request that is `off`, or under `observe:`, leaves it unchanged.
     """
-    if decision.applied is None and not context.policy.rewrites:
-        return context.recognised.last_applied or ""
+    if decision.applied is None and not decision.policy.rewrites:
+        return decision.context.recognised.last_applied or ""
     return decision.applied.id if decision.applied else ""
 
 
@@ -162,9 +172,9 @@ def degraded(decision: Decision, failure: str) -> Decision:
     return decision._replace(action=Action.DEGRADED, reason=decision.reason if is_refused else failure)
 
 
-def _is_too_small(decision: Decision, context: RequestContext) -> bool:
+def _is_too_small(decision: Decision) -> bool:
     """Whether a conversation is new, derived, and too small to be stored yet."""
-    found = context.recognised
+    context, found = decision.context, decision.context.recognised
     is_new = found.is_derived and found.session is None and decision.applied is None and not decision.memory_block.raw
     is_taught = context.refuses_reasoning or context.pictures_out or decision.reason == Reason.REWRITE_REFUSED
     if not is_new or context.keeps_reply or is_taught:
@@ -213,13 +223,13 @@ def spliced(
     )
 
 
-def written(decision: Decision, context: RequestContext, *, probe: bool) -> Decision:
+def written(decision: Decision, *, probe: bool) -> Decision:
     """The decision with the bytes to forward.
 
     With `probe` the body of a stream asks for its usage even if the client did not, provided that the body is changed
     anyway.
     """
-    body = context.request.body
+    context, body = decision.context, decision.context.request.body
     probed = (
         probe
         and body.values.get("stream") is True
@@ -239,7 +249,7 @@ def may_be_refused(attempt: Attempt) -> bool:
     That is so from half of what is known to fit; if nothing is known, from the least window.
     """
     decision, budget = attempt.decision, attempt.decision.policy.budget
-    if attempt.rewritable is None or attempt.is_last:
+    if not decision.policy.rewrites or attempt.is_last:
         return False
     return decision.expected_tokens >= (budget.unscaled.usable // 2 if budget is not None else MIN_WINDOW)
 
@@ -326,10 +336,11 @@ SHARE_KEPT = 0.5
 
 def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | None:
     """The context that leaves out enough pictures; None if the error is about something else, or none can leave."""
-    context, decision = attempt.rewritable, attempt.decision
+    context, decision = attempt.context, attempt.decision
     status, error = refused.reply.status, refused.error
     allowed = pictures_allowed(status, error)
-    if context is None or attempt.has_fewer_pictures or (allowed is None and not refuses_bytes(status, error)):
+    is_about_pictures = allowed is not None or refuses_bytes(status, error)
+    if not (is_about_pictures and decision.policy.rewrites) or attempt.has_fewer_pictures:
         return None
     chain, known = context.history.chain, context.pictures_out.number if context.pictures_out else 0
     shown = {id(message) for message in decision.view.messages}
@@ -395,15 +406,13 @@ def rule_of(refused: OpenedReply, attempt: Attempt) -> str | None:
     return rule_named_in(refused.error.decode("utf-8", "replace"))
 
 
-def with_other_reasoning(
-    refused: Attempt, rule: str, following: Callable[[Decision, RequestContext], Attempt]
-) -> Attempt | None:
+def with_other_reasoning(refused: Attempt, rule: str, following: Callable[[Decision], Attempt]) -> Attempt | None:
     """The same view with all its reasoning, or without any that may be bound; in every mode, and once.
 
     None if the view is so already: then the client's own list is refused.
     """
     decision, context = refused.decision, refused.context
-    if context is None or refused.has_other_reasoning:
+    if refused.has_other_reasoning:
         return None
     named = (Restriction("reasoning", rule),) if rule == REQUIRED or not context.binds_reasoning else ()
     for restriction in named:
@@ -411,8 +420,7 @@ def with_other_reasoning(
     context = context._replace(refuses_reasoning=rule == BOUND)
     view = decision.view.bound_to(len(decision.view.transcript.chain) if rule == BOUND else None)
     reason = "" if decision.reason == Reason.REASONING_DROPPED else decision.reason
-    decision = decision.with_view(view)._replace(policy=context.policy, reason=reason).with_loss_told()
-    attempt = following(decision, context)
+    attempt = following(decision.with_view(view)._replace(context=context, reason=reason).with_loss_told())
     if attempt.decision.body == refused.decision.body:
         return None
     how = "with all of" if rule == REQUIRED else "without"

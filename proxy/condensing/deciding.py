@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from proxy.condensing.account import refuse_if_hopeless, refuse_over_budget
-from proxy.condensing.context import RequestContext, fold_view, undecided
-from proxy.condensing.decision import Decision
 from proxy.condensing.making import TRIGGERS, Maker, MakeResult
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.recall import Injector
+from proxy.condensing.turn import Decision, RequestContext, fold_view, undecided
 from proxy.errors import ProxyError
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
 from proxy.request.measure import Precision
@@ -50,7 +49,7 @@ class Decider:
         """The decision on a request; after an internal error, to forward it unchanged. Raises `ProxyError`."""
         try:
             decision = await self._decide_by_mode(context)
-            refuse_over_budget(decision, context)
+            refuse_over_budget(decision)
             return decision  # noqa: TRY300
         except ProxyError:
             raise
@@ -65,84 +64,79 @@ class Decider:
         if pipeline.is_off:
             return decision._replace(reason=decision.reason or Reason.STRATEGY_OFF).with_loss_told()
         if pipeline.observe:
-            return await self._observed(decision, context)
+            return await self._observed(decision)
         if context.recognised.failure:
-            return await self._without_store(decision, context)
-        condensed = await self._condensed(_replayed(decision, context), context)
-        decision = with_floor(await self.injector.inject(condensed, context))
-        return decision.with_loss_told()
+            return await self._without_store(decision)
+        condensed = await self._condensed(_replayed(decision))
+        return with_floor(await self.injector.inject(condensed)).with_loss_told()
 
-    async def _condensed(self, decision: Decision, context: RequestContext) -> Decision:
+    async def _condensed(self, decision: Decision) -> Decision:
         deadline = asyncio.get_running_loop().time() + self.timeout
-        if not context.request.controls.dry_run:
-            context = context.with_recorded(await self.preparer.vote_before_forwarding(decision, context, deadline))
-        requirement, reason = assess_need(decision, context)
+        if not decision.context.request.controls.dry_run:
+            recorded = await self.preparer.vote_before_forwarding(decision, deadline)
+            decision = decision.in_context(decision.context.with_recorded(recorded))
+        requirement, reason = assess_need(decision)
         decision = decision._replace(reason=reason or decision.reason)
         if requirement is None:
             return decision
-        prepared = await self._with_prepared(requirement, decision, context, deadline)
+        prepared = await self._with_prepared(requirement, decision, deadline)
         if prepared is not None:
-            decision, requirement = prepared, still_required(prepared, context)
-        elif requirement is Requirement.SOFT and all(stage.asks for stage in context.policy.stages):
-            return decision._replace(reason=why_not_prepared(decision, context))
-        return decision if requirement is None else await self._with_new(requirement, decision, context, deadline)
+            decision, requirement = prepared, still_required(prepared)
+        elif requirement is Requirement.SOFT and all(stage.asks for stage in decision.policy.stages):
+            return decision._replace(reason=why_not_prepared(decision))
+        return decision if requirement is None else await self._with_new(requirement, decision, deadline)
 
-    async def _without_store(self, decision: Decision, context: RequestContext) -> Decision:
+    async def _without_store(self, decision: Decision) -> Decision:
         """The decision for a view that is made from the transcript alone, because the store has failed."""
-        requirement, _ = assess_need(decision, context)
+        requirement, _ = assess_need(decision)
         if requirement is not None:
             deadline = asyncio.get_running_loop().time() + self.timeout
-            decision = await self._from_transcript(requirement, decision, context, deadline)
-        await refuse_if_hopeless(decision, context)
+            decision = await self._from_transcript(requirement, decision, deadline)
+        await refuse_if_hopeless(decision)
         return decision
 
-    async def _from_transcript(
-        self, requirement: Requirement, decision: Decision, context: RequestContext, deadline: float
-    ) -> Decision:
+    async def _from_transcript(self, requirement: Requirement, decision: Decision, deadline: float) -> Decision:
         """The decision with a view that no record holds, by the stages that ask no model; the same if they do not help.
 
         Models are not asked: nothing would be kept of what they cost.
         """
-        stages = [stage for stage in context.policy.stages if not stage.asks]
-        context = context._replace(policy=context.policy._replace(stages=stages))
-        made = (await self.maker.make(requirement, decision, context, deadline)).condensation
+        stages = [stage for stage in decision.policy.stages if not stage.asks]
+        ruled = decision.under(decision.policy._replace(stages=stages))
+        made = (await self.maker.make(requirement, ruled, deadline)).condensation
         if made is None:
             return decision
-        return decision.with_view(fold_view(context, made))._replace(trigger=TRIGGERS[requirement])
+        return decision.with_view(fold_view(decision.context, made))._replace(trigger=TRIGGERS[requirement])
 
-    async def _with_new(
-        self, requirement: Requirement, decision: Decision, context: RequestContext, deadline: float
-    ) -> Decision:
-        if context.request.controls.dry_run:
-            result = await self.maker.project(requirement, decision, context)
+    async def _with_new(self, requirement: Requirement, decision: Decision, deadline: float) -> Decision:
+        if decision.context.request.controls.dry_run:
+            result = await self.maker.project(requirement, decision)
         else:
-            result = await self.maker.make(requirement, decision, context, deadline)
-        made = _made(decision, result, context)
+            result = await self.maker.make(requirement, decision, deadline)
+        made = _made(decision, result)
         if result.condensation is None and requirement is Requirement.SOFT:
             if decision.action is Action.CONDENSED:
                 return decision  # A prepared condensation has just been applied, and that is enough.
-            if context.policy.asks_models:
-                made = made._replace(reason=why_not_prepared(decision, context))
-        await refuse_if_hopeless(made, context)
+            if decision.policy.asks_models:
+                made = made._replace(reason=why_not_prepared(decision))
+        await refuse_if_hopeless(made)
         return made
 
-    async def _with_prepared(
-        self, requirement: Requirement, decision: Decision, context: RequestContext, deadline: float
-    ) -> Decision | None:
+    async def _with_prepared(self, requirement: Requirement, decision: Decision, deadline: float) -> Decision | None:
         """The decision with a prepared condensation, None if there is none.
 
         If the requirement may ask a model, a preparation under way is waited for.
         """
-        prepared = find_prepared(requirement, decision, context)
+        prepared, context = find_prepared(requirement, decision), decision.context
         may_wait = RULES[requirement].asks and not context.request.controls.dry_run
         if prepared is None and may_wait:
             # Until the deadline: starting the same work again would pay for it twice and be ready no sooner.
             context = context.with_recorded(await self.preparer.wait_for_preparation(context, deadline))
-            prepared = find_prepared(requirement, decision, context)
+            decision = decision.in_context(context)
+            prepared = find_prepared(requirement, decision)
         if prepared is None or prepared.applied is None:
             return None
         extended = self.maker.extended(prepared, context.policy.judging)
-        decision = _applied(decision, extended or prepared.applied, context, TRIGGERS[requirement], was_prepared=True)
+        decision = _applied(decision, extended or prepared.applied, TRIGGERS[requirement], was_prepared=True)
         if not context.may_store:
             return decision
         try:
@@ -150,79 +144,70 @@ class Decider:
                 await self.keeper.mark_standing(context.recognised, prepared.applied)
                 return decision
             kept = await self.keeper.record(context.recognised, extended, standing=True)
-            return _applied(decision, kept, context, was_prepared=True)
+            return _applied(decision, kept, was_prepared=True)
         except StoreError as error:
             return decision._replace(action=Action.DEGRADED, reason=error.reason)
 
-    async def smaller(self, refused: Decision, context: RequestContext, aim: Budget, seconds: float) -> Decision | None:
-        """The decision for a view smaller than a refused one, None if there is none; models get `seconds`.
-
-        The context is that from before the refused decision.
-        """
-        context = context.with_recorded(refused.applied)
-        shrunk = await self._shrunk(refused._replace(policy=context.policy), context, aim, seconds)
-        decision = with_floor(await self.injector.inject(shrunk, context))
+    async def smaller(self, refused: Decision, aim: Budget, seconds: float) -> Decision | None:
+        """The decision for a view smaller than a refused one, None if there is none; models get `seconds`."""
+        refused = refused.in_context(refused.context.with_recorded(refused.applied))
+        shrunk = await self._shrunk(refused.under(refused.policy._replace(budget=aim)), aim, seconds)
+        decision = with_floor(await self.injector.inject(shrunk.in_context(refused.context)))
         return decision if decision.tokens_after < refused.tokens_after else None
 
-    async def _shrunk(self, decision: Decision, context: RequestContext, budget: Budget, seconds: float) -> Decision:
-        context = context._replace(policy=context.policy._replace(budget=budget))
+    async def _shrunk(self, decision: Decision, aim: Budget, seconds: float) -> Decision:
         deadline = asyncio.get_running_loop().time() + seconds
-        if context.recognised.failure:
-            return await self._from_transcript(Requirement.OVERFLOW, decision, context, deadline)
-        prepared = await self._with_prepared(Requirement.OVERFLOW, decision, context, deadline)
-        if prepared is not None and prepared.tokens_after < budget.trigger:
+        if decision.context.recognised.failure:
+            return await self._from_transcript(Requirement.OVERFLOW, decision, deadline)
+        prepared = await self._with_prepared(Requirement.OVERFLOW, decision, deadline)
+        if prepared is not None and prepared.tokens_after < aim.trigger:
             return prepared
         decision = prepared or decision
-        result = await self.maker.make(Requirement.OVERFLOW, decision, context, deadline)
-        return _made(decision, result, context, Trigger.OVERFLOW)
+        result = await self.maker.make(Requirement.OVERFLOW, decision, deadline)
+        return _made(decision, result, Trigger.OVERFLOW)
 
-    async def _observed(self, decision: Decision, context: RequestContext) -> Decision:
+    async def _observed(self, decision: Decision) -> Decision:
         """The decision under `observe:`: what would be done, with nothing changed.
 
         Without the store nobody knows, because the standing condensations are not known.
         """
-        if context.recognised.failure:
+        if decision.context.recognised.failure:
             return decision
-        requirement, reason = assess_need(decision, context)
+        requirement, reason = assess_need(decision)
         decision = decision._replace(reason=reason or decision.reason)
         if requirement is None:
             return decision
-        result = await self.maker.project(requirement, decision, context)
+        result = await self.maker.project(requirement, decision)
         if result.condensation is not None:
             return decision._replace(
                 action=Action.WOULD_CONDENSE,
                 trigger=TRIGGERS[requirement],
                 reason=result.reason,
-                tokens_after=fold_view(context, result.condensation).tokens,
+                tokens_after=fold_view(decision.context, result.condensation).tokens,
                 precision=Precision.ESTIMATE if result.used_model else decision.precision,
                 metadata=result.condensation.metadata,
             )
-        waits = requirement is Requirement.SOFT and context.policy.asks_models
-        return decision._replace(reason=why_not_prepared(decision, context) if waits else result.reason)
+        waits = requirement is Requirement.SOFT and decision.policy.asks_models
+        return decision._replace(reason=why_not_prepared(decision) if waits else result.reason)
 
 
 def standing_decision(context: RequestContext) -> Decision:
     """The decision to send the view as it stands: nothing new is condensed, and no model is asked."""
     decision = undecided(context)
-    return _replayed(decision, context) if context.policy.rewrites else decision
+    return _replayed(decision) if context.policy.rewrites else decision
 
 
-def _made(decision: Decision, result: MakeResult, context: RequestContext, trigger: Trigger | None = None) -> Decision:
+def _made(decision: Decision, result: MakeResult, trigger: Trigger | None = None) -> Decision:
     decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
     if result.condensation is not None:
-        decision = _applied(decision, result.condensation, context, trigger)
+        decision = _applied(decision, result.condensation, trigger)
     if result.store_failure:
         decision = decision._replace(action=Action.DEGRADED, reason=result.store_failure)
     return decision
 
 
 def _applied(
-    decision: Decision,
-    condensation: Condensation,
-    context: RequestContext,
-    trigger: Trigger | None = None,
-    *,
-    was_prepared: bool = False,
+    decision: Decision, condensation: Condensation, trigger: Trigger | None = None, *, was_prepared: bool = False
 ) -> Decision:
     """The decision with a condensation in its view.
 
@@ -231,7 +216,7 @@ def _applied(
     if trigger is None or condensation.trigger == JUDGED:
         # A trigger that only a newer version knows counts as THRESHOLD.
         trigger = Trigger(condensation.trigger) if condensation.trigger in set(Trigger) else Trigger.THRESHOLD
-    return decision.with_view(fold_view(context, condensation))._replace(
+    return decision.with_view(fold_view(decision.context, condensation))._replace(
         action=Action.CONDENSED,
         trigger=trigger,
         applied=condensation,
@@ -240,8 +225,9 @@ def _applied(
     )
 
 
-def _replayed(decision: Decision, context: RequestContext) -> Decision:
+def _replayed(decision: Decision) -> Decision:
     """The decision with the standing condensation."""
+    context = decision.context
     if not context.recognised.condensations:
         return decision.with_view(decision.view)
     view, applied = replay(
@@ -267,8 +253,9 @@ class Need(NamedTuple):
     """Why there is none, if the decision does not say so already."""
 
 
-def assess_need(decision: Decision, context: RequestContext) -> Need:
+def assess_need(decision: Decision) -> Need:
     """The requirement that the view of a decision raises."""
+    context = decision.context
     if context.policy.budget is None:
         return Need(None, Reason.WINDOW_UNKNOWN)
     view, budget, tokens = decision.view, context.budget, decision.tokens_after
@@ -283,17 +270,17 @@ def assess_need(decision: Decision, context: RequestContext) -> Need:
     if tokens >= budget.trigger and not has_grown(tokens, budget, since):
         return Need(None, Reason.WAITING_FOR_STEP)
     is_below = Reason.BELOW_MARKS if decision.action is Action.PASSED else ""
-    return Need(None, context.recognition_reason or why_no_record(decision, context) or is_below)
+    return Need(None, context.recognition_reason or why_no_record(decision) or is_below)
 
 
-def find_prepared(requirement: Requirement, decision: Decision, context: RequestContext) -> Replayed | None:
+def find_prepared(requirement: Requirement, decision: Decision) -> Replayed | None:
     """The prepared condensation to apply, if there is one; under a judge, SOFT applies a judged one only."""
     return best_prepared(
         decision.view,
         decision.applied,
-        context.recognised.condensations,
-        context.budget,
-        judged_only=requirement is Requirement.SOFT and context.policy.judging is not None,
+        decision.context.recognised.condensations,
+        decision.context.budget,
+        judged_only=requirement is Requirement.SOFT and decision.policy.judging is not None,
         least_shrink=RULES[requirement].least_shrink,
     )
 
@@ -311,8 +298,9 @@ def with_floor(decision: Decision) -> Decision:
     return decision
 
 
-def why_no_record(decision: Decision, context: RequestContext) -> str:
+def why_no_record(decision: Decision) -> str:
     """Why the record that judges wanted for this view failed; "" if none did."""
+    context = decision.context
     session = context.recognised.session
     failed = session.failed_try if session else None
     if failed is None or not failed.judged:
@@ -321,10 +309,11 @@ def why_no_record(decision: Decision, context: RequestContext) -> str:
     return failed.reason if is_same else ""
 
 
-def why_not_prepared(decision: Decision, context: RequestContext) -> str:
+def why_not_prepared(decision: Decision) -> str:
     """Why a view at the trigger is not condensed although a model could do it."""
-    if reason := why_no_record(decision, context):
+    if reason := why_no_record(decision):
         return reason
+    context = decision.context
     stage, session = context.policy.judging, context.session_facts(context.request.received_at)
     if stage is None:
         return Reason.NOT_PREPARED
@@ -334,17 +323,17 @@ def why_not_prepared(decision: Decision, context: RequestContext) -> str:
     return Reason.NO_VERDICT if is_none_due or (last is not None and last.failure) else Reason.AWAITING_VERDICT
 
 
-def still_required(decision: Decision, context: RequestContext) -> Requirement | None:
+def still_required(decision: Decision) -> Requirement | None:
     """The requirement of a view that has just applied a prepared condensation.
 
     HARD, to make it fit. SOFT, if messages that came after the preparation keep it above its target, and a stage that
     asks no model may help. Else none, as after a judged condensation, which was not made for the view's size.
     """
-    tokens, applied, budget = decision.tokens_after, decision.applied, context.budget
+    tokens, applied, budget = decision.tokens_after, decision.applied, decision.context.budget
     if applied is None:
         return None
     if requirement_for(tokens, budget, since=applied.tokens_after) is Requirement.HARD:
         return Requirement.HARD
     if tokens <= budget.target or applied.trigger == JUDGED or decision.action is Action.DEGRADED:
         return None
-    return None if all(stage.asks for stage in context.policy.stages) else Requirement.SOFT
+    return None if all(stage.asks for stage in decision.policy.stages) else Requirement.SOFT

@@ -31,6 +31,7 @@ from time import perf_counter
 from proxy.condensing import account
 from proxy.condensing.attempt import (
     Attempt,
+    ReplyFacts,
     attempt_of,
     context_without,
     degraded,
@@ -38,20 +39,19 @@ from proxy.condensing.attempt import (
     original_of,
     replace_refused,
     rule_of,
+    update_after,
     with_other_reasoning,
     written,
 )
-from proxy.condensing.context import RequestContext, idle_decision
 from proxy.condensing.deciding import Decider, standing_decision
-from proxy.condensing.decision import Decision, last_resort
 from proxy.condensing.intake import Intake
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.recall import with_standing_block
 from proxy.condensing.refusals import Refusals
 from proxy.condensing.searching import Searcher, is_about_tools
+from proxy.condensing.turn import Decision, RequestContext, idle_decision, last_resort
 from proxy.endpoints.replies import Items, Usage
 from proxy.errors import HistoryUnavailable, ProxyError
-from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.profiles import restriction_in
 from proxy.overflow import Refusal, RefusedPart
 from proxy.overflow.wording import MIN_WINDOW
@@ -61,7 +61,6 @@ from proxy.reply.opening import OpenedReply, open_reply
 from proxy.reply.watching import WatchedReply
 from proxy.request.wire import ClientRequest
 from proxy.searching import NO_OFFER, SendBody
-from proxy.sessions.session import DERIVED
 from proxy.sessions.supply import Append, HeldByServer, reply_block
 from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
@@ -90,12 +89,12 @@ class Exchanges:
     report: Callable[[Decision, str], None]
     pause: Callable[[], Awaitable[object]]
 
-    def attempt(self, decision: Decision, context: RequestContext) -> Attempt:
+    def attempt(self, decision: Decision) -> Attempt:
         """The attempt to send a decision, whose body is written here."""
-        context = context.offering(decision.offer)
-        decision = written(decision, context, probe=self.usage_probe)
-        rounds = self.searcher.rounds(decision, context) if context.offer.is_made else None
-        return attempt_of(decision, context, self.decider.keeper, rounds)
+        decision = decision.in_context(decision.context.offering(decision.offer))
+        decision = written(decision, probe=self.usage_probe)
+        rounds = self.searcher.rounds(decision) if decision.context.offer.is_made else None
+        return attempt_of(decision, self.decider.keeper, rounds)
 
     async def open(self, request: ClientRequest) -> Exchange:
         """The exchange for a request, which has been decided on; raises `ProxyError`."""
@@ -107,7 +106,7 @@ class Exchanges:
         """The exchange for a request whose view is sent as it stands, without the memory tool; raises `ProxyError`."""
         exchange = Exchange(self, request)
         context = (await self.intake.build_context(request, exchange.timing))._replace(offer=NO_OFFER)
-        exchange.take(self.attempt(standing_decision(context), context))
+        exchange.take(self.attempt(standing_decision(context)))
         return exchange
 
 
@@ -117,13 +116,10 @@ class Exchange:
     def __init__(self, parts: Exchanges, request: ClientRequest) -> None:
         self.request = request
         self.timing = account.Timing()
-        self.usage: Usage | None = None
-        """What the upstream has counted."""
         self._parts = parts
         self._attempt: Attempt
         """The attempt that is sent, or was sent last."""
-        self._anchor: Anchor | None = None
-        self._ending = ""
+        self._reply = ReplyFacts()
 
     # -- decide --------------------------------------------------------------------------------------
 
@@ -147,7 +143,7 @@ class Exchange:
     async def _decided(self, context: RequestContext) -> Attempt:
         started = perf_counter()
         decision = idle_decision(context) or await self._parts.decider.decide(context)
-        attempt = self._parts.attempt(decision, context)
+        attempt = self._parts.attempt(decision)
         self.timing.condense += (perf_counter() - started) * 1000
         return attempt
 
@@ -161,6 +157,11 @@ class Exchange:
         return self._attempt.decision
 
     @property
+    def usage(self) -> Usage | None:
+        """What the upstream has counted."""
+        return self._reply.usage
+
+    @property
     def reads_reply(self) -> bool:
         """Whether the reply is read or edited, so that it must have no content encoding."""
         attempt = self._attempt
@@ -169,22 +170,19 @@ class Exchange:
     @property
     def captures(self) -> bool:
         """Whether what the model says in the reply is stored."""
-        attempt, context = self._attempt, self._attempt.context
-        return bool(attempt.decision.append_head) or bool(
-            attempt.update is not None and context and context.keeps_reply
-        )
+        attempt = self._attempt
+        return bool(attempt.decision.append_head) or (attempt.stores and attempt.context.keeps_reply)
 
     @property
     def stores(self) -> bool:
-        return self._attempt.update is not None
+        return self._attempt.stores
 
     def headers(self, *, accepted: bool = True) -> list[tuple[str, str]]:
         """The headers of the response; `accepted` tells if the upstream accepted the request.
 
         If it did not, a caller that it has not accepted lately learns nothing of what is stored, sizes included.
         """
-        context = self._attempt.context
-        knows_stored = context is not None and context.recognised.knows_stored
+        knows_stored = self._attempt.context.recognised.knows_stored
         if not accepted and knows_stored and not self.request.trust.may_see_stored:
             return []
         return account.headers(self.decision, self.timing, accepted=accepted)
@@ -200,9 +198,7 @@ class Exchange:
         decision, rounds = self._attempt.decision, self._attempt.rounds
         if rounds is None:
             return reply
-        searched = await self._parts.searcher.run_searches(
-            decision, rounds, self.request.lesson_scope, reply, send_body
-        )
+        searched = await self._parts.searcher.run_searches(decision, rounds, reply, send_body)
         if searched.refuses_tool:
             decision = decision._replace(reason=Reason.MEMORY_TOOL_REFUSED)
             self._attempt = self._attempt._replace(decision=decision, rounds=None)
@@ -256,13 +252,13 @@ class Exchange:
                 return with_other_reasoning(self._attempt, rule, self._following)
             if (fewer := context_without(self._attempt, refused)) is not None:
                 decision = self.decision.with_view(self.decision.view.over(fewer.shown))
-                return self._following(decision, fewer)._replace(has_fewer_pictures=True)
+                return self._following(decision.in_context(fewer))._replace(has_fewer_pictures=True)
             attempt = self._in_another_form(refused) if refused.error else None
             if attempt is not None or refused.refusal is None:
                 return attempt or self._original(refused)
             if refused.refusal.kind is RefusedPart.OUTPUT:
                 return None
-            is_full = self._parts.knowledge.is_full_pool(refused.refusal, self._attempt.decision, self.request)
+            is_full = self._parts.knowledge.is_full_pool(refused.refusal, self.decision)
             if is_full is not False:
                 return await self._repeated() if is_full else None
             return await self._smaller(refused.refusal)
@@ -275,10 +271,10 @@ class Exchange:
             await refused.reply.close()
             raise
 
-    def _following(self, decision: Decision, context: RequestContext) -> Attempt:
+    def _following(self, decision: Decision) -> Attempt:
         """The attempt to send a decision after the refused one, with what that has been through."""
         refused = self._attempt
-        return self._parts.attempt(decision, context)._replace(
+        return self._parts.attempt(decision)._replace(
             is_last=refused.is_last,
             has_fewer_pictures=refused.has_fewer_pictures,
             has_other_reasoning=refused.has_other_reasoning,
@@ -287,13 +283,13 @@ class Exchange:
 
     def _in_another_form(self, refused: OpenedReply) -> Attempt | None:
         """The same view in a form that an error names; None if that changes nothing."""
-        decision, context = self._attempt.decision, self._attempt.rewritable
+        decision = self.decision
         named = restriction_in(refused.reply.status, refused.error, decision.policy.profile)
-        if named is None or context is None:
+        if named is None or not decision.policy.rewrites:
             return None
-        context = context.for_profile(decision.policy.profile.under(named))
+        context = decision.context.for_profile(decision.policy.profile.under(named))
         view = replace(decision.view, transcript=decision.view.transcript.having(form=context.policy.profile.form))
-        following = self._following(decision.with_view(view)._replace(policy=context.policy), context)
+        following = self._following(decision.with_view(view).in_context(context))
         if following.decision.body == decision.body:
             return None
         return following._replace(restrictions=(*following.restrictions, named))
@@ -303,10 +299,10 @@ class Exchange:
         attempt = self._attempt
         if refused.reply.status not in UNEXPLAINED or attempt.is_last or attempt.has_fewer_pictures:
             return None
-        context = attempt.rewritable
-        if context is None or (attempt.rounds is not None and is_about_tools(refused.error)):
+        rewrites, offers_tool = attempt.decision.policy.rewrites, attempt.rounds is not None
+        if not rewrites or (offers_tool and is_about_tools(refused.error)):
             return None
-        return original_of(attempt.decision, context, self._parts.decider.keeper)
+        return original_of(attempt.decision, self._parts.decider.keeper)
 
     def _log_original(self, rewritten: int, original: int) -> None:
         """Logs the statuses with which the upstream answered a rewritten request, and then the original."""
@@ -327,11 +323,11 @@ class Exchange:
     async def _smaller(self, refusal: Refusal) -> Attempt | None:
         """Learns from a refusal for length, and makes a smaller view once."""
         started, refusals = perf_counter(), self._parts.refusals
-        self._attempt, policy = refusals.taught(self._attempt, refusal, self.request)
+        self._attempt, policy = refusals.taught(self._attempt, refusal)
         left = max(self._parts.decider.timeout - self.timing.condense / 1000, 0.0)
         smaller = await refusals.smaller(self._attempt, policy, refusal, left)
         self.timing.condense += (perf_counter() - started) * 1000
-        return None if smaller is None else self._following(*smaller)._replace(is_last=True)
+        return None if smaller is None else self._following(smaller)._replace(is_last=True)
 
     # -- settle --------------------------------------------------------------------------------------
 
@@ -345,54 +341,47 @@ class Exchange:
             self._learn(watched)
         except Exception:  # noqa: BLE001
             _log.exception("nothing was learned from a reply")
-        return None if self._attempt.update is None else self.store(watched.items(), watched.reply_id)
+        return self.store(watched.items(), watched.reply_id) if self.stores else None
 
     def _learn(self, watched: WatchedReply) -> None:
-        decision, context, rounds = self._attempt.decision, self._attempt.context, self._attempt.rounds
-        if self.stores and decision.session_source == DERIVED:
-            self._ending = watched.ending()
-        refused = self._parts.refusals.learn_late(self._attempt, watched, self.request)
+        decision, rounds = self._attempt.decision, self._attempt.rounds
+        if self.stores and decision.context.recognised.is_derived:
+            self._reply = self._reply._replace(ending=watched.ending())
+        refused = self._parts.refusals.learn_late(self._attempt, watched)
         if refused is not None:
-            self._attempt = refused
+            self._attempt, self._reply = refused, self._reply._replace(is_late_refusal=True)
             self._parts.report(decision, "passed")
             return
         # The view did not have the results of searches: only the usage of the first round is that of the view.
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
         self._parts.refusals.accepted(self._attempt)
-        if usage is not None and context is not None:
-            self.usage = usage
-            self._anchor = self._parts.knowledge.learn_from_usage(decision, context, usage)
+        if usage is not None:
+            anchor = self._parts.knowledge.learn_from_usage(decision, usage)
+            self._reply = self._reply._replace(usage=usage, anchor=anchor)
 
     async def store(self, items: Items = (), reply_id: str = "") -> None:
         """Stores what later requests need."""
-        context, rounds, update = self._attempt.context, self._attempt.rounds, self._attempt.update
-        if context is None or update is None:
-            return
+        context = self._attempt.context
         append, named_reply = context.supply
-        if not self.request.trust.accepted and append is None:
+        is_answer = self.request.trust.accepted or append is not None
+        if not (self.stores and is_answer):
             return  # a page, or what else was no answer of the endpoint
-        update = update._replace(
-            usage=self.usage,
-            anchor=self._anchor,
-            reply=self._ending,
-            patch=rounds.patch if rounds else None,
-            memory_tokens=rounds.spent_tokens if rounds else 0,
-        )
+        update = update_after(self._attempt, self._reply)
         if context.keeps_reply and named_reply is not None:
             blocks = reply_block(named_reply, context.request.body, context.recognised.key.name, reply_id, items)
             update = update._replace(blocks=blocks)
         if append is None:
             await self._parts.decider.keeper.settle(context.recognised, update)
         else:
-            await self._store_append(context, update, append, items)
+            await self._store_append(update, append, items)
 
-    async def _store_append(self, context: RequestContext, update: SessionUpdate, append: Append, items: Items) -> None:
+    async def _store_append(self, update: SessionUpdate, append: Append, items: Items) -> None:
         """Stores an append with its reply; raises `HistoryUnavailable` if they are not stored."""
         why = "its reply has no message that can be stored, or is too large"
         if items:
             tip, block = append.block(items)
             update = update._replace(tip=tip, tip_before=append.base, blocks={tip.block: block})
-            why = await self._parts.decider.keeper.settle(context.recognised, update)
+            why = await self._parts.decider.keeper.settle(self._attempt.context.recognised, update)
             if self.request.until_answered is not None:
                 # Before the last byte: the client may append to another replica at once.
                 await self.request.until_answered.aclose()
@@ -407,11 +396,10 @@ class Exchange:
 
     def follow_up(self) -> None:
         """Starts the work that has become due; raises nothing."""
-        context = self._attempt.context
-        if context is None or not self.stores or context.has_nothing_due:
+        if not self.stores or self._attempt.context.has_nothing_due:
             return
         try:
-            self._parts.decider.preparer.follow_up(self.decision, context)
+            self._parts.decider.preparer.follow_up(self.decision)
         except Exception:  # noqa: BLE001
             # The reply has been sent: a defect costs only what would have been ready for the next one.
             _log.exception("background work was not started")

@@ -15,9 +15,9 @@ from operator import attrgetter
 from time import perf_counter
 
 from proxy.condensing.account import Timing
-from proxy.condensing.context import RequestContext, fold_view
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Basis, Policies, Policy
+from proxy.condensing.turn import RequestContext, fold_view
 from proxy.controls import MEMORY
 from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.measure import Measured, Measurer, Precision, fits_by_length

@@ -13,9 +13,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from proxy.condensing.context import RequestContext
-from proxy.condensing.decision import Decision
 from proxy.condensing.policy import Window
+from proxy.condensing.turn import Decision, RequestContext
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.calibrator import Calibrator
@@ -61,8 +60,9 @@ class Knowledge:
                 await self.tasks.result_of(key, began + min(FIRST_LOOK, patience.remaining))
             patience.spend(clock() - began)
 
-    def learn_from_usage(self, decision: Decision, context: RequestContext, usage: Usage) -> Anchor | None:
+    def learn_from_usage(self, decision: Decision, usage: Usage) -> Anchor | None:
         """Learns from the usage of a complete reply; returns the anchor for the next request of its branch."""
+        context = decision.context
         shares = not context.request.controls.no_store
         self.learned.accepted(context.request.lesson_scope, usage.prompt, shares=shares)
         if not shares:
@@ -72,26 +72,25 @@ class Knowledge:
 
     # -- refusals for length -----------------------------------------------------------------------------
 
-    def window_after(self, refusal: Refusal, decision: Decision, request: ClientRequest) -> Window:
+    def window_after(self, refusal: Refusal, decision: Decision) -> Window:
         """The window that holds after a refusal for length.
 
         One that is set stands. Else the window that the refusal states is learned.
         """
-        window = decision.policy.window
+        window, request = decision.policy.window, decision.context.request
         if refusal.window is None or window.is_set:
             return window
         self.learned.learn(request.lesson_scope, refusal.window, shares=not request.controls.no_store)
         return window.lowered(refusal.window)
 
-    def size_after(
-        self, refusal: Refusal, decision: Decision, context: RequestContext, usable: Usable
-    ) -> SizeRefused | None:
+    def size_after(self, refusal: Refusal, decision: Decision, usable: Usable) -> SizeRefused | None:
         """The size that bounds a session after a refusal for length; None if none does.
 
         A refusal without a number teaches it, and one with a smaller window than the one that is set; one without words
         teaches nothing. `usable` gives how much of a window a prompt may use.
         """
-        known, window, request = context.size_refused, decision.policy.window, context.request
+        context, window = decision.context, decision.policy.window
+        known, request = context.size_refused, context.request
         if refusal.is_silent or not decision.policy.rewrites or (refusal.window is not None and not window.is_set):
             return known
         size = decision.expected_tokens
@@ -117,7 +116,7 @@ class Knowledge:
         elif not context.request.controls.no_store:
             self.learned.sizes.put(context.size_key, size)
 
-    def is_full_pool(self, refusal: Refusal, decision: Decision, request: ClientRequest) -> bool | None:
+    def is_full_pool(self, refusal: Refusal, decision: Decision) -> bool | None:
         """Whether an error of the server says that its cache is full of other requests, not that this one is too long.
 
         It does if it names no number and the request fits the window that the server states. None if the server states
@@ -125,6 +124,7 @@ class Knowledge:
         """
         if refusal.window is not None or not refusal.is_server_error:
             return False
+        request = decision.context.request
         stated = self.stated(request.model)
         if stated is None or stated.is_ceiling:
             return None

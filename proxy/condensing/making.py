@@ -21,9 +21,8 @@ from time import perf_counter
 from typing import NamedTuple
 
 from proxy.asking import Caller
-from proxy.condensing.context import RequestContext
-from proxy.condensing.decision import Decision
 from proxy.condensing.running import PipelineRunner, Run, RunResult
+from proxy.condensing.turn import Decision, RequestContext
 from proxy.reasons import Trigger
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.sessions.keeping import Keeper
@@ -73,15 +72,15 @@ class Job(NamedTuple):
 
     requirement: Requirement
     decision: Decision
-    context: RequestContext
     until: float
     """When the request stops waiting for models: a time of the event loop's clock."""
 
     @property
     def shared_id(self) -> str:
         """The id of this work, which is the same in all processes of one version."""
-        chain = self.context.history.digests
-        return self.context.shared_work_id(
+        context = self.decision.context
+        chain = context.history.digests
+        return context.shared_work_id(
             self.requirement.value, chain[-1] if chain else b"", self.decision.base.applied_id
         )
 
@@ -93,9 +92,9 @@ class Maker:
     _tasks: OwnedTasks
     _clock: Callable[[], float]
 
-    async def project(self, requirement: Requirement, decision: Decision, context: RequestContext) -> MakeResult:
+    async def project(self, requirement: Requirement, decision: Decision) -> MakeResult:
         """Plans the condensation with placeholder texts; calls no model, records nothing."""
-        run = self._run_for(requirement, decision.base, context)
+        run = self._run_for(requirement, decision.base, decision.context)
         return self._result_of(run, await self._runner.project(run))
 
     async def prepare(
@@ -116,14 +115,12 @@ class Maker:
             kept = await self._record(result._replace(condensation=_deeper(judged)), context, standing=False)
         return kept
 
-    async def make(
-        self, requirement: Requirement, decision: Decision, context: RequestContext, until: float
-    ) -> MakeResult:
+    async def make(self, requirement: Requirement, decision: Decision, until: float) -> MakeResult:
         """The condensation that a requirement calls for, recorded if the request may be stored.
 
         Models are waited for until `until`, a time of the event loop's clock.
         """
-        job = Job(requirement, decision, context, until)
+        job, context = Job(requirement, decision, until), decision.context
         if not (context.may_store and RULES[requirement].asks):
             return await self._run_and_record(job)
         clock = asyncio.get_running_loop().time
@@ -145,13 +142,13 @@ class Maker:
 
         The result says how long the flight waited for the store, because each of these requests has waited as long.
         """
-        patience = job.context.recognised.patience
+        patience = job.decision.context.recognised.patience
         before = patience.remaining
         result = await self._unless_recorded(job)
         return result._replace(store_seconds=before - patience.remaining)
 
     async def _unless_recorded(self, job: Job) -> MakeResult:
-        context, applied = job.context, job.decision.applied
+        context, applied = job.decision.context, job.decision.applied
         since = await self._keeper.recorded_since(context.recognised)
         recorded = next(iter(standing_condensations(since, context.history.digests)), None)
         # It may be the prepared record that this request has just made standing, and that was not enough.
@@ -161,7 +158,8 @@ class Maker:
         return await self._run_and_record(job)
 
     async def _run_and_record(self, job: Job) -> MakeResult:
-        requirement, decision, context, until = job
+        requirement, decision, until = job
+        context = decision.context
         run = self._run_for(requirement, decision.base, context)
         run_result = await self._runner.run_until(until, run, context.caller(self._tasks, background=False))
         if run_result.late is not None and not context.may_store:

@@ -20,10 +20,9 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from proxy.asking import Caller
-from proxy.condensing.context import RequestContext, fold_view
-from proxy.condensing.decision import Decision
 from proxy.condensing.making import Maker, MakeResult
 from proxy.condensing.running import PipelineRunner
+from proxy.condensing.turn import Decision, RequestContext, fold_view
 from proxy.reasons import Action
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks, message_load, offload
@@ -129,40 +128,39 @@ class Preparer:
     _failed_tries: Lru[Hashable, FailedTry] = field(default_factory=lambda: Lru(_REMEMBERED), init=False)
     _held: int = field(default=0, init=False)
 
-    def follow_up(self, decision: Decision, context: RequestContext) -> None:
+    def follow_up(self, decision: Decision) -> None:
         """Starts the work that has become due with a request, once its reply has been sent."""
+        context = decision.context
         if not _may_prepare(context) or context.is_held_back(decision.applied):
             return
         if context.policy.judging is not None or _may_be_due(decision.view, context):
-            work = self._run_if_room(decision._replace(body=b""), context.with_fresh_patience())
-            self.tasks.start(work, context.branch_work_key)
+            later = decision._replace(body=b"", context=context.with_fresh_patience())
+            self.tasks.start(self._run_if_room(later), context.branch_work_key)
 
-    async def _run_if_room(self, decision: Decision, context: RequestContext) -> Condensation | None:
+    async def _run_if_room(self, decision: Decision) -> Condensation | None:
         """Runs in the background, unless other work holds too much memory; then a later request makes it due again."""
-        size = context.request.body.size * _MEMORY_PER_BYTE + _WORK_BYTES
+        size = decision.context.request.body.size * _MEMORY_PER_BYTE + _WORK_BYTES
         if self._held and self._held + size > MAX_HELD:
             return None
         self._held += size
         try:
-            return await self._run(decision, context, background=True)
+            return await self._run(decision, background=True)
         finally:
             self._held -= size
 
-    async def vote_before_forwarding(
-        self, decision: Decision, context: RequestContext, deadline: float
-    ) -> Condensation | None:
+    async def vote_before_forwarding(self, decision: Decision, deadline: float) -> Condensation | None:
         """The condensation that results from votes before forwarding, if there is one.
 
         It is waited for until `deadline`, a time of the event loop's clock.
         """
-        stage = context.policy.judging
+        context, stage = decision.context, decision.policy.judging
         if stage is None or not stage.inline or not _may_prepare(context) or context.is_held_back(decision.applied):
             return None
-        if await self._why_no_vote(stage, decision, context) or self.runner.is_hopeless(
+        if await self._why_no_vote(stage, decision) or self.runner.is_hopeless(
             JUDGE, context.policy, context.caller(background=False), deadline
         ):
             return None
-        self.tasks.start(self._run(decision, context, background=False), context.branch_work_key)
+        self.tasks.start(self._run(decision, background=False), context.branch_work_key)
         prepared: Condensation | None = await self.tasks.result_of(context.branch_work_key, deadline)
         return prepared
 
@@ -179,8 +177,9 @@ class Preparer:
         prepared: Condensation | None = await self.tasks.result_of(context.branch_work_key, deadline)
         return prepared
 
-    async def _why_no_vote(self, stage: Judging, decision: Decision, context: RequestContext) -> str:
+    async def _why_no_vote(self, stage: Judging, decision: Decision) -> str:
         """Why no votes are held for a decision; "" if they are."""
+        context = decision.context
         if decision.action is Action.CONDENSED:
             return "cool-down"
         if any(failed.reason for failed in self._recent_failures(decision.base, context)):
@@ -189,15 +188,15 @@ class Preparer:
         load = message_load(len(view.transcript.chain), view.tokens)
         return await offload(load, stage.skip_reason, view, context.budget, context.session_facts(self.clock()))
 
-    async def _run(self, decision: Decision, context: RequestContext, *, background: bool) -> Condensation | None:
-        stage, verdict = context.policy.judging, None
+    async def _run(self, decision: Decision, *, background: bool) -> Condensation | None:
+        context, stage, verdict = decision.context, decision.policy.judging, None
         if stage is not None:
-            if context.is_estimated and not await self._why_no_vote(stage, decision, context):
+            if context.is_estimated and not await self._why_no_vote(stage, decision):
                 # Estimates by length are too coarse for a vote.
                 context = await self.counted(context)
-                decision = decision._replace(view=fold_view(context, decision.applied))
-            verdict = await self._verdict(stage, decision, context, background=background)
-            verdict = verdict or self._verdict_to_retry(decision, context)
+                decision = decision._replace(context=context, view=fold_view(context, decision.applied))
+            verdict = await self._verdict(stage, decision, background=background)
+            verdict = verdict or self._verdict_to_retry(decision)
         if verdict is not None and verdict.yes:
             preparing = context.with_fresh_patience() if background else context
             return await self._prepare(decision.base, preparing, verdict, background=background)
@@ -205,11 +204,9 @@ class Preparer:
             return None
         return await self._prepare(decision.base, context) if _needs_preparation(decision.base, context) else None
 
-    async def _verdict(
-        self, stage: Judging, decision: Decision, context: RequestContext, *, background: bool
-    ) -> Verdict | None:
+    async def _verdict(self, stage: Judging, decision: Decision, *, background: bool) -> Verdict | None:
         """The verdict of the judges; in the background, if there is none, the session records why."""
-        vote_round = VoteRound(None, await self._why_no_vote(stage, decision, context))
+        context, vote_round = decision.context, VoteRound(None, await self._why_no_vote(stage, decision))
         holds = stage.inline is not background and (context.policy.prepares or not background)
         if holds and not vote_round.skip_reason:
             caller = context.caller(self.tasks, background=background)
@@ -272,9 +269,10 @@ class Preparer:
         """The failed tries since which the branch has not changed enough for another."""
         return [failed for failed in self._failures(context) if not _has_changed_enough(failed, base, context.budget)]
 
-    def _verdict_to_retry(self, decision: Decision, context: RequestContext) -> Verdict | None:
+    def _verdict_to_retry(self, decision: Decision) -> Verdict | None:
         """The last verdict, if it stands, was a YES, its record failed, and the view has since grown by a step."""
-        base, session = decision.base, context.recognised.session
+        context, base = decision.context, decision.base
+        session = context.recognised.session
         if session is None or decision.action is Action.CONDENSED:
             return None
         failed = [failed for failed in self._failures(context) if failed.judged and failed.applied == base.applied_id]

@@ -27,8 +27,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from proxy.condensing.context import RequestContext
-from proxy.condensing.decision import Decision
+from proxy.condensing.turn import Decision, RequestContext
 from proxy.reasons import Action
 from proxy.runtime.owned_tasks import message_load, offload
 from proxy.searching import NO_OFFER
@@ -190,8 +189,9 @@ class Injector:
     def __init__(self, recall: Recall) -> None:
         self._recall = recall
 
-    async def inject(self, decision: Decision, context: RequestContext) -> Decision:
+    async def inject(self, decision: Decision) -> Decision:
         """The decision with the offer of the tool and this turn's block, as far as its condensation pays for them."""
+        context = decision.context
         # A view that was made without the store has no recorded condensation, so it cannot be folded again.
         if not any(context.policy.memory) or context.recognised.failure:
             return decision

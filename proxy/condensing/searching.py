@@ -17,9 +17,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from proxy.condensing.attempt import spliced
-from proxy.condensing.context import RequestContext
-from proxy.condensing.decision import Decision
 from proxy.condensing.recall import Recall, Searchable
+from proxy.condensing.turn import Decision, RequestContext
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import encoding_of, is_event_stream, is_success
 from proxy.knowledge.learned_windows import LearnedWindows
@@ -112,8 +111,9 @@ class Searcher:
         """The models that refuse tools, and until when that is remembered."""
         return ((scope, until) for scope, until in self._refused.items() if until > self._clock())
 
-    def rounds(self, decision: Decision, context: RequestContext) -> HiddenRounds:
+    def rounds(self, decision: Decision) -> HiddenRounds:
         """The hidden rounds that may follow the view of a decision whose model is offered the tool."""
+        context = decision.context
         searchable = Searchable.of(context.with_recorded(decision.applied), decision.view)
         return HiddenRounds(
             context.request.body.endpoint,
@@ -127,9 +127,10 @@ class Searcher:
         )
 
     async def run_searches(
-        self, decision: Decision, rounds: HiddenRounds, scope: LessonScope, reply: UpstreamReply, send: SendBody
+        self, decision: Decision, rounds: HiddenRounds, reply: UpstreamReply, send: SendBody
     ) -> SearchedReply:
         """The reply for the client after all searches; raises `UpstreamUnavailable`. `send` sends a body upstream."""
+        scope = decision.context.request.lesson_scope
         if not is_success(reply.status):
             return await self._without_tool(rounds, scope, reply, send)
         if encoding_of(reply.headers):

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
+from proxy.condensing.turn import Decision
 from tests.support import wire
 from tests.support.recording import CHAT
 from tests.support.stage import body_of, chat, controls, proxy_with_upstream

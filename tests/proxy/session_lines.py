@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 from proxy import controls
 from proxy.asking import Caller, Roles
-from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
+from proxy.condensing.turn import Decision
 from proxy.errors import HistoryUnavailable
 from proxy.reasons import Action, Trigger
 from proxy.replaying.models import ScriptedSummarizer

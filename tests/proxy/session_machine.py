@@ -15,8 +15,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from proxy.condensing.decision import Decision
 from proxy.condensing.exchange import Exchange
+from proxy.condensing.turn import Decision
 from proxy.errors import HeadMismatch
 from proxy.reasons import Action
 from tests.proxy.session_lines import (

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND * 3)]
 class BrokenInjector(Injector):
     """Fails on every view."""
 
-    async def inject(self, decision: Any, case: Any) -> Any:
+    async def inject(self, decision: Any) -> Any:
         """Fails."""
         raise ZeroDivisionError
 

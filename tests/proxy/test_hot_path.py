@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from proxy import controls
-from proxy.condensing.decision import Decision
+from proxy.condensing.turn import Decision
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.scanning import DEFAULT_BOUNDS
@@ -215,7 +215,7 @@ async def test_a_retry_costs_the_same_work_and_stores_the_same_however_much_it_r
     _, short, few = await retried(SHORT)
     decision, long, many = await retried(LONG)
     assert decision.action is Action.PASSED
-    assert decision.session_source == "derived"
+    assert decision.context.recognised.is_derived
     assert long["digests"] == short["digests"] == TURN
     # A short conversation is below all marks by its length alone, which saves it some steps, however many messages.
     assert long["steps"] < short["steps"] + (LONG - SHORT) * 0.5

@@ -18,16 +18,19 @@ from proxy.condensing.account import (
     short,
     where_tokens_are,
 )
-from proxy.condensing.decision import Decision
 from proxy.condensing.policy import Policies
+from proxy.condensing.turn import Decision, RequestContext, undecided
 from proxy.controls import Controls
 from proxy.endpoints.chat import ChatCounter
-from proxy.knowledge.anchor import Calibration
+from proxy.knowledge.anchor import UNCALIBRATED, Calibration
 from proxy.knowledge.profiles import LessonScope
 from proxy.package import config_directory
 from proxy.reasons import Action, Trigger
-from proxy.request.measure import Precision
+from proxy.request.measure import Measured
+from proxy.sessions.recognition import Identity, Recognised
 from proxy.settings import Settings
+from proxy.store.access import Patience
+from proxy.store.base import StoreKey
 from proxy.tokens.counter import Tokenizers
 from proxy.tokens.models import ModelTable
 from strategies import DEFAULT
@@ -37,7 +40,7 @@ from strategies.core.messages import Reader
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-from tests.support.driver import Message, conversation, exchange_for
+from tests.support.driver import Message, conversation, exchange_for, request
 
 TABLE = ModelTable.load(config_directory() / "models.toml")
 MADE = Condensation("c1", b"d", 3, 2, (), 8_000, "mask", "hard", "context_limit", 7_000, 3_000, 0.0)
@@ -49,20 +52,19 @@ def view(*messages: dict[str, Any], overhead: int = 50) -> View:
     return fold(Transcript.of(read), (), overhead, counter)
 
 
-def decision(window: int | None = 8_000, **given: Any) -> Decision:
+def decision(
+    window: int | None = 8_000, *, overhead: int = 3_120, calibrated: Calibration = UNCALIBRATED, **given: Any
+) -> Decision:
     policy = Policies(Settings(window=window), TABLE).policy(Controls(), {}, LessonScope("m"))
-    known: dict[str, Any] = {
-        "session": "conversation-4f2a",
-        "session_source": "derived",
-        "branch": "main",
-        "policy": policy,
-        "view": view({"role": "user", "content": "hello"}),
-        "tokens_before": 27_912,
-        "tokens_after": 412,
-        "precision": Precision.EXACT,
-        "overhead": 3_120,
-    }
-    return Decision(**{**known, **given})
+    hello = {"role": "user", "content": "hello"}
+    counter = Tokenizers().for_model("m", ChatCounter)
+    long = Transcript.of([Reader().read(json.dumps(hello), hello, 24_792, counter.dialect)])
+    measured = Measured(long, overhead, exact=True)
+    recognised = Recognised(Identity(), StoreKey("t", "d"), "conversation-4f2a", Patience(1.0))
+    context = RequestContext(
+        request([hello]), measured, recognised, policy, counter, measured, has_tools=True, calibrated=calibrated
+    )
+    return Decision(**{**undecided(context)._asdict(), "view": view(hello), "tokens_after": 412, **given})
 
 
 def headers_of(made: Decision) -> dict[str, str]:
@@ -148,7 +150,7 @@ def test_a_dry_run_is_json_with_plan_budget_and_view() -> None:
 def test_the_sums_of_a_dry_run_come_out_in_tokens_of_the_upstream() -> None:
     calibrated = Calibration(Scale(200, 1.25))
     made = decision(calibrated=calibrated, tokens_after=4_000)
-    made = made._replace(policy=made.policy.scaled(calibrated.scale))
+    made = made.under(made.policy.scaled(calibrated.scale))
     document = json.loads(dry_run(made))
     assert (document["tokens_after"], document["upstream_tokens"]) == (4_000, 5_200)
     assert document["budget"]["usable"] == document["window"] - document["budget"]["reserve"] == 7_000

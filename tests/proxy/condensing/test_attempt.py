@@ -7,7 +7,7 @@ import json
 import pytest
 
 from proxy.condensing.account import Timing
-from proxy.condensing.attempt import MANY, attempt_of, original_of, pictures_allowed
+from proxy.condensing.attempt import MANY, ReplyFacts, attempt_of, original_of, pictures_allowed, update_after
 from tests.support.driver import conversation, request, running_services
 
 pytestmark = pytest.mark.anyio
@@ -25,11 +25,11 @@ async def test_the_request_as_it_came_follows_only_if_it_fits() -> None:
         found = []
         for turns in (10, 400):
             context = await parts.intake.build_context(request(conversation(turns), force="true"), Timing())
-            refused = parts.attempt(await parts.decider.decide(context), context)
-            found.append(original_of(refused.decision, context, parts.decider.keeper))
+            refused = parts.attempt(await parts.decider.decide(context))
+            found.append(original_of(refused.decision, parts.decider.keeper))
     original, too_long = found
     assert original is not None
-    assert original.decision.body == original.context.request.body.data if original.context else False
+    assert original.decision.body == original.context.request.body.data
     assert (original.decision.reason, too_long) == ("rewrite-refused", None)
 
 
@@ -38,8 +38,7 @@ async def test_an_update_names_what_was_sent_and_what_was_saved() -> None:
         parts = services.exchanges
         context = await parts.intake.build_context(request(conversation(40)), Timing())
         decision = await parts.decider.decide(context)
-        update = attempt_of(decision, context, parts.decider.keeper, None).update
-    assert update is not None
+        update = update_after(attempt_of(decision, parts.decider.keeper, None), ReplyFacts())
     assert decision.applied is not None
     assert (update.applied, update.tokens_before > update.tokens_after) == (decision.applied.id, True)
 

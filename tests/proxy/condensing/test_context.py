@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from proxy.condensing.account import Timing
-from proxy.condensing.context import RequestContext, idle_decision, undecided
+from proxy.condensing.turn import RequestContext, idle_decision, undecided
 from proxy.reasons import Action, Reason
 from tests.support.driver import Message, conversation, request, running_services
 

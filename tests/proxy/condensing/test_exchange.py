@@ -68,7 +68,7 @@ class Unreadable(WatchedReply):
         raise ZeroDivisionError
 
 
-def failing(_preparer: Preparer, _decision: Any, _context: Any) -> None:
+def failing(_preparer: Preparer, _decision: Any) -> None:
     raise ZeroDivisionError
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from proxy.condensing.decision import Decision
+from proxy.condensing.turn import Decision
 from proxy.services import Services
 from tests.support.driver import Message, conversation, request, running_services
 

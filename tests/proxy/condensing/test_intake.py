@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from proxy.condensing.account import Timing
-from proxy.condensing.context import RequestContext
+from proxy.condensing.turn import RequestContext
 from proxy.services import Services, open_services
 from proxy.settings import Settings
 from proxy.store import open_store

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.condensing.account import Timing
-from proxy.condensing.context import undecided
+from proxy.condensing.turn import undecided
 from proxy.endpoints.replies import Usage
 from proxy.services import Services
 from tests.support.driver import conversation, request, running_services
@@ -19,7 +19,7 @@ async def learn(services: Services, turns: int, counted: int, **control: str) ->
     context = await parts.intake.with_counts(
         await parts.intake.build_context(request(conversation(turns), **control), Timing())
     )
-    parts.knowledge.learn_from_usage(undecided(context), context, Usage(counted))
+    parts.knowledge.learn_from_usage(undecided(context), Usage(counted))
 
 
 async def test_a_count_is_expected_of_the_next_request_of_its_conversation() -> None:

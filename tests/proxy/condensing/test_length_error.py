@@ -23,5 +23,5 @@ from tests.proxy.condensing.test_account import decision
 )
 def test_an_account_says_where_the_window_comes_from(source: str, says: str) -> None:
     made = decision()
-    made = made._replace(policy=made.policy._replace(window=Window(8_000, source)))
+    made = made.under(made.policy._replace(window=Window(8_000, source)))
     assert f"context length is 8,000 tokens {says}. " in where_tokens_are(made)

@@ -11,7 +11,7 @@ import pytest
 
 from proxy import controls
 from proxy.asking import Caller, Roles
-from proxy.condensing.decision import Decision
+from proxy.condensing.turn import Decision
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
 from proxy.request.wire import ClientRequest

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from proxy.condensing.account import Timing
-from proxy.condensing.context import RequestContext, undecided
 from proxy.condensing.deciding import Need, assess_need, with_floor
-from proxy.condensing.decision import Decision
+from proxy.condensing.turn import Decision, undecided
 from proxy.reasons import Reason
 from proxy.request.wire import ClientRequest
 from strategies.core.requirement import Requirement
@@ -16,16 +15,16 @@ from tests.support.driver import Message, conversation, request, running_service
 pytestmark = pytest.mark.anyio
 
 
-async def taken_in(asked: ClientRequest) -> tuple[Decision, RequestContext]:
+async def taken_in(asked: ClientRequest) -> Decision:
     """A request, counted, and the decision to forward it as it is."""
     async with running_services() as services:
         intake = services.exchanges.intake
         context = await intake.with_counts(await intake.build_context(asked, Timing()))
-        return undecided(context), context
+        return undecided(context)
 
 
 async def need(messages: list[Message], **control: str) -> Need:
-    return assess_need(*await taken_in(request(messages, **control)))
+    return assess_need(await taken_in(request(messages, **control)))
 
 
 async def test_a_short_view_needs_nothing() -> None:
@@ -42,19 +41,19 @@ async def test_a_request_may_force_it_however_short_its_view_is() -> None:
 
 
 async def test_nothing_is_required_while_the_window_is_unknown() -> None:
-    decision, context = await taken_in(request(conversation(40)))
-    unknown = context._replace(policy=context.policy._replace(budget=None))
-    assert assess_need(decision, unknown) == Need(None, Reason.WINDOW_UNKNOWN)
+    decision = await taken_in(request(conversation(40)))
+    unknown = decision.under(decision.policy._replace(budget=None))
+    assert assess_need(unknown) == Need(None, Reason.WINDOW_UNKNOWN)
 
 
 async def test_the_floor_is_what_no_condensation_can_take_away() -> None:
     rules = {"role": "system", "content": "rule " * 4_000}
-    decision, _ = await taken_in(request([rules, *conversation(2)[1:]]))
+    decision = await taken_in(request([rules, *conversation(2)[1:]]))
     floored = with_floor(decision)
     assert floored.floor is not None
     assert (floored.reason, floored.floor > 4_000) == (Reason.IRREDUCIBLE, True)
 
 
 async def test_a_view_below_its_marks_has_no_floor_to_speak_of() -> None:
-    decision, _ = await taken_in(request(conversation(2)))
+    decision = await taken_in(request(conversation(2)))
     assert with_floor(decision) == decision

@@ -1,41 +1,59 @@
-"""The context of a request: all that is known about it before anything is decided (`intake.py` builds it)."""
+"""One turn: all that is known about a request before it is decided on, and the decision on it.
+
+`intake.py` builds the `RequestContext`. A `Decision` begins as one to forward the transcript unchanged (`undecided`). A
+request that a defect keeps from being taken in is forwarded as it came (`last_resort`), with nothing known but the
+request. Neither ever changes; another one replaces it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from proxy.asking.dispatch import Caller
-from proxy.condensing.decision import Decision, clamped_values
-from proxy.condensing.policy import Policy
+from proxy.condensing.policy import UNKNOWN, Policy
 from proxy.controls import MEMORY
+from proxy.errors import HistoryUnavailable
 from proxy.knowledge.anchor import NO_PROMPT, UNCALIBRATED, Calibration, CountedPrompt
 from proxy.knowledge.learned_windows import SizeRefused
 from proxy.knowledge.profiles import LessonScope, Profile
-from proxy.reasons import Action, Reason
-from proxy.request.measure import LENGTH_ESTIMATE, Measured
+from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
+from proxy.request.measure import LENGTH_ESTIMATE, Measured, Precision
 from proxy.request.wire import ClientRequest
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks
 from proxy.searching import NO_OFFER, Offer, offer_members
-from proxy.sessions.recognition import Recognised
-from proxy.sessions.session import MAIN, Branch, MemoryBlock, PicturesOut
+from proxy.sessions.recognition import Identity, Recognised
+from proxy.sessions.session import MAIN, OWN_HEADER, Branch, MemoryBlock, PicturesOut, printable_id
 from proxy.sessions.supply import Supply
+from proxy.store.access import Patience
+from proxy.store.base import StoreKey
 from proxy.tokens.counter import Counter
+from proxy.tokens.media import media_prices
 from strategies.core.budget import Budget
-from strategies.core.condensation import Condensation, is_held_back, saved_by, standing_condensations
+from strategies.core.condensation import Condensation, Replayed, is_held_back, saved_by, standing_condensations
 from strategies.core.economics import Advice
 from strategies.core.messages import NO_PICTURES, Message, Pictures, Role, Value, dump
 from strategies.core.pieces import Overlay, blocks_in
 from strategies.core.protocol import SessionFacts, Verdict
-from strategies.core.reasoning import BOUND, OWN, UNKNOWN, Bound
+from strategies.core.reasoning import BOUND, OWN, Bound
+from strategies.core.reasoning import UNKNOWN as UNKNOWN_HEAD
 from strategies.core.transcript import Transcript, pinned_in, standing_patches
 from strategies.core.view import View, fold
 from strategies.dialects.pictures import has_pictures, without_pictures
 
 ON_VOTES = "judge_tokens"
 """The session's totals of tokens for which its allowance has paid."""
+MIN_SAVING = 0.01
+"""The smallest saving that is reported, as a share of the cost of prompts."""
+OPTION_BOUNDS: Mapping[str, tuple[str, Callable[[Budget], int]]] = {
+    "summary_max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
+    "max_tokens": ("a tenth of the window", lambda budget: budget.replacement_cap),
+    "memory_max_tokens": ("a sixteenth of the window", lambda budget: budget.window // 16),
+}
+"""Options in tokens that the budget bounds, and by what."""
 
 
 class RequestContext(NamedTuple):
@@ -162,7 +180,7 @@ class RequestContext(NamedTuple):
         # A new branch shares its messages with another one, which may have been answered behind such a record.
         stood = (replace(made, standing=made.standing or made.reverted) for made in records)
         is_new = not (self._hidden_patches or standing_condensations(stood, transcript.digests))
-        return Bound(OWN if is_new else UNKNOWN).behind(head, length)
+        return Bound(OWN if is_new else UNKNOWN_HEAD).behind(head, length)
 
     def _head_with(self, condensation: Condensation | None) -> str:
         """The name of the head of a view, also by what it should show and does not."""
@@ -382,26 +400,160 @@ class RequestContext(NamedTuple):
         return not (controls.no_store or controls.dry_run or self.recognised.failure)
 
 
+class Decision(NamedTuple):
+    """What is forwarded for one request, and why."""
+
+    context: RequestContext
+    """All that was known when it was decided on."""
+    view: View
+    tokens_after: int
+    """Tokens of the view, by the tokenizer's own count."""
+    precision: Precision
+    """How the tokens are known."""
+    session: str
+    """The session's id, as the response header shows it."""
+    branch: str = MAIN
+    """The name of the branch, without the suffix for its depth."""
+    body: bytes = b""
+    """The bytes to forward."""
+    applied: Condensation | None = None
+    """The condensation that the view applies."""
+    floor: int | None = None
+    """Tokens that no condensation can remove, if they keep the view from its target or from fitting."""
+    offer: Offer = NO_OFFER
+    """The memory tool, if the view pays for its offer."""
+    memory_block: MemoryBlock = MemoryBlock()
+    """The memory block that was chosen for this turn."""
+    memory_patch: Overlay | None = None
+    """A memory block that this view has first, and that stays at its place in later views."""
+    action: Action = Action.PASSED
+    reason: str = ""
+    trigger: Trigger = Trigger.NONE
+    was_prepared: bool = False
+    """Whether the condensation came from a preparation; else it was made for this request."""
+    metadata: Mapping[str, Any] = MappingProxyType({})
+    """The strategies' account of the plan: stages, reasons, and figures of their own."""
+    own_tokens: int = 0
+    """Tokens of our own model calls for this request."""
+    append_head: str = ""
+    """In append mode, the head of the stored history once the upstream has accepted the request."""
+    probed: bool = False
+    """Whether the body asks for the usage of a stream that the client did not ask for."""
+
+    @property
+    def policy(self) -> Policy:
+        return self.context.policy
+
+    @property
+    def tokens_before(self) -> int:
+        """Tokens of the client's own list, by the tokenizer's own count."""
+        return self.context.sent.tokens
+
+    @property
+    def overhead(self) -> int:
+        """Tokens of tools and framing, part of both counts."""
+        return self.context.measured.overhead
+
+    @property
+    def append_head_before(self) -> str:
+        """In append mode, the head of the stored history until the upstream has accepted the request."""
+        append = self.context.supply.append
+        return append.current_head if append else ""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the client should know of its own headers and values."""
+        controls = self.context.request.controls
+        return (*controls.warnings, *self._clamped_values()) if controls.options else controls.warnings
+
+    def _clamped_values(self) -> Iterator[str]:
+        """Yields a sentence for each option in the request that the budget clamps."""
+        policy, options = self.policy, self.context.request.controls.options
+        budget = policy.budget and policy.budget.unscaled
+        for stage in policy.stages if budget else ():
+            for name, (bound, most) in OPTION_BOUNDS.items():
+                value = getattr(getattr(stage, "options", None), name, 0)
+                if budget and most(budget) < value and {name, f"{stage.name}.{name}"} & options.keys():
+                    yield f"{stage.name}.{name} of {value:,} is clamped to {most(budget):,}: {bound}"
+
+    def in_context(self, context: RequestContext) -> Decision:
+        return self._replace(context=context)
+
+    def under(self, policy: Policy) -> Decision:
+        return self._replace(context=self.context._replace(policy=policy))
+
+    def with_view(self, view: View) -> Decision:
+        return self._replace(view=view, tokens_after=view.tokens)
+
+    def with_loss_told(self) -> Decision:
+        """The decision with the reason that reasoning is left out, if this request began that or is not replayed."""
+        is_news = self.action in (Action.CONDENSED, Action.PASSED) and self.reason in (
+            *NO_MORE_CONDENSED,
+            Reason.STRATEGY_OFF,
+        )
+        return self._replace(reason=Reason.REASONING_DROPPED) if is_news and self.view.drops_reasoning else self
+
+    @property
+    def forwarded_tokens(self) -> int:
+        """Tokens of what is forwarded, by the tokenizer's own count; under `observe:` that is the transcript."""
+        return self.tokens_before if self.action is Action.WOULD_CONDENSE else self.tokens_after
+
+    @property
+    def tokens_saved(self) -> int:
+        """Tokens that the view saves, compared with the client's own list, by the upstream's count."""
+        return round(self.context.calibrated.scale.slope * (self.tokens_before - self.forwarded_tokens))
+
+    @property
+    def stages(self) -> str:
+        """The stages that shaped the applied condensation, in order; under `observe:` those that would shape it."""
+        return "+".join(self.metadata.get("stages", ()))
+
+    @property
+    def expected_tokens(self) -> int:
+        """Tokens that the upstream is expected to count for the view, which under `observe:` is not sent."""
+        if self.tokens_after != self.view.tokens:
+            return self.context.calibrated.scale.upstream(self.tokens_after)
+        return self.context.calibrated.expected(self.view, self.applied.id if self.applied else "")
+
+    @property
+    def headroom(self) -> int | None:
+        """The headroom of the view in tokens of the upstream; None if the window is unknown."""
+        budget, window = self.policy.budget, self.policy.window.tokens
+        return None if budget is None or window is None else budget.unscaled.headroom(self.expected_tokens)
+
+    @property
+    def all_own_tokens(self) -> int:
+        """Tokens of our own model calls for this request, and for the preparation that it took."""
+        return self.own_tokens + (self.applied.own_tokens if self.was_prepared and self.applied else 0)
+
+    @property
+    def economy(self) -> Advice | None:
+        """The advice, if following it would save enough to be reported."""
+        advice = self.context.advice
+        return advice if advice is not None and advice.saves >= MIN_SAVING else None
+
+    @property
+    def base(self) -> Replayed:
+        """The view that the next condensation starts from, and the condensation in it."""
+        return Replayed(self.view, self.applied)
+
+    @property
+    def depth(self) -> int:
+        """How many condensations are in the view."""
+        return self.applied.depth if self.applied else 0
+
+
 def undecided(context: RequestContext) -> Decision:
     """The decision to forward the transcript unchanged; after a store failure, with its reason."""
-    found, measured, append = context.recognised, context.measured, context.supply.append
-    view = fold_view(context, None)
+    recognised, measured, view = context.recognised, context.measured, fold_view(context, None)
     return Decision(
-        session=found.shown_id,
-        session_source=found.identity.source,
-        branch=MAIN,
-        policy=context.policy,
-        view=view,
-        tokens_before=context.sent.tokens,
-        tokens_after=view.tokens if view.drops_reasoning or context.pictures_out else measured.tokens,
-        precision=measured.precision,
-        overhead=measured.overhead,
-        calibrated=context.calibrated,
-        action=Action.DEGRADED if found.failure else Action.PASSED,
-        reason=found.failure,
-        advice=context.advice,
-        append_head_before=append.current_head if append else "",
-        warnings=_warnings(context),
+        context,
+        view,
+        view.tokens if view.drops_reasoning or context.pictures_out else measured.tokens,
+        measured.precision,
+        recognised.shown_id,
+        action=Action.DEGRADED if recognised.failure else Action.PASSED,
+        reason=recognised.failure,
     )
 
 
@@ -413,6 +565,27 @@ def idle_decision(context: RequestContext) -> Decision | None:
     return decision._replace(reason=decision.reason or context.recognition_reason or Reason.BELOW_MARKS)
 
 
+def last_resort(request: ClientRequest) -> Decision:
+    """The decision to forward a request as it came; nothing of it is stored.
+
+    Raises `HistoryUnavailable` in append mode, because the client has sent only the end of its conversation.
+    """
+    if request.controls.append:
+        raise HistoryUnavailable("The stored history cannot be supplied now (internal-error).")
+    endpoint, session = request.body.endpoint, request.controls.session
+    identity = Identity(OWN_HEADER if session else UNKNOWN, session, dialect=endpoint.dialect.name)
+    key, shown = StoreKey(request.tenant, ""), printable_id(session) if session else UNKNOWN
+    recognised = Recognised(identity, key, shown, Patience(0.0), failure=Reason.INTERNAL_ERROR)
+    nothing, counter = Measured(Transcript(()), 0, exact=False), endpoint.counter(UNKNOWN, len, media_prices(""))
+    context = RequestContext(request, nothing, recognised, Policy(), counter, nothing, has_tools=False)
+    return undecided(context)._replace(body=request.body.spliced(model=request.model if request.has_suffix else None))
+
+
+def fold_view(context: RequestContext, condensation: Condensation | None) -> View:
+    overlays = (condensation.overlay,) if condensation else ()
+    return fold(context.transcript_under(condensation), overlays, context.overhead, context.counter)
+
+
 def _rewritten(message: Message, body: Value, left_out: int, counter: Counter) -> Message:
     """A message of the chain with a body that lacks so many of its pictures."""
     number, tokens = message.pictures
@@ -420,14 +593,3 @@ def _rewritten(message: Message, body: Value, left_out: int, counter: Counter) -
     pictures = Pictures(left, tokens * left // number) if left > 0 else NO_PICTURES
     data = dump(body).encode()
     return replace(message, data=data, parsed=body, tokens=counter.message(body), pictures=pictures)
-
-
-def _warnings(context: RequestContext) -> tuple[str, ...]:
-    controls = context.request.controls
-    asks = controls.options
-    return (*controls.warnings, *clamped_values(controls, context.policy)) if asks else controls.warnings
-
-
-def fold_view(context: RequestContext, condensation: Condensation | None) -> View:
-    overlays = (condensation.overlay,) if condensation else ()
-    return fold(context.transcript_under(condensation), overlays, context.overhead, context.counter)
