@@ -44,6 +44,7 @@ from proxy.serving.reading import (
     Placed,
     Unread,
     as_it_came,
+    held_by_server,
     read_request,
     receive_body,
 )
@@ -96,8 +97,6 @@ class _OneRequest:
             await self._answer_unless_gone(arrival.send)
         except Unread as unread:
             rest = await pass_unread(arrival, unread)
-        except HeldByServer as held:
-            rest = await pass_unread(arrival, as_it_came(self.request, held.reason))
         finally:
             if self.is_in_foreground:
                 services.asking.lane.leave_foreground()
@@ -126,7 +125,7 @@ class _OneRequest:
         """Sends the response, or an error if there is none."""
         try:
             response = await self._response()
-        except HeldByServer:
+        except Unread:
             raise
         except ProxyError as error:
             self.line.error = error.code or error.type
@@ -160,7 +159,10 @@ class _OneRequest:
         """Decides on the request, forwards it, and returns the response that relays the reply."""
         services, lane = self.services, self.services.asking.lane
         lane.note_arrival()
-        exchange = self.line.exchange = await services.exchanges.open(self.request)
+        try:
+            exchange = self.line.exchange = await services.exchanges.open(self.request)
+        except HeldByServer as held:
+            raise held_by_server(self.request, held.reason) from None
         if self.request.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
         decision = exchange.decision
@@ -265,8 +267,6 @@ class ReadOnly(Placed):
             return await pass_unread(arrival, as_it_came(asked, Reason.CREDENTIAL_UNPROVEN))
         except Unread as unread:
             return await pass_unread(arrival, unread)
-        except HeldByServer as held:
-            return await pass_unread(arrival, as_it_came(asked, held.reason))
 
     async def _answer(self, asked: ClientRequest, arrival: Arrival) -> ASGIApp:
         """Sends the view, and relays the reply."""
@@ -276,7 +276,10 @@ class ReadOnly(Placed):
         answering = asked.path.removesuffix(path.removeprefix(endpoint.path).encode())
         as_dry_run = asked._replace(controls=replace(asked.controls, dry_run=True), path=answering)
         exchanges = services.exchanges
-        exchange = await (exchanges.open_as_it_stands if self.compacts else exchanges.open)(as_dry_run)
+        try:
+            exchange = await (exchanges.open_as_it_stands if self.compacts else exchanges.open)(as_dry_run)
+        except HeldByServer as held:
+            raise held_by_server(asked, held.reason) from None
         if asked.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
         target = asked.path or path.encode(), asked.query

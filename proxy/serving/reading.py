@@ -222,6 +222,13 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
     return _client_request(arrival, body, data if encoding else b"")
 
 
+def held_by_server(request: ClientRequest, reason: Reason) -> Unread:
+    """A request of whose history only the server has all; raises `BadRequest` if it cannot do without the rest."""
+    if request.controls.needs_reading:
+        raise BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
+    return as_it_came(request, reason)
+
+
 def as_it_came(request: ClientRequest, reason: Reason) -> Unread:
     """A request that was read, to be forwarded as it came, apart from what it asks of the proxy."""
     body = request.body

@@ -128,8 +128,6 @@ class Supplier:
             body, named_reply = await self._after_reply(request.tenant, body, patience)
             values = values if named_reply is None else {**values, body.endpoint.previous_reply: None}
         state = body.endpoint.server_state(values, () if body.is_text else (each.role for each in body.elements))
-        if state is not None and request.controls.needs_reading:
-            raise BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
         if state is not None:
             raise HeldByServer(state)
         request = request._replace(body=body)
