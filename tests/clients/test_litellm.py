@@ -8,17 +8,7 @@ from typing import Any
 import litellm
 import pytest
 
-from tests.clients.cases import (
-    CANCELLED_WITHIN,
-    KEY,
-    MODEL,
-    OSLO,
-    OURS,
-    TOOL,
-    ZURICH,
-    tool_result,
-    user,
-)
+from tests.clients.cases import CANCELLED_WITHIN, KEY, MODEL, OSLO, OURS, TOOL, ZURICH, tool_result, user
 from tests.clients.litellm_state import litellm_tidied
 from tests.support.proxy import Proxy, assert_relayed
 from tests.support.replies import completion, error, stream, text_chunks, usage_chunk

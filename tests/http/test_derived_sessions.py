@@ -11,17 +11,7 @@ import pytest
 
 from tests.http.strict import assert_view
 from tests.support.replies import completion, stream, text_chunks
-from tests.support.stage import (
-    EMPTY,
-    WINDOW,
-    Stage,
-    agent,
-    chat,
-    controls,
-    proxy_with_sqlite,
-    proxy_with_upstream,
-    store_rows,
-)
+from tests.support.stage import EMPTY, WINDOW, Stage, chat, controls, proxy_with_sqlite, proxy_with_upstream, store_rows
 
 USER = {"role": "user", "content": "And now?"}
 
@@ -47,21 +37,6 @@ def test_a_conversation_without_an_id_is_recognised_and_replayed(stage: Stage) -
     assert session_of(stage, chat(13)) == (first, "replayed")
 
 
-def test_a_retry_of_the_same_request_is_the_same_session_and_view(stage: Stage) -> None:
-    first, _ = session_of(stage, chat(12))
-    view = stage.forwarded[-1].body
-    assert session_of(stage, chat(12)) == (first, "replayed")
-    assert stage.forwarded[-1].body == view
-
-
-def test_two_conversations_that_begin_alike_are_two_sessions(stage: Stage) -> None:
-    one, _ = session_of(stage, chat(12))
-    other, action = session_of(stage, [*chat(1), {"role": "assistant", "content": "word " * 1_500}, USER])
-    assert one != other
-    assert action == "passed"
-    assert stage.forwarded[-1].body == stage.sent[-1]
-
-
 def test_an_edited_history_is_a_fork_with_an_id_of_its_own(stage: Stage) -> None:
     first, _ = session_of(stage, chat(12))
     edited = [*chat(12)[:-4], {"role": "user", "content": "No: bed 40, please."}, *chat(13)[-3:]]
@@ -71,26 +46,6 @@ def test_an_edited_history_is_a_fork_with_an_id_of_its_own(stage: Stage) -> None
     assert "bed 40" in str(stage.last_view)
     assert session_of(stage, chat(13))[0] == first
     assert session_of(stage, [*edited, {"role": "assistant", "content": "Yes."}, USER])[0] == fork
-
-
-def test_a_fork_behind_what_was_condensed_still_shows_the_record(stage: Stage) -> None:
-    session_of(stage, chat(12))
-    calls = len(stage.summaries)
-    fork = [*chat(13)[:-2], {"role": "assistant", "content": "Another answer."}, USER]
-    session_of(stage, chat(13))
-    _, action = session_of(stage, fork)
-    assert action == "replayed"
-    assert len(stage.summaries) == calls
-    assert_view(stage.last_view, fork)
-
-
-def test_a_history_edited_in_its_first_message_is_another_conversation(stage: Stage) -> None:
-    first, _ = session_of(stage, chat(12))
-    other = chat(12)
-    other[1] = {"role": "user", "content": "Plan my balcony."}
-    again, action = session_of(stage, other)
-    assert (again != first, action) == (True, "condensed")
-    assert "Plan my garden" not in str(stage.last_view)
 
 
 THOUGHT = "<think>The wall gives shade at noon.</think>\n"
@@ -110,50 +65,6 @@ def test_a_reply_identifies_a_rewritten_last_message(stage: Stage, reply: dict[s
     stage.upstream.reply(stream(*text_chunks(REPLY)) if streamed else completion(REPLY))
     first, _ = session_of(stage, WITH_CONTEXT, stream=streamed)
     assert session_of(stage, [*chat(12), reply, USER]) == (first, "replayed")
-
-
-def test_another_last_message_is_a_fork_as_long_as_no_reply_follows(stage: Stage) -> None:
-    """It may be another conversation that began alike; both go on, each as its own session."""
-    first, _ = session_of(stage, WITH_CONTEXT)
-    fork, action = session_of(stage, chat(12))
-    assert (fork != first, action) == (True, "replayed")
-    answered = {"role": "assistant", "content": "Yes."}
-    assert session_of(stage, [*WITH_CONTEXT, answered, USER]) == (first, "replayed")
-    assert session_of(stage, [*chat(12), answered, USER]) == (fork, "replayed")
-
-
-@pytest.mark.parametrize("streamed", [False, True], ids=["in one piece", "streamed"])
-def test_another_last_message_with_another_reply_than_the_one_it_got_is_a_fork(stage: Stage, streamed: bool) -> None:
-    stage.upstream.reply(stream(*text_chunks(REPLY)) if streamed else completion(REPLY))
-    first, _ = session_of(stage, WITH_CONTEXT, stream=streamed)
-    assert session_of(stage, [*chat(12), {"role": "assistant", "content": "Something else."}, USER])[0] != first
-
-
-def test_a_rewritten_result_of_a_tool_is_a_fork(stage: Stage) -> None:
-    first, _ = session_of(stage, agent(12))
-    rewritten = [*agent(12)[:-1], {**agent(12)[-1], "content": "cut"}]
-    assert session_of(stage, [*rewritten, *agent(13)[-2:]])[0] != first
-
-
-def test_a_changed_system_message_does_not_part_a_conversation(stage: Stage) -> None:
-    first, _ = session_of(stage, chat(12))
-    later = chat(13)
-    later[0] = {"role": "system", "content": "You are a gardener. It is 10:05."}
-    assert session_of(stage, later) == (first, "replayed")
-    assert stage.last_view[0] == later[0]
-
-
-def test_a_reply_that_the_client_writes_anew_is_still_recognised(stage: Stage) -> None:
-    first, _ = session_of(stage, chat(12))
-    later = [*chat(12), {"role": "assistant", "content": [{"type": "text", "text": "trimmed"}], "audio": None}, USER]
-    assert session_of(stage, later) == (first, "replayed")
-
-
-def test_an_explicit_session_is_never_found_by_its_chain(stage: Stage) -> None:
-    stage.ask(chat(12), controls(session="named"))
-    session, action = session_of(stage, chat(13))
-    assert session != "named"
-    assert action == "condensed"
 
 
 def test_a_derived_session_does_not_answer_to_its_id(stage: Stage) -> None:

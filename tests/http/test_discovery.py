@@ -13,7 +13,7 @@ from tests.proxy.discovery import pages
 from tests.support import wire
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import CHAT, Exchange
-from tests.support.replies import Reply, hang_up, json_reply, raw
+from tests.support.replies import Reply, hang_up, json_reply
 from tests.support.signals import Signal
 from tests.support.stage import body_of, controls
 from tests.support.upstream import ScriptedUpstream
@@ -101,24 +101,6 @@ def test_each_server_is_asked_where_it_states_what_it_has_loaded(said: Any, mode
     with scene(said) as playing:
         playing.window(model)
         assert playing.window(model) == window
-
-
-@pytest.mark.parametrize(
-    ("said", "model"),
-    [
-        ({LIST: pages.LLAMA_CPP_OLDER}, "gemma.gguf"),
-        ({LIST: pages.OLLAMA, "/api/ps": {"models": []}}, "qwen3:8b"),
-        ({LIST: pages.OLLAMA, "/api/ps": pages.OLLAMA_PS_OLDER}, "mistral"),
-        ({LIST: pages.LM_STUDIO, "/api/v0/models": pages.LM_STUDIO_V0}, "gemma-3-4b"),
-        ({LIST: pages.LITELLM, "/model/info": pages.LITELLM_INFO}, "local"),
-        ({LIST: pages.LITELLM, "/model/info": pages.LITELLM_INFO}, "Qwen2.5-32B"),
-    ],
-)
-def test_the_ceiling_of_a_model_is_never_taken_for_its_window(said: Any, model: str) -> None:
-    with scene(said) as playing:
-        playing.window(model)
-        assert playing.window(model) == "unknown"
-        assert not any("/api/show" in target for target in playing.asked)
 
 
 def test_what_ollama_has_loaded_is_asked_again_after_each_reply() -> None:
@@ -214,24 +196,6 @@ def test_what_was_known_stays_known_while_the_server_cannot_say_it() -> None:
         assert len(playing.asked) == 2
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        raw(b'{"data": ['),
-        raw(b"<html>hello</html>", "text/html"),
-        raw(b"[" * 100_000),
-        raw(b'{"data": [{"id": "m", "owned_by": "vllm", "max_model_len": 4096}], "x": "' + b"x" * 3_000_000 + b'"}'),
-        raw(b"\xff\xfe\x00"),
-        json_reply({"data": "models"}),
-    ],
-    ids=["cut", "html", "deep", "huge", "no text", "other form"],
-)
-def test_an_answer_that_cannot_be_read_states_nothing(page: Reply) -> None:
-    with scene({LIST: page}) as playing:
-        playing.window()
-        assert playing.window() == "unknown"
-
-
 def test_a_request_or_a_setting_that_names_the_window_asks_nobody() -> None:
     with scene({LIST: pages.VLLM}) as playing:
         assert playing.window("m", *controls(window=5_000)) == "5000"
@@ -255,24 +219,3 @@ def test_nobody_is_asked_where_the_settings_say_so() -> None:
     with scene({LIST: pages.VLLM}, upstream={"discover": False}) as playing:
         playing.chat()
         assert playing.asked == []
-
-
-def test_what_the_server_has_loaded_goes_before_the_bundled_table() -> None:
-    said = {"object": "list", "data": [{"id": "gpt-4o", "owned_by": "vllm", "max_model_len": 8_192}]}
-    with scene({LIST: said}) as playing:
-        assert playing.window("gpt-4o") == "128000"
-        assert playing.window("gpt-4o") == "8192"
-
-
-def test_a_server_below_a_path_is_asked_below_that_path() -> None:
-    said = {"/gateway/v1/models": pages.OLLAMA, "/gateway/api/ps": pages.OLLAMA_PS}
-    with ScriptedUpstream() as server:
-        upstream = {"base_url": server.url + "/gateway/v1", "discover": True}
-        with running_proxy(server.url, upstream=upstream) as proxy:
-            playing = Scene(proxy, server, dict(said))
-            server.answer(
-                lambda each: playing.answer(each) if each.method == "GET" else json_reply({"choices": [], "usage": {}})
-            )
-            playing.window("gemma4")
-            assert playing.window("gemma4") == "4096"
-            assert all(target.startswith("/gateway/") for target in playing.asked)

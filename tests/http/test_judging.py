@@ -23,8 +23,6 @@ from tests.support.stage import (
     SUMMARY,
     Message,
     Stage,
-    agent,
-    body_of,
     chat,
     controls,
     count,
@@ -116,9 +114,7 @@ def test_a_late_verdict_is_used_and_newer_turns_are_carried(turns: int, words: i
         assert stage.last_view[-len(carried) :] == carried
 
 
-def test_what_judges_decide_is_counted_exactly(
-    tmp_path: Path,
-) -> None:
+def test_what_judges_decide_is_counted_exactly(tmp_path: Path) -> None:
     with proxy_with_sqlite(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
         assert ask_rounds(stage, 4).header("x-condenser-count") == "estimate"
         tokens = count(stage.forwarded[-1].json())
@@ -193,39 +189,6 @@ def test_no_verdict_is_awaited_where_none_can_come(settings: dict[str, Any]) -> 
         assert answer.header("x-condenser-reason") == "no-verdict"
 
 
-def test_an_agent_with_one_prompt_is_judged() -> None:
-    with judging_proxy() as stage:
-        for rounds in range(12):
-            stage.ask(agent(rounds, lines=40), controls(session="s"))
-            stage.proxy.quiet()
-        assert stage.votes
-        assert is_condensed(stage)
-
-
-def test_in_mode_refer_votes_are_held_at_every_turn() -> None:
-    no = vote("NO")
-    with judging_proxy(
-        lambda exchange: no if is_vote(exchange) else error(500), background={"allowance": 0.0}
-    ) as stage:
-        for turn in range(3, 19):
-            ask_rounds(stage, turn, options("mode=refer"))
-            stage.proxy.quiet()
-        assert len({json.dumps(each.json()["messages"]) for each in stage.votes}) == 16
-
-
-def test_the_hard_limit_takes_what_was_prepared_for_it() -> None:
-    with judging_proxy(lambda exchange: vote("NO") if is_vote(exchange) else summary(TAGGED)) as stage:
-        ask_rounds(stage, WINDOW * 7 // 8 * 9 // 10 // 320)
-        stage.proxy.quiet()
-        prepared = len(stage.summaries)
-        assert prepared
-        hard = ask_rounds(stage, WINDOW // 320)
-        assert hard.header("x-condenser-action") == "condensed"
-        assert hard.header("x-condenser-trigger") == "context_limit"
-        assert len(stage.summaries) == prepared
-        assert is_condensed(stage)
-
-
 def test_the_record_that_is_taken_at_the_hard_limit_says_so_and_keeps_its_metadata(tmp_path: Path) -> None:
     for name, text, stages in (("a", TAGGED, ["dynacontext"]), ("b", VACUOUS, ["extract"])):
         folder = tmp_path / name
@@ -271,29 +234,6 @@ def test_inline_votes_that_take_too_long_cost_their_time_and_no_more() -> None:
         gate.set()
 
 
-def test_on_drift_rollback_drops_what_came_between_and_keeps_the_last_question() -> None:
-    gate = Signal("the judges may vote")
-
-    def slow(exchange: Exchange) -> Reply:
-        return replace(vote("YES"), before=gate) if is_vote(exchange) else summary(TAGGED)
-
-    with judging_proxy(slow) as stage:
-        rollback = options("on_drift=rollback")
-        ask_rounds(stage, TURNS, rollback)
-        ask_rounds(stage, TURNS + 1)
-        ask_rounds(stage, TURNS + 2)
-        gate.set()
-        stage.proxy.quiet()
-        later = ask_rounds(stage, TURNS + 3)
-        assert later.header("x-condenser-action") == "condensed"
-        texts = [str(each["content"]) for each in stage.last_view]
-        assert texts[-1] == chat(TURNS + 3)[-1]["content"]
-        assert not any(f"Bed {TURNS + 1}:" in text for text in texts)
-        again = ask_rounds(stage, TURNS + 4)
-        assert again.header("x-condenser-action") == "replayed"
-        assert [each["content"] for each in stage.last_view][: len(texts)] == texts
-
-
 def steps(rounds: int) -> list[Message]:
     """An agent's list: one task, then rounds of one call and its result."""
     messages: list[Message] = [{"role": "user", "content": "Mend the parser."}]
@@ -323,14 +263,6 @@ def test_the_mode_decides_which_tail_is_dropped(mode: str, dropped: list[int], t
             if each["standing"] and each["covered"] == (23 if dropped else 21)
         ]
         assert (told["tail_exclusion_count"], told["dropped_judged_event_ids"]) == (2, dropped)
-
-
-def test_a_tail_that_the_model_must_answer_cannot_be_dropped() -> None:
-    with judging_proxy() as stage:
-        headers = [*controls(session="s"), options("mode=openhands, judge=inline")]
-        answer = stage.post(body_of(chat(1), stage.model), headers)
-        assert answer.status == 400
-        assert "tail=drop" in answer.json()["error"]["message"]
 
 
 def test_votes_and_the_state_of_judgement_are_shown_and_their_cost_is_told_apart(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -93,15 +92,6 @@ def test_an_agent_goes_on_after_an_overflow_on_the_view_that_healed_it(refusal: 
         agent.turn()
         assert client_bodies(upstream)[-1]["messages"][: len(healed)] == healed
         assert len(client_bodies(upstream)) == 3
-
-
-def test_a_window_that_was_learned_outlives_a_restart(tmp_path: Path) -> None:
-    store = {"url": f"sqlite:///{tmp_path / 's.db'}"}
-    with narrow(plain, store=store) as (upstream, proxy):
-        long_agent(proxy.url, "Fix the parser.").turn()
-        with running_proxy(upstream.url, strategy="extract", store=store) as restarted:
-            answer = long_agent(restarted.url, "Now the lexer.").turn()
-        assert answer.header("x-condenser-trigger") == "context_limit"
 
 
 @pytest.mark.parametrize(

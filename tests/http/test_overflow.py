@@ -16,20 +16,9 @@ from tests.proxy.store.conftest import Clock
 from tests.support import replies, wire
 from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
-from tests.support.replies import Json, Reply
+from tests.support.replies import Reply
 from tests.support.signals import Signal
-from tests.support.stage import (
-    MODEL,
-    Stage,
-    agent,
-    body_of,
-    chat,
-    controls,
-    count,
-    is_own,
-    proxy_with_upstream,
-    summary,
-)
+from tests.support.stage import MODEL, Stage, body_of, chat, controls, count, is_own, proxy_with_upstream, summary
 
 WINDOW = 4_096
 Refuse = Callable[[int], Reply]
@@ -216,29 +205,6 @@ def test_a_refusal_that_stays_one_reaches_the_client_byte_for_byte() -> None:
         assert len(stage.forwarded) == 2
 
 
-ORDINARY = {
-    "rate limit": replies.error(429, "Request too large for m on tokens per min (TPM): Limit 6000, Requested 9000."),
-    "TPM as 413": replies.error(413, "Request too large on tokens per minute (TPM): Limit 6000, Requested 9000"),
-    "output cap": replies.error(
-        400, "max_tokens is too large: 100000. This model supports at most 4096 completion tokens"
-    ),
-    "bad request": replies.error(400, "messages with role 'tool' must be a response to a preceeding message"),
-    "server error": replies.error(500, "The server had an error while processing your request."),
-}
-
-
-@pytest.mark.parametrize("name", ORDINARY)
-def test_an_ordinary_error_is_passed_on_and_teaches_nothing(name: str) -> None:
-    with proxy_with_upstream(window=None) as stage:
-        stage.upstream.reply(ORDINARY[name])
-        answer = stage.post(body_of(chat(60)))
-
-        assert answer.status == ORDINARY[name].status
-        assert answer.body == ORDINARY[name].steps[0]
-        assert len(stage.forwarded) == 1
-        assert stage.ask(chat(60)).header("x-condenser-window") == "unknown"
-
-
 @pytest.mark.parametrize("strategy", ["off", "observe:half-window"])
 def test_where_nothing_may_be_changed_a_stated_window_is_passed_on_but_learned(strategy: str) -> None:
     with narrow() as stage:
@@ -259,18 +225,6 @@ def test_a_number_that_the_client_wrote_is_no_window_although_the_refusal_quotes
         assert stage.ask(chat(20), controls(session="another")).header("x-condenser-window") == "unknown"
 
 
-def test_a_stream_that_has_begun_well_is_relayed_as_it_comes() -> None:
-    gate = Signal("the rest of the stream")
-    with proxy_with_upstream(window=None) as stage:
-        chunks = replies.text_chunks("one two three")
-        stage.upstream.reply(replies.stream(*chunks[:2], gate, *chunks[2:]))
-        with wire.opened(stage.proxy.url, "POST", CHAT, body_of(chat(60), stream=True), wire.JSON) as response:
-            while b"one " not in (line := response.readline()):
-                assert line
-            gate.set()
-            assert b"three" in response.read()
-
-
 def test_a_task_that_does_not_fit_gets_the_upstream_s_own_error() -> None:
     """Nothing can be condensed: one message is all there is."""
     with narrow() as stage:
@@ -289,23 +243,12 @@ def test_without_a_store_the_prompt_is_shrunk_all_the_same(memory: str) -> None:
         assert answer.header("x-condenser-trigger") == "overflow"
 
 
-def test_an_agent_s_view_stays_legal_when_it_is_shrunk_for_an_overflow() -> None:
-    with narrow() as stage:
-        for rounds in range(4, 60, 8):
-            stage.ask(agent(rounds), controls(session="s"), tools=[_tool()])
-            assert_view(stage.last_view, agent(rounds))
-
-
 def test_overflows_are_counted() -> None:
     with narrow() as stage:
         stage.ask(chat(60), controls(session="s"))
         text = wire.request(stage.proxy.url, "GET", "/metrics").body.decode()
         assert 'condenser_overflows_total{outcome="retried"} 1.0' in text
         assert 'condenser_condensations_total{trigger="overflow"} 1.0' in text
-
-
-def _tool() -> Json:
-    return {"type": "function", "function": {"name": "run", "parameters": {"type": "object", "properties": {}}}}
 
 
 @pytest.mark.parametrize(("window", "step"), [(4_096, 40), (8_192, 1), (32_768, 40)])

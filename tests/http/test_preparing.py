@@ -182,14 +182,6 @@ def test_a_summary_that_comes_late_is_kept_for_the_next_request() -> None:
         assert any(SUMMARY in str(each["content"]) for each in stage.last_view)
 
 
-def test_a_preparation_that_fails_is_not_tried_again_every_turn() -> None:
-    with proxy_with_upstream(answers=lambda _exchange: error(500), strategy="half-window") as stage:
-        for _ in range(3):
-            assert ask_rounds(stage, PAST_PREPARE).header("x-condenser-action") == "passed"
-            stage.proxy.quiet()
-        assert len(stage.summaries) == 1
-
-
 def test_a_preparation_that_fails_is_not_tried_again_for_many_short_messages() -> None:
     with proxy_with_upstream(answers=lambda _exchange: error(500), strategy="half-window") as stage:
         messages = chat(PAST_PREPARE)
@@ -227,13 +219,6 @@ def test_what_stages_that_ask_no_model_can_prepare_is_prepared_without_one(tmp_p
         assert taken.header("x-condenser-action") == "condensed"
         assert int(taken.header("x-condenser-tokens-after") or 0) <= TARGET
         assert not stage.summaries
-
-
-def test_where_stages_that_ask_no_model_do_not_do_a_model_is_asked() -> None:
-    with proxy_with_upstream(strategy="half-window+mask") as stage:  # a garden has no tool results
-        ask_rounds(stage, PAST_PREPARE)
-        stage.proxy.quiet()
-        assert len(stage.summaries) == 1
 
 
 def test_model_summary_is_prepared_when_rules_free_too_little() -> None:
@@ -276,13 +261,6 @@ def test_for_a_model_in_mode_idle_nothing_is_prepared_while_another_client_waits
         other.result(BOUND)
         stage.upstream.journal.await_arrival(4)
         assert len(stage.summaries) == 1
-
-
-def test_for_a_model_without_background_nothing_is_prepared() -> None:
-    with proxy_with_upstream(strategy="half-window", models=[{"match": "scripted-*", "background": "off"}]) as stage:
-        ask_rounds(stage, PAST_PREPARE)
-        stage.proxy.quiet()
-        assert not stage.summaries
 
 
 def test_too_small_a_preparation_is_followed_by_one_that_fits() -> None:

@@ -114,20 +114,6 @@ def test_the_model_finds_what_was_condensed_away_and_the_next_views_begin_with_i
 
 
 @both
-def test_it_may_search_twice(streamed: bool) -> None:
-    with remembering() as stage:
-        stage.upstream.reply(
-            reply_of(None, search("zzz"), streamed=streamed),
-            reply_of(None, search(id="call_m2"), streamed=streamed, usage=(120, 5)),
-            reply_of(FOUND, streamed=streamed, usage=(150, 7)),
-        )
-        reply = message_of(asks(stage, question(), streamed), streamed)
-        assert reply["content"] == FOUND
-        assert [each["role"] for each in views(stage)[2][-4:]] == ["assistant", "tool"] * 2
-        goes_on(stage, [*question(), sendable(reply)], streamed)
-
-
-@both
 def test_two_searches_in_one_message_are_one_round(streamed: bool) -> None:
     with remembering() as stage:
         stage.upstream.reply(
@@ -156,32 +142,6 @@ def test_the_client_gets_its_own_calls_alone_and_the_search_stands_before_them(s
 
 
 @both
-def test_what_it_said_before_it_searched_and_after_is_one_text(streamed: bool) -> None:
-    with remembering() as stage:
-        stage.upstream.reply(
-            reply_of("Let me look. ", search(), streamed=streamed), reply_of(FOUND, streamed=streamed, id="other")
-        )
-        reply = message_of(asks(stage, question(), streamed), streamed)
-        assert reply["content"] == f"Let me look. {FOUND}"
-        assert views(stage)[1][-2]["content"] == "Let me look. "
-        goes_on(stage, [*question(), sendable(reply)], streamed)
-
-
-@both
-@pytest.mark.parametrize("arguments", ["{broken", "[]", '{"top_k": 3}', '{"query": " "}', ""])
-def test_broken_arguments_are_answered_and_stay_hidden(streamed: bool, arguments: str) -> None:
-    with remembering() as stage:
-        broken = ToolCall(SEARCH, arguments, "call_m1")
-        stage.upstream.reply(reply_of(None, broken, streamed=streamed), reply_of("I do not know.", streamed=streamed))
-        reply = message_of(asks(stage, question(), streamed), streamed)
-        assert reply["content"] == "I do not know."
-        call, result = views(stage)[1][-2:]
-        assert call["tool_calls"][0]["function"]["name"] == SEARCH
-        assert result["content"].startswith("The arguments")
-        goes_on(stage, [*question(), sendable(reply)], streamed)
-
-
-@both
 @pytest.mark.parametrize("own", [[], [LOOK]], ids=["alone", "beside-a-tool"])
 def test_a_model_that_never_stops_searching_is_stopped(streamed: bool, own: list[Any]) -> None:
     members = {"tools": own} if own else {}
@@ -192,19 +152,6 @@ def test_a_model_that_never_stops_searching_is_stopped(streamed: bool, own: list
         assert [offers_search(each) for each in stage.forwarded] == [True, True, False]
         assert "tool_calls" not in reply
         goes_on(stage, [*question(), sendable(reply)], streamed)
-
-
-def test_arguments_that_come_in_many_chunks_are_put_together() -> None:
-    pieces = [*'{"query": "greenhouse key"}']
-    opening = {"index": 0, "id": "call_m1", "type": "function", "function": {"name": SEARCH, "arguments": ""}}
-    deltas = [[opening], *([{"index": 0, "function": {"arguments": each}}] for each in pieces)]
-    chunks = [replies.chunk({"tool_calls": each}) for each in deltas]
-    with remembering() as stage:
-        stage.upstream.reply(replies.stream(*reply_opening(None), *chunks, CALLED), reply_of(FOUND, streamed=True))
-        assert message_of(asks(stage, question(), True), True)["content"] == FOUND
-        call, result = views(stage)[1][-2:]
-        assert call["tool_calls"][0]["function"]["arguments"] == "".join(pieces)
-        assert FACT in result["content"]
 
 
 # -- the stream ----------------------------------------------------------------------------------------------
@@ -229,14 +176,6 @@ def streaming(stage: Stage) -> Iterator[HTTPResponse]:
     body = json.dumps({"model": stage.model, "messages": question(), "stream": True}).encode()
     with wire.opened(stage.proxy.url, "POST", CHAT, body, headers) as response:
         yield response
-
-
-def test_a_reply_that_searches_nothing_passes_byte_for_byte() -> None:
-    with remembering() as stage:
-        odd = b': hello\n\ndata:{"choices" : [{"index":0,"delta":{"content":"x"}}] }\r\n\r\nevent: x\ndata: y\n\n'
-        stage.upstream.reply(replies.stream(odd, *replies.tool_call_chunks(LOOKS)))
-        body = asks(stage, question(), True).body
-        assert body == odd + b"".join(map(replies.sse, replies.tool_call_chunks(LOOKS))) + replies.DONE
 
 
 @both

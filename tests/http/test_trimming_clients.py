@@ -43,53 +43,11 @@ SENT = HISTORY[:11]  # the last one that was sent ends with "ask 5"
 NEXT = {"role": "user", "content": "ask 6"}
 
 
-def test_what_a_window_dropped_is_put_back(client: httpx.Client, upstream: ScriptedUpstream) -> None:
-    send(client, SENT)
-    answer = send(client, [*HISTORY[4:], NEXT])
-    assert forwarded(upstream) == [*HISTORY, NEXT]
-    assert answer.headers["x-condenser-branch"] == "main"
-    assert answer.headers["x-condenser-reason"] == "aligned"
-
-
-def test_the_next_window_is_aligned_again(client: httpx.Client, upstream: ScriptedUpstream) -> None:
-    send(client, SENT)
-    send(client, [*HISTORY[4:], NEXT])
-    later = [{"role": "assistant", "content": "answer 6"}, {"role": "user", "content": "ask 7"}]
-    send(client, [*HISTORY[6:], NEXT, *later])
-    assert forwarded(upstream) == [*HISTORY, NEXT, *later]
-
-
-def test_a_kept_first_message_and_one_gap_count_too(client: httpx.Client, upstream: ScriptedUpstream) -> None:
-    send(client, SENT)
-    send(client, [HISTORY[0], *HISTORY[5:], NEXT])
-    assert forwarded(upstream) == [*HISTORY, NEXT]
-
-
 def test_system_messages_stay_in_front_of_what_is_put_back(client: httpx.Client, upstream: ScriptedUpstream) -> None:
     rules = {"role": "system", "content": "rules"}
     send(client, [rules, *SENT])
     send(client, [rules, *HISTORY[4:], NEXT])
     assert forwarded(upstream) == [rules, *HISTORY, NEXT]
-
-
-COMPACTED = [{"role": "user", "content": "summary of what was"}, *HISTORY[6:], NEXT]
-UNRELATED = {
-    "a short continue": [{"role": "user", "content": "continue"}],
-    "a client's own compaction": COMPACTED,
-    "a title call": [{"role": "user", "content": "Give this chat a title"}],
-    "three messages only": [*HISTORY[10:], NEXT],
-}
-
-
-@pytest.mark.parametrize("messages", UNRELATED.values(), ids=UNRELATED.keys())
-def test_what_is_no_run_of_the_history_is_a_fork(
-    client: httpx.Client, upstream: ScriptedUpstream, messages: list[Message]
-) -> None:
-    send(client, SENT)
-    answer = send(client, messages)
-    assert forwarded(upstream) == messages
-    assert answer.headers["x-condenser-branch"] == "b2"
-    assert answer.headers["x-condenser-reason"] == "new-branch"
 
 
 def test_a_question_asked_another_way_keeps_the_alignment(client: httpx.Client, upstream: ScriptedUpstream) -> None:
@@ -100,13 +58,6 @@ def test_a_question_asked_another_way_keeps_the_alignment(client: httpx.Client, 
     answer = send(client, [*HISTORY[4:], NEXT, *later])
     assert forwarded(upstream) == [*HISTORY, NEXT, *later]
     assert answer.headers["x-condenser-branch"] == "main"
-
-
-def test_a_window_that_fits_twice_is_not_aligned(client: httpx.Client, upstream: ScriptedUpstream) -> None:
-    same = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "ok"}] * 5
-    send(client, [*HISTORY[:2], *same[:9]])
-    send(client, [*same, NEXT])
-    assert forwarded(upstream) == [*same, NEXT]
 
 
 def test_what_was_covered_keeps_standing_when_the_client_drops_it(upstream: ScriptedUpstream) -> None:

@@ -138,9 +138,7 @@ async def test_a_round_ends_when_its_first_three_answers_are_no_votes(failure: s
     assert votes.calls <= K
 
 
-async def test_the_rule_decides_within_its_calls(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_the_rule_decides_within_its_calls(upstream: ScriptedUpstream) -> None:
     draw = random.Random(4)
     kinds = [*"yynn", *(kind for kind in FAILURES if kind != "hang")]
     # Two failures at the most among the first five, so that they cannot end a round, in whichever order they come.
@@ -224,9 +222,7 @@ async def test_no_other_model_is_asked_in_place_of_an_unreachable_judge(upstream
     assert len(upstream.journal) == 0
 
 
-async def test_a_judge_of_its_own_gets_its_own_key_only(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_a_judge_of_its_own_gets_its_own_key_only(upstream: ScriptedUpstream) -> None:
     with ScriptedUpstream() as other:
         judges = Judges(other)
         judges.scripts["it"] = ["y"]
@@ -308,9 +304,7 @@ async def test_a_ballot_in_the_background_ends_when_its_server_limits_the_rate(u
     assert errors(votes) == ["rate-limited"] * 3
 
 
-async def test_a_background_ballot_ends_with_its_credential(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_a_background_ballot_ends_with_its_credential(upstream: ScriptedUpstream) -> None:
     clock, judges = Clock(), Judges(upstream)
     judges.scripts["it"] = ["y", "n", "y", *["garbage"] * 12]
 

@@ -63,9 +63,7 @@ async def test_several_questions_are_asked_at_the_same_time(upstream: ScriptedUp
 # -- the name of the limit ---------------------------------------------------------------------------------
 
 
-async def test_the_old_limit_name_is_learned_from_a_refusal(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_the_old_limit_name_is_learned_from_a_refusal(upstream: ScriptedUpstream) -> None:
     upstream.reply(error(400, "Unsupported parameter: 'max_completion_tokens'"), completion("record"))
     async with asking(upstream.base_url) as own:
         assert await own.ask() == (RECORD,)
@@ -177,9 +175,7 @@ async def test_a_credential_serves_the_background_for_a_minute(
     assert len(upstream.journal) == isinstance(found, Answer)
 
 
-async def test_an_aged_credential_is_not_used_again(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_an_aged_credential_is_not_used_again(upstream: ScriptedUpstream) -> None:
     clock = Clock()
 
     def answers(exchange: Exchange) -> Reply:
@@ -247,9 +243,7 @@ async def test_a_refused_call_pauses_no_client(background: bool, status: int, up
         assert await own.ask() == (RECORD,)
 
 
-async def test_a_refused_client_pauses_its_own_server_only(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_a_refused_client_pauses_its_own_server_only(upstream: ScriptedUpstream) -> None:
     upstream.reply(completion("record"))
     with ScriptedUpstream() as other:
         async with asking(other.base_url) as own:
@@ -277,9 +271,7 @@ async def test_after_a_refusal_a_call_waits_until_the_server_may_be_asked_again(
         assert await task == (RECORD,)
 
 
-async def test_an_idle_question_is_broken_off_and_asked_again(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_an_idle_question_is_broken_off_and_asked_again(upstream: ScriptedUpstream) -> None:
     never = Signal("the end of the test")
     upstream.reply(hang(never), completion("record"))
     async with asking(upstream.base_url, mode="idle") as own:
@@ -293,9 +285,7 @@ async def test_an_idle_question_is_broken_off_and_asked_again(
         assert own.failures == ["cancelled", ""]
 
 
-async def test_an_idle_question_that_is_waited_for_goes_first(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_an_idle_question_that_is_waited_for_goes_first(upstream: ScriptedUpstream) -> None:
     never = Signal("the end of the test")
     upstream.reply(hang(never), completion("record"), completion("later"))
     async with asking(upstream.base_url, mode="idle") as own:

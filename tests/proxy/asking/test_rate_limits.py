@@ -71,9 +71,7 @@ async def ballot(own: RecordedAsking) -> Votes:
     return votes
 
 
-async def test_clients_are_refused_no_more_often_for_votes(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_clients_are_refused_no_more_often_for_votes(upstream: ScriptedUpstream) -> None:
     clock = Clock()
     server = Limited(upstream, clock)
     async with asking(upstream.base_url, clock=clock) as own:

@@ -47,9 +47,7 @@ def with_a_client(mode: str = "idle", *, serial: bool = False) -> Iterator[Lane]
     [paused, crowded, with_a_client, lambda: with_a_client("on", serial=True)],
     ids=["pause", "crowd", "idle", "serial"],
 )
-async def test_a_waiting_call_is_made_once_waited_for(
-    closed: Callable[[], AbstractContextManager[Lane]],
-) -> None:
+async def test_a_waiting_call_is_made_once_waited_for(closed: Callable[[], AbstractContextManager[Lane]]) -> None:
     with closed() as way:
         waiters = Waiters()
         work, other = Work(way, waiters=waiters), Work(way)
@@ -129,9 +127,7 @@ async def test_who_gives_up_before_anybody_waits_is_not_let_through() -> None:
     await end(first)
 
 
-async def test_an_expired_credential_is_not_used_after_a_pause(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_an_expired_credential_is_not_used_after_a_pause(upstream: ScriptedUpstream) -> None:
     upstream.answer(lambda _exchange: summary())
     clock, waiters = Clock(), Waiters()
     async with asking(upstream.base_url, clock=clock) as own:

@@ -138,9 +138,7 @@ async def test_an_app_that_closes_lets_the_end_of_a_request_be_stored() -> None:
     assert store.saved.is_set()
 
 
-async def test_a_defect_in_learning_costs_no_session(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_defect_in_learning_costs_no_session(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as (built, store):
         watched = Unreadable(CHAT_ENDPOINT, [])
         await (await ends(await built.exchanges.open(request()), watched))

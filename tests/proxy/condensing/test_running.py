@@ -159,9 +159,7 @@ async def test_a_failure_is_a_reason_and_the_ladder_goes_on(upstream: ScriptedUp
 
 
 @pytest.mark.anyio
-async def test_a_late_answer_is_handed_out(
-    upstream: ScriptedUpstream,
-) -> None:
+async def test_a_late_answer_is_handed_out(upstream: ScriptedUpstream) -> None:
     release = Signal("the inline time is over")
     upstream.reply(replace(summary(), before=release))
     found = await attempt(upstream, timeout=0.2, release=release)

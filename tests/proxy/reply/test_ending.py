@@ -79,9 +79,7 @@ QUOTED = 'He said: "no", "content": "x\\y" \u00fc {"content": "z"} ' * 3
     ],
     ids=["alike", "padded", "padded now and then", "with other content", "with another text", "of several choices"],
 )
-def test_events_with_more_than_text_are_read_alike(
-    more: Callable[[int], dict[str, Any]],
-) -> None:
+def test_events_with_more_than_text_are_read_alike(more: Callable[[int], dict[str, Any]]) -> None:
     events = [content_event(letter, **more(at)) for at, letter in enumerate(QUOTED)]
     several = "index" in more(len(events) - 1)
     assert ending_of(b"".join(events), is_complete=True) == ("" if several else ending(QUOTED))

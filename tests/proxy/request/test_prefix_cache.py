@@ -97,9 +97,7 @@ def assert_same(one: Measured, other: Measured) -> None:
         max_size=6,
     )
 )
-def test_a_cached_prefix_does_not_change_the_count(
-    turns: list[tuple[list[Any], int, list[Any]]],
-) -> None:
+def test_a_cached_prefix_does_not_change_the_count(turns: list[tuple[list[Any], int, list[Any]]]) -> None:
     reading = Reading()
     for head, length, more in turns:
         messages = [*head, *MESSAGES[1:length], *more]

@@ -43,9 +43,7 @@ def test_a_client_that_invents_names_fills_neither_memory_nor_log(caplog: pytest
     assert len(unknown._logged) == 4
 
 
-def test_the_value_of_a_misspelt_header_is_not_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_value_of_a_misspelt_header_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     with proxy_with_upstream() as stage:
         headers = [("X-Condenser-Sesion", "hunter2")]
         for _ in range(2):

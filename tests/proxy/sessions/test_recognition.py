@@ -75,9 +75,7 @@ async def test_retries_of_a_last_message_are_forks_of_the_conversation_not_of_ea
     assert len({fork.key for fork in forks}) == 3
 
 
-async def test_conversations_that_begin_alike_are_forks_of_the_first(
-    sessions: Sessions,
-) -> None:
+async def test_conversations_that_begin_alike_are_forks_of_the_first(sessions: Sessions) -> None:
     first = await settled(sessions, "abcdefg")
     await sessions.keep(first, condensation("ab"))
     for letter in "QRSTUVWXYZ":
@@ -102,9 +100,7 @@ async def test_what_parts_from_a_fork_behind_its_own_messages_is_a_fork_of_that(
     assert (await settled(sessions, "abXYQ")).parent == fork.key.name
 
 
-async def test_an_edit_is_a_fork_of_its_own_conversation(
-    sessions: Sessions,
-) -> None:
+async def test_an_edit_is_a_fork_of_its_own_conversation(sessions: Sessions) -> None:
     first = await settled(sessions, "abcde")
     await settled(sessions, "abX")  # the same with another third message; its reply is not known
     await settled(sessions, "abcdefg")

@@ -26,9 +26,7 @@ async def test_the_last_writer_of_a_fact_wins(stage: Stage) -> None:
         assert await stage.store.get_fact(name) == fact
 
 
-async def test_a_rewritten_fact_lives_longer(
-    stage: Stage,
-) -> None:
+async def test_a_rewritten_fact_lives_longer(stage: Stage) -> None:
     name = f"{stage.tenant}-fact"
     await stage.store.put_fact(name, b"old", 60)
     await stage.pass_time(50)

@@ -209,9 +209,7 @@ async def test_a_request_is_sent_at_most_twice() -> None:
         assert len(server.requests) == 3
 
 
-async def test_ends_after_streams_give_each_a_new_connection(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_ends_after_streams_give_each_a_new_connection(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with serving([STREAM], [STREAM], [OK, OK]) as (server, upstream):
         await read(await upstream.send(post()))
@@ -224,9 +222,7 @@ async def test_ends_after_streams_give_each_a_new_connection(
     ]
 
 
-async def test_one_end_after_a_stream_is_no_rule_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_one_end_after_a_stream_is_no_rule_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forwarding, "ENDS_AFTER_STREAMS", 0.0)
     async with serving([STREAM], [STREAM, OK]) as (server, upstream):
         await read(await upstream.send(post()))

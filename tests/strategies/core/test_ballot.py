@@ -154,9 +154,7 @@ def test_the_decision_follows_the_rule_whatever_comes_of_the_calls(drawn: tuple[
 
 @given(ballots)
 @STABLE
-def test_no_call_begins_after_the_decision(
-    drawn: tuple[int, list[Vote], list[int]],
-) -> None:
+def test_no_call_begins_after_the_decision(drawn: tuple[int, list[Vote], list[int]]) -> None:
     k, outcomes, _ = drawn
     polls, taken = Polls(k, 3 * k), 0
     assert polls.start_calls() == k
