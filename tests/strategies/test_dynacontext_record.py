@@ -209,8 +209,3 @@ def test_the_metadata_has_the_documents_fields() -> None:
         "mode": "chat",
         "promptDigest": prompt_digest("dynacontext", "memory"),
     }
-
-
-def test_the_same_view_verdict_and_answer_give_the_same_plan() -> None:
-    view = view_of(agent(8))
-    assert plan(view, judged_session(view)) == plan(view, judged_session(view))

@@ -10,14 +10,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from strategies.core.budget import Budget
-from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result
-from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
+from strategies.core.effects import SUMMARIZER, Ask
+from strategies.core.errors import Declined, NothingToSummarize
 from strategies.core.protocol import SessionFacts
 from strategies.core.replacement import previous_text
 from strategies.core.view import View
 from strategies.half_window import HalfWindowOptions, RoundCursor, SplitDecision, collect_rounds, decide
 from strategies.prompts import prompt_digest
-from tests.strategies.driving import condensed, good, later, plan_of, questions, stages_of, texts
+from tests.strategies.driving import condensed, later, plan_of, questions, stages_of, texts
 from tests.support.transcripts import (
     Body,
     agent,
@@ -26,7 +26,6 @@ from tests.support.transcripts import (
     call,
     chat,
     step,
-    system,
     tool,
     transcript_of,
     user,
@@ -112,28 +111,9 @@ def test_nothing_has_no_rounds() -> None:
 # --- calculateHalfWindowSplit -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rounds", "kept"), [(4, 2), (5, 3), (6, 3), (7, 4), (50, 25)])
-def test_half_of_four_rounds_or_more_is_kept(rounds: int, kept: int) -> None:
-    decision = decision_for(view_of(agent(rounds)))
-    assert (decision.level, decision.strategy, decision.boundary) == (0, "active-only", "exact")
-    assert rounds - decision.first_kept == kept
-
-
-@pytest.mark.parametrize("rounds", [2, 3])
-def test_fewer_rounds_fall_back(rounds: int) -> None:
-    decision = decision_for(view_of(agent(rounds)))
-    assert (decision.level, decision.reason, decision.strategy) == (1, "not-enough-rounds", "none")
-    assert decision.first_kept == rounds - 1
-
-
 def test_the_least_number_of_rounds_is_an_option() -> None:
     assert decision_for(view_of(agent(6)), HalfWindowOptions(min_rounds=7)).level == 1
     assert decision_for(view_of(agent(2)), HalfWindowOptions(min_rounds=2, min_overlap=0)).level == 0
-
-
-@pytest.mark.parametrize(("overlap", "kept"), [(0, 3), (1, 3), (2, 3), (3, 4), (4, 5)])
-def test_the_overlap_is_respected(overlap: int, kept: int) -> None:
-    assert 6 - decision_for(view_of(agent(6)), HalfWindowOptions(min_overlap=overlap)).first_kept == kept
 
 
 def test_an_overlap_that_leaves_nothing_falls_back() -> None:
@@ -141,29 +121,6 @@ def test_an_overlap_that_leaves_nothing_falls_back() -> None:
 
 
 # --- adjustToTurnBoundary ---------------------------------------------------------------------------------------
-
-
-def test_a_split_at_a_turn_boundary_is_not_adjusted() -> None:
-    decision = decision_for(view_of([*turn(1, 2), *turn(2, 2), user("?")]))
-    assert (decision.strategy, decision.boundary, decision.delta, decision.first_kept) == (
-        "turn-boundary",
-        "exact",
-        0,
-        2,
-    )
-    assert decision.cut == 5
-
-
-def test_a_split_in_the_middle_of_a_turn_moves_to_its_start() -> None:
-    decision = decision_for(view_of([*turn(1, 2), *turn(2, 5), user("?")]))
-    assert (decision.boundary, decision.first_kept, decision.delta) == ("adjusted-to-turn-start", 2, -1)
-    assert decision.cut == 5
-
-
-def test_a_split_in_the_first_turn_moves_to_its_end() -> None:
-    decision = decision_for(view_of([*turn(1, 5), *turn(2, 2), user("?")]))
-    assert (decision.boundary, decision.first_kept, decision.delta) == ("adjusted-to-turn-end", 5, 2)
-    assert decision.cut == 11
 
 
 @pytest.mark.parametrize(
@@ -236,32 +193,7 @@ def test_any_shape_is_split_where_the_document_splits_it(rounds: list[int], acti
     assert len(cursors) - index > overlap
 
 
-def test_a_split_between_history_and_the_turn_that_goes_on_is_a_boundary() -> None:
-    decision = decision_for(view_of([*turn(1, 3), *turn(2, 3)]))
-    assert (decision.strategy, decision.boundary, decision.first_kept, decision.cut) == ("turn-boundary", "exact", 3, 7)
-
-
 # --- getProps: the half window itself ---------------------------------------------------------------------------
-
-
-def test_six_active_rounds_are_split_three_and_three() -> None:
-    view = half(agent(6))
-    assert [text.split("\n")[0] for text in texts(view)[3::2]] == ["3", "4", "5"]
-    assert texts(view)[0].startswith("Fix the bug")
-    assert view.replacement == 1
-    telemetry = metadata_of(agent(6))
-    assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (3, 3)
-    assert telemetry["splitStrategy"] == "active-only"
-
-
-def test_ten_rounds_across_three_turns_are_split_at_a_turn() -> None:
-    """Half would be five: in the middle of the second turn, so its start is taken."""
-    telemetry = metadata_of(TEN_ROUNDS)
-    assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (3, 7)
-    assert telemetry["boundaryAdjustmentType"] == "adjusted-to-turn-start"
-    assert telemetry["boundaryAdjustmentDelta"] == -2
-    view = half(TEN_ROUNDS)
-    assert [body["content"] for body in bodies_of(view) if body["role"] == "user"][2:] == ["Turn 2", "Turn 3"]
 
 
 def test_three_rounds_fall_back_to_all_but_the_last() -> None:
@@ -370,32 +302,6 @@ def test_it_asks_the_summarizer_once_for_what_the_replacement_has_room_for() -> 
     assert question.max_tokens == 100
 
 
-@pytest.mark.parametrize(
-    ("result", "reason"),
-    [
-        (Failure("timeout"), "summary-timeout"),
-        (Answer("I'm sorry, I can't."), "summary-refused"),
-        (Answer(words(3_000)), "summary-too-long"),
-        (Answer("short", finish_reason="length"), "summary-cut-short"),
-    ],
-)
-def test_history_is_never_replaced_by_an_answer_that_is_no_record(result: Result, reason: str) -> None:
-    def reply(effect: Effect) -> Result:
-        return result
-
-    with pytest.raises(AnswerRefused) as refused:
-        condensed("half-window", view_of(agent(8, size=200)), ROOMY, reply)
-    assert refused.value.reason == reason
-
-
-def test_a_record_larger_than_what_it_stands_for_is_refused() -> None:
-    def reply(effect: Effect) -> Result:
-        return Answer(words(1_500))
-
-    with pytest.raises(AnswerRefused, match="summary-not-smaller"):
-        condensed("half-window", view_of(agent(6, size=20)), ROOMY, reply)
-
-
 # --- what comes out ---------------------------------------------------------------------------------------------
 
 
@@ -405,12 +311,6 @@ def test_the_kept_rounds_stand_byte_for_byte_behind_the_summary() -> None:
     kept = [item.message.raw for item in view.items[2:]]
     assert kept == [message.raw for message in transcript_of(bodies).chain[-len(kept) :]]
     assert previous_text(view).startswith("Goal: mend the parser.")
-
-
-def test_a_system_message_inside_the_summarized_half_follows_the_summary() -> None:
-    bodies = agent(6)
-    bodies.insert(4, system("It is noon."))
-    assert [body["role"] for body in bodies_of(half(bodies))[:4]] == ["system", "user", "user", "system"]
 
 
 def test_the_users_message_of_a_turn_that_goes_on_stays_behind_the_summary() -> None:
@@ -444,21 +344,6 @@ def test_the_telemetry_has_the_documents_fields() -> None:
 def test_a_history_without_active_rounds_is_a_continuation() -> None:
     assert metadata_of(chat(8))["isContinuation"]
     assert not metadata_of(agent(8))["isContinuation"]
-
-
-def test_the_same_view_and_answer_give_the_same_plan() -> None:
-    (strategy,) = stages_of("half-window")
-    view = view_of(TEN_ROUNDS)
-    assert plan_of(strategy, view, ROOMY, good) == plan_of(strategy, view, ROOMY, good)
-
-
-@pytest.mark.parametrize("rounds", [50, 500])
-def test_many_rounds_are_split_without_copies(rounds: int) -> None:
-    """The document's bound is on time; here: cursors point into the view's own structure."""
-    view = view_of(agent(rounds, size=5))
-    cursors = collect_rounds(view)
-    assert all(cursor.span is each for cursor, each in zip(cursors, view.structure.rounds, strict=True))
-    assert decision_for(view).first_kept == rounds // 2
 
 
 def test_a_window_without_room_for_a_summary_asks_nobody() -> None:

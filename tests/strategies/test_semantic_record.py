@@ -15,7 +15,7 @@ from strategies.core.requirement import Requirement
 from strategies.core.view import View
 from strategies.prompts import prompt, prompt_digest
 from strategies.semantic import SemanticOptions
-from tests.strategies.driving import attempted, condensed, failing, good, later, plan_of, questions, texts
+from tests.strategies.driving import attempted, condensed, failing, later, plan_of, questions, texts
 from tests.strategies.test_semantic import ROOMY, after, rounds_of, semantic
 from tests.support.transcripts import (
     Body,
@@ -227,8 +227,3 @@ def test_the_defaults_are_the_documents() -> None:
     options = SemanticOptions()
     assert (options.max_size, options.keep_first, options.max_compression_ratio) == (100, 1, 0.3)
     assert (options.max_event_length, options.enable_semantic_analysis) == (8_000, True)
-
-
-def test_the_same_view_past_and_answer_give_the_same_plan() -> None:
-    view = view_of(agent(60))
-    assert plan_of(semantic(), view, ROOMY, good) == plan_of(semantic(), view, ROOMY, good)
