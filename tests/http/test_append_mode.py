@@ -30,7 +30,6 @@ from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
 
 USER = {"role": "user", "content": "one"}
-Headers = dict[str, str]
 
 
 @pytest.fixture

@@ -22,7 +22,6 @@ from tests.support.stage import SUMMARY, body_of, chat, controls
 
 DISCOVERS = {"discover": True}
 PROMPT = "You are a gardener."
-FORCE = ("X-Condenser-Force", "true")
 
 
 @dataclass

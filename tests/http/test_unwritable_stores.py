@@ -28,7 +28,6 @@ MENDING: dict[str, Callable[[Any], Any]] = {
     "store-full": lambda client: client.config_set("maxmemory", "0"),
     "store-read-only": lambda client: client.replicaof("NO", "ONE"),
 }
-USER = {"role": "user", "content": "one"}
 
 
 @pytest.fixture

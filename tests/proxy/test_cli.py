@@ -92,17 +92,6 @@ def test_each_line_says_who_speaks(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     )
 
 
-def test_the_command_line_goes_over_file_and_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "c.toml").write_text('window = 5000\nstrategy = "mask"\n', "utf-8")
-    monkeypatch.setenv("CONDENSER_WINDOW", "6000")
-    words = ("check", "--offline", "--store", "memory://", "--config", str(tmp_path / "c.toml"), "--model", "m")
-    assert "window    6,000" in run(capsys, *words)[1]
-    assert "window    7,000" in run(capsys, *words, "--window", "7000")[1]
-    assert "strategy  mask" in run(capsys, *words)[1]
-
-
 @pytest.mark.parametrize(
     ("words", "option"),
     [

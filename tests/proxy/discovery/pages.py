@@ -83,8 +83,6 @@ LM_STUDIO_V1 = json.loads("""
  "max_context_length":40960,"format":"gguf"},
  {"type":"llm","publisher":"google","key":"google/gemma-3-4b","loaded_instances":[],"max_context_length":131072}]}
 """)
-LM_STUDIO_NO_SUCH_PATH = {"error": "Unexpected endpoint or method. (GET /api/ps)"}
-
 TGI = json.loads("""
 {"object":"list","data":[{"id":"HuggingFaceH4/zephyr-7b-beta","object":"model","created":0,
  "owned_by":"HuggingFaceH4/zephyr-7b-beta"}]}

@@ -161,12 +161,6 @@ async def test_a_large_history_is_decoded_the_same_way(stage: Stage) -> None:
     assert await stage.read(letters) == letters
 
 
-def without_version(data: bytes) -> bytes:
-    document = json.loads(data)
-    del document["v"]
-    return json.dumps(document).encode()
-
-
 async def test_a_block_of_a_newer_version_is_a_miss(stage: Stage) -> None:
     await stage.write({transcript("abc").digests[-1].hex(): b'{"v": 3, "digests": 7}'})
     assert await stage.read("abc") == ""
