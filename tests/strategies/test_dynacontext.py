@@ -243,13 +243,6 @@ def test_the_context_limit_looks_past_a_first_round_that_is_too_small_for_a_reco
     assert metadata_of(small, newer=None, keep_last=99)["summary_candidate_event_ids"] == [1, 3, 4]
 
 
-def test_where_nothing_may_be_forgotten_it_says_so() -> None:
-    for bodies in ([user("a")], chat(1)[:2], [user("go"), *step(0)], agent(3, size=0)[:4]):
-        with pytest.raises(NothingToSummarize) as nothing:
-            at_limit(bodies)
-        assert nothing.value.reason == "nothing-to-summarize"
-
-
 def test_a_model_that_fails_at_the_limit_leaves_it_to_the_rules() -> None:
     def reply(effect: Effect) -> Result:
         return Answer("Summary generation failed.")
@@ -364,16 +357,20 @@ def test_rolling_back_tells_which_judged_messages_are_in_neither_record_nor_view
     assert found[1] == dropped(2, [11, 12], 2)
 
 
-def test_rolling_back_never_drops_the_last_user_message() -> None:
-    found = left(agent(8), [*step(8), user("stop"), *step(9), *step(10)], on_drift="rollback")
+@pytest.mark.parametrize(
+    ("bodies", "more", "stay"),
+    [
+        (agent(8), [*step(8), user("stop"), *step(9), *step(10)], [0, None, *range(19, 24)]),
+        (chat(4), [assistant("so"), user("and then?")], [0, None, 9, 10]),
+    ],
+    ids=["the last user message", "the newest answer before a question"],
+)
+def test_rolling_back_leaves_what_must_be_answered(
+    bodies: list[Body], more: list[Body], stay: list[int | None]
+) -> None:
+    found = left(bodies, more, on_drift="rollback")
     assert found is not None
-    assert sources(found[0]) == [0, None, *range(19, 24)]
-
-
-def test_rolling_back_leaves_the_newest_answer_before_a_question() -> None:
-    found = left(chat(4), [assistant("so"), user("and then?")], on_drift="rollback")
-    assert found is not None
-    assert sources(found[0]) == [0, None, 9, 10]
+    assert sources(found[0]) == stay
 
 
 def test_rolling_back_is_refused_inside_a_round() -> None:

@@ -102,18 +102,6 @@ def test_a_history_that_is_shown_in_parts_has_three_tries_for_each() -> None:
     assert previous_text(apply(view, made)) == TEXT
 
 
-def test_the_question_has_the_history_in_a_fence_and_the_earlier_record() -> None:
-    bodies = agent(8, size=120)
-    view = later(voted(bodies), transcript_of([*bodies, *(body for i in range(8, 14) for body in step(i, 120))]))
-    made = strategy(summary_max_tokens=300, memory_cards=False)
-    (asked,) = questions(made.condense(view, ROOMY, judged_session(view)))
-    assert isinstance(asked, Ask)
-    assert asked.user.startswith("<earlier_record>\nGoal: mend the parser.")
-    assert "step 9" in asked.user
-    assert "<summary>" in asked.system
-    assert asked.max_tokens == 300
-
-
 def test_summary_format_sections_asks_for_three_blocks_and_puts_them_under_headings() -> None:
     blocks = (
         "<history_detail>\n1. Read a.py.\n</history_detail>\n"
@@ -147,16 +135,6 @@ def test_a_missing_section_is_no_failure() -> None:
     view = view_of(agent(8))
     after = condensed(view, judged_session(view), reply, summary_format="sections")
     assert previous_text(after) == f"History summary:\n{TEXT}"
-
-
-@pytest.mark.parametrize("summary_format", ["plain", "sections"])
-def test_a_summarizer_may_be_asked_to_go_on_from_the_view(summary_format: str) -> None:
-    view = view_of(agent(8))
-    session = SessionFacts(verdict=verdict_on(view), continue_view=True)
-    (asked,) = questions(strategy(summary_format=summary_format).condense(view, ROOMY, session))
-    assert isinstance(asked, Ask)
-    assert asked.view is not None
-    assert "<summary>" in asked.user
 
 
 @pytest.mark.parametrize(
@@ -209,3 +187,15 @@ def test_the_metadata_has_the_documents_fields() -> None:
         "mode": "chat",
         "promptDigest": prompt_digest("dynacontext", "memory"),
     }
+
+
+def test_the_question_has_the_history_in_a_fence_and_the_earlier_record() -> None:
+    bodies = agent(8, size=120)
+    view = later(voted(bodies), transcript_of([*bodies, *(body for i in range(8, 14) for body in step(i, 120))]))
+    made = strategy(summary_max_tokens=300, memory_cards=False)
+    (asked,) = questions(made.condense(view, ROOMY, judged_session(view)))
+    assert isinstance(asked, Ask)
+    assert asked.user.startswith("<earlier_record>\nGoal: mend the parser.")
+    assert "step 9" in asked.user
+    assert "<summary>" in asked.system
+    assert asked.max_tokens == 300

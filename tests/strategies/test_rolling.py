@@ -11,7 +11,7 @@ import pytest
 from strategies.core.budget import Budget, Marks
 from strategies.core.cards import MemoryCard
 from strategies.core.effects import Answer, Ask, Effect
-from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
+from strategies.core.errors import AnswerRefused
 from strategies.core.messages import Role
 from strategies.core.pieces import Literal
 from strategies.core.plan import Plan
@@ -20,9 +20,8 @@ from strategies.core.replacement import OPENING, SUMMARY_NAME, SUMMARY_OPENING, 
 from strategies.core.view import View
 from strategies.memory.ranking import Index, card_entry
 from strategies.pipeline import with_stage_marks
-from strategies.prompts import prompt
 from strategies.rolling import Rolling
-from tests.strategies.driving import condensed, failing, finish, later, plan_of, questions, stages_of, texts
+from tests.strategies.driving import condensed, finish, later, plan_of, questions, stages_of, texts
 from tests.strategies.invariants import faults
 from tests.support.transcripts import Body, agent, assistant, bodies_of, chat, step, transcript_of, user, view_of
 
@@ -128,12 +127,6 @@ def test_what_stays_grows_to_a_legal_cut() -> None:
     assert [item.role for item in view.items[2:]] == [Role.ASSISTANT, Role.TOOL, Role.USER]
 
 
-@pytest.mark.parametrize("bodies", [[user("a")], chat(1), agent(1), chat(2)])
-def test_where_nothing_is_before_the_newest_messages_nothing_is_done(bodies: list[Body]) -> None:
-    with pytest.raises(NothingToSummarize):
-        after(bodies)
-
-
 # --- the message ------------------------------------------------------------------------------------------------
 
 
@@ -148,18 +141,6 @@ def test_it_is_nobodys_round() -> None:
     view = after(chat(30, size=100))
     assert view.items[1].role is None
     assert view.structure.turns[0].rounds == []
-
-
-def test_an_earlier_summary_is_merged_into_the_new_one() -> None:
-    bodies = chat(20, size=100)
-    before = after(bodies)
-    grown = later(before, transcript_of([*bodies, assistant("So."), *chat(20, size=100)[1:]]))
-    (asked,) = questions(rolling().condense(grown, BUDGET, SessionFacts()))
-    assert isinstance(asked, Ask)
-    assert asked.user.startswith(f"<earlier_record>\n{SUMMARY}\n</earlier_record>")
-    again = after(grown)
-    assert sum(item.is_replacement for item in again.items) == 1
-    assert again.covered_count > before.covered_count
 
 
 @pytest.mark.parametrize(("first", "second"), [("summary", "rolling"), ("rolling", "summary")])
@@ -198,13 +179,6 @@ def test_the_summary_has_its_own_cap() -> None:
         assert asked.max_tokens <= 2 * most
     with pytest.raises(AnswerRefused, match="summary-too-long"):
         plan(view, json.dumps({"summary": "word " * 2_000}))
-
-
-def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:
-    (asked,) = questions(rolling().condense(view_of(chat(20, size=100)), BUDGET, SessionFacts(continue_view=True)))
-    assert isinstance(asked, Ask)
-    assert asked.view is not None
-    assert asked.user.startswith(prompt("rolling-continue")[:80])
 
 
 def test_cards_come_with_the_plan_and_those_from_tools_are_no_rules() -> None:
@@ -249,13 +223,6 @@ def test_a_long_history_is_summarized_in_parts_and_the_cards_of_all_parts_are_ke
     assert len(asked) > 2
     assert [card.content for card in made.cards] == [f"Part {i + 1} came with its own card." for i in range(len(asked))]
     assert made.metadata["calls"] == made.metadata["cardCount"] == len(asked)
-
-
-def test_without_room_or_an_answer_nothing_is_done() -> None:
-    with pytest.raises(Declined, match="no-room"):
-        condensed("rolling", view_of(chat(20)), Budget.of(600))
-    with pytest.raises(AnswerRefused, match="summary-unreachable"):
-        condensed("rolling", view_of(chat(30, size=100)), BUDGET, failing)
 
 
 def test_its_telemetry_counts_messages_calls_and_cards() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.errors import Declined, NothingToSummarize
 from strategies.core.protocol import SessionFacts, Triggering
 from strategies.core.requirement import Requirement
 from strategies.core.view import View
@@ -20,7 +19,6 @@ from tests.support.transcripts import (
     assistant,
     bodies_of,
     call,
-    chat,
     step,
     system,
     tool,
@@ -221,14 +219,3 @@ def test_few_events_over_the_goal_are_forgotten_only_as_far_as_the_goal_wants() 
     bodies = agent(12, size=200)
     view = after(bodies, Budget.of(8_000).with_goal(2_200))
     assert 1_200 < view.tokens <= 2_200
-
-
-@pytest.mark.parametrize("bodies", [[user("a")], chat(1), agent(1), [assistant("a"), user("b")], agent(2, size=5)])
-def test_nothing_that_may_be_forgotten_is_nothing_to_summarize(bodies: list[Body]) -> None:
-    with pytest.raises(NothingToSummarize):
-        after(bodies)
-
-
-def test_a_window_without_room_for_a_record_is_declined() -> None:
-    with pytest.raises(Declined, match="no-room"):
-        after(agent(60), Budget.of(600))

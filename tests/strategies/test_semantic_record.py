@@ -69,20 +69,6 @@ def test_only_what_is_forgotten_is_shown_with_the_task() -> None:
     assert '"step 59"' not in shown
 
 
-def test_an_earlier_record_is_merged_into_the_new_one() -> None:
-    bodies = agent(60)
-    view = after(bodies)
-    grown = [*bodies, *(body for i in range(60, 110) for body in step(i))]
-    again = later(view, transcript_of(grown))
-    asked = question(again)
-    assert asked.user.startswith(f"<earlier_record>\n{previous_text(view)}\n</earlier_record>")
-    assert '"step 2"' not in asked.user
-    merged = after(again)
-    assert sum(item.is_replacement for item in merged.items) == 1
-    assert len(merged.items) <= 30
-    assert merged.covered_count > view.covered_count
-
-
 def test_the_record_says_how_many_messages_it_stands_for() -> None:
     view = after(agent(60))
     assert f"The {121 - len(view.items) + 1} earlier messages" in texts(view)[1]
@@ -103,20 +89,6 @@ def test_kept_events_are_never_cut() -> None:
     bodies = agent(60)
     bodies[32:34] = [user("please: error " + "x" * 20_000), assistant("git push")]
     assert bodies[32] in bodies_of(after(bodies, max_event_length=200))
-
-
-def test_a_model_may_be_asked_to_go_on_from_the_view() -> None:
-    bodies = agent(60)
-    view = view_of(bodies)
-    asked = question(view, SessionFacts(continue_view=True))
-    assert asked.view is not None
-    assert view.to_json().startswith(asked.view.rstrip("]"))
-    assert "step 59" not in asked.view
-    assert asked.user.startswith(prompt("semantic-continue").split("{")[0])
-    assert (
-        question(view, SessionFacts(continue_view=True), Budget.of(8_000).with_goal(3_000)).view is None
-        or view.tokens < 8_000
-    )
 
 
 def test_words_and_tools_are_options() -> None:

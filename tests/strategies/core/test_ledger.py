@@ -18,24 +18,10 @@ from strategies.core.ledger import (
     ledger,
     split_ledger,
 )
-from strategies.core.messages import Message, Role
+from strategies.core.messages import Message
 from strategies.core.replacement import previous_record, previous_text
-from strategies.core.requirement import Requirement, requirement_for
-from strategies.core.transcript import Transcript
-from strategies.core.view import View, fold
-from tests.strategies.driving import (
-    Reply,
-    attempted,
-    condensed,
-    failing,
-    good,
-    judged_session,
-    later,
-    overlay_of,
-    plan_of,
-    stages_of,
-)
-from tests.strategies.invariants import faults
+from strategies.core.view import fold
+from tests.strategies.driving import condensed, good, later, overlay_of, plan_of, stages_of
 from tests.support.transcripts import (
     WORDS,
     Body,
@@ -51,7 +37,6 @@ from tests.support.transcripts import (
 )
 
 ROOMY = LedgerCaps(10_000, 10_000)
-ENOUGH = 10  # condensations
 SUMMARIZING = ["summary", "half-window", "semantic", "rolling", "dynacontext", "extract"]
 RULES = [
     "Never deploy on Fridays; not even a hotfix for web-01, please.",
@@ -201,43 +186,6 @@ def deployment(turns: int) -> Iterator[Body]:
         yield user(f"How is deployment {i}? {rule}")
         lines = " ".join(f"job_{i}_{line} took {line * 7 % 90} ms on host-{i}-{line}." for line in range(12))
         yield assistant(f"Deployment {i} is under way. {lines}")
-
-
-def requests(turns: int) -> Iterator[Transcript]:
-    read = [message(body) for body in deployment(turns)]
-    return (Transcript.of(read[: i + 1]) for i, each in enumerate(read) if each.role is Role.USER)
-
-
-def walked(pipeline: str, turns: int, window: int, reply: Reply) -> tuple[View, int]:
-    """The view of a conversation's request after enough condensations, or its last one, and how many there were."""
-    budget, view, since, done = Budget.of(window), None, None, 0
-    for transcript in requests(turns):
-        view = (
-            fold(transcript, (), 20, WORDS) if view is None or not view.covered_count else later(view, transcript, 20)
-        )
-        requirement = requirement_for(view.tokens, budget, since=since)
-        if requirement is None and done >= ENOUGH:
-            break
-        if requirement is None:
-            continue
-        session = judged_session(view) if pipeline == "dynacontext" else None
-        view = attempted(Requirement.HARD, pipeline, view, budget, reply, session).view
-        since, done = view.tokens, done + 1
-        assert faults(view, budget, shortened=True) == []
-    assert view is not None
-    return view, done
-
-
-@pytest.mark.parametrize(
-    "reply", [forgetful, pytest.param(failing, marks=pytest.mark.torture)], ids=["forgetful", "failing"]
-)
-@pytest.mark.parametrize("pipeline", [*SUMMARIZING, "mask+half-window", "mask+rolling"])
-def test_rules_of_the_first_turns_stand_in_the_view_after_ten_condensations(pipeline: str, reply: Reply) -> None:
-    view, done = walked(pipeline, 300, 5_000, reply)
-    assert done >= ENOUGH
-    text = "\n".join(item.message.text for item in view.items)
-    assert [rule for rule in RULES if rule not in text] == []
-    assert previous_record(view)[1].rules[: len(RULES)] == tuple(RULES)
 
 
 @pytest.mark.parametrize("strategy", SUMMARIZING)
