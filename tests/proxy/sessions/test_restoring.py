@@ -111,11 +111,7 @@ async def test_or_behind_a_first_message_that_was_kept(conversation: Conversatio
     stored = await conversation.store(DIALOGUE)
     whole = await conversation.whole([system("rules"), DIALOGUE[0], system("late"), *DIALOGUE[5:], system("last")])
     assert whole.chain == stored.chain
-    assert [(place, each.body["content"]) for place, each in whole.systems] == [
-        (0, "rules"),
-        (1, "late"),
-        (16, "last"),
-    ]
+    assert [(place, each.body["content"]) for place, each in whole.systems] == [(0, "rules"), (1, "late"), (16, "last")]
 
 
 async def test_what_was_counted_when_it_was_sent_is_not_counted_again(conversation: Conversation) -> None:
