@@ -68,11 +68,6 @@ def test_a_card_names_its_messages_and_its_condensation_in_the_list_and_the_expo
     assert "<memory>" not in str(stage.last_view)
 
 
-def test_a_card_is_seen_where_its_history_leads_up_to_the_message(stage: Stage) -> None:
-    messages = condensed(stage)
-    assert TELLS in memory_block(stage, messages)
-
-
 def test_a_fork_behind_what_a_card_is_of_sees_it_and_one_before_that_does_not(stage: Stage) -> None:
     messages = condensed(stage)
     count = covered(stage)

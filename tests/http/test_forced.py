@@ -88,11 +88,6 @@ def test_a_replayed_view_names_the_stages_that_shaped_it() -> None:
         assert answer.header("x-condenser-stages") == "mask"
 
 
-def test_a_view_that_nothing_has_shaped_names_no_stage() -> None:
-    with proxy_with_upstream(window=ROOMY) as talk:
-        assert talk.ask(chat(1)).header("x-condenser-stages") is None
-
-
 def test_equal_histories_in_several_sessions_have_own_condensation_ids() -> None:
     with proxy_with_upstream(window=ROOMY) as talk:
         ids = [_id(talk, session, strategy) for session in ("a", "b") for strategy in ("recent", "extract")]
@@ -105,14 +100,6 @@ def _id(talk: Stage, session: str, strategy: str, *, no_store: bool = False) -> 
     headers = controls(session=f"{session}-{strategy}", strategy=strategy, force="true", no_store=str(no_store))
     answer = talk.ask(chat(6), headers)
     return answer.header("x-condenser-condensation")
-
-
-def test_a_replayed_condensation_keeps_its_id() -> None:
-    with proxy_with_upstream(window=ROOMY, strategy="recent") as talk:
-        session = controls(session="s")
-        made = talk.ask(chat(6), [*FORCED, *session]).header("x-condenser-condensation")
-        assert made
-        assert talk.ask(chat(7), session).header("x-condenser-condensation") == made
 
 
 def test_what_observe_would_save_is_counted_nowhere_as_saved() -> None:

@@ -120,14 +120,6 @@ def test_what_is_passed_on_refused_or_unknown_is_a_line_too(stage: Stage, caplog
     assert [record.levelname for record in records(stage, caplog)] == ["INFO", "INFO", "INFO", "WARNING"]
 
 
-def test_a_replayed_request_is_a_line_without_own_tokens(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    stage.ask(chat(12))
-    stage.ask(chat(12))
-    line = lines(stage, caplog)[1]
-    assert "replayed" in line
-    assert "own" not in line
-
-
 def test_health_probes_are_logged_for_debugging_only(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     for path in ("/livez", "/readyz", "/metrics"):
         assert wire.request(stage.proxy.url, "GET", path).status == 200

@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from tests.support.recording import Exchange
 from tests.support.replies import Reply
-from tests.support.stage import Message, Stage, controls, counter, proxy_with_upstream, summary
+from tests.support.stage import Message, Stage, controls, proxy_with_upstream, summary
 
 INJECT = ("X-Condenser-Memory", "inject")
 FORCE = ("X-Condenser-Force", "true")
@@ -88,13 +86,6 @@ def test_nothing_is_put_in_while_the_view_shows_everything() -> None:
         assert stage.forwarded[-1].body == stage.sent[-1]
 
 
-def test_nothing_that_is_not_relevant_is_put_in() -> None:
-    with gardening() as stage:
-        messages = ending(condensed(stage), "zzz qqq")
-        stage.ask(messages, [*controls(session="s"), INJECT])
-        assert not blocks(stage)
-
-
 def test_what_was_edited_away_is_never_found() -> None:
     with gardening() as stage:
         messages, question = condensed(stage), f"{QUESTION} And what of day 2?"
@@ -146,15 +137,6 @@ def test_cards_of_a_summary_are_kept_with_it_and_found_where_it_stands() -> None
             (block,) = blocks(stage)
             assert name in block["content"]
             assert foreign not in json.dumps(stage.last_view)
-
-
-@pytest.mark.parametrize("tokens", [64, 200])
-def test_a_block_has_no_more_tokens_than_it_may_have(tokens: int) -> None:
-    with gardening(memory={"max_tokens": tokens}) as stage:
-        messages = ending(condensed(stage), QUESTION + " plant0n1 plant2n3")
-        stage.ask(messages, [*controls(session="s"), INJECT])
-        (block,) = blocks(stage)
-        assert counter().message(block) <= tokens
 
 
 def test_a_dry_run_shows_the_block_that_the_request_gets() -> None:

@@ -81,26 +81,6 @@ def test_no_view_of_an_agent_is_longer_in_the_other_protocols(protocol: str, mem
         assert upstream.refusals == []
 
 
-def test_a_forced_condensation_of_a_short_chat_makes_it_shorter() -> None:
-    for rounds in (4, 6, 8):
-        with proxy_with_upstream(window=128_000, strategy="mask+extract", memory={"default": "inject"}) as stage:
-            answer = stage.ask(chat(rounds), FORCED)
-            assert count(stage.forwarded[-1].json()) < count({"messages": chat(rounds)})
-            assert answer.header("x-condenser-action") == "condensed"
-
-
-FORCED = controls(session="s", force="true")
-
-
-def test_a_judged_condensation_makes_no_prompt_longer() -> None:
-    with proxy_with_upstream(window=16_384, strategy="dynacontext", memory={"default": "inject"}, answers=yes) as stage:
-        for rounds in range(1, 9):
-            stage.ask(chat(rounds), controls(session="s"))
-            assert count(stage.forwarded[-1].json()) <= count({"messages": chat(rounds)})
-            stage.proxy.quiet()
-        assert len(stage.summaries) > 0
-
-
 def test_what_a_rollback_dropped_is_in_no_block() -> None:
     wrong = "The quokka service was wrongly set to port 771."
 
@@ -175,11 +155,3 @@ def test_what_an_option_switches_off_a_header_switches_on(strategy: str, said: s
         assert not blocks(stage)
         stage.ask(messages, [*headers, INJECT])
         assert FACT in blocks(stage)[0]["content"]
-
-
-def test_the_tool_is_offered_as_soon_as_something_is_condensed() -> None:
-    with proxy_with_upstream(strategy="recent") as stage:
-        tool = controls(session="s", memory="tool")
-        for force, is_offered in (("false", False), ("true", True), ("false", True)):
-            stage.ask(ending(diary(12), QUESTION), [*tool, *controls(force=force)])
-            assert offers_search(stage.forwarded[-1]) is is_offered

@@ -164,23 +164,6 @@ def test_nothing_is_shared_where_nothing_is_to_be_stored() -> None:
         assert not sees(stage, [*controls(session="b"), scope("home")])
 
 
-def test_the_header_is_not_forwarded_and_neither_is_the_body_key() -> None:
-    with gardening() as stage:
-        body = body_of(question(), condenser={"memory_scope": "home", "session": "b"})
-        assert stage.post(body).status == 200
-        stage.ask(question(), [scope("home")])
-        for exchange in stage.forwarded:
-            assert "condenser" not in str(exchange.headers).lower() + exchange.body.decode()
-
-
-@pytest.mark.parametrize("name", ["", "a b", "x" * 65, "ä", "a/b", "a:b"])
-def test_a_name_that_is_none_is_refused(name: str) -> None:
-    with gardening() as stage:
-        answer = stage.post(body_of(question(), condenser={"memory_scope": name}))
-        assert (answer.status, answer.json()["error"]["param"]) == (400, "condenser.memory_scope")
-        assert stage.forwarded == []
-
-
 def test_a_scope_is_refused_where_the_settings_have_none() -> None:
     with proxy_with_upstream() as stage:
         answer = stage.post(body_of(question()), [scope("home")])

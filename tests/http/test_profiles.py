@@ -16,18 +16,7 @@ from tests.support.packing import PACKS
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
 from tests.support.signals import BOUND, Signal
-from tests.support.stage import (
-    Message,
-    Stage,
-    agent,
-    body_of,
-    chat,
-    controls,
-    count,
-    is_own,
-    proxy_with_upstream,
-    summary,
-)
+from tests.support.stage import Message, Stage, body_of, chat, controls, count, is_own, proxy_with_upstream, summary
 from tests.support.strict_servers import DEMANDS, Demand, accepted, alternation, no_names, refusal_of, sides
 
 WINDOW = 4_096
@@ -151,15 +140,6 @@ def play(stage: Stage, messages: Sequence[Message], headers: list[tuple[str, str
     assert "condensed" in actions
 
 
-def test_two_proxies_with_one_profile_make_the_same_bytes() -> None:
-    bodies = []
-    for _ in range(2):
-        with strict(*DEMANDS, no_names, upstream={"profile": PROFILE}) as stage:
-            stage.ask(chat(60), controls(session="s"))
-            bodies.append(stage.forwarded[-1].body)
-    assert bodies[0] == bodies[1]
-
-
 def test_a_profile_of_one_model_holds_for_it_alone() -> None:
     with strict(*DEMANDS, no_names, models=[{"match": "strict-*", "profile": PROFILE}]) as stage:
         body = body_of(chat(60), "strict-1")
@@ -220,13 +200,6 @@ def test_a_server_without_stream_options_is_asked_again_as_the_request_came() ->
         stage.upstream.answer(without_stream_options)
         answer = stage.ask(chat(20), controls(session="s", force="true"), stream=True)
         assert (answer.header("x-condenser-action"), len(stage.forwarded)) == ("condensed", 1)
-
-
-def test_the_name_of_the_reply_length_is_that_of_the_settings() -> None:
-    with proxy_with_upstream(strategy="summary", upstream={"profile": {"token_limit": "max_tokens"}}) as stage:
-        stage.ask(agent(60), controls(session="s", force="true"))
-        assert all("max_tokens" in each.json() for each in stage.summaries)
-        assert stage.summaries
 
 
 # -- packed errors -------------------------------------------------------------------------------------------------

@@ -160,13 +160,6 @@ def test_a_conversation_without_an_id_is_condensed_like_one_with_an_id(name: str
     assert derived.last == named.last
 
 
-def test_with_strategy_off_the_upstream_gets_the_clients_bytes(stage: Stage) -> None:
-    conversation = conversations(SHORT)[WITH_TOOLS[0]]
-    for length in conversation.requests()[::3]:
-        stage.ask(conversation.messages[:length], controls(strategy="off", window=4_096))
-        assert stage.upstream.journal.to()[-1].body == stage.sent[-1]
-
-
 @pytest.mark.parametrize(
     "strategy", ["recent", "mask", "extract", "shorten", "half-window", "observe:mask+half-window"]
 )

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from openai import OpenAI
 
 from proxy.endpoints.hidden_calls import NAME
 from tests.http.test_responses import KEY, MODEL, RULE, TOOLS, WINDOW, client_bodies, reader, response_in
@@ -209,18 +208,6 @@ def test_a_count_is_that_of_the_view_too() -> None:
         caller.turn()
         assert view == client_bodies(upstream)[-1]["input"]
         assert answer.json()["input_tokens"] < WINDOW
-
-
-def test_the_openai_package_goes_on_by_id_past_the_window() -> None:
-    with taking_over() as (upstream, proxy), OpenAI(base_url=proxy.base_url, api_key="k", max_retries=0) as client:
-        asked: Json = {"model": MODEL, "tools": TOOLS, "instructions": "Be careful."}
-        response: Any = client.responses.create(input=RULE, **asked)
-        for _ in range(25):
-            answers: Any = answers_to([item.to_dict() for item in response.output])
-            response = client.responses.create(input=answers, previous_response_id=response.id, **asked)
-        assert "condensed" in actions(proxy)
-        assert upstream.refusals == []
-        assert json.loads(proxy.journal.to(RESPONSES)[-1].body)["previous_response_id"]
 
 
 @both

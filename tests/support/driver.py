@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from proxy import controls
-from proxy.condensing.exchange import Exchange
 from proxy.request.wire import ClientRequest
 from proxy.services import Services, open_services
 from proxy.settings import Settings
@@ -45,9 +44,3 @@ async def running_services(strategy: str = "extract", **settings: Any) -> AsyncI
     values = {"strategy": strategy, "window": WINDOW, "store": {"url": "memory://"}, **settings}
     async with open_services(Settings.model_validate(values)) as built:
         yield built
-
-
-async def exchange_for(messages: list[Message], strategy: str = "extract", **control: str) -> Exchange:
-    """The exchange of one request to a proxy that has seen nothing before."""
-    async with running_services(strategy) as services:
-        return await services.exchanges.open(request(messages, **control))

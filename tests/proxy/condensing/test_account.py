@@ -8,16 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.condensing.account import (
-    Timing,
-    budget_document,
-    dry_run,
-    fields,
-    headers,
-    log_line,
-    short,
-    where_tokens_are,
-)
+from proxy.condensing.account import Timing, budget_document, dry_run, headers, log_line, short, where_tokens_are
 from proxy.condensing.policy import Policies
 from proxy.condensing.turn import Decision, RequestContext, undecided
 from proxy.controls import Controls
@@ -40,7 +31,7 @@ from strategies.core.messages import Reader
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
-from tests.support.driver import Message, conversation, exchange_for, request
+from tests.support.driver import request
 
 TABLE = ModelTable.load(config_directory() / "models.toml")
 MADE = Condensation("c1", b"d", 3, 2, (), 8_000, "mask", "hard", "context_limit", 7_000, 3_000, 0.0)
@@ -220,50 +211,3 @@ def test_one_message_that_is_first_and_last_is_counted_once() -> None:
     text = where_tokens_are(decision(view=only, overhead=0))
     assert f"the first and the last user message {only.tokens:,}" in text
     assert "other messages" not in text
-
-
-# -- of requests to the real driver ---------------------------------------------------------------------------
-
-
-SECRET = "the combination is 4711"
-
-
-def with_secret() -> list[Message]:
-    return [*conversation(40)[:-1], {"role": "user", "content": SECRET}]
-
-
-@pytest.mark.anyio
-async def test_headers_say_what_was_condensed_and_by_how_much() -> None:
-    exchange = await exchange_for(with_secret())
-    named = dict(exchange.headers())
-    assert (named["X-Condenser-Action"], named["X-Condenser-Strategy"]) == ("condensed", "extract")
-    assert int(named["X-Condenser-Tokens-After"]) < int(named["X-Condenser-Tokens-Before"])
-    assert named["X-Condenser-Stages"] == "extract"
-    applied = exchange.decision.applied
-    assert applied is not None
-    assert named["X-Condenser-Condensation"] == applied.id
-
-
-@pytest.mark.anyio
-async def test_a_request_below_the_marks_says_why_nothing_was_done() -> None:
-    named = dict((await exchange_for(conversation(1))).headers())
-    assert (named["X-Condenser-Action"], named["X-Condenser-Reason"]) == ("passed", "below-marks")
-    assert "X-Condenser-Condensation" not in named
-
-
-@pytest.mark.anyio
-async def test_neither_headers_nor_log_lines_hold_content() -> None:
-    exchange = await exchange_for(with_secret())
-    said = [*map(str, exchange.headers()), log_line(exchange.decision, Timing())]
-    said.append(json.dumps(fields(exchange.decision, Timing())))
-    assert [text for text in said if "4711" in text or "frost" in text] == []
-
-
-@pytest.mark.anyio
-async def test_a_dry_run_shows_the_list_that_would_be_forwarded() -> None:
-    exchange = await exchange_for(with_secret(), dry_run="true")
-    document = json.loads(dry_run(exchange.decision))
-    assert document["action"] == "condensed"
-    assert document["messages"] == json.loads(exchange.decision.body)["messages"]
-    assert document["messages"][-1]["content"] == SECRET
-    assert document["tokens_after"] < document["budget"]["usable"]

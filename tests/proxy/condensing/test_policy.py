@@ -54,20 +54,6 @@ def test_a_models_background_comes_before_that_of_the_settings(own: object, mode
     assert policy(made, model="other").background == "idle"
 
 
-@pytest.mark.parametrize(
-    ("settings", "reserve"),
-    [
-        ({"marks": {"reserve": 700}}, 700),
-        ({"marks": {"reserve": 700}, "models": [{"match": "m", "marks": {"step": 0.2}}]}, 700),
-        ({"marks": {"reserve": 700}, "models": [{"match": "m", "reserve": 800}]}, 800),
-    ],
-)
-def test_the_reserve_is_that_of_the_model_else_of_the_marks(settings: dict[str, Any], reserve: int) -> None:
-    budget = policy(policies(window=8_000, **settings)).budget
-    assert budget is not None
-    assert budget.reserve == reserve
-
-
 # -- strategy and options ----------------------------------------------------------------------------------
 
 
@@ -145,12 +131,6 @@ def test_what_does_not_fit_in_the_body_is_named_as_the_body_has_it(body: dict[st
 def test_off_has_no_ladder_and_all_else_ends_with_it() -> None:
     assert policy(strategy=pipeline("off")).ladder == ()
     assert [stage.name for stage in policy().ladder] == ["extract", "recent", "shorten"]
-
-
-def test_the_summarizer_is_the_models_own_or_that_of_the_settings() -> None:
-    made = policies(summarizer={"model": "general"}, models=[{"match": "q*", "summarizer": {"model": "own"}}])
-    assert policy(made, model="qwen").summarizer.model == "own"
-    assert policy(made, model="gpt").summarizer.model == "general"
 
 
 def test_the_judge_is_never_the_summarizer() -> None:
@@ -286,14 +266,6 @@ def test_a_million_tokens_are_given_where_asked_for_and_possible(model: str, is_
         known = Policies(Settings(), TABLE, discovered.get)
         assert known.window(None, scope, is_long=is_long).tokens == tokens
     assert known.window(5_000, scope, is_long=is_long).tokens == 5_000
-
-
-@pytest.mark.parametrize(
-    ("source", "is_set"),
-    [("request", True), ("settings", True), ("settings for 'q*'", True), ("stated by TGI", False), ("unknown", False)],
-)
-def test_a_window_that_someone_has_set_need_not_be_asked_for(source: str, is_set: bool) -> None:
-    assert Window(8_192, source).is_set is is_set
 
 
 # -- made once ---------------------------------------------------------------------------------------------
