@@ -10,11 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.endpoints.counter import PER_MESSAGE, REPLY_PRIMING
-from proxy.endpoints.messages import (
-    PER_CALL,
-    TOOLS_PROMPT,
-    MessagesCounter,
-)
+from proxy.endpoints.messages import PER_CALL, TOOLS_PROMPT, MessagesCounter
 from proxy.tokens import media
 from proxy.tokens.counter import Counted
 from tests.support.messages_drafts import messages_conversations

@@ -11,7 +11,6 @@ import pytest
 from proxy.endpoints.endpoint import MalformedElement, Question
 from proxy.endpoints.messages import MESSAGES_ENDPOINT as ENDPOINT
 from proxy.endpoints.replies import ending, ending_in
-from proxy.endpoints.table import endpoint_at
 from proxy.errors import (
     BadRequest,
     BodyTooLarge,
@@ -50,24 +49,9 @@ MESSAGE: Json = {
 }
 STREAM = b"".join(events(MESSAGE))
 IN_EVENTS: Headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-IN_ONE: Headers = [(b"content-type", b"application/json")]
-CUTS = [1, 2, 7, 50, 10_000]
-
-
-def cut(data: bytes, size: int) -> list[bytes]:
-    return [data[at : at + size] for at in range(0, len(data), size)]
 
 
 # -- replies -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", CUTS)
-def test_what_the_model_said_is_captured_from_a_stream_as_from_a_whole_reply(size: int) -> None:
-    capture, whole = ENDPOINT.capture(IN_EVENTS), ENDPOINT.capture(IN_ONE)
-    for chunk in cut(STREAM, size):
-        capture.feed(chunk)
-    whole.feed(json.dumps(MESSAGE).encode())
-    assert list(capture.items()) == list(whole.items()) == [{"role": "assistant", "content": CONTENT}]
 
 
 def test_a_stream_that_failed_or_has_not_ended_is_not_captured() -> None:
@@ -75,16 +59,6 @@ def test_a_stream_that_failed_or_has_not_ended_is_not_captured() -> None:
         capture = ENDPOINT.capture(IN_EVENTS)
         capture.feed(data)
         assert capture.items() == ()
-
-
-@pytest.mark.parametrize("size", CUTS)
-def test_a_reply_without_hidden_calls_is_spliced_byte_for_byte(size: int) -> None:
-    splicer = ENDPOINT.splicer(runs_calls=True)
-    passed = b"".join(splicer.feed(chunk) for chunk in cut(STREAM, size)) + splicer.rest()
-    assert passed == STREAM
-    assert splicer.is_over
-    assert not splicer.is_continued
-    assert splicer.said.has_client_calls
 
 
 @pytest.mark.parametrize("is_complete", [True, False])
@@ -133,11 +107,6 @@ def test_a_prompt_that_cannot_fit_is_refused_in_the_words_that_clients_compact_b
 def test_the_upstreams_own_error_stays_as_it_is() -> None:
     theirs = json.dumps(error("invalid x-api-key", "authentication_error")).encode()
     assert ENDPOINT.error_body(CredentialRefused(401, theirs)) == theirs
-
-
-@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/", "/v1/messages/count_tokens", "/v1/messages/batches"])
-def test_all_paths_of_the_protocol_have_its_errors(path: str) -> None:
-    assert endpoint_at(path) is ENDPOINT
 
 
 # -- own calls ---------------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from proxy.endpoints.endpoint import MalformedElement, Question
 from proxy.endpoints.hidden_calls import NAME
 from proxy.endpoints.replies import ending, ending_in
 from proxy.endpoints.responses import RESPONSES_ENDPOINT as ENDPOINT
-from proxy.endpoints.table import endpoint_at
 from proxy.errors import BadRequest, CredentialRefused
 from proxy.http.headers import Headers
 from tests.support.prefixes import event
@@ -38,7 +37,6 @@ RESPONSE: Json = {
     "usage": USAGE,
 }
 IN_EVENTS: Headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
-IN_ONE: Headers = [(b"content-type", b"application/json")]
 CUTS = [1, 7, 50, 10_000]
 
 
@@ -61,29 +59,12 @@ def payloads(stream: bytes) -> list[Json]:
 # -- replies -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", CUTS)
-def test_what_the_model_said_is_captured_from_a_stream_as_from_a_whole_reply(size: int) -> None:
-    capture, whole = ENDPOINT.capture(IN_EVENTS), ENDPOINT.capture(IN_ONE)
-    for chunk in cut(STREAM, size):
-        capture.feed(chunk)
-    whole.feed(json.dumps(RESPONSE).encode())
-    assert list(capture.items()) == list(whole.items()) == OUTPUT
-
-
 def test_a_stream_that_failed_or_has_not_ended_is_not_captured() -> None:
     failed = event({"type": "response.failed", "response": {**RESPONSE, "status": "failed"}})
     for data in (STREAM[:LAST], failed):
         capture = ENDPOINT.capture(IN_EVENTS)
         capture.feed(data)
         assert capture.items() == ()
-
-
-@pytest.mark.parametrize("size", CUTS)
-def test_a_reply_without_hidden_calls_is_spliced_byte_for_byte(size: int) -> None:
-    splicer = ENDPOINT.splicer(runs_calls=True)
-    passed = b"".join(splicer.feed(chunk) for chunk in cut(STREAM, size)) + splicer.rest()
-    assert passed == STREAM
-    assert (splicer.is_over, splicer.is_continued, splicer.said.has_client_calls) == (True, False, True)
 
 
 @pytest.mark.parametrize("size", CUTS)
@@ -151,11 +132,6 @@ def test_an_error_in_a_stream_has_the_next_number() -> None:
 def test_an_error_of_the_upstream_in_any_form_is_an_event_that_sdks_raise(theirs: object, message: str) -> None:
     (error,) = payloads(ENDPOINT.error_event(CredentialRefused(401, json.dumps(theirs).encode()), b""))
     assert (error["type"], error["message"], error["error"]["message"]) == ("error", message, message)
-
-
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/", "/v1/responses/input_tokens"])
-def test_all_paths_of_the_protocol_have_its_errors(path: str) -> None:
-    assert endpoint_at(path) is ENDPOINT
 
 
 # -- own calls ---------------------------------------------------------------------------------------------

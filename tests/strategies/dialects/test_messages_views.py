@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,52 +11,31 @@ from hypothesis import given
 
 from proxy.endpoints.messages import MessagesCounter
 from proxy.tokens import media
-from strategies.core.budget import Budget
-from strategies.core.errors import StrategyError
 from strategies.core.messages import dump
 from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
-from strategies.core.plan import head_pieces, newest_is_shortened
-from strategies.core.requirement import Requirement
 from strategies.core.rounds import Round
-from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.dialects.messages import MESSAGES
-from strategies.pipeline import Outcome
-from tests.strategies.driving import Reply, attempted
-from tests.strategies.invariants import faults_beside_pairs
+from tests.strategies.dialects.views import Request, list_sent, view_in
+from tests.strategies.driving import Reply
 from tests.strategies.test_invariants import PIPELINES, STABLE, VIOLENT, replies, requests
 from tests.support.messages_drafts import messages_conversations, request_of
 from tests.support.strict_messages import refusal_of
-from tests.support.transcripts import READER, WORDS
+from tests.support.transcripts import WORDS
 
 Body = dict[str, Any]
 
 COUNTER = MessagesCounter("words", WORDS.text, media.media_prices("gpt-4o"))
-Request = tuple[Requirement, int, int]
 
 
 def view_of(messages: Sequence[Body], fixed: int) -> View:
-    read = [
-        READER.read(json.dumps(each, ensure_ascii=False), each, COUNTER.message(each), MESSAGES) for each in messages
-    ]
-    return fold(Transcript.of(read), (), fixed, COUNTER)
+    return view_in(MESSAGES, COUNTER, messages, fixed)
 
 
-def judged(pipeline: str, messages: Sequence[Body], request: Request, reply: Reply) -> Outcome | None:
-    """The outcome of a pipeline; the upstream takes it with all thinking left out that is bound to what was there."""
-    requirement, window, fixed = request
-    view, budget = view_of(messages, fixed), Budget.of(window)
-    outcome: Outcome | None = None
-    with suppress(StrategyError):
-        outcome = attempted(requirement, pipeline, view, budget, reply)
-    if outcome is None:
-        return None
-    again = attempted(requirement, pipeline, view, budget, reply)
-    assert head_pieces(again.view) == head_pieces(outcome.view)
-    assert outcome.view.tokens < view.tokens
-    assert faults_beside_pairs(outcome.view, budget, shortened=newest_is_shortened(outcome.view)) == []
-    assert refusals(json.loads(outcome.view.to_json())) == []
-    return outcome
+def check(pipeline: str, messages: Sequence[Body], request: Request, reply: Reply) -> None:
+    """The upstream takes what is sent with all thinking left out that is bound to what was there."""
+    sent = list_sent(pipeline, view_of(messages, request[2]), request, reply)
+    assert sent is None or refusals(sent) == []
 
 
 def refusals(sent: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -94,16 +72,13 @@ def test_neighbouring_replies_are_one_round() -> None:
 @given(messages=messages_conversations(), request=requests, reply=replies)
 @STABLE
 def test_the_upstream_takes_every_view(pipeline: str, messages: list[Body], request: Request, reply: Reply) -> None:
-    judged(pipeline, messages, request, reply)
+    check(pipeline, messages, request, reply)
 
 
 @pytest.mark.torture
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("pipeline", PIPELINES)
 def test_the_upstream_takes_every_view_of_many_conversations(pipeline: str) -> None:
-    @given(messages=messages_conversations(at_most=60), request=requests, reply=replies)
-    @VIOLENT
-    def check(messages: list[Body], request: Request, reply: Reply) -> None:
-        judged(pipeline, messages, request, reply)
-
-    check()
+    given(messages=messages_conversations(at_most=60), request=requests, reply=replies)(
+        VIOLENT(lambda messages, request, reply: check(pipeline, messages, request, reply))
+    )()
