@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from pydantic import SecretStr
 
-from proxy.asking import Asking, FinishedCall
+from proxy.asking import Asking, Caller, FinishedCall
 from proxy.asking.calls import MAX_FORMS
 from proxy.asking.dispatch import PACE_LIFE, Pace
 from proxy.endpoints.chat import CHAT_ENDPOINT
@@ -188,36 +188,23 @@ async def test_an_aged_credential_is_not_used_again(upstream: ScriptedUpstream) 
     assert len(upstream.journal) == 1
 
 
-async def test_while_a_client_waits_its_credential_does_not_grow_old(upstream: ScriptedUpstream) -> None:
+@pytest.mark.parametrize(
+    ("caller", "role", "own_key"),
+    [
+        pytest.param(CALLER, ModelRole(), False, id="of a client that waits"),
+        pytest.param(LATER, ModelRole(api_key=SecretStr("sk-role")), False, id="of the role"),
+        pytest.param(LATER, ModelRole(), True, id="of the operator"),
+        pytest.param(replace(LATER, headers=[(b"cookie", b"c")]), ModelRole(), False, id="none"),
+    ],
+)
+async def test_a_credential_that_no_client_lends_does_not_grow_old(
+    caller: Caller, role: ModelRole, own_key: bool, upstream: ScriptedUpstream
+) -> None:
     clock = Clock()
     clock.now = 1_000.0
     upstream.reply(completion("record"))
-    async with asking(upstream.base_url, clock=clock) as own:
-        assert await own.ask(caller=CALLER) == (RECORD,)
-
-
-async def test_a_key_of_the_roles_own_does_not_grow_old(upstream: ScriptedUpstream) -> None:
-    clock = Clock()
-    clock.now = 1_000.0
-    upstream.reply(completion("record"))
-    async with asking(upstream.base_url, clock=clock) as own:
-        assert await own.ask(role=ModelRole(api_key=SecretStr("sk-role")), caller=LATER) == (RECORD,)
-
-
-async def test_the_operators_key_does_not_grow_old(upstream: ScriptedUpstream) -> None:
-    clock = Clock()
-    clock.now = 1_000.0
-    upstream.reply(completion("record"))
-    async with asking(upstream.base_url, clock=clock, own_key=True) as own:
-        assert await own.ask(caller=LATER) == (RECORD,)
-
-
-async def test_who_brings_no_credential_lends_none(upstream: ScriptedUpstream) -> None:
-    clock = Clock()
-    clock.now = 1_000.0
-    upstream.reply(completion("record"))
-    async with asking(upstream.base_url, clock=clock) as own:
-        assert await own.ask(caller=replace(LATER, headers=[(b"cookie", b"c")])) == (RECORD,)
+    async with asking(upstream.base_url, clock=clock, own_key=own_key) as own:
+        assert await own.ask(role=role, caller=caller) == (RECORD,)
 
 
 async def test_a_call_may_have_another_mode_than_the_settings(upstream: ScriptedUpstream) -> None:

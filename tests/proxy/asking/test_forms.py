@@ -16,9 +16,8 @@ from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.messages import MESSAGES_ENDPOINT
 from proxy.endpoints.responses import RESPONSES_ENDPOINT
 from proxy.settings.tables import JudgeRole, SummarizerRole
-from strategies.core.effects import Answer, Ask, Ballot, Failure, Votes
+from strategies.core.effects import Answer, Ask, Ballot, Votes
 from tests.proxy.asking.support import ASK, CALLER, asking
-from tests.support import replies
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion, error, json_reply
 from tests.support.stage import summary, vote
@@ -270,10 +269,3 @@ async def test_in_the_other_protocols_too(
     limits = [body.get("max_tokens") or body["max_output_tokens"] for body in asked]
     assert limits == [500, 500 + ROOM_TO_THINK, 500 + ROOM_TO_THINK]
     assert [low.items() <= body.items() for body in asked] == [False, False, True]
-
-
-async def test_a_refusal_that_teaches_nothing_is_the_result(upstream: ScriptedUpstream) -> None:
-    upstream.answer(lambda _: replies.error(401, "no key"))
-    async with asking(upstream.base_url) as own:
-        assert await own.ask() == (Failure("http-error"),)
-    assert len(upstream.journal) == 1
