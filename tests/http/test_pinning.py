@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -11,12 +11,13 @@ from openai import OpenAI
 
 from proxy.cli import main
 from tests.http import test_messages, test_responses
-from tests.http.test_reverting import FULL, SETTINGS, TRIGGER, for_agents, store
+from tests.http.test_agents import MESSAGES, Api, each_api
+from tests.http.test_reverting import FULL, SETTINGS, TRIGGER, for_agents, store, until_condensed
 from tests.http.test_taking_over import Caller
 from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
 from tests.support.messages_upstream import StrictMessages
-from tests.support.proxy import Proxy, running_proxy
+from tests.support.proxy import running_proxy
 from tests.support.replies import completion
 from tests.support.responses_upstream import StrictResponses
 from tests.support.stage import Stage, agent, chat, controls, proxy_with_upstream
@@ -242,38 +243,71 @@ def test_commands_pin_and_unpin_by_message_number(stage: Stage, capsys: pytest.C
     assert main(["sessions", "pin", "s", "first", *where]) == main(["sessions", "unpin", "s", "p0", *where]) == 1
 
 
-def test_it_is_the_same_under_the_messages_api(store: str) -> None:
-    with (
-        StrictMessages(test_messages.reader, window=test_messages.WINDOW) as upstream,
-        for_agents(upstream.url, store) as proxy,
-    ):
-        client = test_messages.Agent(proxy.url)
-        call = assert_pinned(proxy, client, lambda: test_messages.client_bodies(upstream)[-1]["messages"], is_use)
-        assert all(each in str(test_messages.client_bodies(upstream)[-1]) for each in call)
+def is_use(message: Mapping[str, Any]) -> list[str]:
+    """The ids of the calls in a message of the Messages API."""
+    return [block["id"] for block in message["content"] if isinstance(block, dict) and block["type"] == "tool_use"]
+
+
+def is_call(item: Mapping[str, Any]) -> list[str]:
+    """The id of the call that an item of the Responses API is."""
+    return [item["call_id"]] if item.get("type") == "function_call" else []
+
+
+def read_with_sdk(api: Api, url: str, agent: Any) -> None:
+    """Sends the agent's history with the official client."""
+    if api is MESSAGES:
         credential: Any = {"x-api-key": "k", "Authorization": Omit()}
-        sdk = Anthropic(api_key="k", base_url=proxy.url, max_retries=0, default_headers=credential)
-        messages: Any = client.messages
-        tools: Any = test_messages.TOOLS
-        sdk.messages.create(
-            model=test_messages.MODEL, max_tokens=1_000, system="Be careful.", tools=tools, messages=messages
+        anthropic: Any = Anthropic(api_key="k", base_url=url, max_retries=0, default_headers=credential)
+        anthropic.messages.create(
+            model=test_messages.MODEL,
+            max_tokens=1_000,
+            system="Be careful.",
+            tools=test_messages.TOOLS,
+            messages=agent.messages,
         )
-        assert all(each in str(test_messages.client_bodies(upstream)[-1]) for each in call)
+    else:
+        openai: Any = OpenAI(api_key="k", base_url=f"{url}/v1", max_retries=0)
+        openai.responses.create(
+            model=test_responses.MODEL,
+            instructions="Be careful.",
+            tools=test_responses.TOOLS,
+            store=False,
+            input=agent.items,
+        )
 
 
-def test_it_is_the_same_under_the_responses_api(store: str) -> None:
+@each_api
+def test_it_is_the_same_under_the_apis_of_agents(api: Api, store: str) -> None:
+    """An agent goes on until it is condensed; its first call is pinned, and is in all views until long after."""
     with (
-        StrictResponses(test_responses.reader, window=test_messages.WINDOW) as upstream,
+        api.upstream(api.tests.reader, window=test_messages.WINDOW) as upstream,
         for_agents(upstream.url, store) as proxy,
     ):
-        client = test_responses.Agent(proxy.url)
-        call = assert_pinned(proxy, client, lambda: test_responses.client_bodies(upstream)[-1]["input"], is_call)
-        sdk = OpenAI(api_key="k", base_url=f"{proxy.url}/v1", max_retries=0)
-        items: Any = client.items
-        tools: Any = test_responses.TOOLS
-        sdk.responses.create(
-            model=test_responses.MODEL, instructions="Be careful.", tools=tools, store=False, input=items
-        )
-        assert all(each in str(test_responses.client_bodies(upstream)[-1]) for each in call)
+        agent = api.tests.Agent(proxy.url)
+        calls = is_use if api is MESSAGES else is_call
+        until_condensed(proxy, agent)
+        operator = [("Authorization", f"Bearer {TOKEN}")]
+        (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
+        place = f"{SESSIONS}/{row['tenant']}/{row['session']}"
+        (branch,) = wire.request(proxy.url, "GET", place, b"", operator).json()["branches"]
+        view = str(api.views(upstream)[-1])
+        called = ((i, calls(message)) for i, message in enumerate(branch["messages"]))
+        numbers = (i for i, ids in called if ids and not any(each in view for each in ids))
+
+        def is_taken(number: int) -> bool:
+            """Whether the message may be pinned: some rounds have more than an eighth of the window."""
+            answer = wire.request(proxy.url, "POST", f"{place}/pins", b'{"message": %d}' % number, operator)
+            return answer.status == 200
+
+        ids = calls(branch["messages"][next(filter(is_taken, numbers))])
+        actions: list[str | None] = []
+        while actions.count("condensed") < 2:
+            actions.append(agent.turn().header("x-condenser-action"))
+            proxy.quiet()
+            assert all(str(api.views(upstream)[-1]).count(each) >= 2 for each in ids), "call and result"
+        assert set(actions) == {"replayed", "condensed"}
+        read_with_sdk(api, proxy.url, agent)
+        assert all(each in str(api.views(upstream)[-1]) for each in ids)
 
 
 def test_it_is_the_same_for_a_client_that_leaves_its_history_to_the_server(store: str) -> None:
@@ -317,54 +351,3 @@ def test_thinking_is_taken_by_the_upstream_whenever_pins_change(store: str) -> N
             actions += [client.turn().header("x-condenser-action") for _ in range(2)]
             assert len(pinned) != len(test_messages.client_bodies(upstream)[-1]["messages"])
         assert set(actions) <= {"replayed", "condensed"}
-
-
-def is_use(message: Mapping[str, Any]) -> list[str]:
-    """The ids of the calls in a message of the Messages API."""
-    return [block["id"] for block in message["content"] if isinstance(block, dict) and block["type"] == "tool_use"]
-
-
-def is_call(item: Mapping[str, Any]) -> list[str]:
-    """The id of the call that an item of the Responses API is."""
-    return [item["call_id"]] if item.get("type") == "function_call" else []
-
-
-def assert_pinned(
-    proxy: Proxy,
-    client: test_messages.Agent | test_responses.Agent,
-    forwarded: Callable[[], list[Json]],
-    calls: Callable[[Mapping[str, Any]], list[str]],
-) -> list[str]:
-    """An agent goes on until it is condensed; its first call is pinned, and is in all views until long after.
-
-    Returns the ids of that call.
-    """
-    until_condensed(proxy, client)
-    operator = [("Authorization", f"Bearer {TOKEN}")]
-    (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
-    place = f"{SESSIONS}/{row['tenant']}/{row['session']}"
-    (branch,) = wire.request(proxy.url, "GET", place, b"", operator).json()["branches"]
-    view = str(forwarded())
-    called = ((i, calls(message)) for i, message in enumerate(branch["messages"]))
-    numbers = (i for i, ids in called if ids and not any(each in view for each in ids))
-
-    def is_taken(number: int) -> bool:
-        """Whether the message may be pinned: some rounds have more than an eighth of the window."""
-        answer = wire.request(proxy.url, "POST", f"{place}/pins", b'{"message": %d}' % number, operator)
-        return answer.status == 200
-
-    ids = calls(branch["messages"][next(filter(is_taken, numbers))])
-    actions: list[str | None] = []
-    while actions.count("condensed") < 2:
-        actions.append(client.turn().header("x-condenser-action"))
-        proxy.quiet()
-        assert all(str(forwarded()).count(each) >= 2 for each in ids), "call and result"
-    assert set(actions) == {"replayed", "condensed"}
-    return ids
-
-
-def until_condensed(proxy: Proxy, client: test_messages.Agent | test_responses.Agent) -> None:
-    action: str | None = ""
-    while action != "condensed":
-        action = client.turn().header("x-condenser-action")
-        proxy.quiet()

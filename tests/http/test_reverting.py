@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,12 @@ import pytest
 
 from proxy.cli import main
 from tests.http import test_messages, test_responses
+from tests.http.test_agents import MESSAGES, Api, each_api
 from tests.http.test_messages import RULE
 from tests.support import wire
 from tests.support.admin_api import SESSIONS, TOKEN, admin
-from tests.support.messages_upstream import StrictMessages
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
-from tests.support.responses_upstream import StrictResponses
 from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream, rounds_over
 
 WINDOW = 16_384
@@ -143,49 +142,34 @@ def test_the_command_reverts_the_latest_that_stands(stage: Stage, capsys: pytest
     assert stage.ask(chat(TRIGGER), controls(session="s")).header("x-condenser-action") == "passed"
 
 
-def test_it_is_the_same_under_the_messages_api(store: str) -> None:
-    with (
-        StrictMessages(test_messages.reader, window=AGENT_WINDOW) as upstream,
-        for_agents(upstream.url, store) as proxy,
-    ):
-        assert_reverted(
-            proxy, test_messages.Agent(proxy.url), lambda: test_messages.client_bodies(upstream)[-1]["messages"]
-        )
-
-
-def test_it_is_the_same_under_the_responses_api(store: str) -> None:
-    with (
-        StrictResponses(test_responses.reader, window=AGENT_WINDOW) as upstream,
-        for_agents(upstream.url, store) as proxy,
-    ):
-        assert_reverted(
-            proxy, test_responses.Agent(proxy.url), lambda: test_responses.client_bodies(upstream)[-1]["input"]
-        )
+@each_api
+def test_it_is_the_same_under_the_apis_of_agents(api: Api, store: str) -> None:
+    """An agent goes on until it is condensed; the turn after that was taken back forwards all that it sends."""
+    with api.upstream(api.tests.reader, window=AGENT_WINDOW) as upstream, for_agents(upstream.url, store) as proxy:
+        agent = api.tests.Agent(proxy.url)
+        until_condensed(proxy, agent)
+        operator = [("Authorization", f"Bearer {TOKEN}")]
+        (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
+        place = f"{SESSIONS}/{row['tenant']}/{row['session']}"
+        name = wire.request(proxy.url, "GET", place, b"", operator).json()["latest_condensation"]
+        assert wire.request(proxy.url, "POST", f"{place}/condensations/{name}/revert", b"", operator).status == 200
+        sent = len(agent.messages if api is MESSAGES else agent.items)
+        answer = agent.turn()
+        assert answer.header("x-condenser-action") in ("passed", "replayed")
+        forwarded = api.views(upstream)[-1]
+        assert len(forwarded) == sent
+        assert RULE in str(forwarded[0])
+        for _ in range(3):
+            agent.turn()
+            proxy.quiet()
 
 
 def for_agents(upstream: str, store: str) -> AbstractContextManager[Proxy]:
     return running_proxy(upstream, store={"url": store}, **{**SETTINGS, "window": AGENT_WINDOW})
 
 
-def assert_reverted(
-    proxy: Proxy, agent: test_messages.Agent | test_responses.Agent, forwarded: Callable[[], list[Any]]
-) -> None:
-    """An agent goes on until it is condensed; the turn after that was taken back forwards all that it sends."""
-    actions = []
-    while "condensed" not in actions:
-        actions.append(agent.turn().header("x-condenser-action"))
-        proxy.quiet()
-    operator = [("Authorization", f"Bearer {TOKEN}")]
-    (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
-    place = f"{SESSIONS}/{row['tenant']}/{row['session']}"
-    name = wire.request(proxy.url, "GET", place, b"", operator).json()["latest_condensation"]
-    assert wire.request(proxy.url, "POST", f"{place}/condensations/{name}/revert", b"", operator).status == 200
-    before = agent.messages if isinstance(agent, test_messages.Agent) else agent.items
-    sent = len(before)
-    answer = agent.turn()
-    assert answer.header("x-condenser-action") in ("passed", "replayed")
-    assert len(forwarded()) == sent
-    assert RULE in str(forwarded()[0])
-    for _ in range(3):
-        agent.turn()
+def until_condensed(proxy: Proxy, agent: test_messages.Agent | test_responses.Agent) -> None:
+    action: str | None = ""
+    while action != "condensed":
+        action = agent.turn().header("x-condenser-action")
         proxy.quiet()
