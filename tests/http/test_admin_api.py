@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 from tests.support import wire
-from tests.support.admin_api import SESSIONS, TOKEN, admin
+from tests.support.admin_api import SESSIONS, TOKEN, admin, place_of
 from tests.support.recording import CHAT
 from tests.support.stage import EMPTY, Stage, chat, controls, proxy_with_sqlite, proxy_with_upstream, store_rows
 
@@ -30,10 +30,6 @@ def listed(stage: Stage, query: str = "") -> list[dict[str, Any]]:
     assert answer.status == 200, answer.body
     rows: list[dict[str, Any]] = answer.json()["data"]
     return rows
-
-
-def place(row: dict[str, Any]) -> str:
-    return f"{SESSIONS}/{row['tenant']}/{row['session']}"
 
 
 def two_tenants(stage: Stage) -> Stage:
@@ -139,7 +135,7 @@ def test_one_session_shows_branches_condensations_and_messages(stage: Stage) -> 
     said = chat(12)
     stage.ask(said, controls(session="mine", strategy="half-window"))
     stage.ask([*chat(3)[:-1], {"role": "user", "content": "Something else."}], controls(session="mine"))
-    document = admin(stage, place(listed(stage)[0])).json()
+    document = admin(stage, place_of(listed(stage)[0])).json()
     assert document["settings"]["strategy"] == "half-window"
     main, second = document["branches"]
     assert main["messages"] == said[1:]
@@ -154,7 +150,7 @@ def test_one_session_shows_branches_condensations_and_messages(stage: Stage) -> 
 
 def test_what_was_appended_is_shown(stage: Stage) -> None:
     stage.ask(chat(0), controls(session="mine", history="append"))
-    appended = admin(stage, place(listed(stage)[0])).json()["appended"]
+    appended = admin(stage, place_of(listed(stage)[0])).json()["appended"]
     assert [message["role"] for message in appended] == ["system", "user", "assistant"]
 
 
@@ -162,14 +158,14 @@ def test_a_message_with_odd_members_is_shown_as_it_was_sent(stage: Stage) -> Non
     odd = {"role": "user", "content": "\ud800 \x00 ü", "n": 10**300, "deep": json.loads("[" * 90 + "]" * 90)}
     body = json.dumps({"model": "m", "messages": [odd]}).encode()
     assert stage.post(body, controls(session="mine")).status == 200
-    assert admin(stage, place(listed(stage)[0])).json()["branches"][0]["messages"] == [odd]
+    assert admin(stage, place_of(listed(stage)[0])).json()["branches"][0]["messages"] == [odd]
 
 
 def test_a_session_is_found_by_its_key_and_by_its_id(stage: Stage) -> None:
     odd = "chat 7/a?b"
     stage.ask(chat(1), controls(session=odd))
     (row,) = listed(stage)
-    whole = admin(stage, place(row)).json()
+    whole = admin(stage, place_of(row)).json()
     for name in (row["session"], quote(odd, safe="")):
         assert admin(stage, f"{SESSIONS}/{name}").json() == whole
     assert admin(stage, f"{SESSIONS}/{row['session']}?tenant=another").status == 404
@@ -184,7 +180,7 @@ def test_an_id_of_several_tenants_is_refused_with_what_tells_them_apart(stage: S
     assert (answer.status, told["code"], told["param"]) == (400, "ambiguous_session", "tenant")
     for row in rows:
         assert f"{row['tenant']}/{row['session']}" in told["message"]
-        assert admin(stage, f"{SESSIONS}/s?tenant={row['tenant']}").json() == admin(stage, place(row)).json()
+        assert admin(stage, f"{SESSIONS}/s?tenant={row['tenant']}").json() == admin(stage, place_of(row)).json()
     assert "garden" not in answer.body.decode()
 
 
@@ -195,7 +191,7 @@ def test_a_session_under_another_tenant_than_its_own_is_not_found(stage: Stage) 
     for method in ("GET", "DELETE"):
         answer = admin(stage, f"{SESSIONS}/{strangers}/{mine['session']}", method)
         assert (answer.status, answer.json()["error"]["code"]) == (404, "not_found")
-    assert admin(stage, place(mine)).status == 200
+    assert admin(stage, place_of(mine)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -258,9 +254,9 @@ def test_a_deleted_session_is_gone_and_the_next_request_begins_anew(stage: Stage
     stage.ask(chat(12), controls(session="s"))
     stage.ask(chat(1), controls(session="other"))
     (row,) = [each for each in listed(stage) if each["id"] == "s"]
-    answer = admin(stage, place(row), "DELETE")
+    answer = admin(stage, place_of(row), "DELETE")
     assert (answer.status, answer.json()) == (200, {"object": "deleted", "sessions": 1})
-    assert admin(stage, place(row), "DELETE").status == admin(stage, place(row)).status == 404
+    assert admin(stage, place_of(row), "DELETE").status == admin(stage, place_of(row)).status == 404
     assert [each["id"] for each in listed(stage)] == ["other"]
     assert stage.ask(chat(12), controls(session="s")).header("x-condenser-action") == "condensed"
 
@@ -273,7 +269,7 @@ def test_all_of_a_tenant_is_deleted_and_nothing_of_another(tmp_path: Path) -> No
         assert admin(stage, f"{SESSIONS}/{tenant}", "DELETE").status == 404
         (left,) = listed(stage)
         assert left["tenant"] != tenant
-        admin(stage, place(left), "DELETE")
+        admin(stage, place_of(left), "DELETE")
         assert store_rows(tmp_path / "s.db") == EMPTY
 
 
@@ -281,7 +277,7 @@ def test_no_token_and_no_text_is_in_the_log(stage: Stage, caplog: pytest.LogCapt
     stage.ask(chat(12), controls(session="s"))
     caplog.clear()
     (row,) = listed(stage)
-    admin(stage, place(row))
+    admin(stage, place_of(row))
     admin(stage, token="a-wrong-token")
-    admin(stage, place(row), "DELETE")
+    admin(stage, place_of(row), "DELETE")
     assert not any(each in caplog.text for each in (TOKEN, "a-wrong-token", "garden", "noon"))

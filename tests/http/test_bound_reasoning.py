@@ -12,7 +12,7 @@ import pytest
 
 from tests.http.test_messages import HEADERS, NARROW, Agent, client_bodies, reader, said_in
 from tests.support import replies, wire
-from tests.support.admin_api import SESSIONS, TOKEN
+from tests.support.admin_api import SESSIONS, TOKEN, operator, place_of
 from tests.support.messages_upstream import MESSAGES, StrictMessages
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import Exchange
@@ -53,22 +53,17 @@ class Thinker(Agent):
             assert self.ask().header(ACTION) == "replayed"
 
 
-def operator(proxy: Proxy, path: str, method: str) -> wire.Answer:
-    return wire.request(proxy.url, method, path, b"", [("Authorization", f"Bearer {TOKEN}")])
-
-
 def place(proxy: Proxy) -> str:
-    session = operator(proxy, f"{SESSIONS}/s", "GET").json()
-    return f"{SESSIONS}/{session['tenant']}/{session['session']}"
+    return place_of(operator(proxy.url, f"{SESSIONS}/s").json())
 
 
 def revert(proxy: Proxy) -> None:
-    latest = operator(proxy, f"{SESSIONS}/s", "GET").json()["latest_condensation"]
-    assert operator(proxy, f"{place(proxy)}/condensations/{latest}/revert", "POST").status == 200
+    latest = operator(proxy.url, f"{SESSIONS}/s").json()["latest_condensation"]
+    assert operator(proxy.url, f"{place(proxy)}/condensations/{latest}/revert", "POST").status == 200
 
 
 def delete(proxy: Proxy) -> None:
-    assert operator(proxy, place(proxy), "DELETE").status == 200
+    assert operator(proxy.url, place(proxy), "DELETE").status == 200
 
 
 def nothing(proxy: Proxy) -> None:

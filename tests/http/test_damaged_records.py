@@ -32,12 +32,6 @@ DAMAGES: dict[str, Callable[[Any, str], object]] = {
 
 
 @pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
 def stage(redis: RedisServer) -> Iterator[Stage]:
     with proxy_with_upstream(store={"url": redis.url, "timeout": 2.0}, admin={"token": TOKEN}) as built:
         yield built

@@ -15,6 +15,7 @@ from proxy.dashboard.routes import LIFETIME, is_valid_cookie, new_cookie
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
+from tests.support.admin_api import only_place
 from tests.support.stage import Stage, chat, controls, is_vote, proxy_with_upstream, vote
 from tests.support.wire import Answer
 
@@ -47,9 +48,7 @@ def signed_in(stage: Stage) -> str:
 
 
 def session_of(stage: Stage) -> str:
-    token = [("Authorization", "Bearer operator")]
-    (row,) = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", b"", token).json()["data"]
-    return f"sessions/{row['tenant']}/{row['session']}"
+    return only_place(stage.proxy.url, token="operator").removeprefix("/_condenser/")
 
 
 def form_of(stage: Stage, cookie: str) -> str:

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import wire
+from tests.support.admin_api import TOKEN, only_session
 from tests.support.stage import Stage, body_of, chat, controls, count, proxy_with_upstream, rounds_over
 from tests.support.wire import Answer
 
-OPERATOR = [("Authorization", "Bearer operator")]
 WINDOW = 32_768
 """Its target is 14,336 tokens and its trigger 24,371."""
 PRICES = {"input": 1.0, "cached_input": 0.5}
@@ -85,10 +84,8 @@ def test_a_condensed_view_is_replayed_up_to_the_trigger() -> None:
 
 
 def test_sessions_say_what_auto_would_do() -> None:
-    with proxy_with_upstream(**PRICED, admin={"token": "operator"}) as stage:
+    with proxy_with_upstream(**PRICED, admin={"token": TOKEN}) as stage:
         grown(stage)
-        listed = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", b"", OPERATOR).json()["data"]
-        path = f"/_condenser/sessions/{listed[0]['tenant']}/{listed[0]['session']}"
-        economy = wire.request(stage.proxy.url, "GET", path, b"", OPERATOR).json()["economy"]
+        economy = only_session(stage.proxy.url)["economy"]
         assert economy["mode"] == "advise"
         assert economy["target"] < economy["trigger"] < 20_000

@@ -15,7 +15,7 @@ from proxy.commands.sessions import lines_of
 from proxy.settings import Settings
 from proxy.settings.tables import StoreSettings
 from proxy.settings.token import known_token
-from tests.support import wire
+from tests.support.admin_api import only_session
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, error
 from tests.support.signals import Signal
@@ -292,11 +292,7 @@ def test_votes_and_the_state_of_judgement_are_shown_and_their_cost_is_told_apart
 def shown(stage: Stage, folder: Path) -> Mapping[str, Any]:
     """What an operator sees of the only session."""
     token = known_token(Settings(store=StoreSettings(url=f"sqlite:///{folder / 'c.db'}")))
-    headers = [("Authorization", f"Bearer {token}")]
-    listed = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", b"", headers).json()["data"]
-    path = f"/_condenser/sessions/{listed[0]['tenant']}/{listed[0]['session']}"
-    document: Mapping[str, Any] = wire.request(stage.proxy.url, "GET", path, b"", headers).json()
-    return document
+    return only_session(stage.proxy.url, token=token)
 
 
 VACUOUS = "<summary>Summary generation failed.</summary>"

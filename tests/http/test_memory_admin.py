@@ -14,7 +14,7 @@ from strategies.core.cards import LONGEST, TYPES, from_json
 from tests.http.test_memory_injection import FORCE, diary, ending
 from tests.http.test_memory_scopes import CARD, QUESTION, question, scope
 from tests.support import wire
-from tests.support.admin_api import SESSIONS, TOKEN, admin
+from tests.support.admin_api import SESSIONS, TOKEN, admin, place_of
 from tests.support.stage import Message, Stage, chat, controls, proxy_with_upstream, summary
 
 CARDS = [
@@ -40,7 +40,7 @@ def stage() -> Iterator[Stage]:
 def place(stage: Stage, name: str = "s") -> str:
     """Where the memory of the only session of that name is."""
     (row,) = admin(stage, f"{SESSIONS}?id={name}").json()["data"]
-    return f"{SESSIONS}/{row['tenant']}/{row['session']}/memory"
+    return f"{place_of(row)}/memory"
 
 
 def listed(stage: Stage, path: str) -> list[dict[str, Any]]:

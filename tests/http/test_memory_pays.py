@@ -13,7 +13,7 @@ from tests.http import test_messages, test_responses
 from tests.http.test_judging import TAGGED, options, yes
 from tests.http.test_memory_injection import FACT, FORCE, INJECT, QUESTION, blocks, diary, ending
 from tests.http.test_reverting import SETTINGS, shown
-from tests.support.admin_api import SESSIONS, admin
+from tests.support.admin_api import admin, place_of
 from tests.support.messages_upstream import StrictMessages
 from tests.support.proxy import running_proxy
 from tests.support.recording import Exchange
@@ -134,7 +134,7 @@ def test_after_a_revert_the_same_question_has_no_block() -> None:
         stage.ask(messages, [*controls(session="s"), FORCE])
         assert FACT in blocks(stage)[0]["content"]
         session = shown(stage)
-        place = f"{SESSIONS}/{session['tenant']}/{session['session']}/condensations/{session['latest_condensation']}"
+        place = f"{place_of(session)}/condensations/{session['latest_condensation']}"
         assert admin(stage, f"{place}/revert", "POST").status == 200
         stage.ask(messages, controls(session="s"))
         assert stage.last_view == messages

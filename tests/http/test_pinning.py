@@ -14,8 +14,7 @@ from tests.http import test_messages, test_responses
 from tests.http.test_agents import MESSAGES, Api, each_api
 from tests.http.test_reverting import FULL, SETTINGS, TRIGGER, for_agents, store, until_condensed
 from tests.http.test_taking_over import Caller
-from tests.support import wire
-from tests.support.admin_api import SESSIONS, TOKEN, admin
+from tests.support.admin_api import SESSIONS, TOKEN, admin, only_place, operator, place_of
 from tests.support.messages_upstream import StrictMessages
 from tests.support.proxy import running_proxy
 from tests.support.replies import completion
@@ -43,8 +42,7 @@ def shown(stage: Stage) -> Json:
 
 
 def place_of_pins(stage: Stage) -> str:
-    session = shown(stage)
-    return f"{SESSIONS}/{session['tenant']}/{session['session']}/pins"
+    return f"{place_of(shown(stage))}/pins"
 
 
 def pinned(stage: Stage, number: int = PINNED) -> str:
@@ -132,7 +130,7 @@ def test_a_fork_has_the_pins_that_it_was_made_with_and_keeps_its_own(stage: Stag
     stage.ask(chat(TRIGGER - 10))
     stage.ask(chat(TRIGGER - 5))
     (row,) = admin(stage).json()["data"]
-    first = f"{SESSIONS}/{row['tenant']}/{row['session']}/pins"
+    first = f"{place_of(row)}/pins"
     pin = admin(stage, first, "POST", {"message": PINNED}).json()["id"]
     begun = [*chat(TRIGGER - 10)[:-1], {"role": "user", "content": "Something else."}]
     stage.ask([*begun, *chat(TRIGGER)[-24:]])
@@ -286,17 +284,15 @@ def test_it_is_the_same_under_the_apis_of_agents(api: Api, store: str) -> None:
         agent = api.tests.Agent(proxy.url)
         calls = is_use if api is MESSAGES else is_call
         until_condensed(proxy, agent)
-        operator = [("Authorization", f"Bearer {TOKEN}")]
-        (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
-        place = f"{SESSIONS}/{row['tenant']}/{row['session']}"
-        (branch,) = wire.request(proxy.url, "GET", place, b"", operator).json()["branches"]
+        place = only_place(proxy.url)
+        (branch,) = operator(proxy.url, place).json()["branches"]
         view = str(api.views(upstream)[-1])
         called = ((i, calls(message)) for i, message in enumerate(branch["messages"]))
         numbers = (i for i, ids in called if ids and not any(each in view for each in ids))
 
         def is_taken(number: int) -> bool:
             """Whether the message may be pinned: some rounds have more than an eighth of the window."""
-            answer = wire.request(proxy.url, "POST", f"{place}/pins", b'{"message": %d}' % number, operator)
+            answer = operator(proxy.url, f"{place}/pins", "POST", {"message": number})
             return answer.status == 200
 
         ids = calls(branch["messages"][next(filter(is_taken, numbers))])
@@ -316,15 +312,14 @@ def test_it_is_the_same_for_a_client_that_leaves_its_history_to_the_server(store
         StrictResponses(test_responses.reader, window=test_messages.WINDOW) as upstream,
         running_proxy(upstream.url, store={"url": store}, **settings) as proxy,
     ):
-        client, operator, actions = Caller(proxy.url), [("Authorization", f"Bearer {TOKEN}")], set()
+        client, actions = Caller(proxy.url), set()
         for _ in range(4):
             client.turn()
             proxy.quiet()
-        (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
-        place = f"{SESSIONS}/{row['tenant']}/{row['session']}"
-        (branch,) = wire.request(proxy.url, "GET", place, b"", operator).json()["branches"]
+        place = only_place(proxy.url)
+        (branch,) = operator(proxy.url, place).json()["branches"]
         number = next(i for i, item in enumerate(branch["messages"]) if is_call(item))
-        wire.request(proxy.url, "POST", f"{place}/pins", b'{"message": %d}' % number, operator)
+        operator(proxy.url, f"{place}/pins", "POST", {"message": number})
         while "replayed" not in actions:
             actions.add(client.turn().header("x-condenser-action"))
             proxy.quiet()
@@ -340,14 +335,12 @@ def test_thinking_is_taken_by_the_upstream_whenever_pins_change(store: str) -> N
     ):
         client = test_messages.Agent(proxy.url)
         until_condensed(proxy, client)
-        operator = [("Authorization", f"Bearer {TOKEN}")]
-        (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
-        place, actions = f"{SESSIONS}/{row['tenant']}/{row['session']}/pins", []
+        place, actions = f"{only_place(proxy.url)}/pins", []
         for _ in range(3):
-            pin = wire.request(proxy.url, "POST", place, b'{"message": 4}', operator).json()["id"]
+            pin = operator(proxy.url, place, "POST", {"message": 4}).json()["id"]
             actions += [client.turn().header("x-condenser-action") for _ in range(2)]
             pinned = test_messages.client_bodies(upstream)[-1]["messages"]
-            wire.request(proxy.url, "DELETE", f"{place}/{pin}", b"", operator)
+            operator(proxy.url, f"{place}/{pin}", "DELETE")
             actions += [client.turn().header("x-condenser-action") for _ in range(2)]
             assert len(pinned) != len(test_messages.client_bodies(upstream)[-1]["messages"])
         assert set(actions) <= {"replayed", "condensed"}

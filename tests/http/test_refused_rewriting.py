@@ -12,7 +12,7 @@ import pytest
 
 from tests.proxy.store.conftest import Clock
 from tests.support import replies
-from tests.support.admin_api import SESSIONS, TOKEN, admin
+from tests.support.admin_api import TOKEN, admin, place_of
 from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
@@ -135,7 +135,7 @@ def test_another_replica_respects_it(tmp_path: Path) -> None:
                 answer = there.ask(chat(FITS), controls(session="s"))
                 assert answer.header("x-condenser-reason") == "rewrite-refused"
             (listed,) = admin(there).json()["data"]
-            shown = admin(there, f"{SESSIONS}/{listed['tenant']}/{listed['session']}").json()
+            shown = admin(there, place_of(listed)).json()
             assert shown["rewriting"]["proofs"] == 2
         assert refusals(stage) == [True, False, True, False, False]
 

@@ -13,8 +13,7 @@ from proxy.cli import main
 from tests.http import test_messages, test_responses
 from tests.http.test_agents import MESSAGES, Api, each_api
 from tests.http.test_messages import RULE
-from tests.support import wire
-from tests.support.admin_api import SESSIONS, TOKEN, admin
+from tests.support.admin_api import SESSIONS, TOKEN, admin, only_place, operator, place_of
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
 from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream, rounds_over
@@ -55,8 +54,7 @@ def shown(stage: Stage) -> dict[str, Any]:
 
 
 def place_of_revert(stage: Stage, condensation: str) -> str:
-    session = shown(stage)
-    return f"{SESSIONS}/{session['tenant']}/{session['session']}/condensations/{condensation}/revert"
+    return f"{place_of(shown(stage))}/condensations/{condensation}/revert"
 
 
 def condensed(stage: Stage) -> str:
@@ -148,11 +146,9 @@ def test_it_is_the_same_under_the_apis_of_agents(api: Api, store: str) -> None:
     with api.upstream(api.tests.reader, window=AGENT_WINDOW) as upstream, for_agents(upstream.url, store) as proxy:
         agent = api.tests.Agent(proxy.url)
         until_condensed(proxy, agent)
-        operator = [("Authorization", f"Bearer {TOKEN}")]
-        (row,) = wire.request(proxy.url, "GET", SESSIONS, b"", operator).json()["data"]
-        place = f"{SESSIONS}/{row['tenant']}/{row['session']}"
-        name = wire.request(proxy.url, "GET", place, b"", operator).json()["latest_condensation"]
-        assert wire.request(proxy.url, "POST", f"{place}/condensations/{name}/revert", b"", operator).status == 200
+        place = only_place(proxy.url)
+        name = operator(proxy.url, place).json()["latest_condensation"]
+        assert operator(proxy.url, f"{place}/condensations/{name}/revert", "POST").status == 200
         sent = len(agent.messages if api is MESSAGES else agent.items)
         answer = agent.turn()
         assert answer.header("x-condenser-action") in ("passed", "replayed")

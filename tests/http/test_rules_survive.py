@@ -12,17 +12,11 @@ from tests.http.strict import assert_view, is_replacement
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, error
 from tests.support.stage import Stage, body_of, controls, is_vote, proxy_with_upstream, summary, vote
+from tests.support.transcripts import RULES
 
 WINDOW = 4_096
 TURNS = 300
 ENOUGH = 10
-RULES = [
-    "Never deploy on Fridays; not even a hotfix for web-01, please.",
-    "请始终用中文回复客户。",
-    "All money is in cents and must be an integer.",
-    "From now on, keep every reply under 120 words!",
-    "Don't touch the table billing_2019.",
-]
 FORGETFUL = "The work goes on. Nothing of note was said by anybody so far."
 
 

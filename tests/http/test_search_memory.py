@@ -15,6 +15,7 @@ from proxy.endpoints.hidden_calls import NO_ANSWER
 from tests.http.strict import problems
 from tests.http.test_memory_injection import FACT, FORCE, QUESTION, diary, ending
 from tests.support import replies, wire
+from tests.support.admin_api import TOKEN, only_session
 from tests.support.recording import CHAT
 from tests.support.replies import ToolCall
 from tests.support.searching import (
@@ -180,21 +181,14 @@ def streaming(stage: Stage) -> Iterator[HTTPResponse]:
 
 @both
 def test_the_usage_has_the_last_prompt_and_all_that_was_completed(streamed: bool) -> None:
-    with remembering(admin={"token": "operator"}) as stage:
+    with remembering(admin={"token": TOKEN}) as stage:
         stage.upstream.reply(
             reply_of(None, search(), streamed=streamed, usage=(100, 10)),
             reply_of(FOUND, streamed=streamed, usage=(150, 7)),
         )
         usage = message_of(asks(stage, question(), streamed), streamed)["usage"]
         assert usage == {"prompt_tokens": 150, "completion_tokens": 17, "total_tokens": 167}
-        assert totals(stage)["memory_tokens"] == 110
-
-
-def totals(stage: Stage) -> dict[str, int]:
-    headers = [("Authorization", "Bearer operator")]
-    (listed,) = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", headers=headers).json()["data"]
-    found: dict[str, int] = listed["totals"]
-    return found
+        assert only_session(stage.proxy.url)["totals"]["memory_tokens"] == 110
 
 
 def test_an_error_after_a_search_ends_the_stream_with_one_event_and_stores_nothing() -> None:

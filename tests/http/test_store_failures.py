@@ -31,12 +31,6 @@ pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 
 
 @pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
 def stage(redis: RedisServer) -> Iterator[Stage]:
     with proxy_with_upstream(store={"url": redis.url, "timeout": 0.5}) as built:
         yield built

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 
 from tests.support import wire
+from tests.support.admin_api import SESSIONS, TOKEN, admin, place_of
 from tests.support.recording import CHAT
 from tests.support.stage import Stage, body_of, chat, controls, proxy_with_sqlite, proxy_with_upstream, summary
 from tests.support.wire import Answer
-
-TOKEN = "operator-token"
-SESSIONS = "/_condenser/sessions"
 
 
 @pytest.fixture
@@ -199,13 +197,9 @@ def test_the_admin_api_keeps_two_tenants_apart(session: str | None) -> None:
         assert history_of(stage, left) == lengths[left["tenant"]]
 
 
-def admin(stage: Stage, path: str, method: str = "GET") -> Answer:
-    return wire.request(stage.proxy.url, method, path, headers=[("Authorization", f"Bearer {TOKEN}")])
-
-
 def history_of(stage: Stage, row: dict[str, Any]) -> int:
     """How many messages a session's only branch has."""
-    (branch,) = admin(stage, f"{SESSIONS}/{row['tenant']}/{row['session']}").json()["branches"]
+    (branch,) = admin(stage, place_of(row)).json()["branches"]
     return len(branch["messages"])
 
 

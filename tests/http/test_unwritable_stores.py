@@ -31,12 +31,6 @@ MENDING: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.fixture
-def redis() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
 def stage(redis: RedisServer) -> Iterator[Stage]:
     with proxy_with_upstream(store={"url": redis.url, "timeout": 2.0}) as built:
         yield built

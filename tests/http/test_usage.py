@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import wire
+from tests.support.admin_api import TOKEN, only_session
 from tests.support.stage import Stage, chat, controls, count, proxy_with_upstream
 from tests.support.wire import Answer
-
-OPERATOR = [("Authorization", "Bearer operator")]
 
 
 def usage_of(answer: Answer) -> dict[str, int]:
@@ -71,13 +69,11 @@ def test_a_stream_that_is_not_changed_or_without_the_setting_is_asked_for_nothin
 
 
 def test_a_session_knows_what_the_upstream_counted() -> None:
-    with proxy_with_upstream(admin={"token": "operator"}) as stage:
+    with proxy_with_upstream(admin={"token": TOKEN}) as stage:
         condensed(stage)
         stage.ask(chat(41), controls(session="s"))
         counted = sum(count(each.json()) for each in stage.forwarded)
-        listed = wire.request(stage.proxy.url, "GET", "/_condenser/sessions", b"", OPERATOR).json()["data"]
-        path = f"/_condenser/sessions/{listed[0]['tenant']}/{listed[0]['session']}"
-        session = wire.request(stage.proxy.url, "GET", path, b"", OPERATOR).json()
+        session = only_session(stage.proxy.url)
         assert session["totals"]["prompt_tokens"] == counted
         made = session["condensations"][0]
         assert made["saved_tokens"] > 2 * (made["tokens_before"] - made["tokens_after"]) - 200

@@ -12,16 +12,9 @@ from strategies.core.effects import Answer, Effect, Result
 from strategies.core.requirement import Requirement
 from tests.strategies.driving import attempted, judged_session, later
 from tests.strategies.invariants import faults
-from tests.support.transcripts import Body, assistant, transcript_of, user, view_of, words
+from tests.support.transcripts import RULES, Body, assistant, transcript_of, user, view_of, words
 
 TURNS, CONDENSATIONS = 300, 10
-RULES = [
-    "Never deploy on Fridays; not even a hotfix for web-01, please.",
-    "请始终用中文回复客户。",
-    "All money is in cents and must be an integer.",
-    "From now on, keep every reply under 120 words!",
-    "Don't touch the table billing_2019.",
-]
 
 
 def forgetful(effect: Effect) -> Result:

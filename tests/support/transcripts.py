@@ -32,6 +32,15 @@ Body = dict[str, Any]
 
 READER = Reader(tool_output_patterns())
 
+RULES = [
+    "Never deploy on Fridays; not even a hotfix for web-01, please.",
+    "请始终用中文回复客户。",
+    "All money is in cents and must be an integer.",
+    "From now on, keep every reply under 120 words!",
+    "Don't touch the table billing_2019.",
+]
+"""What a user rules in the first turns of a conversation."""
+
 _PIECE = re.compile(r"[A-Za-z0-9_]{1,4}|[^\sA-Za-z0-9_]")
 _FRAME, _CALL_FRAME, _OTHER_PART = 4, 3, 85
 _VOCABULARY, _LETTERS = 4_000, "aeioubcdfghklmnprst"

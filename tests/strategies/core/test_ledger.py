@@ -23,6 +23,7 @@ from strategies.core.replacement import previous_record, previous_text
 from strategies.core.view import fold
 from tests.strategies.driving import condensed, good, later, overlay_of, plan_of, stages_of
 from tests.support.transcripts import (
+    RULES,
     WORDS,
     Body,
     assistant,
@@ -38,13 +39,6 @@ from tests.support.transcripts import (
 
 ROOMY = LedgerCaps(10_000, 10_000)
 SUMMARIZING = ["summary", "half-window", "semantic", "rolling", "dynacontext", "extract"]
-RULES = [
-    "Never deploy on Fridays; not even a hotfix for web-01, please.",
-    "请始终用中文回复客户。",
-    "All money is in cents and must be an integer.",
-    "From now on, keep every reply under 120 words!",
-    "Don't touch the table billing_2019.",
-]
 
 
 def made(*bodies: Body, earlier: Ledger | None = None, caps: LedgerCaps = ROOMY) -> Ledger:
