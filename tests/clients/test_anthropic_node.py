@@ -6,14 +6,14 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.http.test_messages import WINDOW, reader, views
-from tests.support.messages_upstream import COUNT, MESSAGES, StrictMessages, error, text, thinking, tool_use, web_search
+from tests.clients.test_anthropic_python import BLOCKS, assert_taken, proxy, upstream
+from tests.http.test_messages import WINDOW, reader
+from tests.support.messages_upstream import COUNT, MESSAGES, StrictMessages, error
 from tests.support.prefixes import event
 from tests.support.proxy import Proxy, assert_relayed, running_proxy
 from tests.support.replies import json_reply, stream
@@ -21,28 +21,11 @@ from tests.support.signals import BOUND
 
 HERE = Path(__file__).parent / "node"
 NODE = shutil.which("node")
+__all__ = ["proxy", "upstream"]
 pytestmark = pytest.mark.skipif(
     NODE is None or not (HERE / "node_modules" / "@anthropic-ai" / "sdk").is_dir(),
     reason=f"the Node client of Anthropic is NOT TESTED: needs node and `npm ci` in {HERE} (make setup)",
 )
-BLOCKS = [
-    thinking("Well."),
-    *web_search("moss", "https://moss.example"),
-    text("Look: 苔 🌱"),
-    tool_use("read", {"path": "a"}),
-]
-
-
-@pytest.fixture
-def upstream() -> Iterator[StrictMessages]:
-    with StrictMessages(lambda body: BLOCKS) as upstream:
-        yield upstream
-
-
-@pytest.fixture
-def proxy(upstream: StrictMessages) -> Iterator[Proxy]:
-    with running_proxy(upstream.url, strategy="half-window", window=200_000) as proxy:
-        yield proxy
 
 
 def run(proxy: Proxy, scenario: str) -> Any:
@@ -101,8 +84,4 @@ def test_forty_tool_rounds_over_a_window_are_accepted(strategy: str) -> None:
         running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
     ):
         assert run(proxy, "agent") == 81
-        assert upstream.refusals == []
-        actions = [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(MESSAGES)]
-        assert "condensed" in actions
-        for action, (before, after) in zip(actions[1:], views(upstream), strict=True):
-            assert action == "condensed" or after[: len(before)] == before
+        assert_taken(proxy, upstream)

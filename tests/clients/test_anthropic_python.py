@@ -151,8 +151,13 @@ def test_forty_tool_rounds_over_a_window_are_accepted(strategy: str) -> None:
             ]
             messages.append({"role": "user", "content": results})
             proxy.quiet()
-        assert upstream.refusals == []
-        actions = [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(MESSAGES)]
-        assert "condensed" in actions
-        for action, (before, after) in zip(actions[1:], views(upstream), strict=True):
-            assert action == "condensed" or after[: len(before)] == before
+        assert_taken(proxy, upstream)
+
+
+def assert_taken(proxy: Proxy, upstream: StrictMessages) -> None:
+    """All views were taken, and each begins with the one before unless a condensation came between."""
+    assert upstream.refusals == []
+    actions = [exchange.response_header("x-condenser-action") for exchange in proxy.journal.to(MESSAGES)]
+    assert "condensed" in actions
+    for action, (before, after) in zip(actions[1:], views(upstream), strict=True):
+        assert action == "condensed" or after[: len(before)] == before

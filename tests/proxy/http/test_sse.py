@@ -19,17 +19,9 @@ def read(*chunks: bytes) -> list[str]:
     return [data for chunk in chunks for data in reader.feed(chunk)]
 
 
-def test_a_whole_stream_gives_the_data_of_its_events() -> None:
-    assert read(STREAM) == EVENTS
-
-
 @pytest.mark.parametrize("at", range(1, len(STREAM)))
 def test_a_cut_at_any_byte_changes_nothing(at: int) -> None:
     assert read(STREAM[:at], STREAM[at:]) == EVENTS
-
-
-def test_single_bytes_give_the_same_events() -> None:
-    assert read(*(bytes([byte]) for byte in STREAM)) == EVENTS
 
 
 def test_an_incomplete_event_is_not_yielded() -> None:

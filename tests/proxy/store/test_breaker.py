@@ -118,18 +118,6 @@ def breaker(clock: Clock) -> Breaker:
     return Breaker("it", clock)
 
 
-def test_two_failures_and_an_answer_and_two_failures_open_nothing(breaker: Breaker) -> None:
-    ends(breaker, "store-timeout", "store-timeout", "", "store-timeout", "store-timeout")
-    assert breaker.state is State.CLOSED
-
-
-def test_failures_that_are_further_apart_than_the_window_open_nothing(breaker: Breaker, clock: Clock) -> None:
-    for _ in range(4):
-        ends(breaker, "store-timeout")
-        clock.now += 6
-    assert breaker.state is State.CLOSED
-
-
 def fail(reason: str) -> None:
     if reason:
         raise StoreError(reason)
