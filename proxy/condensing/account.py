@@ -187,7 +187,7 @@ def budget_document(policy: Policy) -> dict[str, int] | None:
     if policy.budget is None:
         return None
     names = ("reserve", "usable", "prepare", "trigger", "target", "step", "least_headroom")
-    return {name: getattr(policy.budget.unscaled, name) for name in names}
+    return {name: getattr(policy.budget, name) for name in names}
 
 
 def short(tokens: int) -> str:
@@ -199,7 +199,7 @@ def where_tokens_are(decision: Decision) -> str:
     """The message for a request that is too large: each part that cannot be condensed, with its tokens."""
     policy, view, newest = decision.policy, decision.view, decision.view.structure.newest_round
     window = policy.window.tokens or 0
-    reserve = (policy.budget.nominal or policy.budget).reserve if policy.budget else 0
+    reserve = policy.budget.reserve if policy.budget else 0
     users, in_round = {view.task, view.last_user}, set(range(*newest or (0, 0)))
     pinned = {view.item_of(index) for index in view.transcript.pinned} - users - in_round
 
@@ -241,14 +241,15 @@ async def refuse_if_hopeless(decision: Decision) -> None:
 
     Otherwise the upstream judges: pictures, files and reasoning may cost less than their price.
     """
-    budget, counter, request = decision.policy.budget, decision.context.counter, decision.context.request
+    context = decision.context
+    budget, counter, request = context.own_budget, context.counter, context.request
     # A size refused is no window either.
     if budget is None or decision.precision is Precision.ESTIMATE or decision.policy.size_refused is not None:
         return
     if not decision.policy.window.is_known:
         return
     most = OWN_ERROR if is_openais(plain_name(request.model)) else max(FOREIGN_ERROR, counter.factor - 1)
-    error = most if decision.context.calibrated.error is None else min(decision.context.calibrated.error, most)
+    error = most if context.calibrated.error is None else min(context.calibrated.error, most)
     limit = budget.window * (1 + error)
     view = decision.view
     if view.tokens <= limit:
@@ -268,8 +269,8 @@ def _opaque_tokens(messages: Iterable[Message], counter: Counter) -> int:
 
 def refuse_over_budget(decision: Decision) -> None:
     """Under `strict`, raises `ContextLengthExceeded` for a view that leaves less than the reserve for the reply."""
-    policy, tokens = decision.policy, decision.view.tokens
+    policy, budget, tokens = decision.policy, decision.context.own_budget, decision.view.tokens
     is_strict = policy.strict and policy.rewrites and policy.size_refused is None
-    if is_strict and policy.budget is not None and tokens > policy.budget.usable:
-        message = f"{where_tokens_are(decision)} As strict is set, at most {policy.budget.usable:,} tokens are sent."
+    if is_strict and budget is not None and tokens > budget.usable:
+        message = f"{where_tokens_are(decision)} As strict is set, at most {budget.usable:,} tokens are sent."
         raise ContextLengthExceeded(message, param=decision.context.request.body.endpoint.list_member)

@@ -251,7 +251,7 @@ def may_be_refused(attempt: Attempt) -> bool:
     decision, budget = attempt.decision, attempt.decision.policy.budget
     if not decision.policy.rewrites or attempt.is_last:
         return False
-    return decision.expected_tokens >= (budget.unscaled.usable // 2 if budget is not None else MIN_WINDOW)
+    return decision.expected_tokens >= (budget.usable // 2 if budget is not None else MIN_WINDOW)
 
 
 class RefusedRequest(NamedTuple):

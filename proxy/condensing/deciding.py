@@ -151,7 +151,7 @@ class Decider:
     async def smaller(self, refused: Decision, aim: Budget, seconds: float) -> Decision | None:
         """The decision for a view smaller than a refused one, None if there is none; models get `seconds`."""
         refused = refused.in_context(refused.context.with_recorded(refused.applied))
-        shrunk = await self._shrunk(refused.under(refused.policy._replace(budget=aim)), aim, seconds)
+        shrunk = await self._shrunk(refused.in_context(refused.context._replace(own_budget=aim)), aim, seconds)
         decision = with_floor(await self.injector.inject(shrunk.in_context(refused.context)))
         return decision if decision.tokens_after < refused.tokens_after else None
 
@@ -235,7 +235,7 @@ def _replayed(decision: Decision) -> Decision:
         context.recognised.condensations,
         context.overhead,
         context.counter,
-        context.policy.budget,
+        context.own_budget,
         context.recognised.last_applied,
     )
     if context.transcript_under(applied) is not context.shown:
@@ -256,7 +256,7 @@ class Need(NamedTuple):
 def assess_need(decision: Decision) -> Need:
     """The requirement that the view of a decision raises."""
     context = decision.context
-    if context.policy.budget is None:
+    if context.own_budget is None:
         return Need(None, Reason.WINDOW_UNKNOWN)
     view, budget, tokens = decision.view, context.budget, decision.tokens_after
     since = decision.applied.tokens_after if decision.applied else None
@@ -287,7 +287,7 @@ def find_prepared(requirement: Requirement, decision: Decision) -> Replayed | No
 
 def with_floor(decision: Decision) -> Decision:
     """The decision with its floor, if that keeps the view from its target or from fitting."""
-    budget, view = decision.policy.budget, decision.view
+    budget, view = decision.context.own_budget, decision.view
     if budget is None or decision.action is Action.DEGRADED or view.tokens < budget.prepare:
         return decision
     least = floor(view, budget)

@@ -101,9 +101,8 @@ class Intake:
         has_tools = request.body.endpoint.offers_tools(request.body.values, sent.transcript)
         if restored is not None and policy.rewrites:
             policy = policy.with_dropping()
-        context = RequestContext(
-            request, whole, recognised, policy, counter, sent, has_tools, supply, size_refused=size
-        )
+        context = RequestContext(request, whole, recognised, policy, counter, sent, has_tools, supply)
+        context = context._replace(size_refused=size, own_budget=policy.budget)
         context = await self._count(context) if _needs_counts(context) else context
         context = context.for_profile(policy.profile).with_session_facts()
         context = _with_pictures_out(context)
@@ -128,9 +127,8 @@ class Intake:
         """The context with its tokens counted, if they were only estimated by length; votes need counts."""
         if not context.is_estimated:
             return context
-        policy = context.policy._replace(budget=context.policy.budget and context.policy.budget.unscaled)
-        counted = await self._count(context._replace(policy=policy))
-        return with_economy(self._calibrate(counted.for_profile(policy.profile).with_session_facts()))
+        counted = await self._count(context)
+        return with_economy(self._calibrate(counted.for_profile(context.policy.profile).with_session_facts()))
 
     async def _count(self, context: RequestContext) -> RequestContext:
         if not context.is_estimated:
@@ -143,7 +141,8 @@ class Intake:
         branch = context.branch
         anchor, prompt = branch.anchor if branch else None, _counted_prompt(context)
         calibrated = self.knowledge.calibrator.calibrate(prompt, anchor, context.policy.window.tokens)
-        return context._replace(prompt=prompt, calibrated=calibrated, policy=context.policy.scaled(calibrated.scale))
+        budget = context.policy.budget and context.policy.budget.scaled(calibrated.scale)
+        return context._replace(prompt=prompt, calibrated=calibrated, own_budget=budget)
 
     async def _recognise(
         self, request: ClientRequest, identity: Identity, sent: Transcript, patience: Patience
@@ -189,7 +188,7 @@ def _with_pictures_out(context: RequestContext) -> RequestContext:
 
 def with_economy(context: RequestContext) -> RequestContext:
     """The context with the advice where condensing is cheapest; under `auto` its budget follows that."""
-    policy, budget, transcript = context.policy, context.policy.budget, context.history
+    policy, budget, transcript = context.policy, context.own_budget, context.history
     newest = transcript.chain[-NEWEST:]
     requests = [message.role for message in newest].count(Role.ASSISTANT) + 1
     if policy.economy == "off" or policy.pipeline.is_off or budget is None or requests < MIN_REQUESTS:
@@ -203,8 +202,9 @@ def with_economy(context: RequestContext) -> RequestContext:
     condensing = condensing_of(budget, policy.costs, head, growth, asks=policy.asks_first, seen=seen)
     advice = advise(budget, policy.costs, condensing, growth)
     if policy.economy == "auto" and advice.saves > 0:
-        policy = policy._replace(budget=follow(budget, advice))
-    return context._replace(policy=policy, advice=advice)
+        budget = follow(budget, advice)
+        policy = policy._replace(budget=policy.budget and policy.budget.with_marks(budget.marks))
+    return context._replace(policy=policy, own_budget=budget, advice=advice)
 
 
 def _counted_prompt(context: RequestContext) -> CountedPrompt:
@@ -252,7 +252,7 @@ def _needs_counts(context: RequestContext) -> bool:
 
 def _is_any_due(context: RequestContext, in_use: Condensation | None) -> bool:
     """Whether a stage has a trigger of its own and the view with the condensation in use has reached it."""
-    budget, stages = context.policy.budget, [each for each in context.policy.stages if isinstance(each, Triggering)]
+    budget, stages = context.own_budget, [each for each in context.policy.stages if isinstance(each, Triggering)]
     if budget is None or not stages:
         return False
     view = fold_view(context, in_use)

@@ -223,7 +223,8 @@ class Maker:
     def _run_for(
         self, requirement: Requirement, base: Replayed, context: RequestContext, verdict: Verdict | None = None
     ) -> Run:
-        return Run(requirement, base, context.policy, context.session_facts(self._clock(), verdict), perf_counter())
+        facts = context.session_facts(self._clock(), verdict)
+        return Run(requirement, base, context.policy, context.own_budget, facts, perf_counter())
 
     def _result_of(self, run: Run, run_result: RunResult) -> MakeResult:
         result = MakeResult(None, run_result.reason, run_result.own_tokens, run_result.asked_model)
@@ -239,7 +240,7 @@ class Maker:
             covered=view.covered_count,
             depth=base.applied.depth + 1 if base.applied else 1,
             pieces=head_pieces(view),
-            window=policy.budget.nominal_window if policy.budget else 0,
+            window=policy.budget.window if policy.budget else 0,
             strategy=policy.pipeline.text,
             requirement=run.requirement.value,
             trigger=(Trigger.CONTEXT_LIMIT if waits else TRIGGERS[run.requirement]).value,

@@ -27,7 +27,7 @@ from proxy.settings import Settings
 from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole
 from proxy.tokens.models import ModelTable, WindowLookup, asks_for_long, no_stated_window
 from strategies import LADDER, LADDER_OPTIONS, TABLE, Pipeline, options_by_stage, stages
-from strategies.core.budget import MIN_TRIGGER, Budget, Marks, Scale
+from strategies.core.budget import MIN_TRIGGER, Budget, Marks
 from strategies.core.economics import Prices, is_cheaper_continued
 from strategies.core.effects import JUDGE, SUMMARIZER
 from strategies.core.errors import OptionError
@@ -87,7 +87,7 @@ class Policy(NamedTuple):
     """The strategies that HARD, FORCED and OVERFLOW run after the pipeline; they ask no model."""
     window: Window = Window(None, UNKNOWN)
     budget: Budget | None = None
-    """None if neither the window nor a size refused is known."""
+    """In tokens of the upstream; None if neither the window nor a size refused is known."""
     size_refused: int | None = None
     """The size that the session's upstream has refused, in its tokens, if it bounds the budget."""
     summarizer: SummarizerRole = SummarizerRole()
@@ -144,13 +144,8 @@ class Policy(NamedTuple):
         """Whether summarizers continue from the view itself."""
         if self.summarizer.form != "auto":
             return self.summarizer.form == "continue"
-        is_cheaper = self.budget is not None and is_cheaper_continued(self.budget.unscaled, self.costs)
+        is_cheaper = self.budget is not None and is_cheaper_continued(self.budget, self.costs)
         return is_cheaper and not self.summarizer.own_model
-
-    def scaled(self, scale: Scale) -> Policy:
-        """The policy with its budget in tokens of our own count."""
-        budget = self.budget and self.budget.scaled(scale)
-        return self if budget is self.budget else self._replace(budget=budget)
 
     def off(self) -> Policy:
         """The policy for a request that is forwarded as it came."""

@@ -236,11 +236,11 @@ class Injector:
 
     async def _choose_block(self, view: View, context: RequestContext, allowance: int) -> MemoryBlock:
         """The block for the last user message, of at most `allowance` tokens; an empty one if there is none."""
-        last, policy = context.history.last_user, context.policy
-        if last is None or policy.budget is None:
+        last, budget, policy = context.history.last_user, context.own_budget, context.policy
+        if last is None or budget is None:
             return MemoryBlock()
-        free = policy.budget.headroom(view.tokens) - policy.budget.least_headroom
-        left = min(block_room(policy.budget.window, policy.block_tokens), allowance, free)
+        free = budget.headroom(view.tokens) - budget.least_headroom
+        left = min(block_room(budget.window, policy.block_tokens), allowance, free)
         node, raw = context.history.digests[last].hex(), ""
         if left >= MIN_ROOM:
             hits = await self._recall.search(Searchable.of(context, view), context.history.chain[last].text)

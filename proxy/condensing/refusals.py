@@ -47,7 +47,8 @@ class Refusals:
         aim = retry_budget(
             policy.budget, refusal, RefusedRequest(decision.tokens_after, decision.expected_tokens, reply_tokens)
         )
-        context = context._replace(policy=policy.scaled(context.calibrated.scale), is_spared=False)
+        own_budget = policy.budget.scaled(context.calibrated.scale)
+        context = context._replace(policy=policy, own_budget=own_budget, is_spared=False)
         return await self.shrink(decision.in_context(context), aim, seconds)
 
     async def keep(self, attempt: Attempt) -> None:

@@ -20,6 +20,7 @@ from proxy.asking import Caller, Resolver
 from proxy.condensing.policy import Policy
 from proxy.reasons import Reason
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, load_of, offload
+from strategies.core.budget import Budget
 from strategies.core.condensation import Replayed
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result, Votes
 from strategies.core.errors import StrategyError
@@ -47,6 +48,8 @@ class Run(NamedTuple):
     base: Replayed
     """The view to condense, and the condensation in it."""
     policy: Policy
+    budget: Budget | None
+    """In tokens of our own count."""
     session: SessionFacts
     started: float
     """When it began, by `perf_counter`."""
@@ -71,6 +74,7 @@ class Models:
 
     _resolver: Resolver
     _policy: Policy
+    _budget: Budget | None
     caller: Caller
     """On whose behalf models are asked; it becomes a background caller once no request waits."""
     _view: View
@@ -88,13 +92,13 @@ class Models:
 
     def _fits(self, effect: Effect) -> bool:
         """Whether prompt, answer and the client's view fit a cache that the slots of the upstream's server share."""
-        role, budget, text = self._policy.roles[effect.role], self._policy.budget, self._view.counter.text
+        role, budget, text = self._policy.roles[effect.role], self._budget, self._view.counter.text
         tokens = self._shared_cache(self.caller.model) if role.base_url is None else None
         if tokens is None or budget is None:
             return True
         continued = text(effect.view or "") if isinstance(effect, Ask) else 0
         needed = text(effect.system) + text(effect.user) + continued + effect.max_tokens + self._view.tokens
-        return needed <= tokens * budget.window / budget.nominal_window  # in tokens of our own count
+        return needed <= tokens * budget.window / budget.upstream_window  # in tokens of our own count
 
 
 class PipelineRunner:
@@ -115,8 +119,8 @@ class PipelineRunner:
         self._expected_seconds = expected_seconds
         self._tasks = tasks
 
-    def _models(self, policy: Policy, caller: Caller, view: View) -> Models:
-        return Models(self._resolver, policy, caller, view, self._shared_cache)
+    def _models(self, policy: Policy, budget: Budget | None, caller: Caller, view: View) -> Models:
+        return Models(self._resolver, policy, budget, caller, view, self._shared_cache)
 
     async def project(self, run: Run) -> RunResult:
         """Runs the pipeline with projected texts in place of a model's."""
@@ -124,7 +128,7 @@ class PipelineRunner:
 
     async def run(self, run: Run, caller: Caller) -> RunResult:
         """Runs the pipeline, however long its models take."""
-        return await _drive(run, self._models(run.policy, caller, run.base.view))
+        return await _drive(run, self._models(run.policy, run.budget, caller, run.base.view))
 
     async def run_until(self, deadline: float, run: Run, caller: Caller) -> RunResult:
         """Runs the pipeline until `deadline`, a time of the event loop's clock; after that, without its models."""
@@ -134,7 +138,7 @@ class PipelineRunner:
             # has taken longer than the client would wait for this one.
             return await _without_models(run)
         caller = caller if caller.waiters is not NOBODY else replace(caller, waiters=Waiters())
-        models = self._models(run.policy, caller, run.base.view)
+        models = self._models(run.policy, run.budget, caller, run.base.view)
         task = self._tasks.own(_drive(run, models))
         try:
             with caller.waiters.waiting():
@@ -157,10 +161,15 @@ class PipelineRunner:
         return self._expected_seconds(policy.roles[role], caller, joins=joins) > max(left, 0.0)
 
     async def ask_judges(
-        self, polling: Generator[tuple[Effect, ...], tuple[Result, ...], T], view: View, policy: Policy, caller: Caller
+        self,
+        polling: Generator[tuple[Effect, ...], tuple[Result, ...], T],
+        view: View,
+        policy: Policy,
+        budget: Budget,
+        caller: Caller,
     ) -> tuple[T, int]:
         """The result of a poll of judges about a view, and the tokens that it cost."""
-        driver = _Driver(self._models(policy, caller, view), view)
+        driver = _Driver(self._models(policy, budget, caller, view), view)
         return await driver.drive(polling), driver.tokens
 
 
@@ -169,13 +178,13 @@ async def _without_models(run: Run) -> RunResult:
 
 
 async def _drive(run: Run, resolve: Resolve) -> RunResult:
-    requirement, base, policy, session, _ = run
-    if policy.budget is None:
+    requirement, base, policy, budget, session, _ = run
+    if budget is None:
         return RunResult(None, Reason.WINDOW_UNKNOWN, 0, False)
     driver = _Driver(resolve, base.view)
     try:
         outcome = await driver.drive(
-            run_required(requirement, policy.stages, policy.ladder, base.view, policy.budget, session)
+            run_required(requirement, policy.stages, policy.ladder, base.view, budget, session)
         )
     except StrategyError as error:
         return RunResult(None, error.reason, driver.tokens, driver.has_asked)

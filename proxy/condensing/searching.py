@@ -77,7 +77,7 @@ class Searcher:
             return context
         transcript, last = context.measured.transcript, found.last_applied
         standing = replay(
-            transcript, found.condensations, context.overhead, context.counter, context.policy.budget, last
+            transcript, found.condensations, context.overhead, context.counter, context.own_budget, last
         ).applied
         saved, covered = context.saved_by(standing), standing.covered if standing else 0
         patches = [patch for patch in standing_patches(found.patches, transcript) if patch.at > covered]
@@ -118,7 +118,7 @@ class Searcher:
         return HiddenRounds(
             context.request.body.endpoint,
             decision.view,
-            context.policy.budget,
+            context.own_budget,
             lambda query: self._recall.search(searchable, query),
             lambda hidden, tool_state: spliced(decision.view, context, hidden, tool_state, probe=decision.probed),
             max_rounds=self._settings.max_rounds if context.offer.runs_calls else 0,

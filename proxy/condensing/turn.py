@@ -82,6 +82,8 @@ class RequestContext(NamedTuple):
     """The prompt as calibration compares it with earlier ones."""
     calibrated: Calibration = UNCALIBRATED
     """What is known about the upstream's own count of the prompt."""
+    own_budget: Budget | None = None
+    """The policy's budget in tokens of our own count; None if it has none."""
     advice: Advice | None = None
     """Where condensing is cheapest for this session; None if that is not known or not wanted."""
     offer: Offer = NO_OFFER
@@ -100,10 +102,10 @@ class RequestContext(NamedTuple):
 
     @property
     def budget(self) -> Budget:
-        """The budget; raises `ValueError` if the window is unknown, because then nothing is condensed."""
-        if self.policy.budget is None:
+        """`own_budget`; raises `ValueError` if the window is unknown, because then nothing is condensed."""
+        if self.own_budget is None:
             raise ValueError("the window is unknown")
-        return self.policy.budget
+        return self.own_budget
 
     @property
     def branch(self) -> Branch | None:
@@ -123,7 +125,9 @@ class RequestContext(NamedTuple):
     @property
     def measured(self) -> Measured:
         """What the view is made of: the whole conversation, unless the request goes as it came."""
-        return self.whole if self.policy.rewrites and not self.is_spared else self.sent
+        if self.whole is self.sent or self.is_spared or not self.policy.rewrites:
+            return self.sent
+        return self.whole
 
     @property
     def history(self) -> Transcript:
@@ -280,7 +284,7 @@ class RequestContext(NamedTuple):
         context = self.with_transcripts(lambda transcript: transcript.having(newest_turn=length)) if length else self
         if not (pins or self.measured.transcript.lasting):
             return context
-        window = self.policy.budget.nominal_window if self.policy.budget else None
+        window = self.policy.budget.window if self.policy.budget else None
 
         def pinned(transcript: Transcript) -> Transcript:
             lasting = [transcript.digests[i] for i in transcript.lasting]
@@ -313,7 +317,7 @@ class RequestContext(NamedTuple):
     def fits_whole(self) -> bool:
         """Whether the request fits as the client sent it, with the reply that it asks for, as far as is known."""
         budget, reply = self.policy.budget, self.request.body.envelope.reply_limit or 0
-        return budget is None or self.calibrated.scale.upstream(self.sent.tokens) + reply <= budget.nominal_window
+        return budget is None or self.calibrated.scale.upstream(self.sent.tokens) + reply <= budget.window
 
     def spared(self) -> RequestContext:
         """The context for sending the request as it came, from which a refusal for length may still condense it."""
@@ -369,8 +373,7 @@ class RequestContext(NamedTuple):
         request, policy = self.request, self.policy
         owner = request.tenant, self.recognised.identity, request.model
         options = [str(getattr(stage, "options", "")) for stage in policy.stages]
-        budget = policy.budget and policy.budget.unscaled
-        parts = *owner, head, applied, kind, policy.pipeline.text, options, budget
+        parts = *owner, head, applied, kind, policy.pipeline.text, options, policy.budget
         return blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
     def spent(self, total: str) -> int:
@@ -383,7 +386,7 @@ class RequestContext(NamedTuple):
         Votes may spend the window and a `share` of what the session forwards.
         """
         budget = self.policy.budget
-        window = budget.nominal_window if budget else 0
+        window = budget.window if budget else 0
         forwarded = self.spent("forwarded_tokens") + self.sent.tokens
         return int(window + share * forwarded) - self.spent(ON_VOTES)
 
@@ -469,7 +472,7 @@ class Decision(NamedTuple):
     def _clamped_values(self) -> Iterator[str]:
         """Yields a sentence for each option in the request that the budget clamps."""
         policy, options = self.policy, self.context.request.controls.options
-        budget = policy.budget and policy.budget.unscaled
+        budget = policy.budget
         for stage in policy.stages if budget else ():
             for name, (bound, most) in OPTION_BOUNDS.items():
                 value = getattr(getattr(stage, "options", None), name, 0)
@@ -519,7 +522,7 @@ class Decision(NamedTuple):
     def headroom(self) -> int | None:
         """The headroom of the view in tokens of the upstream; None if the window is unknown."""
         budget, window = self.policy.budget, self.policy.window.tokens
-        return None if budget is None or window is None else budget.unscaled.headroom(self.expected_tokens)
+        return None if budget is None or window is None else budget.headroom(self.expected_tokens)
 
     @property
     def all_own_tokens(self) -> int:

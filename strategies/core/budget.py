@@ -5,8 +5,9 @@
     usable    window − reserve (or the model's own input limit, if that is less)
     marks     shares of usable: prepare, trigger, target, step
 
-All numbers in a `Budget` are tokens as our tokenizer counts them. If the upstream is known to count differently, the
-caller scales the budget (`Budget.scaled`), so that strategies need not know about the difference.
+A `Budget` is in tokens of one count. The upstream's own comes from the settings and from what is known of its window.
+The driver converts it once to our tokenizer's count (`Budget.scaled`), so that strategies need not know about the
+difference; only `upstream_window` stays as it was, because it does not change with the measured scale.
 """
 
 from __future__ import annotations
@@ -79,9 +80,8 @@ class Budget:
     prompt_window: int | None = None
     """The window of the model that is asked for summaries; None if that is the request's own model."""
     ledger: LedgerCaps = LEDGER
-    nominal: Budget | None = None
-    """For a scaled budget, the same budget in tokens of the upstream."""
-    scale: Scale = UNSCALED
+    stated_window: int | None = None
+    """For a budget in tokens of our own count, the window in tokens of the upstream."""
 
     @classmethod
     def of(
@@ -144,17 +144,13 @@ class Budget:
         return self.usable - tokens
 
     @property
-    def unscaled(self) -> Budget:
-        return self.nominal or self
-
-    @property
-    def nominal_window(self) -> int:
-        """The window in tokens of the upstream, which does not change with the measured scale."""
-        return self.unscaled.window
+    def upstream_window(self) -> int:
+        """The window in tokens of the upstream."""
+        return self.stated_window or self.window
 
     def with_marks(self, marks: Marks) -> Budget:
         """The same budget with other marks, and with their target as its goal."""
-        other = replace(self, marks=marks.clamped(), nominal=self.nominal and self.nominal.with_marks(marks))
+        other = replace(self, marks=marks.clamped())
         return replace(other, goal=other.target)
 
     def bounded(self, size: int) -> Budget:
@@ -174,7 +170,7 @@ class Budget:
             return self
         most = None if self.max_input is None else scale.own(self.max_input)
         window, reserve = scale.own(self.window), scale.share(self.reserve)
-        scaled = Budget(window, reserve, self.marks, most, 0, self.prompt_window, self.ledger, self, scale)
+        scaled = Budget(window, reserve, self.marks, most, 0, self.prompt_window, self.ledger, self.window)
         return scaled.with_goal(scaled.target)
 
 

@@ -143,7 +143,7 @@ def replay(
 
 def _suits_window(replayed: Replayed, budget: Budget) -> bool:
     """Whether the condensation was made for this window or a larger one. The transcript itself suits any window."""
-    return replayed.applied is None or replayed.applied.window >= budget.nominal_window
+    return replayed.applied is None or replayed.applied.window >= budget.upstream_window
 
 
 def _views(
@@ -224,7 +224,7 @@ def best_prepared(
     overhead = view.fixed_tokens - view.transcript.system_tokens
     for condensation in prepared_in(condensations, view.transcript.digests, applied):
         is_judged = condensation.trigger == JUDGED
-        if condensation.window < budget.nominal_window or (judged_only and not is_judged):
+        if condensation.window < budget.upstream_window or (judged_only and not is_judged):
             continue
         after = fold(view.transcript, (condensation.overlay,), overhead, view.counter)
         saved, share = view.tokens - after.tokens, 0.0 if is_judged else least_shrink

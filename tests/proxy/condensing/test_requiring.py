@@ -42,7 +42,7 @@ async def test_a_request_may_force_it_however_short_its_view_is() -> None:
 
 async def test_nothing_is_required_while_the_window_is_unknown() -> None:
     decision = await taken_in(request(conversation(40)))
-    unknown = decision.under(decision.policy._replace(budget=None))
+    unknown = decision.in_context(decision.context._replace(own_budget=None))
     assert assess_need(unknown) == Need(None, Reason.WINDOW_UNKNOWN)
 
 

@@ -80,7 +80,8 @@ async def attempt(
 ) -> RunResult:
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
     deadline = asyncio.get_running_loop().time() + timeout
-    run = Run(requirement, Replayed(view(rounds), None), using or policy(), SessionFacts(), perf_counter())
+    chosen = using or policy()
+    run = Run(requirement, Replayed(view(rounds), None), chosen, chosen.budget, SessionFacts(), perf_counter())
     try:
         runner = PipelineRunner(Asking(client), OwnedTasks(), lambda *_, **__: expected, shared_cache)
         if caller is None:

@@ -96,7 +96,7 @@ def test_a_view_that_fits_a_scaled_budget_fits_what_the_upstream_counts(window: 
     budget = nominal.scaled(scale)
     if 0 < tokens <= budget.usable:
         assert scale.upstream(tokens) <= nominal.usable + 4  # a token of ours is four of the upstream's at most
-    assert budget.nominal_window == window
+    assert budget.upstream_window == window
     assert budget.goal == budget.target <= budget.trigger <= budget.usable
 
 
@@ -104,7 +104,7 @@ def test_a_view_that_fits_a_scaled_budget_fits_what_the_upstream_counts(window: 
 def test_a_scale_of_one_changes_nothing(window: int, tokens: int) -> None:
     nominal = Budget.of(window)
     assert nominal.scaled(Scale()) is nominal
-    assert nominal.scale.upstream(tokens) == tokens
+    assert Scale().upstream(tokens) == tokens
 
 
 def test_a_budget_in_which_what_the_upstream_adds_does_not_fit_has_no_room() -> None:
