@@ -169,7 +169,8 @@ async def _known(call: Call) -> Answer:
 
 def _known_of(services: Services) -> Document:
     """A row for each model that this worker has served, and one for each tenant that was taught something of it."""
-    knowledge, searcher = services.exchanges.knowledge, services.exchanges.searcher
+    exchanges = services.exchanges
+    knowledge, searcher = exchanges.refusals.knowledge, exchanges.attempts.searcher
     models = {row["model"] for row in services.live.document()["data"]}
     forms, tools = dict(knowledge.profiles.known()), dict(searcher.known_refusals())
     taught = {scope for scope, _ in knowledge.learned.known()} | forms.keys() | tools.keys()
@@ -179,7 +180,7 @@ def _known_of(services: Services) -> Document:
 
 
 def _known_row(services: Services, scope: LessonScope, form: Profile, tools_until: float | None) -> Document:
-    window, learned = services.policies.window(None, scope), services.exchanges.knowledge.learned.window(scope)
+    window, learned = services.policies.window(None, scope), services.exchanges.refusals.knowledge.learned.window(scope)
     return {
         "model": label(scope.model),
         "tenant": scope.tenant[:SHOWN] or None,

@@ -12,6 +12,7 @@ from functools import partial
 import anyio.lowlevel
 
 from proxy.asking import Asking, Resolver
+from proxy.condensing.attempt import Attempts
 from proxy.condensing.deciding import Decider
 from proxy.condensing.exchange import Exchanges
 from proxy.condensing.intake import Intake
@@ -166,8 +167,9 @@ class Services:
         decider = Decider(maker, preparer, keeper, injector, settings.inline_timeout)
         report = self.telemetry.record_overflow
         pause = lambda: asyncio.sleep(random.uniform(*POOL_WAIT))  # noqa: E731, S311
-        refusals = Refusals(knowledge, self.policies, keeper, decider.smaller)
-        return Exchanges(intake, decider, knowledge, refusals, searcher, settings.usage_probe, report, pause)
+        attempts = Attempts(keeper, searcher, settings.usage_probe)
+        refusals = Refusals(knowledge, self.policies, attempts, decider.smaller, decider.timeout, pause)
+        return Exchanges(intake, decider, attempts, refusals, report)
 
 
 @asynccontextmanager

@@ -5,55 +5,31 @@
     settle      learn from the reply, and store the session before the reply's last byte
     follow_up   start the work that has become due
 
-An `Attempt` is one request as it is sent; it never changes. If the upstream refuses an attempt, another may follow:
-
-    another form     the same view in another form, each time that a refusal names one; learned if it is accepted
-    other reasoning  the same view with all its reasoning, or without any, as a refusal demands; once, in every mode
-    the same         if the server's cache is full of other requests; once, after a short random wait
-    a smaller view   condensed for the window that a refusal for length states, or to a share of what was refused; once
-    fewer pictures   the same view without the oldest ones, if its bytes or its pictures are refused; once
-    as it came       if nothing explains the refusal, because our rewriting may be the cause; if that helps twice within
-                     an hour, the session is spared rewriting for an hour
-
-Nothing has reached the client by then. If the upstream cannot be reached for the next attempt, the client gets the
-error that refused the one before. An internal error costs headroom, never the request: if our own analysis crashes,
-the request is forwarded unchanged.
+An `Attempt` is one request as it is sent; it never changes. If the upstream refuses an attempt, another may follow
+(`refusals.py` lists them). Nothing has reached the client by then. If the upstream cannot be reached for the next
+attempt, the client gets the error that refused the one before. An internal error costs headroom, never the request: if
+our own analysis crashes, the request is forwarded unchanged.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from http import HTTPStatus
 from time import perf_counter
+from typing import TypeVar
 
 from proxy.condensing import account
-from proxy.condensing.attempt import (
-    Attempt,
-    ReplyFacts,
-    attempt_of,
-    context_without,
-    degraded,
-    may_be_refused,
-    original_of,
-    replace_refused,
-    rule_of,
-    update_after,
-    with_other_reasoning,
-    written,
-)
+from proxy.condensing.attempt import Attempt, Attempts, ReplyFacts, degraded, update_after
 from proxy.condensing.deciding import Decider, standing_decision
 from proxy.condensing.intake import Intake
-from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.recall import with_standing_block
-from proxy.condensing.refusals import Refusals
-from proxy.condensing.searching import Searcher, is_about_tools
+from proxy.condensing.refusals import Refusals, may_be_refused
 from proxy.condensing.turn import Decision, RequestContext, idle_decision, last_resort
 from proxy.endpoints.replies import Items, Usage
-from proxy.errors import HistoryUnavailable, ProxyError
-from proxy.knowledge.profiles import restriction_in
-from proxy.overflow import Refusal, RefusedPart
+from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
+from proxy.overflow import RefusedPart
 from proxy.overflow.wording import MIN_WINDOW
 from proxy.quoting import label
 from proxy.reasons import Reason
@@ -66,8 +42,7 @@ from proxy.sessions.turn import SessionUpdate
 from proxy.upstream import UpstreamReply
 from strategies.dialects.pictures import has_pictures
 
-UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
-"""The statuses with which servers refuse a request that they find wrong in some way."""
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
@@ -76,25 +51,14 @@ class Exchanges:
     """Opens an exchange for each request, with the parts that all exchanges share; one per app.
 
     `report` is called with a decision that was refused for its length, and with what followed: `passed` (on to the
-    client), `retried` or `refused-again`. `pause` is the wait before a request is sent a second time as it is.
+    client), `retried` or `refused-again`.
     """
 
     intake: Intake
     decider: Decider
-    knowledge: Knowledge
+    attempts: Attempts
     refusals: Refusals
-    searcher: Searcher
-    usage_probe: bool
-    """Whether a body that is changed anyway asks for the usage of its stream, if the client did not."""
     report: Callable[[Decision, str], None]
-    pause: Callable[[], Awaitable[object]]
-
-    def attempt(self, decision: Decision) -> Attempt:
-        """The attempt to send a decision, whose body is written here."""
-        decision = decision.in_context(decision.context.offering(decision.offer))
-        decision = written(decision, probe=self.usage_probe)
-        rounds = self.searcher.rounds(decision) if decision.context.offer.is_made else None
-        return attempt_of(decision, self.decider.keeper, rounds)
 
     async def open(self, request: ClientRequest) -> Exchange:
         """The exchange for a request, which has been decided on; raises `ProxyError`."""
@@ -106,7 +70,7 @@ class Exchanges:
         """The exchange for a request whose view is sent as it stands, without the memory tool; raises `ProxyError`."""
         exchange = Exchange(self, request)
         context = (await self.intake.build_context(request, exchange.timing))._replace(offer=NO_OFFER)
-        exchange.take(self.attempt(standing_decision(context)))
+        exchange.take(self.attempts.of(standing_decision(context)))
         return exchange
 
 
@@ -143,7 +107,7 @@ class Exchange:
     async def _decided(self, context: RequestContext) -> Attempt:
         started = perf_counter()
         decision = idle_decision(context) or await self._parts.decider.decide(context)
-        attempt = self._parts.attempt(decision)
+        attempt = self._parts.attempts.of(decision)
         self.timing.condense += (perf_counter() - started) * 1000
         return attempt
 
@@ -198,7 +162,7 @@ class Exchange:
         decision, rounds = self._attempt.decision, self._attempt.rounds
         if rounds is None:
             return reply
-        searched = await self._parts.searcher.run_searches(decision, rounds, reply, send_body)
+        searched = await self._parts.attempts.searcher.run_searches(decision, rounds, reply, send_body)
         if searched.refuses_tool:
             decision = decision._replace(reason=Reason.MEMORY_TOOL_REFUSED)
             self._attempt = self._attempt._replace(decision=decision, rounds=None)
@@ -206,10 +170,13 @@ class Exchange:
 
     async def _send_until_accepted(self, send_body: SendBody) -> UpstreamReply:
         """Sends one attempt after the other until none follows, and returns the last reply."""
-        answer = await self._send_once(send_body)
-        while (following := await self._attempt_after(answer)) is not None:
+        refusals, answer = self._parts.refusals, await self._send_once(send_body)
+        while True:
+            self._attempt, following = await refusals.after(self._attempt, answer, self.timing)
+            if following is None:
+                break
             refused, self._attempt = self._attempt, following
-            next_answer = await replace_refused(answer.reply, self._send_once(send_body))
+            next_answer = await _replaced(answer.reply, self._send_once(send_body))
             if next_answer is None:
                 self._attempt = refused
                 break
@@ -222,9 +189,9 @@ class Exchange:
         elif answer.refusal is not None and answer.refusal.kind is not RefusedPart.OUTPUT:
             self._parts.report(self.decision, "passed")
         if answer.refusal is not None:
-            await self._parts.refusals.keep(self._attempt)
+            await refusals.keep(self._attempt)
         elif answer.reply.status < HTTPStatus.BAD_REQUEST and not answer.error:
-            self._parts.knowledge.profiles.learn(self.request.lesson_scope, self._attempt.restrictions)
+            refusals.knowledge.profiles.learn(self.request.lesson_scope, self._attempt.restrictions)
         return answer.reply
 
     async def _send_once(self, send_body: SendBody) -> OpenedReply:
@@ -245,65 +212,6 @@ class Exchange:
         self.timing.upstream += (perf_counter() - started) * 1000
         return answer
 
-    async def _attempt_after(self, refused: OpenedReply) -> Attempt | None:
-        """The attempt that follows an answer; None if the client gets the answer, as after an internal error."""
-        try:
-            if refused.refusal is None and (rule := rule_of(refused, self._attempt)):
-                return with_other_reasoning(self._attempt, rule, self._following)
-            if (fewer := context_without(self._attempt, refused)) is not None:
-                decision = self.decision.with_view(self.decision.view.over(fewer.shown))
-                return self._following(decision.in_context(fewer))._replace(has_fewer_pictures=True)
-            attempt = self._in_another_form(refused) if refused.error else None
-            if attempt is not None or refused.refusal is None:
-                return attempt or self._original(refused)
-            if refused.refusal.kind is RefusedPart.OUTPUT:
-                return None
-            is_full = self._parts.knowledge.is_full_pool(refused.refusal, self.decision)
-            if is_full is not False:
-                return await self._repeated() if is_full else None
-            return await self._smaller(refused.refusal)
-        except ProxyError:
-            return None  # nothing fits
-        except Exception:  # noqa: BLE001
-            _log.exception("recovering from the upstream's refusal failed; the client gets the refusal")
-            return None
-        except BaseException:
-            await refused.reply.close()
-            raise
-
-    def _following(self, decision: Decision) -> Attempt:
-        """The attempt to send a decision after the refused one, with what that has been through."""
-        refused = self._attempt
-        return self._parts.attempt(decision)._replace(
-            is_last=refused.is_last,
-            has_fewer_pictures=refused.has_fewer_pictures,
-            has_other_reasoning=refused.has_other_reasoning,
-            restrictions=refused.restrictions,
-        )
-
-    def _in_another_form(self, refused: OpenedReply) -> Attempt | None:
-        """The same view in a form that an error names; None if that changes nothing."""
-        decision = self.decision
-        named = restriction_in(refused.reply.status, refused.error, decision.policy.profile)
-        if named is None or not decision.policy.rewrites:
-            return None
-        context = decision.context.for_profile(decision.policy.profile.under(named))
-        view = replace(decision.view, transcript=decision.view.transcript.having(form=context.policy.profile.form))
-        following = self._following(decision.with_view(view).in_context(context))
-        if following.decision.body == decision.body:
-            return None
-        return following._replace(restrictions=(*following.restrictions, named))
-
-    def _original(self, refused: OpenedReply) -> Attempt | None:
-        """The request as it came, if nothing explains the refusal and it would fit; else None."""
-        attempt = self._attempt
-        if refused.reply.status not in UNEXPLAINED or attempt.is_last or attempt.has_fewer_pictures:
-            return None
-        rewrites, offers_tool = attempt.decision.policy.rewrites, attempt.rounds is not None
-        if not rewrites or (offers_tool and is_about_tools(refused.error)):
-            return None
-        return original_of(attempt.decision, self._parts.decider.keeper)
-
     def _log_original(self, rewritten: int, original: int) -> None:
         """Logs the statuses with which the upstream answered a rewritten request, and then the original."""
         text = "the upstream refused a rewritten request for %s with %s and no known reason; %s"
@@ -311,23 +219,6 @@ class Exchange:
         if original < HTTPStatus.BAD_REQUEST:
             outcome = f"it accepted the original; a second time within an hour spares session {self.decision.session}"
         _log.warning(text, label(self.request.model), rewritten, outcome)
-
-    async def _repeated(self) -> Attempt | None:
-        """The same attempt after a server's cache was full, after a wait; None if it was repeated already."""
-        self._parts.knowledge.shared_pools.put(self.request.model, True)
-        if self._attempt.is_repeated:
-            return None
-        await self._parts.pause()
-        return self._attempt._replace(is_repeated=True)
-
-    async def _smaller(self, refusal: Refusal) -> Attempt | None:
-        """Learns from a refusal for length, and makes a smaller view once."""
-        started, refusals = perf_counter(), self._parts.refusals
-        self._attempt, policy = refusals.taught(self._attempt, refusal)
-        left = max(self._parts.decider.timeout - self.timing.condense / 1000, 0.0)
-        smaller = await refusals.smaller(self._attempt, policy, refusal, left)
-        self.timing.condense += (perf_counter() - started) * 1000
-        return None if smaller is None else self._following(smaller)._replace(is_last=True)
 
     # -- settle --------------------------------------------------------------------------------------
 
@@ -356,7 +247,7 @@ class Exchange:
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
         self._parts.refusals.accepted(self._attempt)
         if usage is not None:
-            anchor = self._parts.knowledge.learn_from_usage(decision, usage)
+            anchor = self._parts.refusals.knowledge.learn_from_usage(decision, usage)
             self._reply = self._reply._replace(usage=usage, anchor=anchor)
 
     async def store(self, items: Items = (), reply_id: str = "") -> None:
@@ -403,3 +294,19 @@ class Exchange:
         except Exception:  # noqa: BLE001
             # The reply has been sent: a defect costs only what would have been ready for the next one.
             _log.exception("background work was not started")
+
+
+async def _replaced(refused: UpstreamReply, sending: Awaitable[T]) -> T | None:
+    """The answer to something else, after which the refused reply is closed.
+
+    None if the upstream is unavailable: then the client gets the refused reply.
+    """
+    try:
+        answer = await sending
+    except UpstreamUnavailable:
+        return None
+    except BaseException:
+        await refused.close()
+        raise
+    await refused.close()
+    return answer

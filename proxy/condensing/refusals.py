@@ -1,32 +1,185 @@
-"""What a refusal for length teaches, and the smaller view that follows it."""
+"""What follows a refusal: what it teaches, and the attempt that is made next.
+
+    another form     the same view in another form, each time that a refusal names one; learned if it is accepted
+    other reasoning  the same view with all its reasoning, or without any, as a refusal demands; once, in every mode
+    the same         if the server's cache is full of other requests; once, after a short random wait
+    a smaller view   condensed for the window that a refusal for length states, or to a share of what was refused
+                     (`retry_budget`), in what is left of the time that a request waits for models; once
+    fewer pictures   the same view without the oldest ones, if its bytes or its pictures are refused; once
+    as it came       if nothing explains the refusal, because our rewriting may be the cause; if that helps twice within
+                     an hour, the session is spared rewriting for an hour
+
+Nothing has reached the client by then.
+"""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from http import HTTPStatus
+from time import perf_counter
+from typing import NamedTuple
 
-from proxy.condensing.attempt import Attempt, RefusedRequest, ends_size, retry_budget
+from proxy.condensing.account import Timing
+from proxy.condensing.attempt import Attempt, Attempts, ends_size
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Policies, Policy
-from proxy.condensing.turn import Decision
-from proxy.overflow import Refusal, RefusedPart
+from proxy.condensing.searching import is_about_tools
+from proxy.condensing.turn import Decision, RequestContext
+from proxy.errors import ProxyError
+from proxy.knowledge.profiles import REFUSING, Restriction, restriction_in
+from proxy.overflow import Refusal, RefusedPart, read_body
+from proxy.overflow.wording import MIN_WINDOW
+from proxy.quoting import label
+from proxy.reasons import Reason
+from proxy.reply.opening import OpenedReply
 from proxy.reply.watching import WatchedReply
-from proxy.sessions.keeping import Keeper
-from strategies.core.budget import Budget
+from proxy.sessions.session import PicturesOut
+from strategies.core.budget import Budget, Marks
+from strategies.core.messages import Message, dump
+from strategies.core.reasoning import BOUND, REQUIRED, rule_named_in
+from strategies.dialects.pictures import has_pictures, pictures
+
+MAX_RATIO = 4.0
+"""Largest believable ratio of upstream tokens to our own; a larger one describes another prompt."""
+SMALLER = 0.9
+"""The next view is at most this share of the refused one."""
+UNKNOWN_SHARE = 0.70
+"""The same share if the refusal states no window."""
+GOAL_SHARE = 0.8
+"""The target is at most this share of the maximum that may be sent."""
+UNEXPLAINED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY)
+"""The statuses with which servers refuse a request that they find wrong in some way."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """Learns from refusals for length; one per app."""
+    """Learns from refusals, and makes what follows them; one per app.
+
+    `pause` is the wait before a request is sent a second time as it is.
+    """
 
     knowledge: Knowledge
     policies: Policies
-    keeper: Keeper
+    attempts: Attempts
     shrink: Callable[[Decision, Budget, float], Awaitable[Decision | None]]
     """`Decider.smaller`."""
+    timeout: float
+    """Seconds that a request waits for models."""
+    pause: Callable[[], Awaitable[object]]
+
+    async def after(self, refused: Attempt, answer: OpenedReply, timing: Timing) -> tuple[Attempt, Attempt | None]:
+        """The attempt with what its answer has taught, and the one that follows it.
+
+        None follows if the client gets the answer, as after an internal error.
+        """
+        try:
+            if answer.refusal is None and (rule := rule_of(answer, refused)):
+                return refused, self._with_other_reasoning(refused, rule)
+            if (fewer := context_without(refused, answer)) is not None:
+                decision = refused.decision.with_view(refused.decision.view.over(fewer.shown))
+                following = self._following(refused, decision.in_context(fewer))
+                return refused, following._replace(has_fewer_pictures=True)
+            following_form = self._in_another_form(refused, answer) if answer.error else None
+            if following_form is not None or answer.refusal is None:
+                return refused, following_form or self._original(refused, answer)
+            if answer.refusal.kind is RefusedPart.OUTPUT:
+                return refused, None
+            is_full = self.knowledge.is_full_pool(answer.refusal, refused.decision)
+            if is_full is not False:
+                return refused, await self._repeated(refused) if is_full else None
+            started = perf_counter()
+            refused, policy = self.taught(refused, answer.refusal)
+            left = max(self.timeout - timing.condense / 1000, 0.0)
+            smaller = await self._smaller(refused, policy, answer.refusal, left)
+            timing.condense += (perf_counter() - started) * 1000
+        except ProxyError:
+            return refused, None  # nothing fits
+        except Exception:  # noqa: BLE001
+            _log.exception("recovering from the upstream's refusal failed; the client gets the refusal")
+            return refused, None
+        except BaseException:
+            await answer.reply.close()
+            raise
+        return refused, smaller
+
+    def _following(self, refused: Attempt, decision: Decision) -> Attempt:
+        """The attempt to send a decision after the refused one, with what that has been through."""
+        return self.attempts.of(decision)._replace(
+            is_last=refused.is_last,
+            has_fewer_pictures=refused.has_fewer_pictures,
+            has_other_reasoning=refused.has_other_reasoning,
+            restrictions=refused.restrictions,
+        )
+
+    def _in_another_form(self, refused: Attempt, answer: OpenedReply) -> Attempt | None:
+        """The same view in a form that an error names; None if that changes nothing."""
+        decision = refused.decision
+        named = restriction_in(answer.reply.status, answer.error, decision.policy.profile)
+        if named is None or not decision.policy.rewrites:
+            return None
+        context = decision.context.for_profile(decision.policy.profile.under(named))
+        view = replace(decision.view, transcript=decision.view.transcript.having(form=context.policy.profile.form))
+        following = self._following(refused, decision.with_view(view).in_context(context))
+        if following.decision.body == decision.body:
+            return None
+        return following._replace(restrictions=(*following.restrictions, named))
+
+    def _with_other_reasoning(self, refused: Attempt, rule: str) -> Attempt | None:
+        """The same view with all its reasoning, or without any that may be bound; in every mode, and once.
+
+        None if the view is so already: then the client's own list is refused.
+        """
+        decision, context = refused.decision, refused.context
+        if refused.has_other_reasoning:
+            return None
+        named = (Restriction("reasoning", rule),) if rule == REQUIRED or not context.binds_reasoning else ()
+        for restriction in named:
+            context = context.for_profile(context.policy.profile.under(restriction))
+        context = context._replace(refuses_reasoning=rule == BOUND)
+        view = decision.view.bound_to(len(decision.view.transcript.chain) if rule == BOUND else None)
+        reason = "" if decision.reason == Reason.REASONING_DROPPED else decision.reason
+        changed = decision.with_view(view)._replace(context=context, reason=reason).with_loss_told()
+        following = self._following(refused, changed)
+        if following.decision.body == decision.body:
+            return None
+        how, model = "with all of" if rule == REQUIRED else "without", label(context.request.model)
+        _log.info("%s refused a request for its reasoning; it is sent once more %s it", model, how)
+        return following._replace(has_other_reasoning=True, restrictions=(*following.restrictions, *named))
+
+    def _original(self, refused: Attempt, answer: OpenedReply) -> Attempt | None:
+        """The request as it came, if nothing explains the refusal and it would fit; else None."""
+        if answer.reply.status not in UNEXPLAINED or refused.is_last or refused.has_fewer_pictures:
+            return None
+        rewrites, offers_tool = refused.decision.policy.rewrites, refused.rounds is not None
+        if not rewrites or (offers_tool and is_about_tools(answer.error)):
+            return None
+        return self.attempts.original_of(refused.decision)
+
+    async def _repeated(self, refused: Attempt) -> Attempt | None:
+        """The same attempt after a server's cache was full, after a wait; None if it was repeated already."""
+        self.knowledge.shared_pools.put(refused.context.request.model, True)
+        if refused.is_repeated:
+            return None
+        await self.pause()
+        return refused._replace(is_repeated=True)
+
+    async def _smaller(self, refused: Attempt, policy: Policy, refusal: Refusal, seconds: float) -> Attempt | None:
+        """A smaller view under that policy, once; models get `seconds`."""
+        decision, context = refused.decision, refused.context
+        if not decision.policy.rewrites or policy.budget is None or refused.is_last:
+            return None
+        reply_tokens = refusal.reply_tokens or context.request.body.envelope.reply_limit or 0
+        sent = RefusedRequest(decision.tokens_after, decision.expected_tokens, reply_tokens)
+        own_budget = policy.budget.scaled(context.calibrated.scale)
+        context = context._replace(policy=policy, own_budget=own_budget, is_spared=False)
+        aim = retry_budget(policy.budget, refusal, sent)
+        smaller = await self.shrink(decision.in_context(context), aim, seconds)
+        return None if smaller is None else self._following(refused, smaller)._replace(is_last=True)
 
     def taught(self, attempt: Attempt, refusal: Refusal) -> tuple[Attempt, Policy]:
         """The refused attempt with the size that bounds its session now, and the policy that holds now."""
@@ -38,19 +191,6 @@ class Refusals:
         policy = self.policies.refused(decision.policy, window, size and size.tokens, request.lesson_scope, limit)
         return attempt._replace(decision=decision), policy
 
-    async def smaller(self, attempt: Attempt, policy: Policy, refusal: Refusal, seconds: float) -> Decision | None:
-        """A decision for a smaller view under that policy; models get `seconds`."""
-        decision, context = attempt.decision, attempt.context
-        if not decision.policy.rewrites or policy.budget is None or attempt.is_last:
-            return None
-        reply_tokens = refusal.reply_tokens or context.request.body.envelope.reply_limit or 0
-        aim = retry_budget(
-            policy.budget, refusal, RefusedRequest(decision.tokens_after, decision.expected_tokens, reply_tokens)
-        )
-        own_budget = policy.budget.scaled(context.calibrated.scale)
-        context = context._replace(policy=policy, own_budget=own_budget, is_spared=False)
-        return await self.shrink(decision.in_context(context), aim, seconds)
-
     async def keep(self, attempt: Attempt) -> None:
         """Keeps the size that was refused, although the request failed."""
         context, size = attempt.context, attempt.context.size_refused
@@ -59,7 +199,7 @@ class Refusals:
         if context.recognised.session is None:
             self.knowledge.keep_size(context, size)
         elif context.may_store:
-            await self.keeper.amend(
+            await self.attempts.keeper.amend(
                 context.recognised, lambda session: session._replace(size_refused=size), creates=False
             )
 
@@ -87,3 +227,149 @@ class Refusals:
         if not attempt.stores:
             self.knowledge.keep_size(attempt.context, attempt.context.size_refused)
         return attempt
+
+
+def may_be_refused(attempt: Attempt) -> bool:
+    """Whether an attempt may be refused for its length, and another one may then follow.
+
+    That is so from half of what is known to fit; if nothing is known, from the least window.
+    """
+    decision, budget = attempt.decision, attempt.decision.policy.budget
+    if not decision.policy.rewrites or attempt.is_last:
+        return False
+    return decision.expected_tokens >= (budget.usable // 2 if budget is not None else MIN_WINDOW)
+
+
+class RefusedRequest(NamedTuple):
+    """The request that was refused."""
+
+    tokens: int
+    """Tokens of the view by our own count."""
+    expected_tokens: int
+    """Tokens that the upstream was expected to count for it."""
+    reply_tokens: int
+    """Tokens that it asked for as a reply; 0 if neither the request nor the refusal states them."""
+
+
+def retry_budget(budget: Budget, refusal: Refusal, refused: RefusedRequest) -> Budget:
+    """The budget by which a refused view is condensed, in tokens of our own count; `budget` is in the upstream's.
+
+    If the refusal states no window, the view is brought to a share of the refused one, whatever the window is.
+    """
+    usable = max(budget.usable, 1)
+    if refusal.window is None:
+        share = UNKNOWN_SHARE * refused.tokens / usable
+        return replace(budget, marks=Marks(share, share, share, budget.marks.step))
+    ratio = _ratio(refusal, refused)
+    room = budget.window - refused.reply_tokens if refused.reply_tokens < budget.window else usable
+    most = min(budget.trigger / ratio, min(usable, room) / ratio, SMALLER * refused.tokens)
+    goal = min(budget.target / ratio, GOAL_SHARE * most)
+    return replace(budget, marks=Marks(most / usable, most / usable, goal / usable, budget.marks.step))
+
+
+def _ratio(refusal: Refusal, refused: RefusedRequest) -> float:
+    """The ratio of upstream tokens to our own, at least 1.
+
+    A refusal without a count still shows that the request did not fit.
+    """
+    counted = refusal.prompt_tokens or max(refused.expected_tokens, (refusal.window or 0) - refused.reply_tokens)
+    return min(max(counted / max(refused.tokens, 1), 1.0), MAX_RATIO)
+
+
+# -- fewer pictures ---------------------------------------------------------------------------------
+#
+# The oldest pictures leave a view whose request was refused for its bytes, or for its pictures. They are counted from
+# the beginning of the chain, and the session remembers how many were left out, so that the next view begins with the
+# bytes of this one. A later refusal leaves out more.
+
+_STATUSES = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY)
+_BYTES = re.compile(
+    r"request_too_large|(?:request|payload|body|entity|content)[^.;]{0,40}(?:too large|exceeds? the max)"
+    r"|(?:request|payload|body)[^.;]{0,60}exceed[^.;]{0,40}(?:size|bytes|[mk]i?b\b)"
+)
+_PICTURES = re.compile(
+    r"at most ([1-9]\d{0,3}) images?(?:\(s\))? may be provided"
+    r"|too many images and documents: [\d +]{1,20}> ?(\d{1,4})\b|too much media: [\w +]{1,60}> ?(\d{1,4})\b"
+    r"|\d images, exceeding the maximum of (\d{1,4})\b|image count \d{1,4} exceeds limit (\d{1,4})\b"
+    r"|can only include (\d{1,4}) image links"
+    r"|too many images\b(?:.{0,60}?\b(?:max(?:imum)?(?: is| of)?|up to|at most) (\d{1,4})\b)?"
+    r"|many-image requests"
+)
+"""What vendors and servers are known to say of too many pictures, with the number that they allow."""
+_RATE = re.compile(r"per (?:min|minute|hour|day)\b|\b[rt]pm\b|\btokens?\b")
+MANY = 20
+"""Pictures from which a vendor's stricter rule about their size holds ("many-image requests")."""
+SHARE_KEPT = 0.5
+"""The share of the refused bytes, or pictures, that the next request has at most."""
+
+
+def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | None:
+    """The context that leaves out enough pictures; None if the error is about something else, or none can leave."""
+    context, decision = attempt.context, attempt.decision
+    status, error = refused.reply.status, refused.error
+    allowed = pictures_allowed(status, error)
+    is_about_pictures = allowed is not None or refuses_bytes(status, error)
+    if not (is_about_pictures and decision.policy.rewrites) or attempt.has_fewer_pictures:
+        return None
+    chain, known = context.history.chain, context.pictures_out.number if context.pictures_out else 0
+    shown = {id(message) for message in decision.view.messages}
+    written = zip(chain, context.shown.chain, strict=True)
+    sizes = [(at, size if id(sent) in shown else 0) for at, (own, sent) in enumerate(written) for size in _sizes(own)]
+    in_view = sum(size > 0 for _, size in sizes[known:])
+    if allowed is not None:
+        leaving, saved = in_view - (allowed or int(SHARE_KEPT * in_view)), 0.0
+    else:
+        leaving, saved = 0, (1 - SHARE_KEPT) * len(decision.body)
+    number = known
+    # The newest picture always stays.
+    while number < len(sizes) - 1 and (leaving > 0 or saved > 0):
+        size = sizes[number][1]
+        number, leaving, saved = number + 1, leaving - (size > 0), saved - size
+    if number == known:
+        return None
+    at = sizes[number - 1][0]
+    out = PicturesOut(number, at + 1, context.history.digests[at].hex())
+    return context.leaving_out(out)
+
+
+def _sizes(message: Message) -> list[int]:
+    """The bytes of each picture of a message, in order."""
+    return [len(dump(picture)) for picture in pictures(message.body)] if has_pictures(message.data) else []
+
+
+def refuses_bytes(status: int, body: bytes) -> bool:
+    """Whether an error is about the bytes of a request."""
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not body.strip():
+        return True
+    return status in _STATUSES and any(_BYTES.search(said) for said in _said(body))
+
+
+def pictures_allowed(status: int, body: bytes) -> int | None:
+    """How many pictures an error allows, 0 if it states no number; None if it is not about their number or size."""
+    found = map(_PICTURES.search, _said(body)) if status in _STATUSES else ()
+    match = next(filter(None, found), None)
+    if match is None:
+        return None
+    return MANY if match[0].startswith("many-image") else int(next(filter(None, match.groups()), 0))
+
+
+def _said(body: bytes) -> list[str]:
+    content = read_body(body)
+    return [said for said in (*content.texts, *content.codes) if not _RATE.search(said)]
+
+
+# -- other reasoning --------------------------------------------------------------------------------
+#
+# `strategies/core/reasoning.py` explains the whole. `RequestContext.bound_under` knows which head a view has and what
+# its branch remembers of the one before; here is what the upstream says to that.
+
+
+def rule_of(refused: OpenedReply, attempt: Attempt) -> str | None:
+    """The rule for reasoning that a refusal names, if the request has any; in Responses the server just drops it."""
+    status, decision = refused.reply.status, attempt.decision
+    is_refusal = bool(refused.error) and (status in REFUSING or status < HTTPStatus.BAD_REQUEST)
+    if not is_refusal or decision.view.counter.dialect.drops_reasoning:
+        return None  # before the body is searched, which is long
+    if not (b'"thinking' in decision.body or b'"reasoning' in decision.body or decision.view.transcript.is_signed):
+        return None
+    return rule_named_in(refused.error.decode("utf-8", "replace"))

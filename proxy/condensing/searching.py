@@ -16,7 +16,6 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import NamedTuple
 
-from proxy.condensing.attempt import spliced
 from proxy.condensing.recall import Recall, Searchable
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.errors import UpstreamUnavailable
@@ -25,7 +24,17 @@ from proxy.knowledge.learned_windows import LearnedWindows
 from proxy.knowledge.profiles import LessonScope
 from proxy.overflow import Refusal
 from proxy.runtime.lru import Lru
-from proxy.searching import Following, HiddenRounds, Offer, SendBody, StreamedReply, join_replies, offer, read_whole
+from proxy.searching import (
+    Following,
+    HiddenRounds,
+    Offer,
+    SendBody,
+    StreamedReply,
+    ToolState,
+    join_replies,
+    offer,
+    read_whole,
+)
 from proxy.settings.tables import MemorySettings
 from proxy.tokens.counter import Counter
 from proxy.upstream import UpstreamReply
@@ -111,8 +120,11 @@ class Searcher:
         """The models that refuse tools, and until when that is remembered."""
         return ((scope, until) for scope, until in self._refused.items() if until > self._clock())
 
-    def rounds(self, decision: Decision) -> HiddenRounds:
-        """The hidden rounds that may follow the view of a decision whose model is offered the tool."""
+    def rounds(self, decision: Decision, write: Callable[[Sequence[str], ToolState], bytes]) -> HiddenRounds:
+        """The hidden rounds that may follow the view of a decision whose model is offered the tool.
+
+        `write` gives the body with more messages, as JSON text.
+        """
         context = decision.context
         searchable = Searchable.of(context.with_recorded(decision.applied), decision.view)
         return HiddenRounds(
@@ -120,7 +132,7 @@ class Searcher:
             decision.view,
             context.own_budget,
             lambda query: self._recall.search(searchable, query),
-            lambda hidden, tool_state: spliced(decision.view, context, hidden, tool_state, probe=decision.probed),
+            write,
             max_rounds=self._settings.max_rounds if context.offer.runs_calls else 0,
             top_k=self._settings.top_k,
             allowance=context.saved_by(decision.applied) - context.offer.tokens - decision.view.memory_tokens,

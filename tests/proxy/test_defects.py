@@ -84,7 +84,8 @@ def broken(built: Services, part: str) -> Exchanges:
             return replace(exchanges, intake=BrokenIntake())
         case "keeper":
             keeper = BrokenKeeper(built.stored, ttl=60, clock=built.clock)
-            return replace(exchanges, decider=replace(exchanges.decider, keeper=keeper))
+            decider, attempts = replace(exchanges.decider, keeper=keeper), replace(exchanges.attempts, keeper=keeper)
+            return replace(exchanges, decider=decider, attempts=attempts)
         case _:
             injector = BrokenInjector(Recall())
             return replace(exchanges, decider=replace(exchanges.decider, injector=injector))

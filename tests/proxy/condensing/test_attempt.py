@@ -7,7 +7,8 @@ import json
 import pytest
 
 from proxy.condensing.account import Timing
-from proxy.condensing.attempt import MANY, ReplyFacts, attempt_of, original_of, pictures_allowed, update_after
+from proxy.condensing.attempt import ReplyFacts, update_after
+from proxy.condensing.refusals import MANY, pictures_allowed
 from tests.support.driver import conversation, request, running_services
 
 pytestmark = pytest.mark.anyio
@@ -25,8 +26,8 @@ async def test_the_request_as_it_came_follows_only_if_it_fits() -> None:
         found = []
         for turns in (10, 400):
             context = await parts.intake.build_context(request(conversation(turns), force="true"), Timing())
-            refused = parts.attempt(await parts.decider.decide(context))
-            found.append(original_of(refused.decision, parts.decider.keeper))
+            refused = parts.attempts.of(await parts.decider.decide(context))
+            found.append(parts.attempts.original_of(refused.decision))
     original, too_long = found
     assert original is not None
     assert original.decision.body == original.context.request.body.data
@@ -38,7 +39,7 @@ async def test_an_update_names_what_was_sent_and_what_was_saved() -> None:
         parts = services.exchanges
         context = await parts.intake.build_context(request(conversation(40)), Timing())
         decision = await parts.decider.decide(context)
-        update = update_after(attempt_of(decision, parts.decider.keeper, None), ReplyFacts())
+        update = update_after(parts.attempts.of(decision), ReplyFacts())
     assert decision.applied is not None
     assert (update.applied, update.tokens_before > update.tokens_after) == (decision.applied.id, True)
 

@@ -19,7 +19,7 @@ async def learn(services: Services, turns: int, counted: int, **control: str) ->
     context = await parts.intake.with_counts(
         await parts.intake.build_context(request(conversation(turns), **control), Timing())
     )
-    parts.knowledge.learn_from_usage(undecided(context), Usage(counted))
+    parts.refusals.knowledge.learn_from_usage(undecided(context), Usage(counted))
 
 
 async def test_a_count_is_expected_of_the_next_request_of_its_conversation() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.condensing.attempt import MAX_RATIO, RefusedRequest, retry_budget
+from proxy.condensing.refusals import MAX_RATIO, RefusedRequest, retry_budget
 from proxy.overflow import Refusal, RefusedPart
 from strategies.core.budget import Budget
 
