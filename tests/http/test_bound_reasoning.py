@@ -16,7 +16,7 @@ from tests.support.admin_api import SESSIONS, TOKEN, operator, place_of
 from tests.support.messages_upstream import MESSAGES, StrictMessages
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.recording import Exchange
-from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
+from tests.support.redis_server import RedisServer
 from tests.support.replies import Reply
 from tests.support.stage import controls
 from tests.support.strict_messages import blocks
@@ -144,7 +144,6 @@ def test_a_derived_conversation_remembers_what_a_refusal_showed() -> None:
         assert len(upstream.refusals) == 1
 
 
-@pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 def test_a_store_that_is_down_refuses_nobody() -> None:
     with (
         RedisServer() as redis,

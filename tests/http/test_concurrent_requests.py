@@ -15,7 +15,7 @@ import pytest
 from strategies.prompts import prompt
 from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
-from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available, await_true
+from tests.support.redis_server import RedisServer, await_true
 from tests.support.replicas import replica
 from tests.support.replies import Reply, completion
 from tests.support.signals import Signal
@@ -29,7 +29,6 @@ LONG = [
 BODY: dict[str, Any] = {"model": "gpt-4o", "messages": LONG}
 WINDOW, STRATEGY = 4_096, "half-window"
 NAMED = {"x-condenser-session": "s"}
-on_redis = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 
 
 class HeldSummarizer:
@@ -120,7 +119,6 @@ def test_equal_requests_at_once_ask_a_question_once(
     assert len(set(summarizer.forwarded)) == 1
 
 
-@on_redis
 def test_no_replica_waits_for_another(upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients) -> None:
     with RedisServer() as redis, two_replicas(upstream, redis) as (one, _, another):
         sent = [clients.send(one, NAMED)]
@@ -136,7 +134,6 @@ def test_no_replica_waits_for_another(upstream: ScriptedUpstream, summarizer: He
     assert SUMMARY.encode() in summarizer.forwarded[0]
 
 
-@on_redis
 def test_another_replica_goes_on_for_a_killed_one(
     upstream: ScriptedUpstream, summarizer: HeldSummarizer, clients: Clients
 ) -> None:

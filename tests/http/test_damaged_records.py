@@ -11,10 +11,8 @@ import pytest
 from proxy.cli import main
 from tests.support import wire
 from tests.support.admin_api import TOKEN
-from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, asking, available
+from tests.support.redis_server import RedisServer, asking
 from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream
-
-pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 
 
 def _another_type(client: Any, key: str) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from tests.http.test_messages import Agent, client_bodies, is_own, reader
-from tests.http.test_restarts import needs_redis
 from tests.support.messages_upstream import MESSAGES, StrictMessages
 from tests.support.proxy import Proxy, running_proxy
 from tests.support.redis_server import RedisServer
@@ -78,7 +77,6 @@ def test_a_proxy_that_is_restarted_between_all_turns_forwards_the_same_bytes(str
     assert through_many(f"sqlite:///{tmp_path / 'many.db'}", strategy) == without
 
 
-@needs_redis
 @pytest.mark.parametrize("strategy", ["mask", "extract"])
 def test_two_proxies_on_one_redis_forward_the_same_bytes_as_one(strategy: str) -> None:
     with RedisServer() as one, RedisServer() as two:

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
+from tests.support.redis_server import RedisServer
 from tests.support.replies import completion
 from tests.support.stage import Stage, controls, count, proxy_with_sqlite, proxy_with_upstream, store_rows
 from tests.support.wire import Answer
 
 WINDOW = 9_000
 TURNS = 12
-STORES = ["memory", "sqlite", pytest.param("redis", marks=pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT))]
 
 Message = dict[str, Any]
 
@@ -79,7 +78,7 @@ def header_values(answers: list[Answer], name: str) -> list[str | None]:
     return [answer.header(f"x-condenser-{name}") for answer in answers]
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=["memory", "sqlite", "redis"])
 def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Stage]:
     with ExitStack() as stack:
         if request.param == "redis":
@@ -193,7 +192,6 @@ def exchanges_of(turns: Callable[[int], list[Message]]) -> list[int]:
     return [after - before for before, after in pairwise(totals)]
 
 
-@pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 def test_it_costs_no_more_exchanges_with_redis_than_a_client_that_moves_nothing() -> None:
     moved, unmoved = exchanges_of(request), exchanges_of(lambda turn: [*files(0), *finished(turn), question(turn)])
     assert moved[-1] <= unmoved[-1]

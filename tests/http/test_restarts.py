@@ -12,12 +12,11 @@ import pytest
 
 from tests.support.proxy import running_proxy
 from tests.support.recording import Exchange
-from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
+from tests.support.redis_server import RedisServer
 from tests.support.replies import Reply
 from tests.support.stage import WINDOW, Stage, agent, chat, controls, count, is_summary_call, summary
 from tests.support.upstream import Counting, ScriptedUpstream
 
-needs_redis = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 TURNS = {"chat": [chat(rounds) for rounds in range(2, 32, 3)], "agent": [agent(rounds) for rounds in range(4, 64, 6)]}
 FORMS = [*TURNS]
 
@@ -82,7 +81,6 @@ def test_restarts_forward_the_same_bytes_on_sqlite(form: str, session: str | Non
     assert through_many(form, f"sqlite:///{tmp_path / 'many.db'}", session) == without
 
 
-@needs_redis
 @pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
 @pytest.mark.parametrize("form", FORMS)
 def test_restarts_forward_the_same_bytes_on_redis(form: str, session: str | None) -> None:
@@ -90,7 +88,6 @@ def test_restarts_forward_the_same_bytes_on_redis(form: str, session: str | None
         assert through_many(form, many.url, session) == through_one(form, one.url, session)
 
 
-@needs_redis
 @pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
 @pytest.mark.parametrize("form", FORMS)
 def test_two_proxies_on_one_redis_forward_the_same_bytes_as_one(form: str, session: str | None) -> None:

@@ -15,7 +15,7 @@ from tests.http.test_agents import MESSAGES, Api, each_api
 from tests.http.test_messages import RULE
 from tests.support.admin_api import SESSIONS, TOKEN, admin, only_place, operator, place_of
 from tests.support.proxy import Proxy, running_proxy
-from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available
+from tests.support.redis_server import RedisServer
 from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream, rounds_over
 
 WINDOW = 16_384
@@ -35,8 +35,6 @@ SETTINGS: dict[str, Any] = {
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'sessions.db'}"
-    elif not available():
-        pytest.skip(HOW_TO_GET_IT)
     else:
         with RedisServer() as server:
             yield server.url

@@ -13,7 +13,7 @@ import pytest
 
 from tests.http.strict import assert_view
 from tests.support import wire
-from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, available, await_true
+from tests.support.redis_server import RedisServer, await_true
 from tests.support.stage import (
     SUMMARY,
     WINDOW,
@@ -26,8 +26,6 @@ from tests.support.stage import (
     proxy_with_sqlite,
     proxy_with_upstream,
 )
-
-pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 
 
 @pytest.fixture

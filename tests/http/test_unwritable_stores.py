@@ -12,13 +12,11 @@ from typing import Any
 import pytest
 
 from tests.support import wire
-from tests.support.redis_server import HOW_TO_GET_IT, RedisServer, asking, available, await_true
+from tests.support.redis_server import RedisServer, asking, await_true
 from tests.support.replicas import await_answer, replica
 from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
-
-pytestmark = pytest.mark.skipif(not available(), reason=HOW_TO_GET_IT)
 
 REFUSALS: dict[str, Callable[[Any], Any]] = {
     "store-full": lambda client: client.config_set("maxmemory", "1"),

@@ -24,6 +24,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import pytest
 from redis import Redis, RedisError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
@@ -36,7 +37,6 @@ T = TypeVar("T")
 NAME = "redis-server"
 # Where the system has none, deploy/ensure_redis.sh puts one beside the interpreter.
 BINARY = shutil.which(NAME) or shutil.which(NAME, path=str(Path(sys.executable).parent))
-HOW_TO_GET_IT = f"{NAME} is not installed: `make redis`"
 POLL = 0.01  # seconds between two questions whether it answers
 
 
@@ -45,9 +45,14 @@ def available() -> bool:
 
 
 class RedisServer:
-    """`configuration` is the text of a file that makes it a Sentinel, which rewrites the file as it learns."""
+    """Where none is installed the test skips and says how to get one, and fails if CI=true.
+
+    `configuration` is the text of a file that makes it a Sentinel, which rewrites the file as it learns.
+    """
 
     def __init__(self, *options: str, password: str = "", configuration: str = "") -> None:
+        if not available():
+            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(f"{NAME} is not installed: `make redis`")
         self.password = password
         self._configuration = configuration
         self._options = options + (("--requirepass", password) if password else ())

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from tests.http.recorded import SHORT
-from tests.support import redis_server
 from tests.support.redis_server import RedisServer
 from tests.torture.clients import PACE, Run, Turn, fleet, run_all
 from tests.torture.figures import figures
@@ -23,12 +22,6 @@ from tests.torture.talks import Talk, talks
 
 REPLICAS = 3
 FEW, MANY = 6, 50
-
-
-@pytest.fixture(autouse=True)
-def redis_installed() -> None:
-    if not redis_server.available():
-        pytest.skip(redis_server.HOW_TO_GET_IT)
 
 
 def test_a_few_conversations_are_forwarded_by_replicas_as_by_one_process(tmp_path: Path) -> None:

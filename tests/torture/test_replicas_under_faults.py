@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from tests.support import redis_server
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import RedisService
 from tests.support.redis_server import RedisServer
@@ -32,8 +31,6 @@ HANG = 1.2  # seconds that Redis hangs: longer than a request waits for it
 
 @pytest.fixture(scope="module")
 def many() -> list[Talk]:
-    if not redis_server.available():
-        pytest.skip(redis_server.HOW_TO_GET_IT)
     return talks(CLIENTS)
 
 

@@ -40,6 +40,7 @@ from tests.support.upstream import ScriptedUpstream
 
 TABLE = ModelTable.load(config_directory() / "models.toml")
 CALLER = Caller("m", [])
+pytestmark = pytest.mark.anyio
 
 
 class Broken(Strategy):
@@ -95,7 +96,6 @@ async def attempt(
         await client.close()
 
 
-@pytest.mark.anyio
 async def test_what_a_model_says_stands_in_the_outcome_and_its_cost_is_told(upstream: ScriptedUpstream) -> None:
     upstream.reply(summary())
     found = await attempt(upstream)
@@ -104,7 +104,6 @@ async def test_what_a_model_says_stands_in_the_outcome_and_its_cost_is_told(upst
     assert (found.own_tokens, found.asked_model) == (940, True)
 
 
-@pytest.mark.anyio
 async def test_a_long_prompt_for_a_shared_cache_is_counted_in_a_thread(upstream: ScriptedUpstream) -> None:
     upstream.reply(summary())
     threads: list[threading.Thread] = []
@@ -117,7 +116,6 @@ async def test_a_long_prompt_for_a_shared_cache_is_counted_in_a_thread(upstream:
     assert threading.main_thread() not in threads
 
 
-@pytest.mark.anyio
 async def test_without_a_caller_no_one_is_asked_and_texts_are_projected(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, caller=None)
     assert found.outcome is not None
@@ -126,7 +124,6 @@ async def test_without_a_caller_no_one_is_asked_and_texts_are_projected(upstream
     assert len(upstream.journal) == 0
 
 
-@pytest.mark.anyio
 async def test_a_projected_text_is_accepted_like_a_real_one(upstream: ScriptedUpstream) -> None:
     for window in (2_048, WINDOW, 6_000, 8_192, 16_384, 32_768):
         found = await attempt(upstream, using=policy(window=window), rounds=window // 340, caller=None)
@@ -134,7 +131,6 @@ async def test_a_projected_text_is_accepted_like_a_real_one(upstream: ScriptedUp
         assert found.outcome.stages[0] == "half-window", (window, found.reason)
 
 
-@pytest.mark.anyio
 async def test_at_the_threshold_no_model_is_asked(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, requirement=Requirement.SOFT)
     assert found.outcome is None
@@ -142,7 +138,6 @@ async def test_at_the_threshold_no_model_is_asked(upstream: ScriptedUpstream) ->
     assert len(upstream.journal) == 0
 
 
-@pytest.mark.anyio
 async def test_an_answer_that_would_come_too_late_is_not_waited_for(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, expected=11.0)
     assert found.outcome is not None
@@ -150,7 +145,6 @@ async def test_an_answer_that_would_come_too_late_is_not_waited_for(upstream: Sc
     assert len(upstream.journal) == 0
 
 
-@pytest.mark.anyio
 async def test_a_failure_is_a_reason_and_the_ladder_goes_on(upstream: ScriptedUpstream) -> None:
     upstream.reply(error(500))
     found = await attempt(upstream)
@@ -159,7 +153,6 @@ async def test_a_failure_is_a_reason_and_the_ladder_goes_on(upstream: ScriptedUp
     assert found.outcome.stages == ["extract"]
 
 
-@pytest.mark.anyio
 async def test_a_late_answer_is_handed_out(upstream: ScriptedUpstream) -> None:
     release = Signal("the inline time is over")
     upstream.reply(replace(summary(), before=release))
@@ -173,26 +166,22 @@ async def test_a_late_answer_is_handed_out(upstream: ScriptedUpstream) -> None:
     assert late.stages == ["half-window"]
 
 
-@pytest.mark.anyio
 async def test_where_nothing_can_be_done_the_reason_says_why(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, rounds=0, requirement=Requirement.FORCED)
     assert found.outcome is None
     assert found.reason.startswith("nothing-to-")
 
 
-@pytest.mark.anyio
 async def test_without_a_window_nothing_is_attempted(upstream: ScriptedUpstream) -> None:
     assert await attempt(upstream, using=policy(window=None)) == RunResult(None, "window-unknown", 0, False)
 
 
-@pytest.mark.anyio
 async def test_a_strategys_defect_is_logged(upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture) -> None:
     found = await attempt(upstream, using=policy()._replace(stages=[Broken()]))
     assert found.reason == "internal-error"
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.mark.anyio
 async def test_a_defect_in_one_stage_does_not_keep_the_ladder_from_making_room(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, using=policy()._replace(stages=[Broken()]))
     assert found.outcome is not None

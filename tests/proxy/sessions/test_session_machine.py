@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.proxy.session_machine import Sessions
-from tests.support import redis_server
 from tests.support.redis_server import RedisServer
 
 SHORT = settings(
@@ -30,8 +29,6 @@ def sessions_on(store: str) -> Iterator[type[Sessions]]:
     if store != "redis":
         yield Sessions
         return
-    if not redis_server.available():
-        pytest.skip(redis_server.HOW_TO_GET_IT)
     with RedisServer() as running:
         yield type("SessionsOnRedis", (Sessions,), {"redis": running})
 

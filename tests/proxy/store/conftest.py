@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -14,7 +13,6 @@ import pytest
 from redis.asyncio import Redis
 
 from proxy.store.base import Store, StoreKey
-from tests.support import redis_server
 from tests.support.redis_cluster import MASTERS, RedisCluster
 from tests.support.redis_sentinel import RedisService
 from tests.support.redis_server import RedisServer
@@ -62,38 +60,28 @@ class Stage:
 
 
 @pytest.fixture(scope="session")
-def redis_installed() -> None:
-    """Skips, and says how to get it; a skip is no answer where CI=true."""
-    if redis_server.available():
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(redis_server.HOW_TO_GET_IT)
-    pytest.skip(redis_server.HOW_TO_GET_IT)
-
-
-@pytest.fixture(scope="session")
-def redis_url(redis_installed: None) -> Iterator[str]:
+def redis_url() -> Iterator[str]:
     """One server for all tests that leave it as they find it."""
     with RedisServer() as server:
         yield server.url
 
 
 @pytest.fixture(scope="session")
-def service(redis_installed: None) -> Iterator[RedisService]:
+def service() -> Iterator[RedisService]:
     """A service behind a Sentinel, for all tests that leave it as they find it."""
     with RedisService() as service:
         yield service
 
 
 @pytest.fixture(scope="session")
-def cluster(redis_installed: None) -> Iterator[RedisCluster]:
+def cluster() -> Iterator[RedisCluster]:
     """A cluster for all tests that leave it as they find it."""
     with RedisCluster() as cluster:
         yield cluster
 
 
 @pytest.fixture
-def own_redis(redis_installed: None) -> Iterator[RedisServer]:
+def own_redis() -> Iterator[RedisServer]:
     """A server for one test, to be hurt."""
     with RedisServer() as server:
         yield server

@@ -17,7 +17,7 @@ from tests.proxy.store.on_redis import EVERY_CALL, KEY, execute, failure, fill, 
 from tests.proxy.store.saving import TTL, write
 from tests.support.redis_server import RedisServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("redis_installed")]
+pytestmark = [pytest.mark.anyio]
 
 
 @pytest.fixture

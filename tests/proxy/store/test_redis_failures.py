@@ -20,7 +20,7 @@ from tests.proxy.store.saving import ALL_BYTES, TTL, write
 from tests.proxy.store.tcp_proxy import tcp_proxy
 from tests.support.redis_server import RedisServer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("redis_installed")]
+pytestmark = [pytest.mark.anyio]
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.support.redis_sentinel import RedisService
 from tests.support.redis_server import RedisServer
 from tests.support.stores import PATIENT, open_patient_store
 
-pytestmark = pytest.mark.usefixtures("redis_installed")
+pytestmark = pytest.mark.anyio
 
 TTL = 600
 BOUND = 1.5  # seconds within which every call answers or fails
@@ -72,7 +72,6 @@ def keys(tenant: str, count: int = 24) -> list[StoreKey]:
 # The short check of each; the contract runs over both in `make torture`
 
 
-@pytest.mark.anyio
 async def test_a_session_is_kept_behind_a_sentinel(service: RedisService) -> None:
     store = await open_patient_store(service.url)
     await store.ping()
@@ -80,7 +79,6 @@ async def test_a_session_is_kept_behind_a_sentinel(service: RedisService) -> Non
     await store.close()
 
 
-@pytest.mark.anyio
 async def test_sessions_are_kept_in_a_cluster_wherever_their_slots_are(cluster: RedisCluster) -> None:
     store = await open_patient_store(cluster.url)
     await store.ping()
@@ -91,14 +89,12 @@ async def test_sessions_are_kept_in_a_cluster_wherever_their_slots_are(cluster: 
     await store.close()
 
 
-@pytest.mark.anyio
 async def test_one_seed_of_a_cluster_that_lives_is_enough(cluster: RedisCluster) -> None:
     url = f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{cluster.nodes[4].port}"
     async with opened(url) as store:
         await fill_and_read(store, StoreKey("seed", "s"))
 
 
-@pytest.mark.anyio
 async def test_a_hung_sentinel_costs_no_more_than_one_that_does_not_connect(service: RedisService) -> None:
     with RedisServer() as hung:
         hung.stop()
@@ -109,7 +105,6 @@ async def test_a_hung_sentinel_costs_no_more_than_one_that_does_not_connect(serv
 
 
 @pytest.mark.parametrize("form", ["redis+sentinel://{0},{1}/main", "redis+cluster://{0},{1}"])
-@pytest.mark.anyio
 async def test_without_a_server_that_answers_every_call_fails_within_its_bound(form: str) -> None:
     url = form.format(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     async with opened(url) as store:
@@ -117,14 +112,12 @@ async def test_without_a_server_that_answers_every_call_fails_within_its_bound(f
             assert await failure(store.load(StoreKey("t", "s"))) == "store-unavailable"
 
 
-@pytest.mark.anyio
 async def test_a_service_that_the_sentinel_does_not_know_is_unavailable(service: RedisService) -> None:
     url = service.url.replace("/condenser-test/", "/other/")
     async with opened(url) as store:
         assert await failure(store.ping()) == "store-unavailable"
 
 
-@pytest.mark.anyio
 async def test_a_cluster_node_says_what_to_write(redis_url: str, cluster: RedisCluster) -> None:
     async with opened(redis_url.replace("redis://", "redis+cluster://").removesuffix("/0")) as store:
         assert await failure(store.ping()) == "store-unavailable"
@@ -183,7 +176,6 @@ async def migrating(cluster: RedisCluster, key: str, beside: str = "") -> AsyncI
         await move.give_up()
 
 
-@pytest.mark.anyio
 async def test_an_index_entry_whose_slot_is_moving_is_written_and_found_where_it_goes(cluster: RedisCluster) -> None:
     key, pointer = StoreKey("moving", "s"), "condenser:{moving:d}:chain:digest"
     async with opened(cluster.url) as store, migrating(cluster, pointer, meta_key(key)) as move:
@@ -196,7 +188,6 @@ async def test_an_index_entry_whose_slot_is_moving_is_written_and_found_where_it
         await move.carry_back(pointer)
 
 
-@pytest.mark.anyio
 async def test_a_session_whose_keys_are_half_moved_is_unavailable_and_not_torn(cluster: RedisCluster) -> None:
     key = StoreKey("torn", "s")
     async with opened(cluster.url) as store:
@@ -211,7 +202,6 @@ async def test_a_session_whose_keys_are_half_moved_is_unavailable_and_not_torn(c
         assert await store.blocks(key) == {"d": b"block"}
 
 
-@pytest.mark.anyio
 async def test_a_wrong_map_is_corrected_by_the_redirection_and_costs_no_call(cluster: RedisCluster) -> None:
     async with opened(cluster.url) as store:
         await store.ping()
@@ -228,7 +218,6 @@ async def test_a_wrong_map_is_corrected_by_the_redirection_and_costs_no_call(clu
 # Scripts
 
 
-@pytest.mark.anyio
 async def test_a_node_that_forgot_its_scripts_is_taught_again(cluster: RedisCluster) -> None:
     async with opened(cluster.url) as store:
         await asyncio.gather(*(fill_and_read(store, key) for key in keys("scripts")))
@@ -251,7 +240,6 @@ def own_cluster() -> Iterator[RedisCluster]:
 
 @pytest.mark.torture
 @pytest.mark.parametrize("password", ["", "hush"])
-@pytest.mark.anyio
 async def test_the_first_call_after_a_fail_over_of_sentinels_finds_the_new_master(password: str) -> None:
     with RedisService(sentinels=3, password=password) as service:
         async with opened(service.url) as store:
@@ -283,7 +271,6 @@ def _replicated(master: RedisServer) -> None:
 
 @pytest.mark.torture
 @pytest.mark.parametrize("hurt", ["kill", "stop"])
-@pytest.mark.anyio
 async def test_sessions_of_a_lost_master_come_back(own_cluster: RedisCluster, hurt: str) -> None:
     async with opened(own_cluster.url) as store:
         everything = keys("t")

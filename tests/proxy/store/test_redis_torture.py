@@ -25,7 +25,7 @@ from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import RedisService
 from tests.support.redis_server import RedisServer
 
-pytestmark = [pytest.mark.torture, pytest.mark.anyio, pytest.mark.usefixtures("redis_installed")]
+pytestmark = [pytest.mark.torture, pytest.mark.anyio]
 
 T = TypeVar("T")
 
