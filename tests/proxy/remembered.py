@@ -18,9 +18,9 @@ from proxy.sessions.turn import SessionUpdate
 from proxy.store.base import StoreKey
 from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader
-from strategies.core.pieces import Keep
 from strategies.core.transcript import Transcript
 from strategies.dialects.chat import CHAT
+from tests.support.transcripts import condensation_of
 
 DERIVED = Identity()
 NAMED = Identity("X-Condenser-Session", "named")
@@ -68,10 +68,7 @@ def turn(text: str, applied: str = "") -> SessionUpdate:
 
 def condensation(text: str, depth: int = 1) -> Condensation:
     """One that covers all of `text`."""
-    digest = transcript(text).digests[-1]
-    return Condensation(
-        f"c-{text}", digest, len(text), depth, (Keep(0),), 0, "mask", "hard", "context_limit", 9, 5, 0.0
-    )
+    return condensation_of(id=f"c-{text}", digest=transcript(text).digests[-1], covered=len(text), depth=depth)
 
 
 def made(store: Any, timeout: float = 5.0, prefix: str = "d") -> Sessions:

@@ -30,6 +30,7 @@ from tests.support.transcripts import (
     Body,
     agent,
     chat,
+    condensation_of,
     conversations,
     largest_of_each_kind,
     message,
@@ -106,19 +107,15 @@ class Simulated:
 def recorded_as(after: View, budget: Budget, before: int, parent: Condensation | None = None) -> Condensation:
     """The record of a view that was just condensed."""
     digest, depth = after.transcript.digests[after.covered_count - 1], parent.depth + 1 if parent else 1
-    return Condensation(
+    return condensation_of(
         id=f"c{digest.hex()[:12]}-{depth}",
         digest=digest,
         covered=after.covered_count,
         depth=depth,
         pieces=head_pieces(after),
         window=budget.window,
-        strategy="simulated",
-        requirement="soft",
-        trigger="threshold",
         tokens_before=before,
         tokens_after=after.tokens,
-        created_at=0.0,
         parent=parent.id if parent else None,
     )
 

@@ -13,6 +13,7 @@ from strategies.core.protocol import SessionFacts, Strategy
 from strategies.core.transcript import Transcript
 from strategies.core.view import View
 from strategies.pipeline import Outcome, Run, run
+from tests.strategies.driving import finish
 
 
 def counted(messages: Iterable[Mapping[str, Any]], counter: TokenCounter) -> Transcript:
@@ -28,10 +29,4 @@ def counted(messages: Iterable[Mapping[str, Any]], counter: TokenCounter) -> Tra
 def planned(pipeline: Sequence[Strategy], view: View, budget: Budget, answer: str) -> Outcome:
     """The outcome of a pipeline whose questions are answered at once."""
     running: Run = run(pipeline, (), view, budget, SessionFacts())
-    try:
-        effects = next(running)
-        while True:
-            effects = running.send(tuple(Answer(answer) for _ in effects))
-    except StopIteration as stop:
-        outcome: Outcome = stop.value
-        return outcome
+    return finish(running, lambda _: Answer(answer))

@@ -22,7 +22,9 @@ from hypothesis import strategies as st
 from proxy.endpoints.chat import ChatCounter
 from proxy.package import tool_output_patterns
 from proxy.tokens.counter import ESTIMATE, Tokenizers
+from strategies.core.condensation import Condensation
 from strategies.core.messages import Message, Reader, TokenCounter
+from strategies.core.pieces import Keep
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from strategies.dialects.chat import CHAT, call_fields, content_text
@@ -44,6 +46,25 @@ RULES = [
 _PIECE = re.compile(r"[A-Za-z0-9_]{1,4}|[^\sA-Za-z0-9_]")
 _FRAME, _CALL_FRAME, _OTHER_PART = 4, 3, 85
 _VOCABULARY, _LETTERS = 4_000, "aeioubcdfghklmnprst"
+
+
+def condensation_of(**members: Any) -> Condensation:
+    """A condensation: that of one message, but for the members given."""
+    plain = {
+        "id": "c1",
+        "digest": b"d",
+        "covered": 1,
+        "depth": 1,
+        "pieces": (Keep(0),),
+        "window": 1_000,
+        "strategy": "mask",
+        "requirement": "soft",
+        "trigger": "threshold",
+        "tokens_before": 900,
+        "tokens_after": 300,
+        "created_at": 0.0,
+    }
+    return Condensation(**{**plain, **members})
 
 
 class Words:

@@ -26,15 +26,17 @@ from proxy.tokens.counter import Tokenizers
 from proxy.tokens.models import ModelTable
 from strategies import DEFAULT
 from strategies.core.budget import Scale
-from strategies.core.condensation import Condensation
 from strategies.core.messages import Reader
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.transcript import Transcript
 from strategies.core.view import View, fold
 from tests.support.driver import request
+from tests.support.transcripts import condensation_of
 
 TABLE = ModelTable.load(config_directory() / "models.toml")
-MADE = Condensation("c1", b"d", 3, 2, (), 8_000, "mask", "hard", "context_limit", 7_000, 3_000, 0.0)
+MADE = condensation_of(
+    covered=3, depth=2, requirement="hard", trigger="context_limit", tokens_before=7_000, tokens_after=3_000
+)
 
 
 def view(*messages: dict[str, Any], overhead: int = 50) -> View:

@@ -21,6 +21,7 @@ from tests.http.test_memory_injection import FORCE, diary
 from tests.http.test_memory_scopes import CARD, scope
 from tests.proxy.command_line import run
 from tests.support.stage import Stage, controls, proxy_with_sqlite, summary
+from tests.support.transcripts import condensation_of
 
 CARDS = [
     {"content": CARD, "type": "fact", "tags": ["fig", "names"]},
@@ -183,10 +184,7 @@ def session(*condensations: Condensation, **more: Any) -> Session:
 
 
 def condensation(name: str, *cards: MemoryCard, at: float = 0.0) -> Condensation:
-    return Condensation(
-        id=name, digest=b"d", covered=1, depth=1, pieces=(), window=0, strategy="", requirement="", trigger="",
-        tokens_before=0, tokens_after=0, created_at=at, cards=cards,
-    )  # fmt: skip
+    return condensation_of(id=name, created_at=at, cards=cards)
 
 
 def contents_of(session: Session) -> list[str]:

@@ -24,12 +24,11 @@ from proxy.settings.token import TOKEN_FILE, admin_token, known_token
 from proxy.store import open_store
 from proxy.store.base import StoreKey, Write
 from proxy.tokens.counter import Tokenizers
-from strategies.core.condensation import Condensation
 from tests.proxy.command_line import run
 from tests.support.ports import free_port
 from tests.support.replies import error
 from tests.support.stage import Stage, chat, controls, proxy_with_sqlite
-from tests.support.transcripts import READER
+from tests.support.transcripts import READER, condensation_of
 from tests.support.upstream import ScriptedUpstream
 
 pytestmark = pytest.mark.usefixtures("store_file")
@@ -270,10 +269,7 @@ def test_what_a_judge_said_is_printed_whole_and_once_and_as_it_was_written() -> 
 def test_condensations_are_listed_in_order_with_cost() -> None:
     moments = {"c1-1": 30.0, "c2-2": 10.0, "c3-3": 20.0}
     records = [
-        Condensation(
-            *(name, b"d", 1, 1, (), 100, "mask", "soft", "threshold", 90, 50, at, 9),
-            metadata={"stages": ["mask"], "compressionDuration": at},
-        )
+        condensation_of(id=name, created_at=at, own_tokens=9, metadata={"stages": ["mask"], "compressionDuration": at})
         for name, at in moments.items()
     ]
     session = Session("s", "x-session", 0.0, strategy="mask+half-window", saved_tokens={"c3-3": 1_234})

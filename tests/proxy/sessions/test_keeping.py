@@ -7,7 +7,7 @@ import json
 import string
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +17,6 @@ from proxy.sessions.supply import Append
 from proxy.sessions.turn import SessionUpdate
 from proxy.store import open_store
 from proxy.store.base import Store, StoreKey
-from strategies.core.condensation import Condensation
 from strategies.core.pieces import Keep
 from tests.proxy.remembered import NAMED, Sessions, condensation, made, recognised, settled, turn
 from tests.support.chat_bodies import element
@@ -39,13 +38,9 @@ async def test_a_fork_stores_what_it_shares_with_its_parent_only_when_it_goes_on
 async def test_the_first_writer_of_a_condensation_wins(sessions: Sessions) -> None:
     first, second = await recognised(sessions, "abc", NAMED), await recognised(sessions, "abc", NAMED)
     won = await sessions.keep(first, condensation("ab"))
-    lost = await sessions.keep(second, Condensation(**{**fields(condensation("ab")), "pieces": (Keep(1),)}))
+    lost = await sessions.keep(second, replace(condensation("ab"), pieces=(Keep(1),)))
     assert lost.pieces == won.pieces == (Keep(0),)
     assert lost.standing
-
-
-def fields(made_one: Condensation) -> dict[str, Any]:
-    return {name: getattr(made_one, name) for name in Condensation.__dataclass_fields__}
 
 
 async def test_two_turns_at_once_are_both_kept(sessions: Sessions) -> None:

@@ -15,24 +15,15 @@ from proxy.sessions.session import Session
 from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import Snapshot, StoreError, StoreKey, Write
-from strategies.core.condensation import Condensation
 from strategies.core.pieces import Keep, Literal, PieceKind
+from tests.support.transcripts import condensation_of
 
 pytestmark = pytest.mark.anyio
 SUMMARY = Literal('{"role": "user", "content": "what was said"}', PieceKind.REPLACEMENT)
-MADE = Condensation(
-    id="c1",
+MADE = condensation_of(
     digest=b"d" * 16,
     covered=4,
-    depth=1,
     pieces=(Keep(0), Keep(1), SUMMARY, Literal('{"role": "tool", "content": "cut"}', PieceKind.MASKED, 3)),
-    window=4_096,
-    strategy="mask",
-    requirement="soft",
-    trigger="threshold",
-    tokens_before=900,
-    tokens_after=300,
-    created_at=0.0,
 )
 
 Damage = Callable[[list[Any]], Any]

@@ -6,26 +6,14 @@ from dataclasses import replace
 
 from strategies.core.condensation import Condensation, standing_condensations
 from strategies.core.pieces import Keep
-from tests.support.transcripts import assistant, transcript_of, user
+from tests.support.transcripts import assistant, condensation_of, transcript_of, user
 
 DIGESTS = transcript_of([user("a"), assistant("b"), user("c"), assistant("d")]).digests
 
 
 def record(covered: int, depth: int = 1, digest: bytes | None = None) -> Condensation:
-    return Condensation(
-        id=f"{covered}-{depth}",
-        digest=digest or DIGESTS[covered - 1],
-        covered=covered,
-        depth=depth,
-        pieces=(Keep(0),),
-        window=1_000,
-        strategy="mask",
-        requirement="soft",
-        trigger="threshold",
-        tokens_before=2,
-        tokens_after=1,
-        created_at=0.0,
-    )
+    digest = digest or DIGESTS[covered - 1]
+    return condensation_of(id=f"{covered}-{depth}", digest=digest, covered=covered, depth=depth)
 
 
 def test_the_longest_covered_prefix_comes_first_then_the_deepest() -> None:

@@ -22,6 +22,7 @@ from strategies.core.economics import (
     follow,
     is_cheaper_continued,
 )
+from tests.support.transcripts import condensation_of
 
 CHEAP = Prices(input=0.95, cached_input=0.16, cache_write=0.95, output=4.0)
 RATIOS = Prices(input=1.0, cached_input=0.1, cache_write=1.25)
@@ -109,9 +110,7 @@ WIDE = Budget.of(200_000)
 
 def made(*, tokens_after: int, own_tokens: int) -> Condensation:
     """A condensation that left a view of that size, after model calls of that size."""
-    return Condensation(
-        "c", b"", 1, 1, (), 200_000, "extract", "soft", "threshold", 166_000, tokens_after, 0.0, own_tokens
-    )
+    return condensation_of(tokens_before=166_000, tokens_after=tokens_after, own_tokens=own_tokens)
 
 
 def test_an_agent_with_cheap_reads_is_cheapest_below_the_mark() -> None:

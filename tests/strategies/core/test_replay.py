@@ -12,7 +12,7 @@ from strategies.core.budget import Budget
 from strategies.core.condensation import Condensation, Replayed, is_held_back, prepared_in, replay
 from strategies.core.messages import dump
 from strategies.core.pieces import Keep, Literal, PieceKind
-from tests.support.transcripts import WORDS, Body, assistant, chat, transcript_of, user
+from tests.support.transcripts import WORDS, Body, assistant, chat, condensation_of, transcript_of, user
 
 BODIES = chat(8, size=50)
 WINDOW = 1_000
@@ -21,21 +21,13 @@ WINDOW = 1_000
 def record(
     bodies: list[Body], covered: int, depth: int = 1, window: int = WINDOW, text: str = "[summary]"
 ) -> Condensation:
-    transcript = transcript_of(bodies)
-    pieces = (Keep(0), Literal(dump(user(text)), PieceKind.REPLACEMENT))
-    return Condensation(
+    return condensation_of(
         id=f"{covered}-{depth}",
-        digest=transcript.digests[covered - 1],
+        digest=transcript_of(bodies).digests[covered - 1],
         covered=covered,
         depth=depth,
-        pieces=pieces,
+        pieces=(Keep(0), Literal(dump(user(text)), PieceKind.REPLACEMENT)),
         window=window,
-        strategy="half-window",
-        requirement="soft",
-        trigger="threshold",
-        tokens_before=0,
-        tokens_after=0,
-        created_at=0.0,
     )
 
 
