@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -194,36 +195,33 @@ def test_a_half_sent_request_makes_room_for_another(upstream: ScriptedUpstream, 
         assert rest_of(first) == (b"", b"")
 
 
-def test_the_requests_of_one_address_leave_connections_for_others(upstream: ScriptedUpstream) -> None:
-    answered = Signal("the test has seen the refusal")
+@contextmanager
+def busy_proxy(upstream: ScriptedUpstream, **settings: Any) -> Iterator[Proxy]:
+    """A proxy with one request whose reply does not come."""
+    answered = Signal("the end of the test")
     upstream.reply(hang(answered))
-    with running_proxy(upstream.url, limits={"per_address": 1}, tenant=STRANGERS) as proxy, connected(proxy) as busy:
+    with running_proxy(upstream.url, **settings) as proxy, connected(proxy) as busy:
         busy.sendall(REQUEST)
         upstream.journal.await_arrival()
-        assert answer_to(b"", proxy)[0].startswith(b"HTTP/1.1 503 ")
+        yield proxy
         answered.set()
+
+
+def test_the_requests_of_one_address_leave_connections_for_others(upstream: ScriptedUpstream) -> None:
+    with busy_proxy(upstream, limits={"per_address": 1}, tenant=STRANGERS) as proxy:
+        assert answer_to(b"", proxy)[0].startswith(b"HTTP/1.1 503 ")
 
 
 def test_a_trusted_proxy_may_have_all_connections(upstream: ScriptedUpstream) -> None:
-    answered = Signal("the test has seen the second reply")
-    upstream.reply(hang(answered))
-    with running_proxy(upstream.url, limits={"per_address": 1}) as proxy, connected(proxy) as busy:
-        busy.sendall(REQUEST)
-        upstream.journal.await_arrival()
+    with busy_proxy(upstream, limits={"per_address": 1}) as proxy:
         assert answer_to(REQUEST, proxy)[0].startswith(b"HTTP/1.1 200 ")
-        answered.set()
 
 
 def test_a_connection_is_refused_while_all_work(upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture) -> None:
-    answered = Signal("the test has seen the refusal")
-    upstream.reply(hang(answered))
-    with running_proxy(upstream.url, limits={"connections": 1}) as proxy, connected(proxy) as busy:
-        busy.sendall(REQUEST)
-        upstream.journal.await_arrival()
+    with busy_proxy(upstream, limits={"connections": 1}) as proxy:
         for _ in range(3):
             head, body = answer_to(b"", proxy)
             assert head.startswith(b"HTTP/1.1 503 ")
             assert b"Retry-After: 1" in head
             assert assert_openai_error(body)["code"] == "overloaded"
-        answered.set()
     assert sum("connections are refused" in each for each in caplog.messages) == 1

@@ -117,24 +117,24 @@ def test_summary_format_sections_asks_for_three_blocks_and_puts_them_under_headi
     assert "fold it into one single item" in asked[0].system
 
 
-def test_sections_whose_tags_stand_on_one_line_have_a_line_each() -> None:
-    blocks = (
-        "First.<history_detail>1. did</history_detail><history_summary> It did. </history_summary>"
-        "<future_direction>go</future_direction>Last."
-    )
-    _, reply = answering(Answer(f"<summary>{blocks}</summary>"))
+@pytest.mark.parametrize(
+    ("sections", "record"),
+    [
+        pytest.param(
+            "First.<history_detail>1. did</history_detail><history_summary> It did. </history_summary>"
+            "<future_direction>go</future_direction>Last.",
+            "First.\nHistory detail:\n1. did\nHistory summary:\nIt did.\nFuture direction:\ngo\nLast.",
+            id="tags on one line",
+        ),
+        pytest.param(
+            f"<history_summary>{TEXT}</history_summary>", f"History summary:\n{TEXT}", id="sections are missing"
+        ),
+    ],
+)
+def test_each_section_has_lines_of_its_own(sections: str, record: str) -> None:
+    _, reply = answering(Answer(f"<summary>{sections}</summary>"))
     view = view_of(agent(8))
-    after = condensed(view, judged_session(view), reply, summary_format="sections")
-    assert previous_text(after) == (
-        "First.\nHistory detail:\n1. did\nHistory summary:\nIt did.\nFuture direction:\ngo\nLast."
-    )
-
-
-def test_a_missing_section_is_no_failure() -> None:
-    _, reply = answering(Answer(f"<summary><history_summary>{TEXT}</history_summary></summary>"))
-    view = view_of(agent(8))
-    after = condensed(view, judged_session(view), reply, summary_format="sections")
-    assert previous_text(after) == f"History summary:\n{TEXT}"
+    assert previous_text(condensed(view, judged_session(view), reply, summary_format="sections")) == record
 
 
 @pytest.mark.parametrize(

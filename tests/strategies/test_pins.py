@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -90,35 +91,35 @@ def test_a_session_with_pins_still_condenses(pipeline: str) -> None:
     assert session.condensed >= 2
 
 
-@pytest.mark.parametrize("pipeline", PIPELINES)
-@given(
-    messages=messages_conversations(),
-    places=st.lists(st.integers(0, 60), max_size=4),
-    window=st.sampled_from([1_000, 2_500]),
+def assert_messages(view: View) -> None:
+    """The Messages API takes this view."""
+    assert test_messages_views.refusals(json.loads(view.to_json())) == []
+
+
+def assert_responses(view: View) -> None:
+    """The Responses API takes this view."""
+    assert faults_beside_pairs(view, None, shortened=True) == []
+    assert refusal_of(request_of(json.loads(view.to_json()))) is None
+
+
+@pytest.mark.parametrize(
+    ("bodies", "view_of", "assert_taken"),
+    [
+        pytest.param(messages_conversations(), test_messages_views.view_of, assert_messages, id="messages"),
+        pytest.param(responses_conversations(), test_responses_views.view_of, assert_responses, id="responses"),
+    ],
 )
+@pytest.mark.parametrize("pipeline", PIPELINES)
+@given(data=st.data(), places=st.lists(st.integers(0, 60), max_size=4), window=st.sampled_from([1_000, 2_500]))
 @FEWER
-def test_messages_upstreams_take_pins(pipeline: str, messages: list[Body], places: list[int], window: int) -> None:
-    view = all_pinned(test_messages_views.view_of(messages, 0), window, places)
+def test_upstreams_of_other_apis_take_pins(
+    pipeline: str, bodies: Any, view_of: Any, assert_taken: Any, data: Any, places: list[int], window: int
+) -> None:
+    view = all_pinned(view_of(data.draw(bodies), 0), window, places)
     with suppress(StrategyError):
         after = attempted(Requirement.HARD, pipeline, view, Budget.of(window)).view
         assert_shown(after)
-        assert test_messages_views.refusals(json.loads(after.to_json())) == []
-
-
-@pytest.mark.parametrize("pipeline", PIPELINES)
-@given(
-    items=responses_conversations(),
-    places=st.lists(st.integers(0, 60), max_size=4),
-    window=st.sampled_from([1_000, 2_500]),
-)
-@FEWER
-def test_responses_upstreams_take_pins(pipeline: str, items: list[Body], places: list[int], window: int) -> None:
-    view = all_pinned(test_responses_views.view_of(items, 0), window, places)
-    with suppress(StrategyError):
-        after = attempted(Requirement.HARD, pipeline, view, Budget.of(window)).view
-        assert_shown(after)
-        assert faults_beside_pairs(after, None, shortened=True) == []
-        assert refusal_of(request_of(json.loads(after.to_json()))) is None
+        assert_taken(after)
 
 
 @given(bodies=conversations(), place=st.integers(0, 60))
