@@ -102,7 +102,7 @@ def test_every_kind_of_request_is_measured_plain_and_streamed() -> None:
     assert {*states["large"]} == {*few, "plain, going on", "plain, named", "plain, replay"}
 
 
-def test_only_the_kind_that_is_called_so_names_its_session_and_only_one_goes_on() -> None:
+def test_only_the_named_kind_sends_a_session() -> None:
     assert [kind for kind, job in KINDS.items() if job.named] == ["large, plain, named"]
     assert [kind for kind, job in KINDS.items() if job.turns == TURNS] == ["large, plain, going on"]
 

@@ -7,7 +7,7 @@ import pytest
 from bench.__main__ import main, table
 
 
-def test_texts_stand_left_and_figures_right_with_as_many_digits_as_say_something() -> None:
+def test_texts_are_aligned_left_and_figures_right() -> None:
     rows = [{"what": "one", "figure": 1.234, "count": 1_000}, {"what": "two", "figure": 123.4, "count": 20}]
 
     assert table(rows).splitlines() == [

@@ -27,7 +27,7 @@ def test_nobody_waits_where_there_is_time_to_prepare(pause: float) -> None:
     assert found["condensed"] > 0
 
 
-def test_a_message_that_leaves_no_time_to_prepare_is_waited_for_and_told_apart() -> None:
+def test_a_message_without_time_to_prepare_is_counted_apart() -> None:
     messages = [*long_history(9), {"role": "user", "content": "word " * 9_000}, {"role": "assistant", "content": "ok"}]
 
     found = played(Conversation("leap/0", [*messages, *messages]), 8_192, 5.0)
@@ -65,7 +65,7 @@ def test_recordings_that_are_missing_are_named(tmp_path: Path) -> None:
         measure(missing)
 
 
-def test_back_to_back_less_than_one_in_a_hundred_may_wait_and_with_pauses_nobody() -> None:
+def test_one_in_a_hundred_may_wait_and_with_pauses_nobody() -> None:
     assert verdict(0.007, 0.0) == "met"
     assert verdict(0.010, 0.0) == "missed"
     assert verdict(0.007, 5.0) == "missed"

@@ -95,7 +95,7 @@ def test_a_wrong_guard_is_refused_and_nothing_sent(client: httpx.Client, upstrea
     assert len(upstream.journal.to(CHAT)) == 1
 
 
-def test_a_guard_of_a_session_without_a_history_is_refused_because_there_is_none(client: httpx.Client) -> None:
+def test_a_guard_of_a_session_without_history_is_refused(client: httpx.Client) -> None:
     refused = append(client, USER, headers={"X-Condenser-If-Head": "9-00"})
     assert refused.status_code == 409
     message = refused.json()["error"]["message"]

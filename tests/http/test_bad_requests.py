@@ -199,7 +199,7 @@ def odd_messages(name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", [each for each in ODD if "deep" not in each])
-def test_an_odd_message_within_a_history_does_not_keep_it_from_being_condensed(name: str, kept: Kept) -> None:
+def test_a_history_with_an_odd_message_is_condensed(name: str, kept: Kept) -> None:
     history = chat(12)
     messages = [*history[:4], *odd_messages(name), *history[4:]]
     body = json.dumps({"model": "scripted-1", "messages": messages}).encode()

@@ -118,7 +118,7 @@ def test_where_nothing_was_condensed_bytes_pass_as_they_came(controls: dict[str,
 
 
 @pytest.mark.parametrize("controls", [{"window": 200_000}, {"strategy": "off"}, {"strategy": "observe:half-window"}])
-def test_a_session_that_is_gone_costs_one_refusal_that_the_client_does_not_see(controls: dict[str, Any]) -> None:
+def test_a_lost_session_costs_one_refusal_hidden_from_the_client(controls: dict[str, Any]) -> None:
     with StrictMessages(reader) as upstream, running_proxy(upstream.url, **SETTINGS) as proxy:
         client = Thinker(proxy.url)
         client.until_condensed()
@@ -158,7 +158,7 @@ def test_a_store_that_is_down_refuses_nobody() -> None:
             assert client.ask(**controls).header(ACTION) == "degraded"
 
 
-def test_a_fork_does_not_send_what_was_thought_behind_the_other_branchs_head() -> None:
+def test_a_fork_sends_no_thinking_of_the_other_branch() -> None:
     with StrictMessages(reader) as upstream, running_proxy(upstream.url, **SETTINGS) as proxy:
         client = Thinker(proxy.url)
         client.until_condensed()
@@ -196,7 +196,7 @@ def looked(number: int, **arguments: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("strategy", ["mask", "half-window", "recent", "extract", "off"])
-def test_a_server_that_wants_its_thinking_back_refuses_once_and_then_gets_it(strategy: str) -> None:
+def test_a_server_that_needs_its_thinking_refuses_only_once(strategy: str) -> None:
     with (
         ScriptedUpstream() as upstream,
         running_proxy(upstream.url, strategy=strategy, background={"mode": "off"}) as proxy,

@@ -89,7 +89,7 @@ def test_hosts_of_the_settings_are_accepted_and_others_are_not(upstream: Scripte
         assert [ask(proxy, Host=host).status for host in foreign] == [403] * 4
 
 
-def test_a_proxy_that_listens_openly_checks_hosts_with_a_list_or_open_to_all(upstream: ScriptedUpstream) -> None:
+def test_an_open_proxy_checks_hosts_only_where_it_is_told(upstream: ScriptedUpstream) -> None:
     with running_proxy(upstream.url, host=EVERYWHERE) as proxy:
         assert ask(proxy, Host="condenser:8484").status == 200
     for more in ({"server": {"hosts": ["proxy.lan"]}}, {"open_to_all": True}):

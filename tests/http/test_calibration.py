@@ -270,7 +270,7 @@ def test_another_process_knows_the_session_and_the_upstream(tmp_path: Path) -> N
             assert expected(later, 2_500) == pytest.approx(true(later), rel=0.20)
 
 
-def test_a_session_goes_on_in_another_process_from_what_the_upstream_has_counted(tmp_path: Path) -> None:
+def test_another_process_goes_on_from_what_the_upstream_counted(tmp_path: Path) -> None:
     store = {"url": f"sqlite:///{tmp_path / 'store.db'}"}
     talk = chat(20)
     with counted(twice(), store=store) as stage:

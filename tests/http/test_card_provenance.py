@@ -53,7 +53,7 @@ def memory_block(stage: Stage, messages: list[Message], session: str = "s", more
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_card_names_its_messages_and_its_condensation_in_the_list_and_the_export(stage: Stage, strategy: str) -> None:
+def test_a_card_names_its_messages_and_its_condensation(stage: Stage, strategy: str) -> None:
     messages = condensed(stage, strategy)
     (card,) = listed(stage, place(stage))
     session = admin(stage, place(stage).removesuffix("/memory")).json()
@@ -68,7 +68,7 @@ def test_a_card_names_its_messages_and_its_condensation_in_the_list_and_the_expo
     assert "<memory>" not in str(stage.last_view)
 
 
-def test_a_fork_behind_what_a_card_is_of_sees_it_and_one_before_that_does_not(stage: Stage) -> None:
+def test_a_fork_sees_cards_of_the_messages_it_shares(stage: Stage) -> None:
     messages = condensed(stage)
     count = covered(stage)
     edit = {"role": "user", "content": "I mean the roses."}

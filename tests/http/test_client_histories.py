@@ -235,7 +235,7 @@ def test_the_clients_next_turn_is_on_the_same_branch(stage: Stage, behaviour: Be
 
 
 @pytest.mark.parametrize("force", [False, True], ids=["nothing condensed", "condensed"])
-def test_a_client_that_trims_by_langchain_every_turn_always_has_its_whole_history(force: bool) -> None:
+def test_a_client_trimmed_by_langchain_has_its_whole_history(force: bool) -> None:
     with answering(window=20_000, marks={"target": 0.2}) as stage:
         stage.ask(history_of(16)[:-1], [*CHAT_ID, *forced(force)])
         first = stage.last_view
@@ -310,7 +310,7 @@ def test_what_one_agent_has_condensed_is_in_no_view_of_another(stage: Stage) -> 
     assert stage.ask([*planner, answer("on"), ask("on")], CHAT_ID).header("x-condenser-action") == "replayed"
 
 
-def test_agents_that_were_handed_one_history_go_on_from_it_and_not_from_each_other(stage: Stage) -> None:
+def test_agents_that_share_a_history_do_not_mix(stage: Stage) -> None:
     stage.ask(SENT, [*CHAT_ID, *controls(force="true")])
     agents = {name: [*SENT, answer(7), ask(f"of {name}")] for name in ("coder", "critic")}
     for turn in range(3):

@@ -76,7 +76,7 @@ def test_a_damaged_record_harms_no_other(redis: RedisServer, stage: Stage, caplo
 
 
 @pytest.mark.parametrize("damages", DAMAGES.values(), ids=DAMAGES.keys())
-def test_an_append_to_a_damaged_history_is_refused_until_it_is_deleted_by_command(
+def test_an_append_to_a_damaged_history_is_refused_until_deletion(
     redis: RedisServer,
     stage: Stage,
     damages: Callable[[Any, str], object],

@@ -37,7 +37,7 @@ def body(carrier: str, tokens: int, messages: list[Message]) -> bytes:
 
 
 @pytest.mark.parametrize(("carrier", "window"), PAIRS)
-def test_beside_60_percent_that_stay_a_long_conversation_is_served_to_its_end(carrier: str, window: int) -> None:
+def test_a_long_conversation_beside_60_percent_that_stay_is_served(carrier: str, window: int) -> None:
     with proxy_with_upstream(window=window) as stage:
         for rounds in range(0, 24, 4):
             messages = chat(rounds, words=window // 140)
@@ -54,7 +54,7 @@ def test_beside_60_percent_that_stay_a_long_conversation_is_served_to_its_end(ca
 
 
 @pytest.mark.parametrize(("carrier", "window"), PAIRS)
-def test_the_floor_is_named_before_it_fails_and_in_the_400_and_no_model_is_asked(carrier: str, window: int) -> None:
+def test_the_floor_is_named_and_no_model_is_asked(carrier: str, window: int) -> None:
     with proxy_with_upstream(window=window) as stage:
         share, reasons = 60, []
         while share < 140:

@@ -131,7 +131,7 @@ def test_an_injected_block_stands_before_the_question_and_its_search(streamed: b
         assert is_prefix(views(stage)[0], stage.last_view)
 
 
-def test_in_append_mode_the_hidden_round_stands_in_the_history_that_is_supplied() -> None:
+def test_the_supplied_history_of_append_mode_has_hidden_rounds() -> None:
     append = [*controls(session="appended", history="append"), TOOL]
     with proxy_with_upstream(strategy="recent") as stage:
         stage.ask(diary(12), [*append, FORCE])

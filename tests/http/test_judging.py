@@ -61,7 +61,7 @@ def options(text: str) -> tuple[str, str]:
     return ("X-Condenser-Options", text)
 
 
-def test_a_yes_on_one_turn_condenses_the_next_and_no_request_waits_for_a_model() -> None:
+def test_a_yes_condenses_the_next_turn_and_nobody_waits() -> None:
     with judging_proxy() as stage:
         first = ask_rounds(stage, TURNS)
         assert first.header("x-condenser-action") == "passed"
@@ -78,7 +78,7 @@ def test_a_yes_on_one_turn_condenses_the_next_and_no_request_waits_for_a_model()
 
 @pytest.mark.parametrize("window", [8_192, 32_768, 131_072])
 @pytest.mark.parametrize("words", [20, 75, 200])
-def test_every_round_of_votes_that_says_yes_condenses_one_of_the_next_two_requests(words: int, window: int) -> None:
+def test_every_yes_condenses_one_of_the_next_two_requests(words: int, window: int) -> None:
     # No request has any time for a model.
     with judging_proxy(window=window, inline_timeout=0.001) as stage:
         waiting, seen = 0, 0
@@ -189,7 +189,7 @@ def test_no_verdict_is_awaited_where_none_can_come(settings: dict[str, Any]) -> 
         assert answer.header("x-condenser-reason") == "no-verdict"
 
 
-def test_the_record_that_is_taken_at_the_hard_limit_says_so_and_keeps_its_metadata(tmp_path: Path) -> None:
+def test_a_record_taken_at_the_hard_limit_keeps_its_metadata(tmp_path: Path) -> None:
     for name, text, stages in (("a", TAGGED, ["dynacontext"]), ("b", VACUOUS, ["extract"])):
         folder = tmp_path / name
         folder.mkdir()
@@ -265,7 +265,7 @@ def test_the_mode_decides_which_tail_is_dropped(mode: str, dropped: list[int], t
         assert (told["tail_exclusion_count"], told["dropped_judged_event_ids"]) == (2, dropped)
 
 
-def test_votes_and_the_state_of_judgement_are_shown_and_their_cost_is_told_apart(tmp_path: Path) -> None:
+def test_votes_are_shown_with_their_cost(tmp_path: Path) -> None:
     with proxy_with_sqlite(tmp_path / "c.db", strategy="dynacontext", window=WINDOW, answers=yes) as stage:
         ask_rounds(stage, 0)
         stage.proxy.quiet()
@@ -299,7 +299,7 @@ VACUOUS = "<summary>Summary generation failed.</summary>"
 
 
 @pytest.mark.parametrize(("min_growth", "votes_again"), [(0, True), (100_000, False)])
-def test_a_record_that_failed_after_a_yes_is_told_and_tried_again_after_a_step(
+def test_a_record_that_failed_after_a_yes_is_tried_again(
     min_growth: int, votes_again: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     written = [VACUOUS] * 3
@@ -333,7 +333,7 @@ def test_a_record_that_failed_after_a_yes_is_told_and_tried_again_after_a_step(
         assert shown(stage, tmp_path)["failed_try"] is None
 
 
-def test_votes_may_spend_a_window_and_a_share_of_what_was_forwarded_and_no_more() -> None:
+def test_votes_spend_no_more_than_they_may() -> None:
     no = vote("NO")
     with judging_proxy(
         lambda exchange: no if is_vote(exchange) else error(500), background={"allowance": 0.0}

@@ -102,7 +102,7 @@ def test_a_smaller_stated_window_bounds_its_session_alone(window: int | None) ->
         assert len(stage.forwarded) == 5
 
 
-def test_a_window_that_a_refusal_states_holds_for_its_tenant_and_not_for_another() -> None:
+def test_a_window_stated_in_a_refusal_holds_for_one_tenant() -> None:
     with echoing(window=None, limit=1_000) as stage:
         stage.ask(chat(12))
         assert stage.ask(chat(1)).header("x-condenser-window") == "1000"

@@ -140,7 +140,7 @@ def test_a_search_for_nothing_or_with_a_wrong_number_is_refused(stage: Stage, qu
 # -- what is changed ---------------------------------------------------------------------------------------
 
 
-def test_a_card_that_a_person_wrote_is_put_before_the_message_that_is_about_it(stage: Stage) -> None:
+def test_a_persons_card_is_put_before_the_message_about_it(stage: Stage) -> None:
     condensed(stage)
     written = {"content": "The well is behind the barn.", "type": "fact", "tags": ["water"]}
     answer = admin(stage, place(stage), "POST", written)
@@ -242,7 +242,7 @@ def test_a_card_of_every_type_can_be_added(stage: Stage, kind: str) -> None:
     assert admin(stage, place(stage), "POST", {"content": "A line.", "type": kind}).json()["type"] == kind
 
 
-def test_a_forgotten_card_is_not_seen_any_more_also_when_it_is_brought_again(stage: Stage) -> None:
+def test_a_forgotten_card_stays_forgotten_when_it_is_brought_again(stage: Stage) -> None:
     messages = condensed(stage)
     assert CARD in block(stage, QUESTION)
     (fig,) = [card for card in listed(stage, place(stage)) if card["content"] == CARD]
@@ -306,7 +306,7 @@ def test_a_scope_is_listed_searched_and_changed_as_a_session_is(stage: Stage) ->
     assert CARD not in found
 
 
-def test_a_card_that_its_session_forgets_is_not_seen_there_through_the_scope(stage: Stage) -> None:
+def test_a_card_forgotten_by_its_session_is_hidden_there(stage: Stage) -> None:
     stage.ask(diary(12), [*controls(session="s"), scope("home"), FORCE])
     (fig,) = [card for card in listed(stage, place(stage)) if card["content"] == CARD]
     admin(stage, f"{place(stage)}/{fig['id']}", "DELETE")
@@ -314,7 +314,7 @@ def test_a_card_that_its_session_forgets_is_not_seen_there_through_the_scope(sta
     assert CARD in block(stage, QUESTION, "t", *WITHOUT_CARDS, scope("home"))
 
 
-def test_a_scope_is_no_session_that_an_id_leads_to_and_none_that_is_counted(stage: Stage) -> None:
+def test_a_scope_is_no_session(stage: Stage) -> None:
     stage.ask(diary(12), [*controls(session="s"), scope("home"), FORCE])
     key = place(stage, "scope:home").split("/")[-2]
     for name in ("scope:home", "home", key):

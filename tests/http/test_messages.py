@@ -130,7 +130,7 @@ def test_the_operators_key_is_sent_in_the_vendors_header() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["half-window", "mask"])
-def test_in_manual_mode_a_turn_that_goes_on_keeps_the_thinking_that_it_began_with(strategy: str) -> None:
+def test_a_turn_in_manual_mode_keeps_its_thinking(strategy: str) -> None:
     with (
         StrictMessages(reader, window=NARROW, bound=False) as upstream,
         running_proxy(upstream.url, strategy=strategy, window=NARROW) as proxy,
@@ -145,7 +145,7 @@ def test_in_manual_mode_a_turn_that_goes_on_keeps_the_thinking_that_it_began_wit
         assert upstream.refusals == []
 
 
-def test_thinking_from_after_a_condensation_is_kept_and_from_before_it_is_not() -> None:
+def test_only_thinking_from_after_a_condensation_is_kept() -> None:
     with (
         StrictMessages(reader, window=WINDOW) as upstream,
         running_proxy(upstream.url, strategy="mask", window=WINDOW) as proxy,
@@ -199,7 +199,7 @@ def markers(view: Sequence[Json]) -> list[int]:
 
 
 @pytest.mark.parametrize("strategy", ["half-window", "extract", "mask"])
-def test_the_head_of_a_view_is_marked_for_the_cache_if_the_client_marks_anything(strategy: str) -> None:
+def test_a_head_is_marked_for_caching_if_the_client_marks(strategy: str) -> None:
     with (
         StrictMessages(reader, window=WINDOW) as upstream,
         running_proxy(upstream.url, strategy=strategy, window=WINDOW) as proxy,
@@ -217,7 +217,7 @@ def test_the_head_of_a_view_is_marked_for_the_cache_if_the_client_marks_anything
         assert condensed
 
 
-def test_a_client_that_marks_nothing_gets_no_marker_and_none_has_more_than_four() -> None:
+def test_markers_are_four_at_most_and_none_without_the_clients() -> None:
     with StrictMessages(reader) as upstream, running_proxy(upstream.url, strategy="extract", window=WINDOW) as proxy:
         forced = [*HEADERS, ("x-condenser-force", "true")]
         for agent, number in ((Agent(proxy.url), 0), (Marking(proxy.url), 4)):
@@ -269,7 +269,7 @@ def test_what_belongs_to_a_thread_of_the_server_passes_and_says_so(path: str, th
     assert forwarded == body
 
 
-def test_a_container_of_the_server_holds_no_history_and_what_names_it_is_condensed() -> None:
+def test_a_request_that_names_a_container_is_condensed() -> None:
     with StrictMessages(reader) as upstream, running_proxy(upstream.url, strategy="extract", window=WINDOW) as proxy:
         agent = Agent(proxy.url, more={"container": "container_1"})
         agent.messages += long_turns(12)

@@ -121,7 +121,7 @@ def test_where_it_rewrites_the_replies_too_its_forks_find_what_was_condensed(sta
     assert len(stage.summaries) <= 4
 
 
-def test_a_question_that_is_sent_with_a_reminder_once_only_is_known_by_its_reply(stage: Stage) -> None:
+def test_a_question_once_sent_with_a_reminder_is_recognised(stage: Stage) -> None:
     """aider adds the rules of its edit format to the last message, and sends the files anew when an edit has failed."""
     answers, done = [], finished(0)
     for turn in range(TURNS):
@@ -192,7 +192,7 @@ def exchanges_of(turns: Callable[[int], list[Message]]) -> list[int]:
     return [after - before for before, after in pairwise(totals)]
 
 
-def test_it_costs_no_more_exchanges_with_redis_than_a_client_that_moves_nothing() -> None:
+def test_moved_messages_cost_no_more_exchanges_with_redis() -> None:
     moved, unmoved = exchanges_of(request), exchanges_of(lambda turn: [*files(0), *finished(turn), question(turn)])
     assert moved[-1] <= unmoved[-1]
     assert sum(moved) <= sum(unmoved)

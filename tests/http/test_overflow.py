@@ -100,7 +100,7 @@ def test_the_first_request_of_all_is_healed_and_says_so() -> None:
         assert count(stage.forwarded[1].json()) < WINDOW
 
 
-def test_a_stated_window_is_known_from_then_on_to_all_conversations_of_the_tenant() -> None:
+def test_a_stated_window_holds_for_all_conversations_of_the_tenant() -> None:
     with narrow() as stage:
         stage.ask(chat(60), controls(session="s"))
         before = len(stage.forwarded)
@@ -123,7 +123,7 @@ def test_what_was_learned_outlives_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("refuse", [numberless, explicit])
-def test_a_size_refused_bounds_its_session_for_an_hour_whatever_window_is_said(refuse: Refuse) -> None:
+def test_a_refused_size_bounds_its_session_for_an_hour(refuse: Refuse) -> None:
     clock = Clock()
     with narrow(refuse, limit=9_000, window=100_000, strategy="recent", clock=clock) as stage:
         answer = stage.ask(chat(40), controls(session="s"))
@@ -206,7 +206,7 @@ def test_a_refusal_that_stays_one_reaches_the_client_byte_for_byte() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["off", "observe:half-window"])
-def test_where_nothing_may_be_changed_a_stated_window_is_passed_on_but_learned(strategy: str) -> None:
+def test_a_stated_window_is_learned_where_nothing_may_be_changed(strategy: str) -> None:
     with narrow() as stage:
         answer = stage.post(body_of(chat(60)), controls(strategy=strategy))
 
@@ -215,7 +215,7 @@ def test_where_nothing_may_be_changed_a_stated_window_is_passed_on_but_learned(s
         assert stage.ask(chat(60), controls(session="s")).header("x-condenser-window") == str(WINDOW)
 
 
-def test_a_number_that_the_client_wrote_is_no_window_although_the_refusal_quotes_it() -> None:
+def test_a_quoted_number_of_the_client_is_no_window() -> None:
     said = "The old server said: this model's maximum context length is 4,096 tokens."
     refusal = replies.error(400, f"Please reduce the length of the messages. You sent: {said}", code="invalid_request")
     with narrow(lambda _: refusal, limit=9_000, strategy="recent") as stage:
@@ -303,7 +303,7 @@ def test_a_full_cache_pool_is_asked_the_same_once_more_and_teaches_nothing() -> 
             assert stage.last_view == chat(9)
 
 
-def test_a_cache_pool_that_stays_full_is_passed_on_and_so_is_one_of_a_window_that_is_not_stated() -> None:
+def test_a_full_cache_pool_is_passed_on() -> None:
     with pooled(POOL, POOL) as stage:
         answer = stage.post(body_of(chat(8)))
         assert (answer.status, answer.body) == (500, POOL.steps[0])

@@ -100,7 +100,7 @@ def test_a_packed_body_that_is_broken_is_refused(encoding: str, cut: slice, stag
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
-def test_a_body_that_is_not_in_the_encoding_that_it_names_is_refused_as_such(encoding: str, stage: Stage) -> None:
+def test_a_body_in_another_encoding_than_it_names_is_refused(encoding: str, stage: Stage) -> None:
     answer = stage.post(SHORT, [("Content-Encoding", encoding)])
     assert_refused(answer, 400)
     assert answer.json()["error"]["message"] == f"The request body is not valid {encoding}."

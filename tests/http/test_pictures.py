@@ -161,7 +161,7 @@ def test_where_that_is_not_enough_the_upstream_s_own_error_is_returned() -> None
         assert len(sent(stage)) == 2
 
 
-def test_a_request_that_is_too_long_too_is_condensed_after_its_pictures_have_left() -> None:
+def test_a_request_without_its_pictures_is_condensed_if_too_long() -> None:
     def refusal(exchange: Exchange) -> Reply:
         said = exchange.json()["messages"]
         if len(exchange.body) > 2 * LARGE:

@@ -184,7 +184,7 @@ def test_more_than_an_eighth_of_the_window_cannot_be_pinned(stage: Stage) -> Non
     assert all(shows(stage, pin["message"]) for pin in shown(stage)["pins"])
 
 
-def test_a_message_that_is_too_large_cannot_be_pinned_before_the_first_condensation(stage: Stage) -> None:
+def test_a_too_large_message_cannot_be_pinned(stage: Stage) -> None:
     stage.ask(chat(1, words=1_200), controls(session="s"))
     assert not shown(stage)["condensations"]
     refused = admin(stage, place_of_pins(stage), "POST", {"message": 1})

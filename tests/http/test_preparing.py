@@ -104,7 +104,7 @@ def test_below_the_prepare_mark_no_model_is_asked() -> None:
         assert not stage.summaries
 
 
-def test_a_request_at_the_trigger_does_not_wait_for_a_summary_that_is_not_ready() -> None:
+def test_a_request_at_the_trigger_does_not_wait() -> None:
     with gated() as (stage, gate):
         ask_rounds(stage, PAST_PREPARE)
         early = ask_rounds(stage, PAST_TRIGGER)
@@ -241,7 +241,7 @@ def test_what_was_prepared_on_one_branch_is_not_taken_on_another() -> None:
         assert answer.header("x-condenser-action") == "passed"
 
 
-def test_for_a_model_in_mode_idle_nothing_is_prepared_while_another_client_waits() -> None:
+def test_a_model_in_mode_idle_prepares_while_no_client_waits() -> None:
     gate = Signal("another client's reply may come")
 
     def answers(exchange: Exchange) -> Reply | None:

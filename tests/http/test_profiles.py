@@ -48,7 +48,7 @@ def has_accepted(stage: Stage) -> list[bool]:
 
 
 @pytest.mark.parametrize("demand", [alternation, sides], ids=lambda each: each.__name__)
-def test_a_form_that_is_refused_is_learned_once_and_the_client_gets_its_reply(demand: Demand) -> None:
+def test_a_refused_form_is_learned_once(demand: Demand) -> None:
     with strict(demand, strategy="rolling") as stage:
         for rounds in (2, 40, 60):
             assert b"echo" in stage.ask(chat(rounds), controls(session="s")).body
@@ -70,7 +70,7 @@ def test_no_form_is_learned_from_an_error_it_meets_too() -> None:
         assert refusal_of(stage.last_view, [alternation])
 
 
-def test_requests_that_are_under_way_when_a_form_is_learned_get_their_replies_too() -> None:
+def test_requests_under_way_when_a_form_is_learned_get_replies() -> None:
     both = Signal("both requests have been refused")
     with strict(alternation, strategy="rolling") as stage, ThreadPoolExecutor() as pool:
 
@@ -115,7 +115,7 @@ EVERY = 5  # of the requests of a recorded conversation, one in so many is sent
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_with_its_profile_set_a_strict_server_never_refuses_and_views_only_grow(strategy: str) -> None:
+def test_a_strict_server_with_its_profile_set_never_refuses(strategy: str) -> None:
     with strict(*DEMANDS, no_names, upstream={"profile": PROFILE}) as stage:
         messages = accepted(conversations(SHORT)["tau-bench/airline/gpt-4o/3-0"].messages)
         play(stage, messages, controls(session="s", strategy=strategy, window=2_048, **STRATEGIES[strategy]))
@@ -150,7 +150,7 @@ def test_a_profile_of_one_model_holds_for_it_alone() -> None:
         assert len(stage.forwarded) > 2
 
 
-def test_a_clients_own_list_that_is_refused_is_neither_changed_nor_sent_again() -> None:
+def test_a_refused_list_of_the_client_is_left_alone() -> None:
     with strict(*DEMANDS) as stage:
         body = body_of([{"role": "user", "content": "one"}, {"role": "user", "content": "two"}])
         answer = stage.post(body, controls(session="s"))
@@ -166,7 +166,7 @@ def test_with_strategy_off_a_refusal_is_passed_on() -> None:
         assert len(stage.forwarded) == 1
 
 
-def test_a_summary_that_goes_on_from_the_view_is_asked_for_in_the_form_too() -> None:
+def test_a_learned_form_holds_for_summaries_too() -> None:
     settings: Mapping[str, Any] = {"summarizer": {"form": "continue"}, "upstream": {"profile": PROFILE}}
     with strict(*DEMANDS, no_names, **settings) as stage:
         answer = stage.ask(chat(40), controls(session="s", strategy="half-window"))

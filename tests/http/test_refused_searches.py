@@ -140,7 +140,7 @@ behind = pytest.mark.parametrize("failing", BEHIND_THE_FIRST_EVENT.values(), ids
 
 
 @behind
-def test_a_stream_that_fails_before_it_says_anything_is_mended_however_it_began(failing: Reply) -> None:
+def test_a_stream_that_fails_before_it_says_anything_is_mended(failing: Reply) -> None:
     with remembering() as stage:
         stage.upstream.reply(
             reply_of(None, search(), streamed=True, usage=(100, 10)),
@@ -176,7 +176,7 @@ def test_an_error_event_after_text_is_told_once_as_it_came() -> None:
         assert len(stage.forwarded) == 2
 
 
-def test_signs_of_life_of_an_upstream_that_works_on_what_was_found_reach_the_client() -> None:
+def test_signs_of_life_after_a_search_reach_the_client() -> None:
     gate = Signal("the upstream may go on")
     with remembering() as stage:
         slow = replies.stream(b": working\n\n", ROLE, gate, DIED)
@@ -198,7 +198,7 @@ def test_an_error_with_a_good_status_is_the_clients(streamed: bool) -> None:
 
 
 @both
-def test_where_the_question_is_refused_too_the_client_has_the_upstreams_own_error(streamed: bool) -> None:
+def test_a_question_that_is_refused_too_gets_the_upstreams_error(streamed: bool) -> None:
     with remembering() as stage:
         own = replies.error(429, "slow down", code="slow", headers=[("retry-after", "7")])
         stage.upstream.reply(reply_of(None, search(), streamed=streamed), replies.error(500, "oops"), own)
@@ -229,7 +229,7 @@ def test_once_text_has_flowed_a_refusal_ends_the_stream_with_one_error(refusal: 
         assert len(stage.forwarded) == 1 + len(refusal)
 
 
-def test_in_one_piece_text_before_a_search_that_is_forgotten_is_forgotten_too() -> None:
+def test_unstreamed_text_before_a_forgotten_search_is_forgotten() -> None:
     with remembering() as stage:
         stage.upstream.reply(
             reply_of("Let me look. ", search(), streamed=False), *REFUSALS["429"], reply_of(PLAIN, streamed=False)
@@ -237,7 +237,7 @@ def test_in_one_piece_text_before_a_search_that_is_forgotten_is_forgotten_too() 
         assert text_of(asks(stage, False)) == PLAIN
 
 
-def test_a_call_of_the_clients_in_the_answer_without_a_search_is_the_clients() -> None:
+def test_a_call_in_an_answer_without_search_is_the_clients() -> None:
     with remembering() as stage:
         stage.upstream.reply(
             reply_of(None, search(), streamed=True), *REFUSALS["429"], reply_of(None, LOOKS, streamed=True)
@@ -285,7 +285,7 @@ def numberless(limit: int, used: int) -> Reply:
 
 
 @both
-def test_where_nobody_knows_how_much_fits_the_model_is_told_that_nothing_does(streamed: bool) -> None:
+def test_where_nobody_knows_how_much_fits_nothing_is_shown(streamed: bool) -> None:
     with remembering() as stage:
         narrow(stage, numberless)
         stage.upstream.reply(
@@ -326,7 +326,7 @@ def test_where_not_even_that_fits_the_question_is_answered_without_the_search(st
         assert stage.last_view == views(stage)[0]
 
 
-def test_the_window_that_a_refused_search_tells_is_known_to_the_next_request() -> None:
+def test_the_next_request_knows_the_window_of_a_refused_search() -> None:
     with remembering(window=None) as stage:
         narrow(stage)
         stage.upstream.reply(

@@ -157,7 +157,7 @@ def foretold(stage: Stage, messages: Sequence[Message]) -> tuple[Answer, Answer,
 
 
 @pytest.mark.parametrize("window", [2_048, 3_000, 4_096, 6_000, 8_192, 16_384])
-def test_in_a_window_of_any_size_the_summary_that_a_model_brings_is_foretold(window: int) -> None:
+def test_a_dry_run_foretells_the_summary_in_any_window(window: int) -> None:
     brief = summary(" ".join(f"Bed {number} is planned." for number in range(12)))
     with proxy_with_upstream(window=window, answers=lambda _: brief) as stage:
         planned, observed, real = foretold(stage, chat(window // 100, words=20))

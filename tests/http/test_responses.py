@@ -114,7 +114,7 @@ def long_turns(turns: int) -> list[Json]:
 # -- transparency ------------------------------------------------------------------------------------------
 
 
-def test_a_text_in_place_of_the_list_is_one_message_and_is_sent_as_it_came() -> None:
+def test_a_text_in_place_of_the_list_is_one_message() -> None:
     body = json.dumps({"model": MODEL, "input": "hi"}).encode()
     with StrictResponses() as upstream, running_proxy(upstream.url, strategy="half-window", window=200_000) as proxy:
         answer = wire.request(proxy.url, "POST", RESPONSES, body, [*wire.JSON, *KEY])
@@ -200,7 +200,7 @@ def test_an_overflow_is_mended_before_the_client_sees_it(overflow: Any) -> None:
 # -- errors ------------------------------------------------------------------------------------------------
 
 
-def test_an_upgrade_to_a_web_socket_is_refused_so_that_the_client_takes_http() -> None:
+def test_an_upgrade_to_a_web_socket_is_refused() -> None:
     upgrade = [("upgrade", "websocket"), ("connection", "Upgrade"), ("sec-websocket-version", "13")]
     with StrictResponses() as upstream, running_proxy(upstream.url) as proxy:
         answer = wire.request(proxy.url, "GET", RESPONSES, b"", [*KEY, *upgrade])

@@ -99,7 +99,7 @@ def goes_on(stage: Stage, messages: list[Message], streamed: bool, turns: int = 
 
 
 @both
-def test_the_model_finds_what_was_condensed_away_and_the_next_views_begin_with_it(streamed: bool) -> None:
+def test_the_model_finds_what_was_condensed_away(streamed: bool) -> None:
     with remembering() as stage:
         stage.upstream.reply(
             reply_of(None, search(), streamed=streamed), reply_of(FOUND, streamed=streamed, usage=(150, 7))
@@ -126,7 +126,7 @@ def test_two_searches_in_one_message_are_one_round(streamed: bool) -> None:
 
 
 @both
-def test_the_client_gets_its_own_calls_alone_and_the_search_stands_before_them(streamed: bool) -> None:
+def test_the_client_gets_its_own_calls_alone(streamed: bool) -> None:
     with remembering() as stage:
         stage.upstream.reply(reply_of(None, search(), LOOKS, streamed=streamed))
         reply = message_of(asks(stage, question(), streamed, tools=[LOOK]), streamed)
@@ -191,7 +191,7 @@ def test_the_usage_has_the_last_prompt_and_all_that_was_completed(streamed: bool
         assert only_session(stage.proxy.url)["totals"]["memory_tokens"] == 110
 
 
-def test_an_error_after_a_search_ends_the_stream_with_one_event_and_stores_nothing() -> None:
+def test_an_error_after_a_search_ends_the_stream() -> None:
     with remembering() as stage:
         stage.upstream.reply(reply_of("Hm. ", search(), streamed=True), replies.error(503, "too busy", code="busy"))
         events = wire.events(asks(stage, question(), True).body)
@@ -203,7 +203,7 @@ def test_an_error_after_a_search_ends_the_stream_with_one_event_and_stores_nothi
         assert SEARCH not in str(stage.last_view)
 
 
-def test_an_upstream_that_breaks_off_after_a_search_ends_the_stream_with_one_event() -> None:
+def test_an_upstream_broken_off_after_a_search_ends_the_stream() -> None:
     with remembering() as stage:
         cut = replies.stream(*replies.text_chunks("It hangs")[:2], cut=True)
         stage.upstream.reply(reply_of(None, search(), streamed=True), cut)
@@ -211,7 +211,7 @@ def test_an_upstream_that_breaks_off_after_a_search_ends_the_stream_with_one_eve
         assert json.loads(events[-1])["error"]["code"] == "upstream_unreachable"
 
 
-def test_a_client_that_leaves_after_a_search_ends_the_call_that_is_under_way() -> None:
+def test_a_client_that_leaves_after_a_search_ends_the_call() -> None:
     with remembering() as stage:
         stage.upstream.reply(reply_of("Hm. ", search(), streamed=True), replies.stream(*reply_opening("It"), Signal()))
         with streaming(stage) as response:
@@ -292,7 +292,7 @@ def test_of_several_streamed_choices_each_loses_its_hidden_calls() -> None:
 
 
 @both
-def test_an_upstream_that_takes_no_tools_is_asked_without_and_that_is_remembered(streamed: bool) -> None:
+def test_an_upstream_that_takes_no_tools_is_remembered(streamed: bool) -> None:
     with remembering() as stage:
         error = replies.error(400, "this model does not support tools")
         stage.upstream.answer(lambda exchange: error if offers_search(exchange) else None)

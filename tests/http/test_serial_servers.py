@@ -145,9 +145,7 @@ def test_one_own_call_runs_at_a_time() -> None:
 
 
 @pytest.mark.parametrize(("is_full", "reason", "asks"), [(True, "summary-shared-cache", False), (False, "", True)])
-def test_what_would_not_fit_a_cache_that_was_shown_to_be_shared_is_not_asked(
-    is_full: bool, reason: str, asks: bool
-) -> None:
+def test_what_does_not_fit_a_shared_cache_is_not_asked(is_full: bool, reason: str, asks: bool) -> None:
     with serving(4) as serial:
         serial.gate.set()
         with running_proxy(serial.url, upstream=DISCOVERS, strategy="half-window", background={"mode": "off"}) as proxy:

@@ -77,7 +77,7 @@ def test_a_client_that_leaves_at_the_last_byte_leaves_its_session_whole() -> Non
         assert answer.header("x-condenser-branch") == "main+"
 
 
-def test_an_append_whose_client_leaves_at_the_last_byte_is_committed_with_its_reply() -> None:
+def test_an_append_is_committed_although_its_client_leaves() -> None:
     with ScriptedUpstream(counting=Counting(count)) as upstream, holding(upstream, timeout=BOUND) as (proxy, store):
         upstream.reply(stream(*text_chunks("a reply")), completion("again"))
         leave_at_the_last_byte(proxy, store, body_of([ONE], stream=True), controls(session="s", history="append"))

@@ -74,7 +74,7 @@ NO_NAMES = {"names_max_tokens": 0, "facts_max_tokens": 0}
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_the_reply_comes_and_the_reason_says_what_was_wrong_with_the_summary(name: str) -> None:
+def test_the_reason_says_what_was_wrong_with_the_summary(name: str) -> None:
     answers, reason = FAILURES[name]
     with proxy_with_upstream(strategy="half-window", answers=answers, ledger=NO_NAMES) as stage:
         answer = stage.ask(chat(12), controls(session="s"))

@@ -45,7 +45,7 @@ def test_the_same_id_and_text_with_another_key_is_another_history(session: str |
         assert "of the first" in str(stage.last_view)
 
 
-def test_a_second_tenants_view_is_untouched_by_what_the_first_one_has_condensed(stage: Stage) -> None:
+def test_condensations_of_one_tenant_do_not_touch_anothers_views(stage: Stage) -> None:
     stage.ask(chat(9), controls(session="shared", force="true"))
     other = replace(stage, key="sk-second", sent=[])
     assert other.ask(chat(9), controls(session="shared")).header("x-condenser-action") == "passed"

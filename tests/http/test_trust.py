@@ -140,7 +140,7 @@ def test_a_revoked_credential_is_lent_one_call_at_most() -> None:
         assert len(summarizer.journal.to()) == 1
 
 
-def test_a_long_reply_does_not_bring_back_a_credential_that_was_refused_meanwhile() -> None:
+def test_a_long_reply_does_not_bring_back_a_refused_credential() -> None:
     doorman, clock, gate = Doorman("sk-first"), Clock(), Signal()
     with lending(doorman, clock=clock) as (stage, summarizer):
         stage.upstream.answer(lambda exchange: doorman(exchange) or replies.stream(*replies.text_chunks("x"), gate))
@@ -352,7 +352,7 @@ def test_counts_of_a_stored_conversation_need_an_accepted_credential() -> None:
         assert not {name for name, _ in refused.headers} & {"x-condenser-tokens-before", "x-condenser-head"}
 
 
-def test_a_count_for_an_unproven_credential_is_made_of_the_request_as_it_came() -> None:
+def test_a_count_for_an_unproven_credential_condenses_nothing() -> None:
     clock, page = Clock(), replies.raw(b"<html>Welcome</html>", "text/html")
     body = {"model": "m@mask", "max_tokens": 9, "messages": [{"role": "user", "content": "4711"}]}
     with StrictMessages() as upstream, running_proxy(upstream.url, window=WINDOW, clock=clock) as proxy:

@@ -41,7 +41,7 @@ def test_what_was_not_changed_says_what_it_has_cost() -> None:
         assert stage.upstream.journal.only().sent == answer.body
 
 
-def test_a_changed_stream_is_asked_for_its_usage_and_the_client_does_not_see_it() -> None:
+def test_a_changed_stream_is_asked_for_its_usage_unseen() -> None:
     with proxy_with_upstream() as stage:
         answer = condensed(stage, stream=True)
         assert stage.forwarded[-1].json()["stream_options"] == {"include_usage": True}
@@ -59,7 +59,7 @@ def test_a_client_that_asks_for_the_usage_of_its_stream_gets_it() -> None:
         assert events(answer)[-1]["usage"]["prompt_tokens"] == count(stage.forwarded[-1].json())
 
 
-def test_a_stream_that_is_not_changed_or_without_the_setting_is_asked_for_nothing() -> None:
+def test_an_unchanged_stream_is_asked_for_no_usage() -> None:
     with proxy_with_upstream() as stage:
         stage.ask(chat(1), controls(session="s"), stream=True)
         assert stage.upstream.journal.only().body == stage.sent[-1]

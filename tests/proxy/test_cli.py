@@ -325,7 +325,7 @@ def test_a_watched_status_is_printed_again_and_again() -> None:
     assert seen == [f"condenser {VERSION}: ok\n"] * 2
 
 
-def test_counters_that_are_nothing_and_lines_that_are_no_counters_are_left_out() -> None:
+def test_counters_at_zero_and_other_lines_are_left_out() -> None:
     lines = [
         "# HELP x",
         'condenser_a_total{b="c"} 1234.0',

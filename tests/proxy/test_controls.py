@@ -85,7 +85,7 @@ def test_body_keys_are_typed_and_spelt_either_way() -> None:
     )
 
 
-def test_for_each_key_the_header_wins_over_the_body_and_the_body_over_the_suffix() -> None:
+def test_the_header_wins_over_the_body_and_the_suffix() -> None:
     suffix, body = Pipeline(("mask",)), {"strategy": "recent", "window": 5_000, "session": "body"}
     assert read([], None, suffix).strategy == suffix
     assert read([], body, suffix).strategy == Pipeline(("recent",))

@@ -104,7 +104,7 @@ async def test_a_failing_part_passes_the_request_on(part: str, caplog: pytest.Lo
         assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_view_that_cannot_be_written_is_replaced_by_the_request_as_it_came() -> None:
+async def test_a_view_that_cannot_be_written_sends_the_request_unchanged() -> None:
     async with running() as built:
         asked = request(json.dumps({"model": "m", "messages": chat(24)}).encode(), strategy="extract")
         body = BrokenBody(*asked.body)

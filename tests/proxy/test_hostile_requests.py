@@ -153,7 +153,7 @@ def test_the_nodes_of_a_pdf_are_read_up_to_a_bound() -> None:
     assert calls_of_c(lambda: pages_of(flood)) < 12 * MAX_NODES
 
 
-def test_a_node_of_a_pdf_may_be_long_because_no_byte_is_read_for_two_nodes() -> None:
+def test_a_long_node_of_a_pdf_is_read_once() -> None:
     tree = b"%PDF-1.4\n1 0 obj <</Type /Pages /Kids [" + b"2 0 R " * 20_000 + b"] /Count 3>> endobj\n"
     assert pages_of(tree + b"/Type /Page\n" * 5) == 3
     unfinished = b"1 0 obj <</Type /Pages\n" + b"2 0 obj <</Type /Pages /Count 3>> endobj\n"

@@ -142,7 +142,7 @@ async def test_a_turn_costs_the_same_work_however_long_its_session_is() -> None:
 
 
 @pytest.mark.parametrize("profile", [{}, {"alternate_roles": True}], ids=["any", "alternating"])
-async def test_no_step_of_a_turn_is_done_once_for_each_message_that_was_there_before(profile: dict[str, bool]) -> None:
+async def test_no_step_of_a_turn_repeats_for_each_old_message(profile: dict[str, bool]) -> None:
     _, short, _ = await warm_turn(SHORT, ROOMY, **profile)
     _, long, _ = await warm_turn(LONG, ROOMY, **profile)
     # A short conversation is below all marks by its length alone, which saves it some steps, however many messages.
@@ -178,7 +178,7 @@ async def test_a_turn_that_is_found_by_its_chain_takes_two_steps_in_the_store(go
     assert store.calls == {"find": 1, "save": 1}
 
 
-async def test_a_turn_under_a_condensation_that_stands_neither_plans_nor_counts_it_again() -> None:
+async def test_a_turn_under_a_standing_condensation_does_not_plan_again() -> None:
     first, work, store = await warm_turn(LONG, TIGHT)
     assert first.action is Action.REPLAYED
     assert first.tokens_after < first.tokens_before / 2
@@ -211,7 +211,7 @@ async def retried(length: int) -> tuple[Decision, Counter[str], TalliedStore]:
         return decision, work, store
 
 
-async def test_a_retry_costs_the_same_work_and_stores_the_same_however_much_it_retries() -> None:
+async def test_a_retry_costs_and_stores_the_same_for_any_length() -> None:
     _, short, few = await retried(SHORT)
     decision, long, many = await retried(LONG)
     assert decision.action is Action.PASSED

@@ -143,7 +143,7 @@ def test_within_a_turn_the_newest_round_is_the_tail_and_stays() -> None:
     assert metadata_of(agent(8))["tail_exclusion_count"] == 2
 
 
-def test_the_tail_is_of_messages_of_the_assistant_and_its_tools_and_a_user_ends_it() -> None:
+def test_the_tail_ends_at_a_message_of_the_user() -> None:
     bodies = [user("go"), *step(0), *step(1), user("and?"), assistant("one"), assistant("two"), assistant("three")]
     assert sources(voted(bodies)) == [0, None, 5, 7, 8]
     assert metadata_of(bodies)["tail_exclusion_count"] == 2
@@ -233,7 +233,7 @@ def test_the_context_limit_always_forgets_something(keep_last: int) -> None:
     assert len(view.items) <= 12
 
 
-def test_the_context_limit_looks_past_a_first_round_that_is_too_small_for_a_record() -> None:
+def test_the_context_limit_looks_past_a_too_small_first_round() -> None:
     """Everything is among the last messages to keep, and the first round has 41 tokens."""
     metadata = metadata_of(agent(6), newer=None, keep_last=99)
     assert metadata["summary_candidate_count"] > 2
@@ -337,7 +337,7 @@ def dropped(excluded: int, judged: list[int], drift: int) -> dict[str, Any]:
     }
 
 
-def test_rolling_back_drops_what_came_between_the_head_and_what_must_be_answered() -> None:
+def test_rolling_back_drops_all_between_head_and_question() -> None:
     found = left(agent(8), [*step(8), *step(9)], on_drift="rollback")
     assert found is not None
     after, told = found

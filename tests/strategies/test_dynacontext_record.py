@@ -47,7 +47,7 @@ def answering(*answers: Result) -> tuple[list[Ask], Any]:
         Answer(f"<summary>{TEXT}</summary>", called_tools=True),
     ],
 )
-def test_it_asks_up_to_three_times_for_one_summary_tag_and_an_answer_that_may_count(rubbish: Answer) -> None:
+def test_a_summary_is_asked_for_up_to_three_times(rubbish: Answer) -> None:
     view = view_of(agent(8, size=20))
     asked, reply = answering(rubbish, rubbish, Answer(f"Here:\n<summary>\n{TEXT}\n</summary>\nDone."))
     after = condensed(view, judged_session(view), reply)

@@ -57,7 +57,7 @@ def check_judged(bodies: list[Body], newer: int | None, window: int, options: di
     ends=st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 6)),
 )
 @STABLE
-def test_what_follows_a_verdict_or_the_limit_keeps_the_invariants_with_any_options(
+def test_sessions_keep_the_invariants_with_any_options(
     bodies: list[Body], newer: int | None, window: int, mode: str, ends: tuple[int, int, int]
 ) -> None:
     first, last, tail = ends
@@ -122,7 +122,7 @@ def voting(bodies: list[Body], window: int) -> Voting:
     return session
 
 
-def test_a_session_with_judges_that_always_say_yes_branches_at_most_five_times() -> None:
+def test_judges_that_always_say_yes_branch_at_most_five_times() -> None:
     session = voting(chat(60, size=200), window=50_000)
     assert [each.depth for each in session.records] == [1, 2, 3, 4, 5]
     assert session.condensed == 0

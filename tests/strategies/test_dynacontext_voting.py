@@ -139,7 +139,7 @@ def test_so_much_must_have_come_since_the_last_vote(options: dict[str, Any], add
     assert skips(view, with_votes(view, 6, 2), **options) == reason
 
 
-def test_by_itself_growth_is_at_least_a_quarter_of_the_view_at_the_last_vote() -> None:
+def test_default_growth_is_a_quarter_of_the_last_judged_view() -> None:
     bodies = [*chat(20, size=500), assistant(words(2_400)), user("?")]
     view = view_of(bodies)
     (vote,) = with_votes(view, 2).verdicts
@@ -178,7 +178,7 @@ def test_the_longest_accepted_record_shrinks_a_tenth(pipeline: str, window: int,
     assert held > 10
 
 
-def test_no_vote_is_held_where_a_yes_could_not_shrink_the_view_by_a_tenth() -> None:
+def test_no_vote_is_held_where_a_yes_would_gain_little() -> None:
     small = chat(3, size=80)
     assert skips(view_of(small)) == ""
     assert skips(view_of(small, 3_000)) == "cannot-shrink"

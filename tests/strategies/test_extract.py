@@ -113,7 +113,7 @@ def test_an_earlier_record_of_one_paragraph_is_cut_and_not_lost() -> None:
     assert "最后运行测试。" in second
 
 
-def test_a_record_that_a_larger_window_was_given_is_cut_where_nothing_else_can_go() -> None:
+def test_a_record_of_a_larger_window_is_cut_at_last() -> None:
     """A client that changes to a model with a small window brings a record of a tenth of the large one."""
 
     def reply(effect: Effect) -> Answer:

@@ -38,7 +38,7 @@ def test_a_long_history_brings_its_first_rules_only() -> None:
     assert merge_rules([], told) == told[:MAX_RULES]
 
 
-def test_wishes_take_no_room_from_rules_that_were_said_after_any_number_of_them() -> None:
+def test_many_wishes_take_no_room_from_later_rules() -> None:
     wishes = [f"Please use hall {number}." for number in range(2 * MAX_RULES)]
     assert merge_rules([], [*wishes, "Never open door 1."]) == [*wishes[:MAX_RULES], "Never open door 1."]
 
@@ -53,7 +53,7 @@ def test_facts_of_a_short_history_are_all_looked_for(rounds: int) -> None:
     assert worth_reading([100] * rounds) == list(range(rounds))
 
 
-def test_facts_of_a_long_history_are_looked_for_where_it_begins_and_where_it_ends() -> None:
+def test_facts_are_looked_for_at_both_ends_of_long_histories() -> None:
     read = worth_reading([MAX_CHARACTERS] * 1_000)
     assert len(read) == (OLDEST // MAX_CHARACTERS) + (NEWEST // MAX_CHARACTERS)
     assert read[0] == 0

@@ -157,7 +157,7 @@ def test_cards_never_cost_another_call(name: str, options: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize("name", ["summary", "half-window", "semantic", "dynacontext"])
-def test_an_answer_whose_end_is_cut_off_among_the_cards_has_told_its_summary(name: str) -> None:
+def test_an_answer_cut_off_among_its_cards_has_its_summary(name: str) -> None:
     view = view_of(garden())
     answer = answered(name, RECORD)[:-40]
     (strategy,) = stages_of(name)

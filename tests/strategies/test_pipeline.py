@@ -207,7 +207,7 @@ def test_a_shrink_of_less_than_a_tenth_is_not_used_where_there_is_time(requireme
 
 
 @pytest.mark.parametrize("requirement", [Requirement.SOFT, Requirement.PREPARE])
-def test_what_misses_its_goal_without_a_model_must_leave_room_for_two_more_requests(requirement: Requirement) -> None:
+def test_a_missed_goal_must_leave_room_for_two_requests(requirement: Requirement) -> None:
     budget = Budget.of(1_300)
     four = [Drops(name) for name in "abcd"]
     assert ROUND < budget.trigger - (VIEW.tokens - 4 * ROUND) < 2 * ROUND

@@ -24,7 +24,7 @@ def test_the_oldest_rounds_go_until_the_goal_is_met() -> None:
     assert view.tokens <= whole.tokens - 150
 
 
-def test_the_first_and_the_last_user_message_and_the_newest_round_always_stay() -> None:
+def test_first_and_last_user_message_and_newest_round_stay() -> None:
     said = texts(recent(chat(5), 0))
     assert said[0] == "Question 0?"
     assert said[1] == "Question 4?"

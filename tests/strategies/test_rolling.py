@@ -65,7 +65,7 @@ def own(window: int, marks: Marks | None = None, **options: Any) -> Budget:
     return with_stage_marks(Budget.of(window, marks=marks), [rolling(**options)])
 
 
-def test_it_condenses_past_four_fifths_of_what_is_usable_whatever_the_marks_say() -> None:
+def test_rolling_condenses_past_four_fifths_of_the_usable_window() -> None:
     assert isinstance(rolling(), Marking)
     assert own(100_000).trigger == pytest.approx(0.8 * own(100_000).usable, abs=1)
     for trigger in (0.5, 0.95):
@@ -80,7 +80,7 @@ def test_it_condenses_where_too_little_headroom_is_left_for_the_next_turn(window
     assert budget.headroom(budget.trigger) == pytest.approx(headroom, abs=1)
 
 
-def test_the_absolute_headroom_does_not_fire_on_every_turn_in_a_small_window() -> None:
+def test_absolute_headroom_does_not_fire_every_turn() -> None:
     assert own(2_000).trigger > own(2_000).usable // 2
 
 
@@ -204,7 +204,7 @@ def test_what_is_no_such_json_is_the_summary_as_it_is(answer: str) -> None:
     assert answer in json.loads(piece.raw)["content"]
 
 
-def test_a_long_history_is_summarized_in_parts_and_the_cards_of_all_parts_are_kept() -> None:
+def test_cards_of_all_parts_of_a_long_history_are_kept() -> None:
     view = view_of(chat(120, size=100))
     budget = Budget.of(14_000)
     small = Budget(14_000, budget.reserve, goal=3_000, prompt_window=3_000)

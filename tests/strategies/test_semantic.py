@@ -73,7 +73,7 @@ def test_many_events_that_may_not_be_forgotten_do_not_make_it_due() -> None:
     assert not semantic().is_due(view_of(bodies), ROOMY)
 
 
-def test_what_is_prepared_for_the_number_of_events_is_not_pressed_for_tokens() -> None:
+def test_preparation_by_number_of_events_is_not_pressed_for_tokens() -> None:
     outcome = attempted(Requirement.PREPARE, "semantic", view_of(agent(60)), ROOMY)
     assert len(outcome.view.items) == 30
 
@@ -108,7 +108,7 @@ def test_the_target_is_a_share_with_a_floor(options: dict[str, Any], size: int) 
     assert size - 1 <= len(after(bodies, **options).items) <= max(size, options.get("keep_first", 1) + 3)
 
 
-def test_first_events_the_record_the_important_and_the_newest_stay_in_their_order() -> None:
+def test_what_semantic_keeps_stays_in_its_order() -> None:
     bodies = agent(60)
     bodies[42:44] = [assistant(None, call("c20", "bash", {"command": "git push"})), tool("c20", "Push completed")]
     view = after(bodies)
@@ -175,7 +175,7 @@ def test_the_first_events_are_counted_from_the_first_user_message(keep_first: in
     assert kept[: keep_first // 2] == list(range(keep_first // 2))
 
 
-def test_systems_the_last_user_message_and_the_newest_round_stay_as_they_are() -> None:
+def test_systems_last_user_message_and_newest_round_stay() -> None:
     bodies = agent(60)
     bodies.insert(30, user("Never touch tests/."))
     bodies.insert(60, system("It is noon."))
@@ -215,7 +215,7 @@ def test_where_nothing_presses_the_same_share_of_what_there_is_is_left() -> None
     assert len(after(bodies).items) == 6
 
 
-def test_few_events_over_the_goal_are_forgotten_only_as_far_as_the_goal_wants() -> None:
+def test_no_more_events_are_forgotten_than_the_goal_needs() -> None:
     bodies = agent(12, size=200)
     view = after(bodies, Budget.of(8_000).with_goal(2_200))
     assert 1_200 < view.tokens <= 2_200

@@ -53,7 +53,7 @@ def test_no_result_is_cut_below_its_least() -> None:
     assert max(sizes(shortened(agent(5, size=900), budget, min_tokens=60))[:-1]) <= 60
 
 
-def test_the_newest_round_is_cut_where_that_is_allowed_and_only_to_be_usable() -> None:
+def test_the_newest_round_is_cut_only_to_be_usable() -> None:
     bodies = [user("go"), *step(0, 300), *step(1, 1_000)]
     fitting = Budget.of(2_000, reserve=0).with_goal(100)
     assert sizes(shortened(bodies, fitting))[1] == sizes(view_of(bodies))[1]
@@ -72,7 +72,7 @@ def test_a_cut_result_keeps_its_ends_and_its_call() -> None:
     assert view.items[2].answers == ("x",)
 
 
-def test_output_that_comes_as_a_user_message_is_cut_and_the_users_words_are_not() -> None:
+def test_only_output_in_a_user_message_is_cut() -> None:
     bodies = [
         user(words(900)),
         assistant("ls"),

@@ -296,7 +296,7 @@ async def test_while_a_client_is_there_a_credential_may_grow_too_old_to_ask_agai
 # -- how long a call takes ---------------------------------------------------------------------------------
 
 
-def test_a_call_takes_as_long_as_the_last_one_or_as_one_that_was_given_up() -> None:
+def test_a_call_is_expected_to_last_as_long_as_before() -> None:
     pace = Pace()
     assert pace.expected(0.0, joins=False) == 0.0
     pace.running.append(0.0)

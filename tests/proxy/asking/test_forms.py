@@ -66,7 +66,7 @@ async def test_instructions_go_into_the_user_message(said: str, upstream: Script
     assert list(upstream.journal)[-1].json()["messages"] == [BELOW]
 
 
-async def test_a_server_that_refuses_a_user_message_after_a_result_gets_one_between(upstream: ScriptedUpstream) -> None:
+async def test_a_server_gets_a_message_between_result_and_user(upstream: ScriptedUpstream) -> None:
     view = [{"role": "user", "content": "x"}, {"role": "tool", "tool_call_id": "1", "content": "y"}]
 
     def strict(exchange: Exchange) -> Reply:

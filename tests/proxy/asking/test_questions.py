@@ -67,7 +67,7 @@ def test_any_text_can_be_asked_about(text: str) -> None:
     assert read(Ask("s", text, 100))["messages"][1]["content"] == text
 
 
-def test_a_vote_is_asked_for_like_any_text_and_several_in_one_call_by_their_number() -> None:
+def test_several_votes_are_asked_for_by_their_number() -> None:
     ballot, roles = Ballot("Judge it.", "<history>", 5, 15, 200), {JUDGE: ModelRole()}
     one, five = (json.loads(body_of(question_for(ballot, roles, CALLER, n))) for n in (1, 5))
     assert one == {
@@ -81,7 +81,7 @@ def test_a_vote_is_asked_for_like_any_text_and_several_in_one_call_by_their_numb
 # -- continued ---------------------------------------------------------------------------------------------
 
 
-def test_a_view_is_gone_on_from_byte_for_byte_with_the_tools_as_they_came() -> None:
+def test_a_call_that_continues_a_view_sends_its_bytes() -> None:
     data = body(ON, caller=replace(CALLER, members={"tools": TOOLS}))
     assert f'"messages":{VIEW[:-2]},'.encode() in data
     assert f'"tools":{TOOLS},"tool_choice":"none"'.encode() in data
@@ -112,7 +112,7 @@ def test_any_list_can_be_gone_on_from(view: str) -> None:
     assert continued(view) == [*json.loads(view), {"role": "user", "content": "x"}]
 
 
-def test_a_view_goes_to_the_model_and_the_account_of_its_request_and_nowhere_else() -> None:
+def test_a_view_goes_only_to_its_own_model_and_account() -> None:
     role = ModelRole(base_url="http://elsewhere/v1", model="small", api_key=SecretStr("sk-role"), temperature=0)
     asked = question_for(ON, {SUMMARIZER: role}, CALLER)
     assert asked.model.base_url is None

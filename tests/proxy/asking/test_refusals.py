@@ -114,7 +114,7 @@ async def test_a_refusal_on_the_way_up_begins_anew() -> None:
         work.task.cancel()
 
 
-async def test_after_a_pause_clients_go_first_until_the_server_has_shown_what_it_can_do() -> None:
+async def test_clients_go_first_after_a_pause() -> None:
     way = lane_after_a_pause(concurrency=2)
     with way.foreground():
         works = [Work(way) for _ in range(4)]

@@ -103,7 +103,7 @@ async def test_later_calls_are_a_clients_too_for_as_long_as_it_waits() -> None:
         late.task.cancel()
 
 
-async def test_a_call_that_is_made_for_a_client_keeps_others_waiting_as_its_request_does() -> None:
+async def test_a_call_for_a_client_keeps_others_waiting() -> None:
     way, waiters = lane(mode="idle"), Waiters()
     with waiters.waiting():
         work, other = Work(way, waiters=waiters), Work(way)

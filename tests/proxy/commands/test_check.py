@@ -103,7 +103,7 @@ async def nothing(folder: Path) -> None:
         (an_empty_file, "s.db", "an empty file, which serve fills"),
     ],
 )
-def test_a_check_offline_changes_nothing_on_the_disk_and_says_what_would_be_made(
+def test_a_check_offline_changes_nothing_on_the_disk(
     made: Callable[[Path], Coroutine[Any, Any, None]],
     place: str,
     says: str,
@@ -218,7 +218,7 @@ def test_a_check_shows_prices_and_economy() -> None:
     assert "economy" not in budget(window=32_768, strategy="off")
 
 
-def test_an_option_is_shown_as_the_window_lets_it_be_with_where_it_comes_from() -> None:
+def test_an_option_is_shown_clamped_with_its_origin() -> None:
     text = budget(window=8_000, strategy="rolling", rolling={"memory_top_k": 9})
     assert "rolling.summary_max_tokens = 800 (a tenth of the window, clamped from 1,200, default)" in text
     assert "rolling.memory_max_tokens = 500 (a sixteenth of the window, clamped from 800, default)" in text

@@ -100,7 +100,7 @@ def test_the_line_is_the_one_that_the_design_shows() -> None:
     )
 
 
-def test_the_line_names_what_was_done_where_nothing_was_condensed_for_it_now() -> None:
+def test_the_line_names_an_action_that_condensed_nothing_new() -> None:
     assert " replayed, +0 ms" in log_line(decision(applied=MADE, action=Action.REPLAYED), Timing())
     made = decision(applied=MADE, action=Action.WOULD_CONDENSE, trigger=Trigger.THRESHOLD)
     assert " would-condense by threshold, +0 ms" in log_line(made, Timing())

@@ -106,7 +106,7 @@ async def ends(exchange: Exchange, watched: WatchedReply) -> asyncio.Task[None]:
 
 
 @pytest.mark.parametrize("waits", ["remember", "save"])
-async def test_a_client_that_leaves_while_its_reply_is_taken_in_leaves_its_session_stored(waits: str) -> None:
+async def test_a_session_is_stored_although_its_client_leaves(waits: str) -> None:
     async with running(waits) as (built, store):
         exchange = await built.exchanges.open(request())
         # A prompt of which a part was not read is told to others.

@@ -56,7 +56,7 @@ async def decision_of(store: Store) -> Decision:
         return (await built.exchanges.open(request())).decision
 
 
-async def test_a_record_made_for_a_longer_history_does_not_hide_the_question_at_hand() -> None:
+async def test_a_record_of_a_longer_history_hides_no_question() -> None:
     store = await open_store("memory://")
     first = (await decision_of(store)).applied
     await store.close()

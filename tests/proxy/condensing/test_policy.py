@@ -105,7 +105,7 @@ def test_option_order_is_request_settings_defaults() -> None:
     assert options_of(found) == {"keep": 2, "min_tokens": 90, "min_chars": 400, "paths": 0.4}
 
 
-def test_a_stage_is_addressed_by_its_name_and_a_bare_key_must_belong_to_one() -> None:
+def test_options_address_a_stage_by_name_or_bare_key() -> None:
     two = pipeline("half-window+extract")
     found = policy(strategy=two, options={"extract.max_tokens": "200", "min_rounds": 6})
     assert (options_of(found)["min_rounds"], options_of(found, 1)["max_tokens"]) == (6, 200)
@@ -225,7 +225,7 @@ def test_a_length_counts_only_where_it_is_a_positive_whole_number(body: dict[str
     assert limit_of(body) == asked
 
 
-def test_what_the_server_states_goes_before_the_bundled_table_and_after_what_is_set() -> None:
+def test_a_stated_window_goes_before_the_bundled_table() -> None:
     stated = StatedWindow(4_096, 3_000, "stated by TGI")
     told = Policies(Settings(), TABLE, {"gpt-4o": stated}.get)
     assert told.window(None, LessonScope("gpt-4o")) == Window(4_096, "stated by TGI", 3_000)
@@ -271,7 +271,7 @@ def test_a_million_tokens_are_given_where_asked_for_and_possible(model: str, is_
 # -- made once ---------------------------------------------------------------------------------------------
 
 
-def test_requests_that_say_the_same_have_the_same_policy_and_others_have_their_own() -> None:
+def test_only_equal_requests_share_a_policy() -> None:
     made = policies(strategy="mask")
     first = policy(made, options={"mask.keep": "3"})
     assert policy(made, options={"mask.keep": "3"}) is first
@@ -286,7 +286,7 @@ def test_requests_that_say_the_same_have_the_same_policy_and_others_have_their_o
     assert all(policy(made, **each) is not first for each in given)
 
 
-def test_a_window_that_is_stated_later_is_seen_by_requests_that_say_the_same() -> None:
+def test_a_later_stated_window_changes_the_policy() -> None:
     stated: list[StatedWindow] = []
     made = Policies(Settings(), TABLE, lambda _: stated[-1] if stated else None)
     assert policy(made, model="local").window.tokens is None

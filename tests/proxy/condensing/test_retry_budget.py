@@ -28,7 +28,7 @@ def test_where_the_upstream_counts_more_the_aim_is_lower_by_as_much(ratio: float
     assert aim.target == pytest.approx(budget.target / ratio, rel=0.01)
 
 
-def test_a_refusal_of_what_we_count_as_fitting_says_that_the_upstream_counts_more() -> None:
+def test_a_refusal_of_a_fitting_request_raises_the_count() -> None:
     aim = retry_budget(Budget.of(4_096), refusal(4_096), RefusedRequest(2_000, 2_000, 0))
     assert aim.trigger < 2_000 * 0.9 + 1
     assert aim.target * 4_096 / 2_000 <= 2_000

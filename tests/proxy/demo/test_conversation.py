@@ -29,7 +29,7 @@ def test_it_is_over_thirty_thousand_tokens_with_tool_calls(conversation: Convers
     assert sum(message["role"] == "tool" for message in conversation.messages) > 100
 
 
-def test_every_tool_message_answers_a_call_of_the_message_that_opened_its_round(conversation: Conversation) -> None:
+def test_every_tool_message_answers_a_call_of_its_round(conversation: Conversation) -> None:
     waiting: set[str] = set()
     for message in conversation.messages:
         if message["role"] == "tool":

@@ -159,7 +159,7 @@ def test_a_restarted_server_has_the_window_it_states_now() -> None:
     assert Reading(ServerKind.LLAMA_CPP).after(alone).windows == alone.windows
 
 
-def test_a_server_that_loads_nothing_by_itself_is_believed_when_it_drops_a_model() -> None:
+def test_a_server_without_auto_loading_may_drop_a_model() -> None:
     first = Reading(ServerKind.VLLM, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
     assert windows(Reading(ServerKind.VLLM, {"a": StatedWindow(4_096, None, "")}).after(first)) == {"a": 4_096}
 

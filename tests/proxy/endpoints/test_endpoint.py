@@ -83,7 +83,7 @@ def test_items_are_read_and_spliced_whether_they_are_known_or_not(turn: str) -> 
     assert "input" not in body.values
 
 
-def test_a_text_in_the_place_of_the_list_is_one_element_and_keeps_its_bytes() -> None:
+def test_a_text_in_place_of_the_list_keeps_its_bytes() -> None:
     data = body_bytes(input="Hi é")
     body = read_by(MessageCache(), data, ITEMS)
     assert [element.value for element in body.elements] == [{"type": "message", "role": "user", "content": "Hi é"}]

@@ -99,7 +99,7 @@ def test_each_error_has_a_kind_that_the_vendor_knows(ours: ProxyError, kind: str
     assert ENDPOINT.error_event(ours, b"") == b"event: error\ndata: " + json.dumps(body).encode() + b"\n\n"
 
 
-def test_a_prompt_that_cannot_fit_is_refused_in_the_words_that_clients_compact_by() -> None:
+def test_a_prompt_that_cannot_fit_is_refused_in_anthropics_words() -> None:
     body = json.loads(ENDPOINT.error_body(ContextLengthExceeded("The tools alone are too long.")))
     assert body["error"]["message"].startswith("prompt is too long: ")
 

@@ -86,7 +86,7 @@ def test_two_replies_become_one_stream_whose_numbers_have_no_gaps(size: int) -> 
 
 
 @pytest.mark.parametrize("size", CUTS)
-def test_the_tool_of_the_proxy_is_not_among_the_tools_that_a_response_repeats(size: int) -> None:
+def test_a_response_does_not_repeat_the_proxys_tool(size: int) -> None:
     tools = [*TOOLS, {"type": "function", "name": NAME}]
     splicer = ENDPOINT.splicer(runs_calls=True)
     passed = b"".join(splicer.feed(chunk) for chunk in cut(streamed({**RESPONSE, "tools": tools}), size))

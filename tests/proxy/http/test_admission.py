@@ -55,7 +55,7 @@ async def test_a_tenant_that_has_all_its_places_keeps_no_other_waiting() -> None
     again.cancel()
 
 
-async def test_a_full_queue_and_a_long_wait_are_refused_with_a_time_to_come_back() -> None:
+async def test_a_refusal_says_when_to_come_back() -> None:
     refused: list[Refusal] = []
     door = admission(1, refused=refused, queue=1, queue_timeout=0.01)
     place = await entered(door, "a")
@@ -71,7 +71,7 @@ async def test_a_full_queue_and_a_long_wait_are_refused_with_a_time_to_come_back
     (await entered(door, "a")).leave()
 
 
-async def test_a_place_that_is_given_to_one_who_has_left_goes_on_to_the_next() -> None:
+async def test_a_place_of_one_who_left_goes_to_the_next() -> None:
     door = admission(1)
     place = await entered(door, "a")
     left, next_one = (entering(door, tenant) for tenant in "bc")

@@ -43,7 +43,7 @@ class _Written(asyncio.Transport):
         return self.is_closed
 
 
-async def test_a_head_is_sent_with_the_first_part_of_the_body_and_no_other_part_waits() -> None:
+async def test_a_head_is_sent_with_the_first_body_part() -> None:
     written = _Written()
     joining = JoiningTransport(written)
     joining.write(HEAD)

@@ -118,7 +118,7 @@ async def test_replies_teach_and_an_estimated_one_does_not() -> None:
         assert calibrator.hidden(MODEL, "words") == round(told[-1].offset)
 
 
-async def test_what_is_learned_while_a_share_is_under_way_is_shared_with_the_next_reply() -> None:
+async def test_lessons_during_a_share_are_shared_with_the_next_reply() -> None:
     store = await SlowStore.open(None)
     assert isinstance(store, SlowStore)
     async with asyncio.timeout(BOUND), learning(store) as (calibrator, _, tasks):

@@ -98,7 +98,7 @@ async def test_a_longer_prompt_that_is_accepted_disproves_what_was_learned() -> 
         assert learned.window(MODEL) is None
 
 
-async def test_what_one_process_forgets_others_forget_too_but_not_what_they_have_learned_since() -> None:
+async def test_other_processes_forget_only_what_one_has_forgotten() -> None:
     store = await open_store("memory://")
     async with learning(store=store) as learned:
         learned.learn(MODEL, 4_096)

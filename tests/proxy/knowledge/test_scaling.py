@@ -67,7 +67,7 @@ FIRST = prompt_of(transcript(*TALK))
 NEXT = prompt_of(transcript(*TALK, "d" * 500, "e" * 100))
 
 
-def test_what_the_upstream_has_counted_is_used_and_only_what_is_new_is_estimated() -> None:
+def test_only_what_the_upstream_has_not_counted_is_estimated() -> None:
     assert abs(expected(NEXT, LINE, anchored(FIRST, 2_000)) - (2_000 + 1.5 * 600)) <= 1
 
 
@@ -108,7 +108,7 @@ def test_an_anchor_is_left_where_another_counter_counted_what_has_changed_since(
     assert growth(anchored(FIRST, 2_000, "c1"), replace(now, frame="f"), OWN) is None
 
 
-def test_a_view_has_grown_from_an_anchor_if_it_holds_its_view_and_what_came_since() -> None:
+def test_a_view_grows_from_an_anchor_that_it_contains() -> None:
     known = calibration_for(NEXT, LINE, anchored(FIRST, 2_000, "c1"), None, 50_000)
     assert known.growth_since("c1", NEXT.own) is not None
     assert known.growth_since("", NEXT.own) is None
@@ -120,7 +120,7 @@ def picture(number: int) -> dict[str, Any]:
     return {"role": "user", "content": [{"type": "text", "text": "See this."}, part]}
 
 
-def test_a_condensed_view_with_fewer_pictures_is_estimated_by_what_it_is_made_of() -> None:
+def test_a_condensed_view_with_fewer_pictures_is_estimated() -> None:
     bodies = [picture(number) for number in range(10)]
     whole = Transcript.of([Reader().read(dump(body), body, 1_100, CHAT) for body in bodies])
     text = literal({"role": "user", "content": "w " * 200}, WORDS, Role.USER)

@@ -54,7 +54,7 @@ def test_a_refused_request_has_no_part_in_the_cached_share() -> None:
     assert cached_share(refused_request()) is None
 
 
-def test_a_request_overflows_when_it_leaves_no_room_for_the_reply_or_is_refused() -> None:
+def test_a_request_without_room_for_the_reply_overflows() -> None:
     assert not forwarded_request(30, usable=35).overflows
     assert forwarded_request(30, usable=34).overflows
     assert refused_request().overflows

@@ -44,7 +44,7 @@ def test_there_is_a_request_for_each_reply_that_something_came_before() -> None:
     assert list(request_ends(Conversation("a", opening))) == [3, 5]
 
 
-def test_off_forwards_what_the_client_sent_and_overflows_where_that_is_too_long() -> None:
+def test_off_forwards_what_the_client_sent() -> None:
     played = play(Conversation("a", questions_and_answers(20)), "off")
 
     assert len(played.requests) == 20
@@ -87,7 +87,7 @@ def test_tools_are_counted_in_what_is_sent() -> None:
     assert offering.requests[0].forwarded_tokens > bare.requests[0].forwarded_tokens
 
 
-def test_a_request_that_cannot_be_made_to_fit_is_an_overflow_without_tokens_sent() -> None:
+def test_a_request_that_cannot_fit_is_an_overflow() -> None:
     huge = [{"role": "user", "content": "word " * 3 * WINDOW}, {"role": "assistant", "content": "Too long."}]
 
     (only,) = play(Conversation("a", huge), "recent").requests
@@ -105,7 +105,7 @@ def test_names_that_the_user_gave_are_looked_for_in_the_last_view() -> None:
     assert [played.kept["names"] for played in kept] == [(1, 1), (0, 1)]
 
 
-def test_a_run_costs_what_is_read_anew_from_the_cache_and_for_our_own_calls() -> None:
+def test_a_run_costs_its_reads_and_its_own_calls() -> None:
     requests = [
         ReplayedRequest(1_000, 900, 0, 100, 4_000, 1.0),
         ReplayedRequest(2_000, 1_900, 900, 100, 4_000, 1.0, own_tokens=500, own_replies=100),

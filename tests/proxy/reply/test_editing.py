@@ -42,7 +42,7 @@ def test_a_usage_in_a_chunk_with_a_choice_is_not_removed(ending: bytes) -> None:
     assert fed(UsageRemover(CHAT_ENDPOINT), event, [30]) == event
 
 
-def test_a_stream_that_breaks_off_in_an_event_is_passed_on_as_far_as_it_came() -> None:
+def test_a_stream_broken_off_in_an_event_is_passed_on() -> None:
     broken = STREAM[: STREAM.index(b'"prompt_tokens": 40')]
     assert fed(UsageRemover(CHAT_ENDPOINT), broken, []) == broken
 

@@ -66,7 +66,7 @@ async def test_an_error_is_read_to_its_end_and_passed_on_unchanged() -> None:
     assert refusal.window == 4_096
 
 
-async def test_an_error_under_a_good_status_is_read_to_its_end_and_a_reply_is_not() -> None:
+async def test_only_an_error_under_a_good_status_is_read_whole() -> None:
     _, refusal = await inspected(Scripted([REFUSES[:30], REFUSES[30:]]))
     assert refusal is not None
     reply = Scripted([b'{"id":"1","choices":[{"message":{"content":"an ', b'\\"error\\""}}]}'])

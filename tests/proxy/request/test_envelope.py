@@ -53,7 +53,7 @@ def test_requests_that_differ_in_their_messages_share_an_envelope() -> None:
     assert [each.value["content"] for each in (*one.elements, *other.elements)] == ["a", "b"]
 
 
-def test_a_body_is_spliced_from_its_own_messages_though_its_envelope_is_shared() -> None:
+def test_bodies_that_share_an_envelope_keep_their_own_messages() -> None:
     seen = MessageCache()
     for text in ("é", "longer than that"):
         data = body(text, condenser={"force": True}, n=1)
@@ -104,7 +104,7 @@ def test_a_single_envelope_cannot_evict_all_others() -> None:
     assert len(envelopes) == 0
 
 
-def test_the_outside_digest_depends_on_the_counted_members_and_not_on_their_place() -> None:
+def test_the_outside_digest_depends_on_the_counted_members_only() -> None:
     texts = [
         '{"tools":[{"n":1}],"model":"m","messages":[]}',
         '{"model":"other","messages":[],"tools":[{"n":1}]}',

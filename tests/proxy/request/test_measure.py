@@ -52,7 +52,7 @@ def test_the_tokens_include_all_messages_and_their_framing() -> None:
     assert found.exact
 
 
-def test_a_count_that_is_evicted_while_a_request_is_measured_is_still_used_by_it() -> None:
+def test_a_request_uses_a_count_evicted_while_it_is_measured() -> None:
     measurer = Measurer(Reader(), CountingPool(), most_counts=1)
     alone = measured(measurer, body_of(HISTORY[1:]))
     both = measured(measurer, body_of([{"role": "user", "content": "Before."}, *HISTORY[1:]]))

@@ -172,7 +172,7 @@ def test_short_conversations_have_no_prefix() -> None:
     assert reading.prefixes == []
 
 
-def test_prefixes_are_bounded_by_the_bytes_of_their_messages_and_leave_no_garbage() -> None:
+def test_prefixes_are_bounded_by_bytes_and_leave_no_garbage() -> None:
     reading = Reading()
     reading.take(MESSAGES)
     size = sum(element.cost for element in reading.body.elements)

@@ -60,7 +60,7 @@ def test_marks_within_strings_are_no_values(text: str) -> None:
         assert read(data, cache, BOUNDS).elements[0].value["content"] == text
 
 
-def test_a_value_that_ends_within_the_bounds_is_not_charged_with_what_follows_it() -> None:
+def test_a_value_within_the_bounds_pays_for_itself_only() -> None:
     data = body(b",".join([HI] * 5), members=b'"y":[{}],"z":%s,' % numbers(PIECE - 1))
     assert len(read(data, None, BOUNDS).elements) == 5
 

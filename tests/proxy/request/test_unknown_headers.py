@@ -52,7 +52,7 @@ def test_the_value_of_a_misspelt_header_is_not_logged(caplog: pytest.LogCaptureF
     assert "hunter2" not in caplog.text
 
 
-def test_the_reply_names_an_unknown_header_the_one_that_is_near_and_never_a_value() -> None:
+def test_the_reply_names_an_unknown_header_and_never_its_value() -> None:
     with proxy_with_upstream() as stage:
         headers = [("X-Condenser-Sesion", "hunter2"), ("x-condenser-quux", "1")]
         for _ in range(2):

@@ -157,7 +157,7 @@ LONG = "7" * 5_000
 
 
 @pytest.mark.parametrize("seen", [None, MessageCache()], ids=["whole", "apart"])
-def test_a_number_that_python_would_not_read_keeps_its_bytes_wherever_it_stands(seen: MessageCache | None) -> None:
+def test_a_number_that_python_would_not_read_keeps_its_bytes(seen: MessageCache | None) -> None:
     message = f'{{"role":"user","content":"x","extra":[{LONG},{{"a":-{LONG}}}]}}'
     data = f'{{"a":{LONG},"messages":[{message}],"tools":[{{"n":{LONG}}}],"condenser":{{}}}}'
     body = read(data.encode(), seen)

@@ -53,7 +53,7 @@ async def test_who_stays_is_given_the_result() -> None:
     assert await tasks.own(steps.work()) == "done"
 
 
-async def test_an_app_that_closes_waits_for_what_must_be_finished_and_ends_the_rest() -> None:
+async def test_closing_waits_for_what_must_be_finished() -> None:
     tasks: OwnedTasks = OwnedTasks()
     finished, ended = Steps(), Steps()
     tasks.own(finished.work(), to_its_end=True)

@@ -296,7 +296,7 @@ def test_details_of_a_usage_are_added_up_too() -> None:
 
 
 @pytest.mark.parametrize("top_k", [5, 8])
-def test_the_tool_says_how_many_passages_a_search_brings_that_names_no_number(top_k: int) -> None:
+def test_the_tool_says_how_many_passages_it_brings_by_default(top_k: int) -> None:
     offered = offer(CHAT_ENDPOINT, {}, counter(), has_system=True, refused=False, top_k=top_k)
     properties = json.loads(offered.definition)["function"]["parameters"]["properties"]
     assert properties["top_k"]["default"] == top_k

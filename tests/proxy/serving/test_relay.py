@@ -151,7 +151,7 @@ async def test_an_ending_event_with_text_is_read_whole_first(cut: int) -> None:
     assert b"".join(parts) == b"data: 1\n\n" + LAST
 
 
-async def test_a_last_event_that_is_too_long_is_sent_in_pieces_and_its_end_is_held() -> None:
+async def test_a_long_last_event_is_sent_in_pieces() -> None:
     store, parts = Store(), list[bytes]()
 
     async def send(message: Message) -> None:

@@ -56,7 +56,7 @@ async def test_a_request_is_identified_in_its_own_dialect(sessions: Sessions) ->
         assert sessions.identify(None, [], endpoint, {"prompt_cache_key": "k"}).dialect == endpoint.dialect.name
 
 
-def test_a_session_names_another_dialect_and_one_that_is_not_known_is_a_miss() -> None:
+def test_sessions_keep_their_dialect_and_an_unknown_one_misses() -> None:
     stored = encode_session(Session("s", "given", 0.0, dialect=OTHER.dialect.name))
     found = decode_document(stored)
     assert found is not None

@@ -51,7 +51,7 @@ def test_other_session_headers_come_after_the_configured_ones() -> None:
     assert named([any_header, (b"x-conversation-id", b"lowered_names")]).source == "x-conversation-id"
 
 
-def test_the_first_of_two_equal_headers_counts_and_an_empty_header_names_nothing() -> None:
+def test_the_first_of_two_equal_headers_counts_even_when_empty() -> None:
     assert named([(b"thread-id", b"one"), (b"Thread-Id", b"two")]) == Identity("thread-id", "one")
     assert named([(b"thread-id", b""), (b"thread-id", b"two")]) == Identity()
     assert named([(b"x-a-session-id", b""), (b"x-a-session-id", b"two")]) == Identity("x-a-session-id", "two")
@@ -159,7 +159,7 @@ def test_a_header_names_the_tenant_only_where_a_trusted_proxy_sends_it() -> None
         ("11.0.0.1", False), ("192.168.0.2", False), ("fe80::1", False), ("", False), ("socket", False), (None, False),
     ],
 )  # fmt: skip
-def test_a_proxy_is_trusted_by_its_address_or_by_the_network_that_it_is_in(peer: str | None, trusted: bool) -> None:
+def test_a_proxy_is_trusted_by_its_address_or_network(peer: str | None, trusted: bool) -> None:
     assert (peer in TrustedProxies(["10.0.0.0/8", "fd00::/8", "192.168.0.1"])) is trusted
     assert (peer in TrustedProxies(["::ffff:10.0.0.0/104", "fd00::/8", "::ffff:192.168.0.1"])) is trusted
 

@@ -40,7 +40,7 @@ async def test_a_derived_session_is_found_by_its_head(later: str, sessions: Sess
     assert found.shown_id == first.key.name
 
 
-async def test_another_last_message_that_nothing_follows_is_a_fork_of_a_derived_session(sessions: Sessions) -> None:
+async def test_another_last_message_forks_a_derived_session(sessions: Sessions) -> None:
     first = await settled(sessions, "abc")
     fork = await settled(sessions, "abX")
     assert (fork.session, fork.parent) == (None, first.key.name)
@@ -68,7 +68,7 @@ async def test_two_conversations_that_part_at_once_never_share_a_derived_session
     assert other.session.parent == first.key.name
 
 
-async def test_retries_of_a_last_message_are_forks_of_the_conversation_not_of_each_other(sessions: Sessions) -> None:
+async def test_retries_are_forks_of_the_conversation_not_of_each_other(sessions: Sessions) -> None:
     first = await settled(sessions, "abc")
     forks = [await settled(sessions, f"ab{letter}") for letter in "XYZ"]
     assert {fork.parent for fork in forks} == {first.key.name}
@@ -85,7 +85,7 @@ async def test_conversations_that_begin_alike_are_forks_of_the_first(sessions: S
     assert [each.id for each in (await recognised(sessions, "abcdef!")).condensations] == ["c-ab"]
 
 
-async def test_what_a_fork_has_condensed_of_what_it_shares_is_passed_on_to_its_forks(sessions: Sessions) -> None:
+async def test_a_forks_condensations_are_passed_on_to_its_forks(sessions: Sessions) -> None:
     await settled(sessions, "abcdefg")
     fork = await settled(sessions, "abcdefX")
     await sessions.keep(fork, condensation("abc"))

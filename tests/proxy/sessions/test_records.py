@@ -80,7 +80,7 @@ def test_a_read_record_is_not_decoded_again() -> None:
     assert not prepared.standing
 
 
-def test_records_that_were_left_alone_are_forgotten_when_all_together_are_too_large() -> None:
+def test_unused_records_are_forgotten_when_all_are_too_large() -> None:
     data = encode_condensation(MADE)
     other = data.replace(b'"c1"', b'"c2"')
     records = Records(max_bytes=len(data) + len(other) - 1)
@@ -116,7 +116,7 @@ def test_a_session_that_was_read_or_written_is_not_decoded_again() -> None:
     assert written.settings is session.settings
 
 
-def test_a_session_has_the_records_of_its_snapshot_whatever_it_was_read_with_before() -> None:
+def test_a_session_has_the_records_of_its_snapshot() -> None:
     meta, data, records = encode_session(Session("s", "given", 0.0)), encode_condensation(MADE), Records()
     snapshots = [
         Snapshot(meta, 1),

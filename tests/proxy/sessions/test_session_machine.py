@@ -48,7 +48,7 @@ def test_sessions_keep_their_promises_over_thousands_of_steps(store: str) -> Non
         run_state_machine_as_test(machine, settings=LONG)
 
 
-def test_a_window_that_ends_two_branches_brings_back_no_message_of_the_wrong_one() -> None:
+def test_a_window_that_ends_two_branches_mixes_no_messages() -> None:
     machine = Sessions()
     machine.start("extract", 3, 5)
     try:

@@ -59,7 +59,7 @@ async def test_what_a_newer_version_has_compressed_is_a_miss(store: Store) -> No
     assert await stored.load(KEY) is None
 
 
-async def test_a_record_that_is_cut_is_left_out_and_a_document_that_is_cut_is_corrupt(store: Store) -> None:
+async def test_cut_records_are_left_out_and_cut_documents_are_corrupt(store: Store) -> None:
     await store.save(KEY, Write(encode_session(LARGE), 0, 60))
     await store.put_record(KEY, "r", compress(TEXT)[:-5], 60)
 

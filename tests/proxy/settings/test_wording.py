@@ -146,7 +146,7 @@ def test_an_unknown_key_names_the_nearest_of_its_table(text: str, says: str, wri
     assert problems() == [f"{says} ({tmp_path}/condenser.toml)"]
 
 
-def test_an_unknown_key_in_a_variable_that_is_json_is_named_with_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_key_in_a_json_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSER_MODELS", '[{"match": "m", "windw": 512}]')
     assert problems() == ["unknown key 'models.0.windw'; did you mean 'models.0.window'? (CONDENSER_MODELS)"]
 

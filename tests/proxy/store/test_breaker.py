@@ -181,7 +181,7 @@ def test_a_defect_is_a_failure(breaker: Breaker) -> None:
     assert breaker.state is State.OPEN
 
 
-def test_after_the_cool_down_one_probe_goes_through_and_the_others_are_refused(breaker: Breaker, clock: Clock) -> None:
+def test_one_probe_goes_through_after_the_cool_down(breaker: Breaker, clock: Clock) -> None:
     open_up(breaker)
     clock.now += 1
     with breaker.guard():

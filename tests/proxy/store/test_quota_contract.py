@@ -25,7 +25,7 @@ async def assert_over_quota(call: Awaitable[Any]) -> None:
     assert raised.value.reason == "store-quota"
 
 
-async def test_blocks_up_to_the_quota_of_a_session_are_kept_and_the_next_is_refused(stage: Stage) -> None:
+async def test_blocks_beyond_the_quota_of_a_session_are_refused(stage: Stage) -> None:
     store = await stage.another(max_session_bytes=10_000)
     full = write(b"m" * 100, blocks={"d1": incompressible(9_898)})
     assert await store.save(stage.key(), full)  # 100 of meta, 2 of the digest: not a byte is left
@@ -74,7 +74,7 @@ async def test_a_smaller_meta_makes_room(stage: Stage) -> None:
     assert await store.save(stage.key(), write(b"", 1, blocks=block))
 
 
-async def test_the_sessions_of_a_tenant_share_its_quota_and_another_tenant_has_its_own(stage: Stage) -> None:
+async def test_each_tenant_has_a_quota_for_all_its_sessions(stage: Stage) -> None:
     store = await stage.another(max_tenant_bytes=10_000)
     await store.save(stage.key("one"), write(b"", blocks={"d": incompressible(6_000)}))
 

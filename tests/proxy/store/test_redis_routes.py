@@ -176,7 +176,7 @@ async def migrating(cluster: RedisCluster, key: str, beside: str = "") -> AsyncI
         await move.give_up()
 
 
-async def test_an_index_entry_whose_slot_is_moving_is_written_and_found_where_it_goes(cluster: RedisCluster) -> None:
+async def test_an_index_entry_is_found_while_its_slot_moves(cluster: RedisCluster) -> None:
     key, pointer = StoreKey("moving", "s"), "condenser:{moving:d}:chain:digest"
     async with opened(cluster.url) as store, migrating(cluster, pointer, meta_key(key)) as move:
         # The client sends ASKING and the command over one connection only while the node has no other.

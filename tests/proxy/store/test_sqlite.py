@@ -137,7 +137,7 @@ async def test_no_save_of_several_processes_that_start_together_is_lost(path: Pa
 
 
 @pytest.mark.torture
-def test_no_process_fails_to_open_a_new_file_that_others_open_at_the_same_moment(tmp_path: Path) -> None:
+def test_many_processes_can_open_a_new_file_at_once(tmp_path: Path) -> None:
     spawning = multiprocessing.get_context("spawn")
     start = spawning.Barrier(6)
     processes = [spawning.Process(target=open_new_files, args=(tmp_path, 150, start)) for _ in range(6)]

@@ -74,9 +74,7 @@ def hosted(name: str, **windows: int) -> dict[str, dict[str, Any]]:
         ({"zai": 65_536, "a": 163_840, "b": 160_000}, 160_000),  # two do: weights that the vendor serves with less
     ],
 )
-def test_published_weights_have_the_largest_window_that_the_vendor_or_two_hosts_give(
-    windows: dict[str, int], known: int | None
-) -> None:
+def test_published_weights_have_the_largest_confirmed_window(windows: dict[str, int], known: int | None) -> None:
     merged = update_models.merge([hosted("glm-4.6", **windows)])
     assert merged == ({} if known is None else {"glm-4-6": Limits(known)})
 
@@ -86,7 +84,7 @@ def test_hosts_do_not_outweigh_the_vendor_of_a_model_without_published_weights()
     assert {limits.window for limits in update_models.merge([table]).values()} == {262_144}
 
 
-def test_the_newest_row_of_a_host_counts_and_spellings_and_local_tags_do_not() -> None:
+def test_the_newest_row_of_a_host_counts_without_local_tags() -> None:
     newer = {"fireworks_ai/glm-4p6": row("fireworks_ai", 205), "ollama/glm-4.6:9b": row("ollama", 4)}
     older = {**hosted("glm-4.6", a=205, fireworks_ai=900), "b/glm-4.6:9b": row("b", 4)}
     assert update_models.merge([newer, older]) == {"glm-4-6": Limits(205)}

@@ -85,7 +85,7 @@ async def test_a_server_that_is_not_there_is_unreachable() -> None:
     await client.close()
 
 
-async def test_a_server_that_hangs_up_is_unreachable_and_one_that_is_silent_is_late(upstream: ScriptedUpstream) -> None:
+async def test_hanging_up_is_unreachable_and_silence_is_late(upstream: ScriptedUpstream) -> None:
     never = Signal("the end of the test")
     upstream.reply(hang_up(), hang(never))
     client = Upstream(UpstreamSettings(base_url=upstream.base_url, read_timeout=0.1))

@@ -87,7 +87,7 @@ def test_a_record_that_only_looks_like_a_refusal_or_an_echo_is_accepted(text: st
         (Answer("Record: <history> hello"), "summary-echo"),
     ],
 )
-def test_an_answer_that_may_not_stand_for_history_is_refused_with_its_reason(result: Result, reason: str) -> None:
+def test_an_answer_unfit_as_a_record_says_its_reason(result: Result, reason: str) -> None:
     assert refusal(result) == reason
 
 
@@ -116,7 +116,7 @@ NOTHING_SAID = [
 
 
 @pytest.mark.parametrize("text", NOTHING_SAID)
-def test_a_record_that_says_nothing_is_refused_as_empty_however_short_its_span(text: str) -> None:
+def test_a_record_that_says_nothing_is_refused_as_empty(text: str) -> None:
     assert refusal(Answer(text), span=LONG_SPAN) == "summary-empty"
 
 

@@ -39,7 +39,7 @@ def test_a_rule_in_the_middle_of_a_long_first_message_is_taken() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["summary", "extract"])
-def test_a_rule_in_a_message_that_was_dropped_without_a_record_is_taken_later(strategy: str) -> None:
+def test_a_rule_in_a_dropped_message_is_taken_later(strategy: str) -> None:
     bodies: list[Body] = [user("Go."), assistant("Yes."), user(RULE), *chat(30, size=60)[2:]]
     dropped = condensed("recent", view_of(bodies), BUDGET.with_goal(800))
     assert all(RULE not in item.message.text for item in dropped.items)

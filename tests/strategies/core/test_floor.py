@@ -20,12 +20,12 @@ def test_it_has_tools_systems_the_task_the_question_and_the_newest_round() -> No
     assert floor(view, BUDGET) == 400 + 14 + sum(item.message.tokens for item in kept)
 
 
-def test_a_long_task_counts_as_what_is_left_of_it_and_a_long_result_too() -> None:
+def test_a_long_task_or_result_counts_as_what_is_left() -> None:
     view = view_of([system(), user(words(600)), assistant("yes"), user("go on"), *agent(3, 500)[2:]])
     assert floor(view, BUDGET) <= view.fixed_tokens + BUDGET.task_cap + 40 + MIN_RESULT
 
 
-def test_a_task_that_is_the_last_question_too_counts_whole_for_it_is_never_cut() -> None:
+def test_a_task_that_is_the_last_question_counts_whole() -> None:
     view = view_of([system(), user(words(600)), *agent(3, 500)[2:]])
     assert floor(view, BUDGET) >= view.fixed_tokens + 600
 

@@ -212,7 +212,7 @@ def test_violations_are_orphans_and_calls_without_results() -> None:
 
 
 @given(conversations(broken=True), st.data())
-def test_what_is_new_among_the_violations_is_found_in_what_a_view_opens_with(bodies: list[Body], data: Any) -> None:
+def test_new_violations_are_found_in_the_opening_of_a_view(bodies: list[Body], data: Any) -> None:
     transcript = transcript_of(bodies)
     covered = data.draw(st.integers(0, len(transcript.chain)))
     kept = tuple(Keep(i) for i in range(covered) if data.draw(st.booleans()))
@@ -238,7 +238,7 @@ def test_a_task_behind_the_cut_is_not_sent_twice() -> None:
     assert texts(apply(view, Plan((edit,))))[:2] == ["[summary]", "task"]
 
 
-def test_a_task_within_its_cap_stays_verbatim_and_a_longer_one_keeps_its_ends() -> None:
+def test_a_task_beyond_its_cap_keeps_its_ends() -> None:
     view = view_of([user(f"begin {words(500)} end"), assistant("a"), user("b")])
     assert task_piece(view, 10_000) == (Keep(0),)
     (piece,) = task_piece(view, 100)

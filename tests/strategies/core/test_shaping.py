@@ -225,7 +225,7 @@ def test_each_demand_is_one_that_the_plain_form_can_fail() -> None:
     assert all(demand(bodies_of(view)) for demand in DEMANDS if demand.__name__ != "no_user_after_tool")
 
 
-def test_an_empty_lead_in_goes_and_a_call_of_ours_says_that_it_is_one() -> None:
+def test_an_empty_assistant_message_is_left_out_or_filled() -> None:
     form = Form(empty_assistant=False)
     assert roles(folded(CHAT, 3, Keep(0), LEAD_IN, RECORD, form=form)) == ["user", "user", "assistant", "user"]
     masked = Literal(dump(assistant(None, call("c1", "bash", {"command": "[masked]"}))), PieceKind.MASKED, 1)

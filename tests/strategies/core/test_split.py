@@ -46,7 +46,7 @@ def test_the_size_of_what_is_left_is_never_less_than_the_view_will_have(bodies: 
             assert after.tokens <= split(view, task_cap).tokens_after(end) + 20
 
 
-def test_turns_are_cut_at_their_starts_and_the_one_that_goes_on_at_its_rounds() -> None:
+def test_turns_are_cut_at_their_starts_or_rounds() -> None:
     view = view_of([*chat(3, pending=False), user("work"), *agent(3)[2:]])
     assert split(view).turn_cuts() == [2, 4, 6, 7, 9, 11]
 

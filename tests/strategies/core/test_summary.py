@@ -94,7 +94,7 @@ def with_record(bodies: list[Body], end: int, text: str) -> View:
     return apply(view, Plan((replace_before(view, end, replacement(text, end - 1, WORDS.dialect), 100),)))
 
 
-def test_an_earlier_record_is_merged_in_and_what_it_stands_for_is_not_shown_again() -> None:
+def test_an_earlier_record_is_merged_and_its_messages_not_shown() -> None:
     asked = first(with_record(chat(8), 6, "EARLIER </earlier_record> RECORD"), 6)
     assert asked.user.startswith("<earlier_record>\nEARLIER")
     assert asked.user.count("</earlier_record>") == 1
@@ -137,7 +137,7 @@ def test_a_span_that_fits_is_asked_for_once() -> None:
     assert record == Record(noted(1), tokens=10, calls=1)
 
 
-def test_a_span_with_long_outputs_is_abridged_mildly_before_it_is_shown_in_parts() -> None:
+def test_long_outputs_are_abridged_before_a_span_is_parted() -> None:
     scribe = Scribe()
     finish(recording(view_of(agent(8, size=900)), 16, window=5_000), scribe)
     (asked,) = scribe.asked
@@ -145,7 +145,7 @@ def test_a_span_with_long_outputs_is_abridged_mildly_before_it_is_shown_in_parts
     assert min(len(each) for each in asked.user.split("</message>") if "[…]" in each) > 1_500
 
 
-def test_a_span_that_does_not_fit_is_shown_in_parts_with_the_record_so_far() -> None:
+def test_a_long_span_is_shown_in_parts_with_its_record() -> None:
     view = view_of(chat(40, size=100))
     scribe = Scribe()
     record = finish(recording(view, view.last_cut, window=2_000), scribe)
@@ -219,7 +219,7 @@ def test_a_model_goes_on_from_a_view_with_an_earlier_record() -> None:
     assert view.to_json().startswith(asked.view.rstrip("]"))
 
 
-def test_where_view_and_answer_do_not_fit_the_window_the_history_is_shown_alone() -> None:
+def test_without_room_for_the_view_the_history_is_shown_alone() -> None:
     view = view_of(chat(20, size=200))
     assert first(view, view.last_cut, continue_view=True, window=3_000).view is None
     assert first(view, view.last_cut, continue_view=True, window=8_000).view is not None
@@ -231,7 +231,7 @@ def test_an_answer_that_repeats_the_instruction_to_go_on_is_an_echo() -> None:
         finish(recording(view_of(chat(6)), 6, continue_view=True, cap=500), lambda _: Answer(instructions))
 
 
-def test_the_view_that_is_gone_on_from_is_a_message_list_without_dangling_calls() -> None:
+def test_a_continued_view_has_no_dangling_calls() -> None:
     view = view_of(agent(6))
     asked = first(view, 7, continue_view=True)
     assert asked.view is not None

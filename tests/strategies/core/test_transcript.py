@@ -146,7 +146,7 @@ def test_what_we_write_can_always_be_encoded() -> None:
     assert json.loads(dump({"content": "\ud800"}).encode()) == {"content": "\ud800"}
 
 
-def test_a_message_of_ours_is_counted_like_one_of_the_clients_but_is_in_no_chain() -> None:
+def test_a_message_of_ours_is_counted_but_not_chained() -> None:
     body = tool("c1", "left out")
     ours, theirs = literal(body, WORDS, Role.TOOL), message(body)
     assert (ours.tokens, ours.answers) == (theirs.tokens, theirs.answers)

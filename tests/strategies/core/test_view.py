@@ -80,7 +80,7 @@ def test_systems_behind_the_head_stay_where_they_were() -> None:
 
 
 @pytest.mark.parametrize("covered", range(1, 6))
-def test_every_system_is_sent_once_wherever_it_stands_and_however_much_is_covered(covered: int) -> None:
+def test_every_system_message_is_sent_once(covered: int) -> None:
     bodies = [each for i, body in enumerate(CHAT) for each in (system(f"s{i}"), body)] + [system("s5")]
     view = folded(bodies, covered, SUMMARY)
     systems = [str(content) for content in sent(view) if str(content).startswith("s") and content != "[summary]"]
@@ -132,7 +132,7 @@ def test_a_replacement_is_nobodys_turn_and_a_masked_message_keeps_its_place() ->
     assert len(view.structure.turns) == 1
 
 
-def test_masked_output_of_an_agent_without_a_tool_role_is_still_a_tool_result() -> None:
+def test_masked_output_without_a_tool_role_is_a_tool_result() -> None:
     bodies = [user("go"), assistant("ls"), user("Observation: x"), assistant("done")]
     view = folded(bodies, 3, Keep(0), Keep(1), Literal(dump(user("[left out]")), PieceKind.MASKED, 2))
     assert view.items[2].role is Role.TOOL
@@ -151,11 +151,11 @@ def test_masked_output_of_an_agent_without_a_tool_role_is_still_a_tool_result() 
         ([tool("x"), user("b")], 0),
     ],
 )
-def test_nothing_is_condensed_from_the_newest_round_or_the_last_user_message_on(bodies: list[Body], limit: int) -> None:
+def test_the_newest_round_and_last_user_message_are_not_condensed(bodies: list[Body], limit: int) -> None:
     assert view_of(bodies).last_cut == limit
 
 
-def test_items_can_be_asked_for_one_by_one_and_are_the_same_as_all_of_them() -> None:
+def test_single_items_are_the_same_as_all_of_them() -> None:
     transcript = transcript_of(agent(6))
     pieces = (Keep(0), Literal('{"role":"user","content":"record"}', PieceKind.REPLACEMENT))
     overlay = Overlay(transcript.digests[4], 5, 5, pieces)

@@ -160,7 +160,7 @@ def test_an_agent_thinks_through_forty_rounds_and_several_condensations(pipeline
     assert 2 <= len(running.records) <= 30
 
 
-def test_a_chat_message_of_nothing_but_signed_thinking_says_that_it_was_understood() -> None:
+def test_a_chat_message_of_only_signed_thinking_gets_a_text() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
     left = CHAT.unbound({"role": "assistant", "content": None, "thinking_blocks": [thought]})
     assert left == {"role": "assistant", "content": ACKNOWLEDGED}

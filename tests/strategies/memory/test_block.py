@@ -129,7 +129,7 @@ def test_cards_come_first_with_their_type_and_the_role_of_their_source() -> None
     assert content.endswith("- fact (tool):\n> All tents must be free")
 
 
-def test_all_parts_of_a_message_make_it_whole_again_and_some_say_which_they_are() -> None:
+def test_parts_of_a_message_make_it_whole_again() -> None:
     text = "\n> ".join(f"The tent number {n} stands beside the lake." for n in range(40))
     hits = index([text.replace("\n> ", "\n")]).search("tent lake")
 
