@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from strategies.core.ledger import FACTS_HEADING, RULES_HEADING
 from tests.http.strict import assert_view, is_replacement
+from tests.strategies.driving import FORGETFUL
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, error
 from tests.support.stage import Stage, body_of, controls, is_vote, proxy_with_upstream, summary, vote
-from tests.support.transcripts import RULES
+from tests.support.transcripts import RULES, deployments
 
 WINDOW = 4_096
 TURNS = 300
 ENOUGH = 10
-FORGETFUL = "The work goes on. Nothing of note was said by anybody so far."
 
 
 def forgetting(exchange: Exchange) -> Reply:
     """A summarizer that drops every rule, in whatever form it is asked; judges always say YES."""
-    return vote("YES") if is_vote(exchange) else summary(f"<summary>{FORGETFUL}</summary>")
+    return vote("YES") if is_vote(exchange) else summary(FORGETFUL)
 
 
 def failing(_: Exchange) -> Reply:
     return error(500)
 
 
-def deployment(turns: int) -> Iterator[dict[str, Any]]:
-    """A chat with rules in the first turns; every later message carries newer identifiers."""
-    yield {"role": "system", "content": "You run deployments."}
-    for i in range(turns):
-        rule = RULES[i] if i < len(RULES) else f"The ticket is OPS-{i} on node-{i}."
-        yield {"role": "user", "content": f"How is deployment {i}? {rule}"}
-        lines = " ".join(f"job_{i}_{line} took {line * 7 % 90} ms on host-{i}-{line}." for line in range(10))
-        yield {"role": "assistant", "content": f"Deployment {i} is under way. {lines}"}
-
-
 def condensed_over(stage: Stage, strategy: str) -> int:
     """Asks for every third turn until it was condensed often enough; how often it was."""
-    history = list(deployment(TURNS))
+    history = list(deployments(TURNS))
     done = 0
     for place in range(2, len(history), 6):
         headers = controls(session="s", strategy=strategy, memory="off")
@@ -73,7 +62,7 @@ def test_rules_stand_word_for_word_after_ten_condensations(strategy: str, answer
 
 def test_what_takes_a_rule_back_stands_after_it() -> None:
     with proxy_with_upstream(window=WINDOW, answers=forgetting) as stage:
-        history = list(deployment(60))
+        history = list(deployments(60))
         place = next(i for i, each in enumerate(history) if each["role"] == "user" and i > 40)
         history[place] = {"role": "user", "content": "Drop the billing_2019 rule. How is it now?"}
         stage.ask(history[:-1], controls(session="s", strategy="half-window", force="true"))
@@ -85,7 +74,7 @@ def test_what_takes_a_rule_back_stands_after_it() -> None:
 def test_the_budget_of_the_ledger_is_a_setting() -> None:
     ledger = {"rules_max_tokens": 60, "names_max_tokens": 0, "facts_max_tokens": 0}
     with proxy_with_upstream(window=WINDOW, answers=forgetting, ledger=ledger) as stage:
-        stage.ask(list(deployment(60))[:-1], controls(session="s", strategy="half-window", force="true"))
+        stage.ask(list(deployments(60))[:-1], controls(session="s", strategy="half-window", force="true"))
         (record,) = [each for each in stage.last_view if is_replacement(each)]
         assert RULES[0] in record["content"]
         assert RULES[-1] not in record["content"]
@@ -94,7 +83,7 @@ def test_the_budget_of_the_ledger_is_a_setting() -> None:
 
 def record_of(stage: Stage, place: int, options: str | None = None) -> str:
     """The record in the view of so many messages, condensed by this request; message 85 has one more rule."""
-    history = list(deployment(60))
+    history = list(deployments(60))
     history[85]["content"] = "Never restart node-7."
     headers = controls(session="s", force="true") + (controls(options=options) if options else [])
     answer = stage.ask(history[:place], headers)
@@ -118,7 +107,7 @@ def test_rules_can_be_switched_off_for_a_session_until_its_options_change(off: s
 def test_rules_are_switched_off_for_any_strategy_by_the_body_too(strategy: str) -> None:
     with proxy_with_upstream(window=WINDOW, answers=forgetting) as stage:
         condenser = {"strategy": strategy, "force": True, "options": {"rules": False}}
-        stage.ask(list(deployment(60))[:60], condenser=condenser)
+        stage.ask(list(deployments(60))[:60], condenser=condenser)
         (record,) = [each for each in stage.last_view if is_replacement(each)]
         assert RULES_HEADING not in record["content"]
         assert FACTS_HEADING in record["content"]

@@ -23,11 +23,19 @@ Reply = Callable[[Effect], Result]
 RECORD = "Goal: mend the parser.\nDone: src/a.py was read.\nOpen: run the tests."
 
 
+FORGETFUL = "<summary>The work goes on. Nothing of note was said by anybody so far.</summary>"
+
+
 def good(effect: Effect) -> Result:
     """The answer of a good summarizer: short, tagged, and different for each question."""
     if not isinstance(effect, Ask):
         return Failure("not-asked")
     return Answer(f"<summary>{RECORD} {len(effect.user)}</summary>")
+
+
+def forgetful(effect: Effect) -> Result:
+    """A summary that drops everything, in whatever form it is asked for."""
+    return Answer(FORGETFUL)
 
 
 def wordy(effect: Effect) -> Result:

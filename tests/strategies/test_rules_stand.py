@@ -8,21 +8,15 @@ from __future__ import annotations
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.effects import Answer, Effect, Result
 from strategies.core.requirement import Requirement
-from tests.strategies.driving import attempted, judged_session, later
+from tests.strategies.driving import attempted, forgetful, judged_session, later
 from tests.strategies.invariants import faults
 from tests.support.transcripts import RULES, Body, assistant, transcript_of, user, view_of, words
 
 TURNS, CONDENSATIONS = 300, 10
 
 
-def forgetful(effect: Effect) -> Result:
-    """A summarizer that drops every rule, in whatever form it is asked."""
-    return Answer("<summary>The work goes on. Nothing of note was said by anybody so far.</summary>")
-
-
-def deployments(size: int) -> list[Body]:
+def wordy_deployments(size: int) -> list[Body]:
     """A chat with a rule in each of the first turns; every later message carries newer identifiers."""
     bodies: list[Body] = []
     for turn in range(TURNS):
@@ -37,7 +31,7 @@ def deployments(size: int) -> list[Body]:
 def test_rules_stand_word_for_word_after_ten_condensations(strategy: str, window: int) -> None:
     budget = Budget.of(window)
     # In a tenth of the turns as much comes as two fifths of the window.
-    bodies = deployments(window * 2 // 5 * CONDENSATIONS // TURNS)
+    bodies = wordy_deployments(window * 2 // 5 * CONDENSATIONS // TURNS)
     view = view_of(bodies[: 2 * TURNS // CONDENSATIONS + 1])
     for done in range(1, CONDENSATIONS + 1):
         if done > 1:

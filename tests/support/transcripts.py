@@ -163,6 +163,16 @@ def step(number: int, size: int = 50, name: str = "bash", arguments: object = No
     ]
 
 
+def deployments(turns: int, lines: int = 10) -> Iterator[Body]:
+    """A chat with `RULES` in its first turns; every later message carries newer identifiers."""
+    yield system("You run deployments.")
+    for i in range(turns):
+        rule = RULES[i] if i < len(RULES) else f"The ticket is OPS-{i} on node-{i}."
+        yield user(f"How is deployment {i}? {rule}")
+        log = " ".join(f"job_{i}_{line} took {line * 7 % 90} ms on host-{i}-{line}." for line in range(lines))
+        yield assistant(f"Deployment {i} is under way. {log}")
+
+
 def agent(rounds: int, size: int = 50, task: str = "Fix the bug in the parser.") -> list[Body]:
     """One user message and `rounds` rounds: an agent in the middle of its work."""
     return [system(), user(task), *(body for i in range(rounds) for body in step(i, size))]

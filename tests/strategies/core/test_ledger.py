@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.effects import Answer, Effect
+from strategies.core.effects import Effect, Result
 from strategies.core.ledger import (
     FACTS_HEADING,
     RULES_HEADING,
@@ -21,7 +19,7 @@ from strategies.core.ledger import (
 from strategies.core.messages import Message
 from strategies.core.replacement import previous_record, previous_text
 from strategies.core.view import fold
-from tests.strategies.driving import condensed, good, later, overlay_of, plan_of, stages_of
+from tests.strategies.driving import condensed, forgetful, good, later, overlay_of, plan_of, stages_of
 from tests.support.transcripts import (
     RULES,
     WORDS,
@@ -29,8 +27,8 @@ from tests.support.transcripts import (
     assistant,
     call,
     chat,
+    deployments,
     message,
-    system,
     tool,
     transcript_of,
     user,
@@ -167,21 +165,6 @@ def test_a_record_cannot_pass_for_a_ledger() -> None:
 # --- from replacement to replacement ----------------------------------------------------------------------------
 
 
-def forgetful(effect: Effect) -> Answer:
-    """A summarizer that forgets everything."""
-    return Answer("<summary>The work goes on. Nothing of note was said by anybody so far.</summary>")
-
-
-def deployment(turns: int) -> Iterator[Body]:
-    """A chat with rules in the first five turns; every later message carries newer identifiers."""
-    yield system()
-    for i in range(turns):
-        rule = RULES[i] if i < len(RULES) else f"The ticket is OPS-{i} on node-{i}."
-        yield user(f"How is deployment {i}? {rule}")
-        lines = " ".join(f"job_{i}_{line} took {line * 7 % 90} ms on host-{i}-{line}." for line in range(12))
-        yield assistant(f"Deployment {i} is under way. {lines}")
-
-
 @pytest.mark.parametrize("strategy", SUMMARIZING)
 def test_newer_names_stand_in_every_replacement(strategy: str) -> None:
     bodies = [*chat(20, size=60, pending=False), user("It is on ORD-4711."), assistant("ORD-4711 it is."), *chat(6)[1:]]
@@ -201,7 +184,9 @@ def test_every_strategy_carries_on_the_ledger_of_every_other(first: str, second:
 
 
 def test_the_ledger_outlives_originals_that_are_not_known_any_more() -> None:
-    view = condensed("half-window", view_of([user("Go."), *deployment(20)]), Budget.of(4_000).with_goal(600), forgetful)
+    view = condensed(
+        "half-window", view_of([user("Go."), *deployments(20, lines=12)]), Budget.of(4_000).with_goal(600), forgetful
+    )
     assert previous_record(view)[1].rules == tuple(RULES)
     head = overlay_of(view)
     again = fold(view.transcript, (head,), 0, WORDS)
@@ -219,11 +204,11 @@ def test_rules_take_the_summarys_room_and_not_the_other_way_round() -> None:
 
 
 def test_a_summarizer_is_not_shown_the_ledger_as_a_record_to_be_merged() -> None:
-    before = condensed("summary", view_of(list(deployment(20))), Budget.of(4_000).with_goal(600), forgetful)
-    grown = later(before, transcript_of([*deployment(20), user("And?"), *chat(20, size=60)[1:]]))
+    before = condensed("summary", view_of(list(deployments(20, lines=12))), Budget.of(4_000).with_goal(600), forgetful)
+    grown = later(before, transcript_of([*deployments(20, lines=12), user("And?"), *chat(20, size=60)[1:]]))
     asked: list[str] = []
 
-    def reply(effect: Effect) -> Answer:
+    def reply(effect: Effect) -> Result:
         asked.append(effect.user)
         return forgetful(effect)
 
