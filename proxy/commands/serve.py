@@ -76,9 +76,7 @@ def _serve(settings: Settings, listening: socket.socket) -> int:
         server.run([listening])
         return OK if server.started else NOT_STARTED
     print(announced, flush=True)
-    watch = Supervisor(config, [listening])
-    watch.run()
-    return NOT_STARTED if any(worker.exitcode == NOT_STARTED for worker in watch.processes) else OK
+    return OK if Supervisor(config, [listening]).run() else NOT_STARTED
 
 
 class AnnouncedServer(Server):

@@ -19,22 +19,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
 from time import monotonic
 from types import FrameType
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.supervisors import Multiprocess, multiprocess
+from uvicorn.config import STARTUP_FAILURE
 
 from proxy.package import LOGGER
 from proxy.settings import DrainSettings
 
 CUTTING = 2.0
 """Seconds in which cancelled replies must end."""
-ANSWERING = 30
-"""Seconds after which a worker that does not answer its supervisor is replaced. Busy machines start workers slowly."""
 _TICK = 0.05
 _log = logging.getLogger(LOGGER)
 
@@ -69,7 +69,7 @@ class ServerConfig(uvicorn.Config):
     """uvicorn's configuration, with the settings for draining; `make_app` makes the app of one process."""
 
     def __init__(self, make_app: Callable[[Drain], FastAPI], drain: DrainSettings, **options: Any) -> None:
-        super().__init__(make_app, factory=True, timeout_worker_healthcheck=ANSWERING, **options)
+        super().__init__(make_app, factory=True, **options)
         self.make_app = make_app
         self.drain = drain
 
@@ -135,59 +135,58 @@ class Server(uvicorn.Server):
             await asyncio.sleep(_TICK)
 
 
-class _Worker(multiprocess.Process):
-    """A worker process that drains like a single process."""
-
-    config: ServerConfig
-
-    def start(self) -> None:
-        """Starts the process with SIGINT blocked: a terminal sends it to all, and the supervisor passes signals on."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        try:
-            super().start()
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
-
-    def _healthcheck(self, timeout: float) -> bool | None:
-        """Whether the worker says that its server has started; None if it does not answer in time or has ended."""
-        try:
-            self.parent_conn.send(b"ping")
-            wait([self.parent_conn, self.process.sentinel], timeout)
-            return bool(self.parent_conn.recv()) if self.parent_conn.poll() else None
-        except (OSError, EOFError):
-            return None
-
-    @property
-    def server(self) -> Server:
-        if self._server is None:
-            self._server = Server(self.config, is_worker=True)
-        assert isinstance(self._server, Server)
-        return self._server
+def _serve(config: ServerConfig, sockets: list[socket.socket]) -> None:
+    """What a worker process does."""
+    Server(config, is_worker=True).run(sockets)
 
 
-class Supervisor(Multiprocess):
-    """Starts workers, replaces those that die, and passes signals on; a second signal kills all workers."""
+class Supervisor:
+    """Starts workers, replaces those that die, and passes signals on; a second signal kills all workers.
+
+    uvicorn's own supervisor takes no other server than uvicorn's, which drains in another way.
+    """
 
     def __init__(self, config: ServerConfig, sockets: list[socket.socket]) -> None:
-        # uvicorn takes the class of its workers from here.
-        multiprocess.Process = _Worker  # type: ignore[misc]
-        super().__init__(config, sockets)
+        self._config, self._sockets = config, sockets
+        self._workers: list[BaseProcess] = []
         self._is_ending = False
+
+    def run(self) -> bool:
+        """Returns when all workers have ended after a signal, or because one could not start: then False."""
+        signal.signal(signal.SIGHUP, lambda _sig, _frame: note_hangup())
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._on_signal)
+        has_started = True
+        self._start(self._config.workers)
+        while self._workers:
+            ready = wait([worker.sentinel for worker in self._workers])
+            for ended in [worker for worker in self._workers if worker.sentinel in ready]:
+                ended.join()
+                self._workers.remove(ended)
+                if ended.exitcode == STARTUP_FAILURE:
+                    has_started, self._is_ending = False, True
+                elif not self._is_ending:
+                    _log.error("a worker has ended with the status %s; another takes its place", ended.exitcode)
+                    self._start(1)
+            if self._is_ending:  # perhaps since a moment, in which a worker was started
+                self._end(signal.SIGTERM)
+        return has_started
 
-    def _on_signal(self, sig: int, _frame: FrameType | None) -> None:
-        """Ends the workers at once, because uvicorn looks for signals only now and then, and not at the end."""
+    def _start(self, number: int) -> None:
+        """Starts workers with SIGINT blocked: a terminal sends it to all processes, and signals are passed on."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        for _ in range(number):
+            worker = get_context("spawn").Process(target=_serve, args=(self._config, self._sockets))
+            worker.start()
+            self._workers.append(worker)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+
+    def _on_signal(self, _sig: int, _frame: FrameType | None) -> None:
         ending = signal.SIGKILL if self._is_ending else signal.SIGTERM
         self._is_ending = True
-        self.signal_queue.append(sig)
-        for worker in self.processes:
-            if worker.pid is not None and worker.exitcode is None:
-                os.kill(worker.pid, ending)
+        self._end(ending)
 
-    def handle_hup(self) -> None:
-        note_hangup()
-
-    def keep_subprocess_alive(self) -> None:
-        if not self._is_ending:
-            super().keep_subprocess_alive()
+    def _end(self, sig: signal.Signals) -> None:
+        for worker in self._workers:
+            if worker.pid is not None and worker.is_alive():
+                os.kill(worker.pid, sig)
