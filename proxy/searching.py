@@ -59,7 +59,7 @@ _QUOTED = 200
 _HINT = f'Call {NAME} again with a JSON object such as {{"query": "the name of the deploy script"}}.'
 NO_ROOM = "The context has no room for what was found. Answer with what you have."
 FAILED = "The search failed. Answer with what you have."
-ALL_SHOWN = "All that matches the query stands in this conversation as you see it."
+ALL_SHOWN = "Everything that matches is already visible in this conversation."
 
 Search = Callable[[str], Awaitable[Sequence[Hit]]]
 

@@ -49,7 +49,7 @@ FLOORS = (
     "strategies/prompts/", "strategies/keywords/", "strategies/core/", "strategies/dialects/", "strategies/memory/",
     "strategies/", "proxy/__init__.py", "proxy/package.py",
     "proxy/quoting.py", "proxy/plots.py", "proxy/reasons.py", "proxy/values.py", "proxy/errors.py",
-    "proxy/pipeline_names.py", "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
+    "proxy/controls.py", "proxy/runtime/", "proxy/store/", "proxy/tokens/",
     "proxy/overflow/", "proxy/knowledge/", "proxy/settings/", "proxy/http/", "proxy/upstream/",
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching.py", "proxy/memory.py", "proxy/condensing/", "proxy/log.py",

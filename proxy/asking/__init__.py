@@ -1,11 +1,415 @@
-"""The proxy's own calls to models: summaries and votes, each from the model that the settings name.
+"""The proxy's own calls to models, for text, through the dispatcher (`dispatch`); failures are results.
 
-lanes     when a call that no client waits for may be made; one lane for each server
-dispatch  makes every call: its lane, its credential, its timeout
-calls     `Asking`: questions and votes
+`question_for` makes the question; it has no sampling parameters unless the settings name them. `Asking` puts each
+question to its server, in the form that the server takes (`AskedForm`). `read_completion` reads the answer; it relies
+on no member being present or having the right type.
+
+`poll` asks for votes until their outcome is decided; `strategies.core.effects` says which votes count and what decides.
+The votes of one round are asked for at the same time. As soon as the outcome is decided, calls that are still running
+are cancelled, which closes their connections. A failed call is a vote that does not count, and is not repeated. If the
+first three answers are no votes, no more are asked for.
+
+Servers differ in the name of the limit, in whether they take a system prompt that is not the client's, and in whether
+a user message may follow a tool's result. Models that reason spend the limit of an answer on thoughts. The form in
+which one question was answered holds for later ones to the same model under the same credential, as long as this
+process runs. A refusal teaches only what the form did not say yet, so a question is asked again only while there is
+something to learn.
 """
 
-from proxy.asking.calls import Asking, Resolver, Roles
-from proxy.asking.dispatch import Caller, FinishedCall
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import NamedTuple, Protocol
+
+from proxy.asking.dispatch import (
+    EXPIRED,
+    NOT_ACCEPTED,
+    PAUSED,
+    PREEMPTED,
+    Caller,
+    Dispatcher,
+    FinishedCall,
+    Lane,
+    endpoint_for,
+    headers_for,
+)
+from proxy.endpoints.chat import CHAT_ENDPOINT
+from proxy.endpoints.endpoint import Endpoint, Question
+from proxy.endpoints.replies import tokens_in
+from proxy.http.headers import is_success
+from proxy.knowledge.profiles import REFUSING
+from proxy.quoting import label
+from proxy.runtime.lru import Lru
+from proxy.settings.tables import ModelRole
+from proxy.upstream import JsonReply
+from proxy.values import json_or_none
+from strategies.core.effects import Answer, Ask, Ballot, Effect, Failure, Polls, Result, Vote, Votes, read_vote
+from strategies.core.parsing import without_thoughts
 
 __all__ = ["Asking", "Caller", "FinishedCall", "Resolver", "Roles"]
+
+FORM_REFUSED = "form-refused"
+BYTES_PER_TOKEN = 4  # roughly, for calls whose server does not report a usage
+MAX_FORMS = 1_000  # remembered forms; bounded because clients choose the names of models
+_MAX_TRIES = 6  # calls for one question, in as many forms
+
+_COUNTED_FAILURES = ("timeout", "unreadable")
+"""Failures of calls whose prompt the server has probably read."""
+_MOST_UNREADABLE = 3
+"""This many first answers without a vote end a round."""
+_UNANSWERED = (PREEMPTED,)
+"""Failures of calls that tell nothing of how a judge answers."""
+_HOPELESS = (PAUSED, EXPIRED, NOT_ACCEPTED)
+"""If a call cannot begin for one of these reasons, the next one cannot either."""
+ROOM_TO_THINK = 8_192
+"""Tokens by which the limit is raised once for a model whose reasoning has used it up."""
+_MAX_READ = 4_096  # bytes of a refusal
+_SUBSCRIPTION = b"Bearer sk-ant-oat"
+"""How the token of a Claude subscription begins, which is accepted only together with Claude Code's system prompt."""
+_CREDENTIAL_REFUSED = (HTTPStatus.BAD_REQUEST, HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+_FOREIGN_SYSTEM = re.compile(r"authori[sz]ed for use with|instructions are not valid", re.IGNORECASE)
+_ABOUT_ROLES = re.compile(r"\bsystem\b|\bdeveloper\b|\broles?\b|\balternat", re.IGNORECASE)
+_ABOUT_EFFORT = re.compile(
+    r"reasoning|effort|thinking|un(?:known|recogni[sz]ed|supported|expected)|extra", re.IGNORECASE
+)
+_ABOUT_LIMIT = re.compile(r"token|maximum|too (?:large|high|long|big)|exceed|context|length", re.IGNORECASE)
+
+Roles = Mapping[str, ModelRole]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """One call: a question, and the server that is asked."""
+
+    role: str
+    """The name under which its cost is reported."""
+    model: ModelRole
+    """Which model is asked, and where."""
+    endpoint: Endpoint
+    question: Question
+    wanted: int
+    """The maximum tokens of an answer that the strategy wants."""
+
+
+def question_for(effect: Ask | Ballot, roles: Roles, caller: Caller, n: int = 1) -> ModelCall:
+    """The call that an effect makes; `n` is the number of answers that a ballot asks for."""
+    role, view = roles[effect.role], effect.view if isinstance(effect, Ask) else None
+    if view is not None:
+        # Only the request's own model and account have the view in the upstream's cache.
+        role = role.model_copy(update={"base_url": None, "api_key": None, "model": None})
+    most = role.max_tokens or effect.max_tokens
+    model, temperature = role.model or caller.model, role.temperature
+    question = Question(model, effect.system, effect.user, most, temperature=temperature, n=n)
+    if view is not None:
+        question = replace(question, view=view, members=caller.members, alternates=caller.profile.alternate_roles)
+    return ModelCall(effect.role, role, endpoint_for(role, caller), question, effect.max_tokens)
+
+
+@dataclass(slots=True)
+class Account:
+    """The cost of several calls for one purpose.
+
+    A call is charged by the length of its prompt when it begins, and by the server's usage once it has ended. A call
+    that was abandoned, or whose answer was late or unreadable, stays charged. A call that the server refused does not.
+    """
+
+    calls: int = 0
+    """The number of calls that began."""
+    tokens: int = 0
+    """Tokens of their prompts and answers."""
+
+    def begin(self, expected: int) -> None:
+        """Charges a call whose prompt has about `expected` tokens."""
+        self.calls += 1
+        self.tokens += expected
+
+    def end(self, expected: int, result: Completion | Failure) -> None:
+        """Corrects the charge of a call by its result."""
+        if isinstance(result, Failure):
+            self.tokens -= 0 if result.reason in _COUNTED_FAILURES else expected
+        elif result.tokens:
+            self.tokens += result.tokens - expected
+
+
+class Resolver(Protocol):
+    """Resolves the effects that a strategy yields."""
+
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        """One result for each effect; failures are results too."""
+
+
+@dataclass(slots=True, eq=False)
+class Asking(Dispatcher):
+    """Calls models; one per app."""
+
+    lane: Lane = field(init=False)
+    """The lane of the upstream itself, which is also told about clients' requests."""
+    _forms: Lru[Hashable, AskedForm] = field(default_factory=lambda: Lru(MAX_FORMS), init=False)
+    """The forms that servers have taught, each for a model and a credential."""
+
+    def __post_init__(self) -> None:
+        self.lane = self.lane_of(None)
+
+    async def resolve(self, effects: Sequence[Effect], roles: Roles, caller: Caller) -> tuple[Result, ...]:
+        """One result for each effect, all asked for at the same time; failures are results too.
+
+        Failures: `timeout`, `unreachable`, `rate-limited`, `http-error`, `unreadable`, and `not-accepted` if the
+        upstream has not accepted the caller's credential, so that no key of the settings may be used. In the background
+        also `paused`, if a call did not get its turn in time, and `expired`, if the caller's credential was too old by
+        then.
+        """
+        return tuple(await asyncio.gather(*(self._one(effect, roles, caller) for effect in effects)))
+
+    async def _one(self, effect: Effect, roles: Roles, caller: Caller) -> Result:
+        if not isinstance(effect, Ask):
+            return await poll(effect, roles, caller, self)
+        question, account = question_for(effect, roles, caller), Account()
+        deadline = self.deadline(question.model, caller)
+        while True:
+            result = await self.ask(question, caller, account, deadline)
+            if not isinstance(result, Failure):
+                return result.answers[0]
+            # Ask again if the call was broken off for a client.
+            if result.reason != PREEMPTED:
+                return result
+
+    async def ask(
+        self, question: ModelCall, caller: Caller, account: Account, deadline: float | None = None
+    ) -> Completion | Failure:
+        """The result of a question; asked again as long as the server teaches another form for it."""
+        key, spent = self._form_key(question, caller), 0
+        taught: AskedForm | None = None
+        for _ in range(_MAX_TRIES):
+            result, form, taught = await self._ask_once(question, caller, account, deadline, taught)
+            if taught is None:
+                break
+            spent += result.tokens if isinstance(result, Completion) else 0
+        if isinstance(result, Failure):
+            return result
+        # Only now: the words of a refusal are no proof that the other form is accepted.
+        if form != first_form(question, caller) and self._forms.get(key) != form:
+            _log.info("how %s is asked from now on: %r", label(question.question.model), form)
+            self._forms.put(key, form)
+        return result.costing(spent)
+
+    async def _ask_once(
+        self,
+        question: ModelCall,
+        caller: Caller,
+        account: Account,
+        deadline: float | None,
+        taught: AskedForm | None,
+    ) -> tuple[Completion | Failure, AskedForm, AskedForm | None]:
+        """The result of at most one call, which is charged to the account before it is made.
+
+        The call has the form that an earlier answer to the question has taught, or that is known for the model. Also
+        returns that form, and the other one, if any, in which the answer has taught to ask again.
+        """
+        key, form = self._form_key(question, caller), taught or AskedForm()
+        following: AskedForm | None = None
+
+        async def call(lane: Lane) -> Completion | Failure:
+            nonlocal form, following
+            # After the wait for a place, so that a question of several votes is refused once.
+            form = taught or self._forms.get(key) or first_form(question, caller)
+            asked = form.applied(question.question, question.endpoint, caller.members, wanted=question.wanted)
+            data = question.endpoint.question(asked, form.limit or question.endpoint.reply_limits[0])
+            expected = len(data) // BYTES_PER_TOKEN
+            account.begin(expected)
+            # The request's own path and query; chat's path at an address of the settings.
+            is_own = question.model.base_url is None
+            path, query = (caller.path, caller.query) if is_own else (CHAT_ENDPOINT.path, "")
+            reply = await self.send(question.model, caller, path, data, lane, query)
+            result = reply if isinstance(reply, Failure) else read_completion(reply, question.endpoint)
+            account.end(expected, result)
+            if isinstance(result, Completion):
+                answers = [each for each in result.answers if isinstance(each, Answer)]
+                following = form.after_cut() if all(map(is_cut_by_reasoning, answers)) else None
+            elif isinstance(reply, JsonReply):
+                wanted, endpoint = question.wanted, question.endpoint
+                following = form.after_refusal(reply.status, reply.body, asked, endpoint, wanted=wanted)
+                result = result if following is None else Failure(FORM_REFUSED)
+            return result
+
+        return await self.dispatch(question.role, question.model, caller, call, deadline), form, following
+
+    def _form_key(self, question: ModelCall, caller: Caller) -> Hashable:
+        """The key under which a form is remembered: the server, the model, the endpoint and the credential."""
+        credential = hash(tuple(headers_for(question.model, caller)))  # which is itself not kept
+        return self.upstream.server(question.model.base_url), question.question.model, question.endpoint, credential
+
+
+class Completion(NamedTuple):
+    """The answers of one call, of which at least one is readable.
+
+    `tokens` is the cost of the whole call; each answer carries the same number.
+    """
+
+    answers: tuple[Answer | Failure, ...]
+    tokens: int
+
+    def costing(self, more: int) -> Completion:
+        """The same with the tokens of the calls before it."""
+        cost = self.tokens + more
+        return Completion(tuple(replace(a, tokens=cost) if isinstance(a, Answer) else a for a in self.answers), cost)
+
+
+def _refusal(status: int) -> Failure | None:
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        return Failure("rate-limited")
+    return None if is_success(status) else Failure("http-error")
+
+
+def read_completion(reply: JsonReply, endpoint: Endpoint) -> Completion | Failure:
+    """The completion in a reply, or the failure that it amounts to."""
+    if failure := _refusal(reply.status):
+        return failure
+    document = json_or_none(reply.body)
+    if not isinstance(document, dict):
+        return Failure("unreadable")
+    tokens = tokens_in(document.get("usage"))
+    answers = endpoint.answers(document, tokens) or ()
+    if not any(isinstance(each, Answer) for each in answers):
+        return Failure("unreadable")
+    return Completion(tuple(answers), tokens)
+
+
+async def poll(ballot: Ballot, roles: Roles, caller: Caller, asking: Asking) -> Votes:
+    """The votes that came until the outcome was decided or the attempts were used up."""
+    account = Account()
+
+    async def cast(n: int) -> list[Vote]:
+        return _votes_in(await asking.ask(question_for(ballot, roles, caller, n), caller, account), n)
+
+    polls = Polls(ballot.k, ballot.max_attempts)
+    at_once = ballot.at_once and endpoint_for(roles[ballot.role], caller).gives_several_answers
+    # One call for all votes is one answer.
+    most = _MOST_UNREADABLE + (ballot.k - 1 if at_once else 0)
+    while not (any(vote.error in _HOPELESS for vote in polls.votes) or _is_unreadable(polls.votes, most)):
+        if not (wanted := polls.start_calls()):
+            break
+        calls = [asyncio.ensure_future(cast(n)) for n in ([wanted] if at_once else [1] * wanted)]
+        try:
+            for ended in asyncio.as_completed(calls):
+                for vote in await ended:
+                    polls.add_vote(vote)
+                if polls.is_decided or _is_unreadable(polls.votes, most):
+                    break
+        finally:
+            for call in calls:
+                call.cancel()
+            await asyncio.gather(*calls, return_exceptions=True)
+    return Votes(tuple(polls.votes), account.calls, account.tokens)
+
+
+def _is_unreadable(votes: Sequence[Vote], most: int) -> bool:
+    """Whether the first `most` answers are no votes."""
+    answers = [vote for vote in votes if vote.error not in _UNANSWERED]
+    return len(answers) >= most and all(vote.yes is None for vote in answers)
+
+
+def _votes_in(reply: Completion | Failure, n: int) -> list[Vote]:
+    """The `n` votes of one call; missing and unreadable ones do not count."""
+    if isinstance(reply, Failure):
+        return [Vote(None, error=reply.reason)] * n
+    votes = [
+        read_vote(each.text) if isinstance(each, Answer) else Vote(None, error=each.reason)
+        for each in reply.answers[:n]
+    ]
+    return votes + [Vote(None, error="not-given")] * (n - len(votes))
+
+
+# -- forms -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class AskedForm:
+    """The form in which one model is asked."""
+
+    limit: str = ""
+    """The name of the member that bounds the answer; "" for the newest."""
+    takes_system: bool = True
+    """Whether a system prompt may be the proxy's. If not, the instructions begin the user message."""
+    clients_system: bool = False
+    """Whether the credential is accepted only together with the system prompt of the client's own request."""
+    alternates: bool = False
+    """Whether two messages of one role in a row, or a user message after a tool's result, are refused."""
+    thinks: bool = False
+    """Whether reasoning has used up a limit, so that a higher one is asked for."""
+    refuses_room: bool = False
+    """Whether the server has refused a limit higher than the strategy's."""
+    low_effort: bool = False
+    """Whether the model is asked to reason little."""
+    refuses_effort: bool = False
+
+    def applied(self, question: Question, endpoint: Endpoint, clients: Mapping[str, str], *, wanted: int) -> Question:
+        """The question in this form.
+
+        `clients` are the members of the client's request. `wanted` are the tokens of an answer that the strategy wants;
+        the limit of the question itself may be another one, of the settings.
+        """
+        most, members = question.max_tokens + ROOM_TO_THINK * self.thinks, dict(question.members)
+        if self.refuses_room:
+            most = min(most, wanted)
+        if self.low_effort:
+            members |= endpoint.low_effort
+        question = replace(question, max_tokens=most, members=members)
+        if question.view is not None:
+            return replace(question, alternates=question.alternates or self.alternates)
+        if self.takes_system and not self.clients_system:
+            return question
+        name = endpoint.system_member
+        if self.clients_system and name in clients:
+            members[name] = clients[name]
+        return replace(question, system="", user=f"{question.system}\n\n{question.user}", members=members)
+
+    def after_refusal(
+        self, status: int, body: bytes, sent: Question, endpoint: Endpoint, *, wanted: int
+    ) -> AskedForm | None:
+        """The form to ask in after a refusal of `sent`; None if the refusal teaches nothing."""
+        newest, *older = endpoint.reply_limits
+        if status == HTTPStatus.BAD_REQUEST and older and not self.limit and newest.encode() in body:
+            return replace(self, limit=older[0])
+        text, is_isolated = body[:_MAX_READ].decode("utf-8", "replace"), sent.view is None
+        if status in _CREDENTIAL_REFUSED and is_isolated and not self.clients_system and _FOREIGN_SYSTEM.search(text):
+            return replace(self, clients_system=True)
+        if status not in REFUSING:
+            return None
+        if self.low_effort and not self.refuses_effort and _ABOUT_EFFORT.search(text):
+            return replace(self, low_effort=False, refuses_effort=True)
+        if is_isolated and sent.system and _ABOUT_ROLES.search(text):
+            return replace(self, takes_system=False)
+        if not is_isolated and not sent.alternates and _ABOUT_ROLES.search(text):
+            return replace(self, alternates=True)
+        if sent.max_tokens > wanted and _ABOUT_LIMIT.search(text):
+            return replace(self, refuses_room=True)
+        return None
+
+    def after_cut(self) -> AskedForm | None:
+        """The form to ask in after an answer that reasoning has cut short: with more room, then with less effort."""
+        if not self.thinks:
+            return replace(self, thinks=True)
+        if self.low_effort or self.refuses_effort:
+            return None
+        return replace(self, low_effort=True)
+
+
+def first_form(question: ModelCall, caller: Caller) -> AskedForm:
+    """The form in which a model is asked that has taught nothing yet."""
+    headers, is_own = caller.headers, question.model.base_url is None
+    is_subscription = any(name == b"authorization" and value.startswith(_SUBSCRIPTION) for name, value in headers)
+    return AskedForm((is_own and caller.profile.token_limit) or "", clients_system=is_subscription)
+
+
+def is_cut_by_reasoning(answer: Answer) -> bool:
+    """Whether the limit ended an answer that had reasoning; where there is no text at all, that was hidden."""
+    text = without_thoughts(answer.text)
+    return answer.finish_reason == "length" and (answer.reasoned or text != answer.text or not text.strip())

@@ -109,7 +109,7 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
     asks = built.settings.upstream.discover and not offline
     if asks:
         await built.discovered.ask()
-        print(f"server      {built.discovered.kind or 'states no windows, or wants a credential for that'}")
+        print(f"server      {built.discovered.kind or 'reports no context length, or only with a credential'}")
     counted = built.tokenizers.for_model(model, ChatCounter).cache_key
     known = await built.calibrator.figures(model, counted)
     picture = "as published" if known.picture is None else f"{known.picture:,.0f} tokens"

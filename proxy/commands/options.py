@@ -7,9 +7,8 @@ import os
 import sys
 from typing import Any
 
-from proxy.controls import MIN_WINDOW, check_model, split_model
+from proxy.controls import MIN_WINDOW, check_model, pipeline_named, split_model
 from proxy.errors import BadRequest, SettingsError
-from proxy.pipeline_names import pipeline_named
 from proxy.quoting import redacted
 from proxy.settings import CONFIG_VARIABLE, Settings, load_settings
 from proxy.settings.loading import COMMAND_LINE

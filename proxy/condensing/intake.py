@@ -22,7 +22,7 @@ from proxy.controls import MEMORY
 from proxy.knowledge.anchor import CountedPrompt
 from proxy.request.measure import Measured, Measurer, Precision, fits_by_length
 from proxy.request.wire import Body, ClientRequest
-from proxy.runtime.steps import next_step
+from proxy.runtime.owned_tasks import next_step
 from proxy.sessions.recognition import Identity, Recognised, Recogniser
 from proxy.sessions.session import has_node
 from proxy.sessions.supply import Supplier

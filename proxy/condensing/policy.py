@@ -17,11 +17,10 @@ from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from proxy.controls import MEMORY, Controls, Memory
+from proxy.controls import MEMORY, Controls, Memory, pipeline_named
 from proxy.errors import BadRequest
 from proxy.knowledge.learned_windows import SOURCE, LearnedWindow
 from proxy.knowledge.profiles import ANY, LessonScope, Profile
-from proxy.pipeline_names import pipeline_named
 from proxy.runtime.lru import Lru
 from proxy.settings import Settings
 from proxy.settings.tables import JudgeRole, Mode, ModelRole, SummarizerRole

@@ -26,8 +26,7 @@ from typing import Any, NamedTuple
 from proxy.request.message_cache import MAX_BYTES, Element, MessageCache
 from proxy.request.wire import Body
 from proxy.runtime.lru import Lru
-from proxy.runtime.owned_tasks import LARGE, load_of, offload
-from proxy.runtime.steps import next_step
+from proxy.runtime.owned_tasks import LARGE, load_of, next_step, offload
 from proxy.tokens.counter import Counted, Counter, CountingPool
 from strategies.core.messages import Message, Reader
 from strategies.core.parsing import objects_in, word

@@ -29,7 +29,7 @@ from weakref import ref
 from proxy.endpoints.endpoint import Endpoint
 from proxy.request.scanning import Envelopes, Tally
 from proxy.runtime.lru import Lru
-from proxy.runtime.steps import next_step
+from proxy.runtime.owned_tasks import next_step
 from strategies.core.messages import Message, message_digest
 from strategies.core.parsing import decode, loads
 

@@ -5,6 +5,8 @@ a client waits for its result, its calls are made at once, like a client's own r
 
 `offload` runs long work in a thread, and short work on the event loop, which is cheaper. Planning is pure Python, so it
 takes as long in a thread, but the event loop can run in between.
+
+`next_step` parts long work on the event loop: in each turn of the loop one request goes on, however many there are.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any, ParamSpec, Protocol, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -187,3 +189,13 @@ async def offload(messages: int, work: Callable[P, T], *args: P.args, **kwargs: 
     if messages < LARGE:
         return work(*args, **kwargs)
     return await asyncio.to_thread(work, *args, **kwargs)
+
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+
+
+async def next_step() -> None:
+    """Lets everything else that is ready run, and then waits until no other request is in a step."""
+    lock = _turns.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+    async with lock:
+        await asyncio.sleep(0)

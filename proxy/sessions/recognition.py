@@ -25,7 +25,7 @@ from proxy.errors import BadRequest
 from proxy.http.headers import Headers, lowered_names
 from proxy.request.callers import ALWAYS, Trust
 from proxy.runtime.lru import Lru
-from proxy.runtime.steps import next_step
+from proxy.runtime.owned_tasks import next_step
 from proxy.sessions.cards import SHOWN, SOURCE, scope_key
 from proxy.sessions.session import (
     CHAT,

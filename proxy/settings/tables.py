@@ -18,9 +18,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
-from proxy.controls import MIN_WINDOW
+from proxy.controls import MIN_WINDOW, pipeline_named
 from proxy.knowledge.profiles import ANY, Profile
-from proxy.pipeline_names import pipeline_named
 from proxy.quoting import not_this
 from strategies.core.budget import Marks
 from strategies.core.economics import Prices
@@ -61,7 +60,7 @@ def known_strategy(value: str) -> str:
 def not_empty(value: object) -> object:
     """`value` unless it is an empty text; raises `ValueError`."""
     if value == "":
-        raise ValueError("is empty; leave it out to have the default")
+        raise ValueError("is empty; remove the key to use the default")
     return value
 
 

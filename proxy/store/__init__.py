@@ -13,7 +13,7 @@ A client library is imported only by the scheme that needs it. A URL may hold cr
 `redacted(url)`.
 
 A store keeps the bytes that it is given; writers compress them first (`access`). Redis is behind a circuit breaker
-(`breaker`); in a cluster each node has its own. The stores themselves enforce quotas (`base`).
+(`Breaker`); in a cluster each node has its own. The stores themselves enforce quotas (`base`).
 
 The `reason` of a StoreError is one of `proxy.reasons.Reason`, whether a store raises it or a writer that gives up. If a
 write raises, it is unknown whether it happened, except with `store-quota` and `store-contended`: then it did not. All
@@ -33,7 +33,6 @@ from pathlib import Path
 
 from proxy.quoting import redacted
 from proxy.store.base import Quotas, Store
-from proxy.store.breaker import Breaker
 
 _SQLITE = "sqlite:///"
 SCHEMES = ("sqlite", "memory", "redis", "rediss", "redis+sentinel", "redis+cluster")
@@ -61,6 +60,7 @@ async def open_store(
             raise ValueError(f"{url}: write memory://, sqlite:///relative/path or sqlite:////absolute/path")
         return await SqliteStore.open(Path(place[1:]) if place else None, clock=clock, quotas=quotas)
     if kind in SCHEMES:
+        from proxy.store.redis import Breaker  # noqa: PLC0415
         from proxy.store.redis_store import RedisStore  # noqa: PLC0415
 
         breaker = None if kind == "redis+cluster" else Breaker("the store", time.monotonic)

@@ -38,8 +38,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from proxy.store.base import FindResult, Quotas, Snapshot, StoreError, StoreKey, Write
-from proxy.store.breaker import Breaker
-from proxy.store.redis import Client, Command, Limits, Word, open_client, store_errors
+from proxy.store.redis import Breaker, Client, Command, Limits, Word, open_client, store_errors
 
 T = TypeVar("T")
 

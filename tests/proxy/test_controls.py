@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.controls import KEYS, MEMORY, Controls, Memory, check_model, read, split_model
+from proxy.controls import KEYS, MEMORY, Controls, Memory, check_model, pipeline_named, read, split_model
 from proxy.errors import BadRequest
-from proxy.pipeline_names import pipeline_named
 from strategies import TABLE, Pipeline
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from proxy.asking import calls
-from proxy.asking.calls import Completion
+from proxy import asking
+from proxy.asking import Completion
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.upstream import JsonReply
 from strategies.core.effects import Answer, Failure
 
-read_completion = partial(calls.read_completion, endpoint=CHAT_ENDPOINT)
+read_completion = partial(asking.read_completion, endpoint=CHAT_ENDPOINT)
 
 
 def reply(body: Any, status: int = 200) -> JsonReply:

@@ -15,7 +15,7 @@ from itertools import product
 
 import pytest
 
-from proxy.asking.calls import BYTES_PER_TOKEN
+from proxy.asking import BYTES_PER_TOKEN
 from proxy.settings.tables import JudgeRole
 from strategies.core.effects import Ballot, Vote, Votes, tally
 from tests.proxy.asking.support import LATER, Clock, RecordedAsking, asking

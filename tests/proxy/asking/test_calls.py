@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 from pydantic import SecretStr
 
-from proxy.asking import Asking, Caller, FinishedCall
-from proxy.asking.calls import MAX_FORMS
+from proxy.asking import MAX_FORMS, Asking, Caller, FinishedCall
 from proxy.asking.dispatch import PACE_LIFE, Pace
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.http.headers import Headers

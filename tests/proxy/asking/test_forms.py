@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.asking.calls import ROOM_TO_THINK
+from proxy.asking import ROOM_TO_THINK
 from proxy.asking.dispatch import Caller
 from proxy.endpoints.endpoint import Endpoint
 from proxy.endpoints.messages import MESSAGES_ENDPOINT

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from proxy.asking.calls import ModelCall, question_for
+from proxy.asking import ModelCall, question_for
 from proxy.asking.dispatch import Caller, headers_for
 from proxy.endpoints.chat import CHAT_ENDPOINT
 from proxy.endpoints.endpoint import Question

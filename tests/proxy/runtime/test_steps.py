@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from proxy.runtime.steps import next_step
+from proxy.runtime.owned_tasks import next_step
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from proxy.store.base import ANSWERS, StoreError, Write
-from proxy.store.breaker import COOL_DOWN, FAILURES, WINDOW, Breaker, State
+from proxy.store.redis import COOL_DOWN, FAILURES, WINDOW, Breaker, State
 from proxy.store.redis_store import RedisStore
 from tests.proxy.store.conftest import Clock
 from tests.proxy.store.on_redis import EVERY_CALL, KEY, failure
@@ -205,7 +205,7 @@ def test_each_probe_that_fails_doubles_the_cool_down_up_to_its_bound(breaker: Br
 
 
 def test_transitions_are_counted_and_logged(breaker: Breaker, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "proxy.store.breaker")
+    caplog.set_level(logging.DEBUG, "proxy.store.redis")
     open_up(breaker)
     ends(breaker, *[""] * 50)
     clock.now += 1
