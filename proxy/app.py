@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.browsers import Guard
 from proxy.dashboard.routes import dashboard
-from proxy.endpoints.table import COMPACT_PATHS, COUNT_PATHS, ENDINGS, PATHS
+from proxy.endpoints import COMPACT_PATHS, COUNT_PATHS, ENDINGS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds
 from proxy.http.paths import Paths

@@ -54,7 +54,7 @@ FLOORS = (
     "proxy/discovery/", "proxy/endpoints/", "proxy/request/", "proxy/reply/", "proxy/asking/", "proxy/sessions/",
     "proxy/searching.py", "proxy/memory.py", "proxy/condensing/", "proxy/log.py",
     "proxy/telemetry.py", "proxy/browsers.py", "proxy/services.py", "proxy/serving/", "proxy/routes.py",
-    "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/demo/", "proxy/cli.py", "proxy/commands/",
+    "proxy/dashboard/", "proxy/app.py", "proxy/replaying/", "proxy/cli.py", "proxy/commands/",
     "proxy/__main__.py",
 )  # fmt: skip
 
@@ -219,7 +219,7 @@ WIRE = {
     *("prompt_tokens", "completion_tokens", "input_tokens", "output_tokens", "stop_reason", "content_block"),
 }
 """Members of requests, replies and events in one protocol or another."""
-KNOW_CHAT = ("strategies/dialects/", "proxy/endpoints/", "proxy/demo/", "proxy/replaying/", "proxy/commands/")
+KNOW_CHAT = ("strategies/dialects/", "proxy/endpoints/", "proxy/replaying/", "proxy/commands/")
 OTHER_MEANINGS = {
     "strategies/core/cards.py": {"messages"},  # of a stored card
     "proxy/condensing/account.py": {"messages"},  # a member of a dry run's answer

@@ -26,8 +26,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.condensing import account
 from proxy.condensing.exchange import Exchange
+from proxy.endpoints import endpoint_at
 from proxy.endpoints.endpoint import Endpoint
-from proxy.endpoints.table import endpoint_at
 from proxy.errors import DEFECT, CredentialUnproven, HistoryUnavailable, ProxyError, UpgradeRefused, UpstreamUnavailable
 from proxy.http.headers import ENCODING, encode_headers, encoding_of, first, is_event_stream, is_success, to_upstream
 from proxy.log import LINE, RequestLine

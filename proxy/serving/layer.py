@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from proxy.browsers import Guard
-from proxy.endpoints.table import endpoint_at, endpoint_serving
+from proxy.endpoints import endpoint_at, endpoint_serving
 from proxy.errors import DEFECT, ProxyError, ShuttingDown
 from proxy.http.headers import Headers
 from proxy.http.paths import UNLISTED, Paths, read_path

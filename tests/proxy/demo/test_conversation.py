@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from proxy.demo import first, is_planted, load, turn_of
+from proxy.commands.demo import first, is_planted, load, turn_of
 from proxy.endpoints.chat import ChatCounter
 from proxy.replaying.play import request_ends
 from proxy.replaying.recorded import Conversation
@@ -78,7 +78,7 @@ def test_turns_are_counted_by_user_messages(conversation: Conversation) -> None:
 
 
 def test_source_commit_and_licence_stand_beside_it() -> None:
-    notice = files("proxy.demo").joinpath("NOTICE").read_text("utf-8")
+    notice = files("proxy").joinpath("demo", "NOTICE").read_text("utf-8")
     for words in ("badlogic/pi-mono", "83378aad7e74", "MIT License", "Copyright (c)", "Permission is hereby granted"):
         assert words in notice
 

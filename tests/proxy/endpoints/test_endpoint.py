@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from proxy.endpoints import ENDPOINTS, PATHS
 from proxy.endpoints.chat import CHAT_ENDPOINT, ChatCounter, ChatEndpoint
 from proxy.endpoints.endpoint import Endpoint, MalformedElement
-from proxy.endpoints.table import ENDPOINTS, PATHS
 from proxy.errors import BadRequest
 from proxy.request import wire
 from proxy.request.measure import Measurer

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from proxy.endpoints import endpoint_at
 from proxy.endpoints.messages import MESSAGES_ENDPOINT
 from proxy.endpoints.responses import RESPONSES_ENDPOINT
-from proxy.endpoints.table import endpoint_at
 from tests.proxy.endpoints import test_messages_endpoint as messages
 from tests.proxy.endpoints import test_responses_endpoint as responses
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from proxy.demo import load
+from proxy.commands.demo import load
 from proxy.replaying.play import Player, RecordedClient, open_replay_proxy, request_ends
 from proxy.replaying.recorded import Conversation, in_protocol
 from proxy.settings import load_settings

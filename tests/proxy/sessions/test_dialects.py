@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.endpoints import ENDPOINTS
 from proxy.endpoints.chat import CHAT_ENDPOINT, ChatEndpoint
-from proxy.endpoints.table import ENDPOINTS
 from proxy.sessions.codec import decode_document, encode_session
 from proxy.sessions.session import Session
 from strategies.dialects import DIALECTS
