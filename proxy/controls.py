@@ -340,17 +340,17 @@ def read(
 
 
 def _from_headers(headers: Iterable[tuple[bytes, bytes]]) -> tuple[dict[str, Given], list[str]]:
-    found: dict[str, Given] = {}
+    values: dict[str, Given] = {}
     unknown: list[str] = []
     for name, value in headers:
         if not (lowered := name.lower()).startswith(_PREFIX):
             continue
         key = lowered.removeprefix(_PREFIX).decode("latin-1")
         if key in _HEADERS:
-            found[key] = (_HEADERS[key], value.decode("latin-1").strip())
+            values[key] = (_HEADERS[key], value.decode("latin-1").strip())
         else:
             unknown.append(_header(key))
-    return found, unknown
+    return values, unknown
 
 
 def _from_body(extension: object) -> dict[str, Given]:
@@ -358,15 +358,15 @@ def _from_body(extension: object) -> dict[str, Given]:
         return {}
     if not isinstance(extension, Mapping):
         raise BadRequest("'condenser' must be an object.", param="condenser")
-    found: dict[str, Given] = {}
+    values: dict[str, Given] = {}
     for name, value in extension.items():
         key = name.replace("_", "-")
         if key not in KEYS:
             message = f"'condenser' has no key {quoted(name)}; known: {', '.join(KEYS)}."
             raise BadRequest(message, param=f"condenser.{printable(name)}")
         if value is not None:
-            found[key] = (f"condenser.{name}", value)
-    return found
+            values[key] = (f"condenser.{name}", value)
+    return values
 
 
 class UnknownHeaders:

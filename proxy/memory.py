@@ -69,7 +69,7 @@ class MemoryAdmin:
         """The messages and cards of a branch that match a query, best first; None also if there is no such branch."""
         patience = self.stored.patience()
         session = await patience.read(self.stored.load(key))
-        branch = next((known for known in session.branches if known.name == name), None) if session else None
+        branch = next((each for each in session.branches if each.name == name), None) if session else None
         # A scope has no branches, and neither has a session with cards only; both can be searched.
         if session is None or (branch is None and name != MAIN):
             return None
@@ -96,7 +96,7 @@ class MemoryAdmin:
 
         def changed(session: Session | None) -> Session | None:
             if session and replaces is not None:
-                has_card = any(known.id == replaces for known in session.cards())
+                has_card = any(each.id == replaces for each in session.cards())
                 session = without_cards(session, {replaces}) if has_card else None
             return session and with_card(session, card)
 
@@ -132,7 +132,7 @@ class MemoryAdmin:
         def changed(session: Session | None) -> Session | None:
             nonlocal gone
             seen = session.cards() if session else []
-            ids = {known.id for known in seen if card in (None, known.id)}
+            ids = {each.id for each in seen if card in (None, each.id)}
             if session is None or (card is not None and not ids):
                 return None
             left = without_cards(session, ids)
@@ -200,7 +200,7 @@ def _are_tags(tags: object) -> bool:
 
 def card_document(card: MemoryCard, session: Session) -> Document:
     """A card with all its members, its id, and how many messages its condensation covers."""
-    covered = next((made.covered for made in session.condensations if made.id == card.condensation), None)
+    covered = next((each.covered for each in session.condensations if each.id == card.condensation), None)
     (told,) = to_json((card,))
     empty: Document = {"source": "", "condensation": "", "messages": [], "places": []}
     return {"id": card.id, "covered": covered, **empty, **told}
@@ -209,7 +209,7 @@ def card_document(card: MemoryCard, session: Session) -> Document:
 def _hit(hit: Hit) -> Document:
     """A hit, which is a card or a message; `place` counts the messages of the branch from 0."""
     entry = hit.entry
-    found = {"score": round(hit.score, 4), "role": entry.role.value, "text": entry.text}
+    document = {"score": round(hit.score, 4), "role": entry.role.value, "text": entry.text}
     if entry.card:
-        return {"object": "card", "id": entry.key, "type": entry.card, **found}
-    return {"object": "message", "place": entry.place, "part": entry.part, "parts": entry.parts, **found}
+        return {"object": "card", "id": entry.key, "type": entry.card, **document}
+    return {"object": "message", "place": entry.place, "part": entry.part, "parts": entry.parts, **document}

@@ -58,8 +58,8 @@ def line_plot(title: str, lines: Sequence[Line], limits: Mapping[str, float], si
         drawn += _drawn(place, [None if v is None else at(i, v) for i, v in enumerate(line.values, 1)], line.marked)
     head = ["request", *(line.name for line in lines)]
     rows = [[f"{i + 1:,}", *(_cell(line, i) for line in lines)] for i in range(count)]
-    told = f"{title}, in {unit}. {'○ ' + sign if sign else ''}"
-    return _figure(title, told, HEIGHT, drawn, html_table(title, head, rows), [line.name for line in lines])
+    caption = f"{title}, in {unit}. {'○ ' + sign if sign else ''}"
+    return _figure(title, caption, HEIGHT, drawn, html_table(title, head, rows), [line.name for line in lines])
 
 
 def bar_plot(title: str, told: str, bars: Sequence[Bar], line_at: float | None = None) -> str:

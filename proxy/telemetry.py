@@ -53,12 +53,12 @@ class Telemetry:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        made = {
+        metrics = {
             name: kind(f"condenser_{name}", text, labels, registry=self.registry)
             for name, (kind, text, labels) in METRICS.items()
         }
         # Cached, because every request counts: looking up a labelled counter takes longer than incrementing it.
-        self.metric = cache(lambda name, *labels: made[name].labels(*labels) if labels else made[name])
+        self.metric = cache(lambda name, *labels: metrics[name].labels(*labels) if labels else metrics[name])
         """A metric, by its name and the values of its labels."""
         self._models: set[str] = set()
         self.in_flight = 0

@@ -17,27 +17,27 @@ def json_or_none(text: str | bytes) -> Any:
 
 def word_at(document: Any, key: str) -> str:
     """The text at a key of an object; "" if it is anything else, or `document` is not an object."""
-    found = document.get(key) if isinstance(document, (dict, Mapping)) else None
-    return found if isinstance(found, str) else ""
+    value = document.get(key) if isinstance(document, (dict, Mapping)) else None
+    return value if isinstance(value, str) else ""
 
 
 def count_at(document: Any, key: str) -> int:
     """The positive integer at a key of an object; 0 if it is anything else, or `document` is not an object."""
     # Nearly always a plain dict, which is checked much faster than a Mapping.
-    found = document.get(key) if isinstance(document, (dict, Mapping)) else None
-    return found if isinstance(found, int) and not isinstance(found, bool) and found > 0 else 0
+    value = document.get(key) if isinstance(document, (dict, Mapping)) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def object_at(document: Any, key: str) -> Mapping[str, Any]:
     """The object at a key of an object; empty if it is anything else, or `document` is not an object."""
-    found = document.get(key) if isinstance(document, (dict, Mapping)) else None
-    return found if isinstance(found, (dict, Mapping)) else {}
+    value = document.get(key) if isinstance(document, (dict, Mapping)) else None
+    return value if isinstance(value, (dict, Mapping)) else {}
 
 
 def list_at(document: Any, key: str) -> list[Any]:
     """The array at a key of an object; empty if it is anything else, or `document` is not an object."""
-    found = document.get(key) if isinstance(document, (dict, Mapping)) else None
-    return found if isinstance(found, list) else []
+    value = document.get(key) if isinstance(document, (dict, Mapping)) else None
+    return value if isinstance(value, list) else []
 
 
 def objects_at(document: Any, key: str) -> list[Mapping[str, Any]]:

@@ -95,10 +95,10 @@ def options_by_stage(pipeline: Pipeline, options: Mapping[str, object]) -> dict[
 
 def _owner(pipeline: Pipeline, name: str) -> str:
     """The stage that has the option `name`."""
-    known = {(stage, option.name): option for stage in pipeline.names for option in fields(TABLE[stage].options)}
-    owners = [stage for stage, option in known if option == name]
+    by_key = {(stage, option.name): option for stage in pipeline.names for option in fields(TABLE[stage].options)}
+    owners = [stage for stage, option in by_key if option == name]
     if not owners:
-        raise unknown_option(name, {".".join(key): declared for key, declared in known.items()})
+        raise unknown_option(name, {".".join(key): declared for key, declared in by_key.items()})
     if len(owners) > 1:
         raise OptionError(f"'{name}' belongs to {' and '.join(owners)}; write '{owners[0]}.{name}'")
     return owners[0]

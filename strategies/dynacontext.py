@@ -160,9 +160,9 @@ def at_limit(view: View, options: DynaContextOptions, task_cap: int, least: int)
     If that has fewer than `least` tokens, the scope ends at the first later cut that brings it to `least`, or at the
     last cut.
     """
-    wanted = _cut_before(view, min(len(view.items) - options.keep_last, view.last_cut))
-    later = (end for end in range(wanted + 1, view.last_cut + 1) if view.structure.cuts[end])
-    for end in (wanted, *later):
+    place = _cut_before(view, min(len(view.items) - options.keep_last, view.last_cut))
+    later = (end for end in range(place + 1, view.last_cut + 1) if view.structure.cuts[end])
+    for end in (place, *later):
         scope = _scope(view, options, task_cap, (end, end), 0)
         if scope.candidates and scope.tokens >= least:
             break
@@ -195,8 +195,8 @@ def _end_of_first(view: View, keep_first: int) -> int:
         return 0
     later = range(view.task + 1, len(view.items))
     end = next((i for i in later if view.items[i].source is None), len(view.items))
-    wanted = min(view.task + max(keep_first, 1), end)
-    return next((i for i in range(wanted, end) if view.structure.cuts[i]), end)
+    place = min(view.task + max(keep_first, 1), end)
+    return next((i for i in range(place, end) if view.structure.cuts[i]), end)
 
 
 def _scope(view: View, options: DynaContextOptions, task_cap: int, ends: tuple[int, int], excluded: int) -> Scope:

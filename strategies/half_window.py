@@ -174,7 +174,7 @@ def _reach_goal(
 def _telemetry(cursors: list[RoundCursor], decision: SplitDecision) -> dict[str, Any]:
     """The document's telemetry fields, except `compressionDuration`, which the driver adds because it has a clock."""
     pivot = cursors[decision.first_kept] if decision.first_kept < len(cursors) else None
-    kept = cursors[decision.first_kept :]
+    rest = cursors[decision.first_kept :]
     return {
         "compressionMode": "half-window" if decision.level == 0 else "fallback",
         "fallbackLevel": decision.level,
@@ -183,11 +183,11 @@ def _telemetry(cursors: list[RoundCursor], decision: SplitDecision) -> dict[str,
         "totalRoundCount": len(cursors),
         "cursorCount": len(cursors),
         "summarizedRoundCount": decision.first_kept,
-        "keptRoundCount": len(kept),
+        "keptRoundCount": len(rest),
         "splitStrategy": decision.strategy,
         "splitPivotTurnIndex": pivot.turn if pivot else None,
         "splitPivotRoundIndex": pivot.round if pivot else None,
         "boundaryAdjustmentType": decision.boundary,
         "boundaryAdjustmentDelta": decision.delta,
-        "isContinuation": not any(cursor.is_active for cursor in kept),
+        "isContinuation": not any(cursor.is_active for cursor in rest),
     }

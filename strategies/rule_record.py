@@ -230,10 +230,10 @@ def _units(view: View) -> Iterator[tuple[int, ...]]:
     """Yields the items between cuts; those of a user message together with those of the last round of its turn."""
     spans = list(pairwise(i for i, is_cut in enumerate(view.structure.cuts) if is_cut))
     span_of = {i: span for span in spans for i in range(*span)}
-    asked = [(turn.user, turn.rounds) for turn in view.structure.turns if turn.user is not None]
-    asking = {span_of[user] for user, _ in asked}
+    turns = [(turn.user, turn.rounds) for turn in view.structure.turns if turn.user is not None]
+    asking = {span_of[user] for user, _ in turns}
     # The task belongs to all that follows it.
-    pairs = ((span_of[user], span_of[rounds[-1].start]) for user, rounds in asked if user != view.task and rounds)
+    pairs = ((span_of[user], span_of[rounds[-1].start]) for user, rounds in turns if user != view.task and rounds)
     answers = {question: answer for question, answer in pairs if answer not in asking}
     joined = set(answers.values())
     for span in spans:
@@ -326,8 +326,8 @@ def user_lines(messages: Iterable[Message]) -> Iterator[str]:
 
 
 def _first(lines: Sequence[str], matches: Callable[[str], bool]) -> str:
-    found = next((line for line in lines if matches(line)), "")
-    return found if len(found) <= _EXCERPT else f"{found[:_EXCERPT]}..."
+    line = next((line for line in lines if matches(line)), "")
+    return line if len(line) <= _EXCERPT else f"{line[:_EXCERPT]}..."
 
 
 def _state(messages: Sequence[Message], names: Names, scorer: MessageImportanceScorer) -> Iterator[str]:
@@ -345,11 +345,11 @@ def section_within(title: str, lines: Iterable[str], room: int, counter: TokenCo
 
     With `newest`, the last lines are taken instead.
     """
-    kept: list[str] = []
+    section: list[str] = []
     room -= counter.text(title) + 1
     for line in reversed(list(lines)) if newest else lines:
         room -= counter.text(line) + 1
         if room < 0:
             break
-        kept.append(line)
-    return "\n".join((title, *(reversed(kept) if newest else kept))) if kept else ""
+        section.append(line)
+    return "\n".join((title, *(reversed(section) if newest else section))) if section else ""

@@ -145,9 +145,9 @@ class Semantic(Strategy, Triggering):
     def _importance(self, view: View, session: SessionFacts) -> Callable[[int], float | None]:
         """The score of an item, by its place in the view; None for an item that is not one of the client's messages."""
         sent = [i for i, item in enumerate(view.items) if item.source is not None]
-        known = originals(view, view.items)
-        answered = answered_calls(message for _, message in known)
-        messages = dict(zip(sent, zip(known, answered, strict=True), strict=True))
+        pairs = originals(view, view.items)
+        answered = answered_calls(message for _, message in pairs)
+        messages = dict(zip(sent, zip(pairs, answered, strict=True), strict=True))
 
         def score(place: int) -> float | None:
             if place not in messages:
@@ -184,8 +184,8 @@ def _listed(text: str, name: str) -> tuple[str, ...]:
 def _span(view: View, selection: Selection) -> Span:
     """The span that the record stands for. The task is shown too, so that the model knows what the work is about."""
     forgotten = [view.items[i] for i in selection.forgotten if i != view.replacement]
-    shown = forgotten if view.task is None or view.task >= selection.end else [view.items[view.task], *forgotten]
-    return Span(view, shown, selection.end, selection.tokens - frame_tokens(view.counter))
+    items = forgotten if view.task is None or view.task >= selection.end else [view.items[view.task], *forgotten]
+    return Span(view, items, selection.end, selection.tokens - frame_tokens(view.counter))
 
 
 def _pieces(view: View, budget: Budget, selection: Selection, text: str) -> Iterator[Piece]:

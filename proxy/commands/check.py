@@ -111,14 +111,14 @@ async def _print_calibration(built: Services, model: str, *, offline: bool) -> W
         await built.discovered.ask()
         print(f"server      {built.discovered.kind or 'reports no context length, or only with a credential'}")
     counted = built.tokenizers.for_model(model, ChatCounter).cache_key
-    known = await built.calibrator.figures(model, counted)
-    picture = "as published" if known.picture is None else f"{known.picture:,.0f} tokens"
-    first, later = ("unknown" if each is None else f"{each:.1%}" for each in (known.first_error, known.later_error))
+    figures = await built.calibrator.figures(model, counted)
+    picture = "as published" if figures.picture is None else f"{figures.picture:,.0f} tokens"
+    first, later = ("unknown" if each is None else f"{each:.1%}" for each in (figures.first_error, figures.later_error))
     said = (
-        f"hidden {known.offset:,.0f} tokens, text × {known.slope:.2f}, a picture {picture};"
+        f"hidden {figures.offset:,.0f} tokens, text × {figures.slope:.2f}, a picture {picture};"
         f" error {first} of first requests, {later} later"
     )
-    print(f"calibration {'nothing learned yet' if known == OWN else said}")
+    print(f"calibration {'nothing learned yet' if figures == OWN else said}")
     return built.discovered.window if asks else no_stated_window
 
 
@@ -265,8 +265,8 @@ def budget_lines(checked: CheckedModel, discovered: WindowLookup = no_stated_win
     for stage in policy.stages:
         options = getattr(stage, "options", None)
         for option in fields(options) if options is not None else ():
-            shown = _option(checked, stage.name, option.name, getattr(options, option.name), budget)
-            yield f"    {stage.name}.{option.name} = {shown}"
+            text = _option(checked, stage.name, option.name, getattr(options, option.name), budget)
+            yield f"    {stage.name}.{option.name} = {text}"
     if budget is not None and not policy.pipeline.is_off:
         entry = checked.settings.for_model(checked.model)
         published = "bundled table, US dollars a million" if table.prices(checked.model) else ""
@@ -342,5 +342,5 @@ def _option(checked: CheckedModel, stage: str, name: str, value: Any, budget: Bu
         bound, most = OPTION_BOUNDS[name][0], OPTION_BOUNDS[name][1](budget)
         if most < value:
             return f"{most:,} ({bound}, clamped from {value:,}, {origin})"
-    shown = str(value).lower() if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else repr(value)
-    return f"{shown} ({origin})"
+    text = str(value).lower() if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else repr(value)
+    return f"{text} ({origin})"

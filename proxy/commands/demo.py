@@ -166,8 +166,8 @@ async def _replay(conversation: Conversation, ways: Sequence[_Way], say: Say) ->
         turn, direct = turn_of(conversation, end), fresh.get(_DIRECT)
         if number in (1, len(ends)) or number % _every(ends) == 0 or any(way.has_news for way in sending):
             word = _ABSENT if direct is None else "400" if direct.refused else "ok"
-            told = f"{turn:>4} {number:>7} {fresh['condensed'].sent_tokens:>7,} {word:>7}"
-            say(" | ".join([told, _cell(fresh["trimmed"]), _cell(fresh["condensed"])]))
+            cells = f"{turn:>4} {number:>7} {fresh['condensed'].sent_tokens:>7,} {word:>7}"
+            say(" | ".join([cells, _cell(fresh["trimmed"]), _cell(fresh["condensed"])]))
         if direct is not None and direct.refused:
             sending = ways[1:]
             text = (
@@ -227,12 +227,12 @@ def _cell(request: ReplayedRequest) -> str:
 
 def _reach(conversation: Conversation, ways: Sequence[_Way], reached: Sequence[Sequence[bool | None]]) -> str:
     """The table of questions: whether the evidence of each was in the bytes that the model would get."""
-    said = {True: "yes", False: "no", None: "refused"}
+    words = {True: "yes", False: "no", None: "refused"}
     rows = []
     for question, found in zip(conversation.questions, reached, strict=True):
         turn = turn_of(conversation, question.places[0] + 1)
-        told = f"turn {turn}" if is_planted(question) else "a tool"
-        rows.append([told, question.text, *question.evidence, *(said[one] for one in found)])
+        source = f"turn {turn}" if is_planted(question) else "a tool"
+        rows.append([source, question.text, *question.evidence, *(words[one] for one in found)])
     head = ["told in", "asked at the end", "evidence: in the bytes?", *(way.name for way in ways)]
     return "\n".join(["", *grid(head, rows, texts=3)])
 

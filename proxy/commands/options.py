@@ -40,13 +40,13 @@ def settings_from(arguments: argparse.Namespace) -> Settings:
 
 def command_line_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings that the command line sets, in the form that `load_settings` takes."""
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for (*tables, key), option in COMMAND_LINE.items():
         value = getattr(arguments, option.removeprefix("--"), None)
         if value is not None:
-            table = given.setdefault(tables[0], {}) if tables else given
+            table = values.setdefault(tables[0], {}) if tables else values
             table[key] = value
-    return given
+    return values
 
 
 def use_config(file: str | None) -> None:

@@ -155,13 +155,13 @@ def request_session(
     Raises `CommandFailed` if there is no such session, or if several tenants have one with that id.
     """
     rows = list_sessions(arguments, id=arguments.id)
-    found = [(row["tenant"], row["session"]) for row in (*rows["data"], *rows["unreadable"])]
-    if not found:
+    sessions = [(row["tenant"], row["session"]) for row in (*rows["data"], *rows["unreadable"])]
+    if not sessions:
         raise CommandFailed(f"there is no session {arguments.id}")
-    if len(found) > 1:
-        keys = "".join(f"\n  {session} --tenant {tenant}" for tenant, session in found)
+    if len(sessions) > 1:
+        keys = "".join(f"\n  {session} --tenant {tenant}" for tenant, session in sessions)
         raise CommandFailed(f"{arguments.id} is the id of several sessions; name one of{keys}")
-    return request_json(arguments, session_path(*found[0], *names, **query), method, payload, hint_404)
+    return request_json(arguments, session_path(*sessions[0], *names, **query), method, payload, hint_404)
 
 
 def session_path(*names: str, **query: str) -> str:

@@ -68,8 +68,8 @@ def configured_url() -> str:
 def find_proxy() -> Note | None:
     """The proxy of this user at the configured address, else the newest one whose settings name that address."""
     here = configured_url()
-    found = sorted((note for note in _living() if here in note[:2]), key=lambda note: (note.url == here, note.started))
-    return found[-1] if found else None
+    notes = sorted((note for note in _living() if here in note[:2]), key=lambda note: (note.url == here, note.started))
+    return notes[-1] if notes else None
 
 
 @contextmanager
@@ -127,8 +127,8 @@ def _folder() -> Path:
 
 def _check_owner(folder: Path) -> None:
     """Raises `OSError` for a folder that is not only this user's, because anyone may make one with its name."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise PermissionError(0, "it belongs to somebody else, or others may write to it")
 
 

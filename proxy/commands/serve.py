@@ -103,8 +103,8 @@ def banner(settings: Settings, port: int) -> str:
 def bound_socket(settings: Settings) -> socket.socket:
     """A socket at the settings' address, with IPv4 if the host has both kinds; raises `CommandFailed`."""
     try:
-        found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = min(found, key=lambda info: info[0] != socket.AF_INET)
+        addresses = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = min(addresses, key=lambda info: info[0] != socket.AF_INET)
         bound = socket.socket(family)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

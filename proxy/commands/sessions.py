@@ -44,8 +44,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     which = "its id as `show` prints it; by default the latest one that views apply"
     revert.add_argument("condensation", metavar="CONDENSATION", nargs="?", help=which)
-    kept = "keep a message word for word in every later view, with the call or the results that belong to it"
-    pin = add_action(actions, "pin", _pin, kept, _ID)
+    text = "keep a message word for word in every later view, with the call or the results that belong to it"
+    pin = add_action(actions, "pin", _pin, text, _ID)
     pin.add_argument("message", metavar="MESSAGE", help="its number as `show` prints it")
     unpin = add_action(actions, "unpin", _unpin, "take a pin back: the message goes with the next condensation", _ID)
     unpin.add_argument("message", metavar="MESSAGE", help="its number as `show` prints it, or the pin's id")
@@ -254,8 +254,8 @@ def _message_lines(messages: Sequence[Any], session: Mapping[str, Any], branch: 
         pin = pins.get(number)
         pinned = f" (pinned as {pin['id']}{'' if pin['fits'] else ', does not fit'})" if pin else ""
         content = message.get("content") or message.get("tool_calls")
-        said = f"{_cut(str(message.get('role')))}: {_cut(json.dumps(content, ensure_ascii=False))}"
-        yield f"  {number}{pinned}  {said}"
+        line = f"{_cut(str(message.get('role')))}: {_cut(json.dumps(content, ensure_ascii=False))}"
+        yield f"  {number}{pinned}  {line}"
 
 
 def _cut(text: str) -> str:

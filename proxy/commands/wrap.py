@@ -175,12 +175,12 @@ def _json(url: str, path: str, token: str) -> dict[str, Any]:
 
 def _counts(exposition: str, name: str, label: str) -> Counter[str]:
     """The totals of a metric by one of its labels, without those that are 0."""
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for family in text_string_to_metric_families(exposition):
         for sample in family.samples:
             if sample.name == f"condenser_{name}_total" and sample.value:
-                found[sample.labels[label]] += round(sample.value)
-    return found
+                totals[sample.labels[label]] += round(sample.value)
+    return totals
 
 
 _Counts = Callable[[str, str], Counter[str]]
@@ -210,8 +210,8 @@ def _kept(documents: Sequence[Mapping[str, Any]]) -> _Rows:
     rules = [rule for ledger in ledgers for rule in ledger.rules]
     names, facts = sum(len(ledger.names) for ledger in ledgers), sum(len(ledger.facts) for ledger in ledgers)
     parts = ((len(rules), "rule"), (names, "name"), (facts, "fact"))
-    said = ", ".join(f"{count:,} {word}{'' if count == 1 else 's'}" for count, word in parts if count)
-    yield "kept", f"{said}, word for word" if said else "no rules, names or facts were found"
+    text = ", ".join(f"{count:,} {word}{'' if count == 1 else 's'}" for count, word in parts if count)
+    yield "kept", f"{text}, word for word" if text else "no rules, names or facts were found"
     for rule in rules[:_MAX_QUOTED]:
         yield "", f"“{printable(one_line(rule), _SHOWN)}”"
 

@@ -51,8 +51,8 @@ def figures(metrics: Iterable[Metric]) -> dict[str, Any]:
     samples = [sample for metric in metrics for sample in metric.samples]
 
     def by(name: str, label: str) -> dict[str, int]:
-        found = [(sample.labels[label], int(sample.value)) for sample in samples if sample.name == f"condenser_{name}"]
-        return dict(sorted(((key, value) for key, value in found if value), key=lambda pair: -pair[1]))
+        counts = [(sample.labels[label], int(sample.value)) for sample in samples if sample.name == f"condenser_{name}"]
+        return dict(sorted(((key, value) for key, value in counts if value), key=lambda pair: -pair[1]))
 
     def value(name: str) -> float:
         return sum(sample.value for sample in samples if sample.name == f"condenser_{name}")
@@ -105,9 +105,9 @@ def sessions(rows: Sequence[Mapping[str, Any]], query: str, sort: str) -> list[d
     """The sessions that match all words of a query, sorted."""
     words = query.lower().split()
     names = ("id", "session", "tenant", "strategy", "source")
-    found = [row for row in rows if all(any(word in str(row[name]).lower() for name in names) for word in words)]
+    matches = [row for row in rows if all(any(word in str(row[name]).lower() for name in names) for word in words)]
     key = SORTS.get(sort, lambda row: row["last_used"])
-    return [{**row, "saved": saved(row)} for row in sorted(found, key=key, reverse=True)]
+    return [{**row, "saved": saved(row)} for row in sorted(matches, key=key, reverse=True)]
 
 
 PAGE = 200

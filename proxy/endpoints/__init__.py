@@ -33,9 +33,9 @@ def endpoint_at(path: str) -> Endpoint:
 
 def endpoint_serving(path: str) -> Endpoint | None:
     """The endpoint whose requests are read at a path, which may have a provider's prefix; None for other paths."""
-    known = PATHS.get(path) or _ASIDE.get(path)
-    if known or path.startswith(("/v1/", "/_condenser/")):
-        return known
+    endpoint = PATHS.get(path) or _ASIDE.get(path)
+    if endpoint or path.startswith(("/v1/", "/_condenser/")):
+        return endpoint
     ending = next(filter(path.endswith, ENDINGS), None)
     return None if ending is None else endpoint_serving(ENDINGS[ending])
 

@@ -165,8 +165,8 @@ class ChatCapture(StreamCapture):
 
 def sendable(message: Mapping[str, Any]) -> dict[str, Any]:
     """The message of a reply as a client sends it back: only known members, and only `content` may be null."""
-    kept = {key: message[key] for key in _MEMBERS if message.get(key) is not None}
-    return {"role": "assistant", "content": None, **kept}
+    members = {key: message[key] for key in _MEMBERS if message.get(key) is not None}
+    return {"role": "assistant", "content": None, **members}
 
 
 # -- hidden calls ---------------------------------------------------------------------------------------------------
@@ -206,8 +206,8 @@ class FirstChoice(Said):
             HiddenCall(sent["id"], call["function"].get("arguments")) for call, sent in zip(found, calls, strict=True)
         ]
         is_alone = not self.has_client_calls
-        kept = {key: value for key, value in self.message.items() if value is not None} if is_alone else {}
-        message = {"role": "assistant", "content": None, **kept, "tool_calls": calls}
+        members = {key: value for key, value in self.message.items() if value is not None} if is_alone else {}
+        message = {"role": "assistant", "content": None, **members, "tool_calls": calls}
         return HiddenRound([message], self.text if is_alone else "", hidden)
 
 
@@ -318,9 +318,9 @@ class ChatSplicer(Splicer[FirstChoice]):
 
     def _passed_piece(self, message: StreamedMessage, piece: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The piece of a call for the client; None for nothing."""
-        known = len(message.calls)
+        count = len(message.calls)
         call = message.add_call(piece)
-        if len(message.calls) > known:
+        if len(message.calls) > count:
             hidden = [is_hidden(other.body) for other in message.calls]
             call.number = hidden.count(False) - 1 if any(hidden) else piece.get("index")
         if is_hidden(call.body) or may_become_hidden(call.body):

@@ -237,10 +237,10 @@ class Endpoint(ABC):
         before = sent[-_MARK:]
         data = before + chunk
         if self.last_event.search(data):  # rarely true, and much faster than looking at all lines
-            for found in _EVENT.finditer(data):
-                is_at_line = found.start() > 0 or len(before) < _MARK
-                if is_at_line and self.last_event.fullmatch(found[1]):
-                    return max(found.start() - len(before), 0)
+            for match in _EVENT.finditer(data):
+                is_at_line = match.start() > 0 or len(before) < _MARK
+                if is_at_line and self.last_event.fullmatch(match[1]):
+                    return max(match.start() - len(before), 0)
         return -1
 
     @abstractmethod

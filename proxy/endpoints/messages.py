@@ -95,8 +95,8 @@ class StreamedMessage:
         texts = {member: "".join(pieces) for member, pieces in self._pieces.get(index, {}).items()}
         if "input" not in texts:
             return {**block, **{member: f"{block.get(member) or ''}{text}" for member, text in texts.items()}}
-        given = json_or_none(texts["input"])
-        return {**block, "input": given if isinstance(given, dict) else {}}
+        arguments = json_or_none(texts["input"])
+        return {**block, "input": arguments if isinstance(arguments, dict) else {}}
 
     def _add_delta(self, index: int, delta: Mapping[str, Any]) -> None:
         block, kind = self._blocks.setdefault(index, {"type": "text"}), str(delta.get("type"))
@@ -131,8 +131,8 @@ class MessagesCapture(StreamCapture):
 
 def items_in(document: Any) -> Items:
     """A message without empty texts, which servers do not accept back."""
-    kept = [block for block in objects_at(document, "content") if block.get("type") != "text" or block.get("text")]
-    return ({"role": "assistant", "content": kept},) if kept else ()
+    blocks = [block for block in objects_at(document, "content") if block.get("type") != "text" or block.get("text")]
+    return ({"role": "assistant", "content": blocks},) if blocks else ()
 
 
 # -- hidden calls ---------------------------------------------------------------------------------------------------
@@ -176,8 +176,8 @@ class SaidMessage(Said):
 
 def _sendable(call: Mapping[str, Any], name: str) -> Json:
     """A call in the form that an upstream accepts: with an id and an input that is an object."""
-    given = call.get("input")
-    return {**call, "id": call.get("id") or name, "input": given if isinstance(given, dict) else {}}
+    arguments = call.get("input")
+    return {**call, "id": call.get("id") or name, "input": arguments if isinstance(arguments, dict) else {}}
 
 
 def is_hidden(block: Mapping[str, Any]) -> bool:

@@ -200,10 +200,10 @@ class _Events:
 
     def _frame_of(self, event: bytes) -> tuple[bytes, bytes] | None:
         """The bytes before and after the text of an event; None if the text is not found."""
-        found = re.search(rb'"%b"\s*:\s*("(?:[^"\\]|\\.)*")' % self.places.member, event)
-        if found is None:
+        match = re.search(rb'"%b"\s*:\s*("(?:[^"\\]|\\.)*")' % self.places.member, event)
+        if match is None:
             return None
-        before, after = event[: found.start(1)], event[found.end(1) :]
+        before, after = event[: match.start(1)], event[match.end(1) :]
         # It may be another member with that name. A probe put in its place must be read as the event's text.
         read = self.places.in_event(json_or_none(b'%b"%b"%b' % (before, _PROBE, after)))
         return (before, after) if read == _PROBE.decode() else None

@@ -328,8 +328,8 @@ class ResponsesCounter(PartsCounter):
                 text = body.get("content") or (None if is_sealed else body.get("summary"))
                 return PER_MESSAGE + self._thought(text, opaque)
             case "function_call" | "custom_tool_call":
-                given = body.get("arguments", body.get("input"))
-                return PER_MESSAGE + self.string(body.get("name")) + self.string(given)
+                arguments = body.get("arguments", body.get("input"))
+                return PER_MESSAGE + self.string(body.get("name")) + self.string(arguments)
             case "function_call_output" | "custom_tool_call_output" | "computer_call_output":
                 return PER_MESSAGE + self._content(body.get("output"), opaque)
             case "tool_search_output" | "additional_tools":
@@ -345,8 +345,8 @@ class ResponsesCounter(PartsCounter):
         if body.get("type") == "image_generation_call":
             return self.image(body.get("result"), opaque)
         outputs = objects_at(body, "outputs")
-        shown = sum(self.image(each.get("url"), opaque) for each in outputs if each.get("type") == "image")
-        return shown + self.string(body.get("code")) + sum(self.string(each.get("logs")) for each in outputs)
+        pictures = sum(self.image(each.get("url"), opaque) for each in outputs if each.get("type") == "image")
+        return pictures + self.string(body.get("code")) + sum(self.string(each.get("logs")) for each in outputs)
 
     def count_outside(
         self, values: Mapping[str, object], opaque: Opaque, *, has_system: bool = False, loaded: Collection[str] = ()

@@ -40,15 +40,15 @@ def to_client(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 def _filtered(headers: Iterable[tuple[bytes, bytes]], blocked: frozenset[bytes]) -> Headers:
     """The headers with names in lower case, except those blocked, those named by `Connection`, and the proxy's own."""
-    kept: Headers = []
+    pairs: Headers = []
     named: set[bytes] = set()
     for name, value in headers:
         lowered = name.lower()
         if lowered == b"connection":
             named.update(map(bytes.strip, value.lower().split(b",")))
         elif lowered not in blocked and not lowered.startswith(_OWN_FORMS):
-            kept.append((lowered, value))
-    return [pair for pair in kept if pair[0] not in named] if named - blocked else kept
+            pairs.append((lowered, value))
+    return [pair for pair in pairs if pair[0] not in named] if named - blocked else pairs
 
 
 def is_success(status: int) -> bool:
@@ -78,14 +78,14 @@ def values_once(headers: Iterable[tuple[bytes, bytes]], names: Mapping[bytes, st
 
     Raises `BadRequest` for a header that occurs twice: the proxy and the upstream might use different values.
     """
-    found: dict[bytes, str] = {}
+    values: dict[bytes, str] = {}
     for name, value in headers:
         if (lowered := name.lower()) not in names:
             continue
-        if lowered in found:
+        if lowered in values:
             raise BadRequest(f"The header {names[lowered]} stands twice.", param=names[lowered])
-        found[lowered] = value.decode("latin-1").strip()
-    return {name: value for name, value in found.items() if value}
+        values[lowered] = value.decode("latin-1").strip()
+    return {name: value for name, value in values.items() if value}
 
 
 def encode_headers(pairs: Iterable[tuple[str, str]]) -> Headers:

@@ -242,8 +242,8 @@ def page(replayed: ReplayResults) -> str:
 def _overview(replayed: ReplayResults) -> Iterator[str]:
     yield "<h2>All strategies</h2>" + html_table("Sums over all conversations", HEAD, map(row, replayed.summaries))
     yield from (f"<p><strong>{escape(warning)}</strong></p>" for warning in replayed.all_warnings())
-    told = f"{replayed.notes()} Intervals are those of 95 % over conversations."
-    yield f'<p class="note">{escape(told)}</p>'
+    caption = f"{replayed.notes()} Intervals are those of 95 % over conversations."
+    yield f'<p class="note">{escape(caption)}</p>'
 
 
 def _compared(replayed: ReplayResults) -> Iterator[str]:
@@ -257,11 +257,13 @@ def _compared(replayed: ReplayResults) -> Iterator[str]:
         yield f"<h2>{heading}</h2>" + bar_plot(heading, told, bars)
 
 
-def _shares(heading: str, told: str, shares: Sequence[tuple[str, Share | None]], line_at: float | None = None) -> str:
+def _shares(
+    heading: str, caption: str, shares: Sequence[tuple[str, Share | None]], line_at: float | None = None
+) -> str:
     bars = [
         Bar(name, *share, f"{share.share:.1%} ({share.low:.1%} to {share.high:.1%})") for name, share in shares if share
     ]
-    shown = bar_plot(heading, told, bars, line_at) if bars else '<p class="note">Nothing to measure.</p>'
+    shown = bar_plot(heading, caption, bars, line_at) if bars else '<p class="note">Nothing to measure.</p>'
     return f"<h2>{heading}</h2>{shown}"
 
 
@@ -301,5 +303,5 @@ def _each(replayed: ReplayResults) -> Iterator[str]:
     yield html_table("Figures of each conversation", ["conversation", *HEAD, "cheaper than direct from"], rows)
     paid = [economy.break_even for economy in replayed.economies if economy.break_even < inf]
     never = len(replayed.economies) - len(paid)
-    told = f"pays back after {median(paid):.0f} requests in the median" if paid else "never pays back"
-    yield f'<p class="note">By its growth, a condensation at the mark {told}; never in {never:,} conversations.</p>'
+    payback = f"pays back after {median(paid):.0f} requests in the median" if paid else "never pays back"
+    yield f'<p class="note">By its growth, a condensation at the mark {payback}; never in {never:,} conversations.</p>'

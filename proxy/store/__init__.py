@@ -65,8 +65,8 @@ async def open_store(
 
         breaker = None if kind == "redis+cluster" else Breaker("the store", time.monotonic)
         return RedisStore(url, shown=redacted(url), quotas=quotas, breaker=breaker)
-    known = ", ".join(f"{name}://" for name in SCHEMES)
-    raise ValueError(f"unknown store URL {redacted(url)}; known are {known}")
+    schemes = ", ".join(f"{name}://" for name in SCHEMES)
+    raise ValueError(f"unknown store URL {redacted(url)}; known are {schemes}")
 
 
 # -- secrets beside the store ----------------------------------------------------------------------------
@@ -106,10 +106,10 @@ def read_or_create(path: Path) -> bytes:
 
 def _own_secret(path: Path) -> bytes:
     with path.open("rb") as file:
-        found, secret = os.fstat(file.fileno()), file.read()
-    if found.st_uid not in (os.getuid(), 0):
+        status, secret = os.fstat(file.fileno()), file.read()
+    if status.st_uid not in (os.getuid(), 0):
         raise ValueError(f"{path} belongs to another user, who may know what is in it; remove it")
-    if found.st_mode & 0o022:
+    if status.st_mode & 0o022:
         raise ValueError(f"{path} can be written by other users; remove it, or make it yours alone: chmod 600")
     if not secret.strip():
         raise ValueError(f"{path} is empty; remove it, and it is made anew")

@@ -233,14 +233,14 @@ class Server:
     async def keys(self, pattern: str, until: float) -> set[bytes]:
         """The keys that match, of all servers that take writes; raises `store-timeout` if time runs out."""
         # By SCAN, because KEYS would block the server for all its clients.
-        found: set[bytes] = set()
+        names: set[bytes] = set()
         cursor = b"0"
         while True:
             step = Command(("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED_AT_ONCE))
             ((cursor, keys),) = await self.ask([step])
-            found.update(keys)
+            names.update(keys)
             if cursor == b"0":
-                return found
+                return names
             _check_time(until)
 
     async def close(self) -> None:
@@ -298,11 +298,11 @@ class Cluster:
 
     async def keys(self, pattern: str, until: float) -> set[bytes]:
         await self._find_nodes()
-        found: set[bytes] = set()
+        names: set[bytes] = set()
         async for key in self._client.scan_iter(match=pattern, count=SCANNED_AT_ONCE):
-            found.add(key)
+            names.add(key)
             _check_time(until)
-        return found
+        return names
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -454,8 +454,8 @@ def open_client(url: str, shown: str, limits: Limits) -> Client:
         words = parse_qs(query, strict_parsing=bool(query))
         account_of_sentinels = {_SENTINEL_WORDS[word]: value for word, (value,) in words.items()}
     except (KeyError, ValueError):
-        known = ", ".join(_SENTINEL_WORDS)
-        raise ValueError(f"{shown}: the only options are {known}, once each") from None
+        names = ", ".join(_SENTINEL_WORDS)
+        raise ValueError(f"{shown}: the only options are {names}, once each") from None
     addresses = _addresses(hosts, SENTINEL_PORT, shown)
     # They are asked one after the other, so one that hangs gets no longer than one that does not connect.
     policy = {**account_of_sentinels, **_policy(limits), "socket_timeout": limits.connect}
@@ -464,10 +464,10 @@ def open_client(url: str, shown: str, limits: Limits) -> Client:
 
 
 def _addresses(hosts: str, port: int, shown: str) -> list[Address]:
-    found = []
+    addresses = []
     for host in hosts.split(","):
         options = server_options(f"redis://{host}", shown)
         if not options.get("host"):
             raise ValueError(f"{shown} names no host, or an empty one")
-        found.append((str(options["host"]), int(options.get("port", port))))
-    return found
+        addresses.append((str(options["host"]), int(options.get("port", port))))
+    return addresses

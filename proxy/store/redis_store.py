@@ -86,8 +86,8 @@ class RedisStore:
             return _mapping(await self._call(self._ask_one(Command(("HGETALL", name), name))))
         if not names:
             return {}
-        found = await self._call(self._ask_one(Command(("HMGET", name, *names), name)))
-        return {digest: block for digest, block in zip(names, found, strict=True) if block is not None}
+        blocks = await self._call(self._ask_one(Command(("HMGET", name, *names), name)))
+        return {digest: block for digest, block in zip(names, blocks, strict=True) if block is not None}
 
     async def find(self, tenant: str, digests: Sequence[str], likely: Sequence[str] = ()) -> FindResult:
         return await self._call(self._find(tenant, digests, likely))
@@ -108,8 +108,8 @@ class RedisStore:
     async def keys(self, tenant: str | None = None) -> list[StoreKey]:
         pattern = _key("meta", tenant or "*", "*")
         until = asyncio.get_running_loop().time() + LISTING
-        found = await self._call(self._client.keys(pattern, until), LISTING)
-        tags = (name.decode().partition("{")[2].rpartition("}")[0] for name in found)
+        names = await self._call(self._client.keys(pattern, until), LISTING)
+        tags = (name.decode().partition("{")[2].rpartition("}")[0] for name in names)
         keys = sorted(StoreKey(*tag.split(":")) for tag in tags)
         # The tenant may hold characters that are special in a pattern.
         return [key for key in keys if tenant in (None, key.tenant)]
@@ -156,9 +156,9 @@ class RedisStore:
         answer = await self._ask_one(_script("put_record", _keys(key), name, record, _ms(ttl), room))
         if answer is None:
             raise StoreError("store-quota", f"a record that would make the session larger than {room} bytes")
-        kept, size = answer
+        stored, size = answer
         await self._ask_all(self._usage_notes(key, size, ttl))
-        return bytes(kept)
+        return bytes(stored)
 
     async def _find(self, tenant: str, digests: Sequence[str], likely: Sequence[str]) -> FindResult:
         # Each group of digests is looked up by one command: all of them, or those whose items share a slot.
@@ -169,10 +169,10 @@ class RedisStore:
         loading = [_script("load", _keys(StoreKey(tenant, name))[:3]) for name in likely]
         answers = await self._ask_all([*(Command(("MGET", *group), group[0]) for group in keys), *loading])
         names = (session for answer in answers[: len(groups)] for session in answer)
-        found = zip((digest for group in groups.values() for digest in group), names, strict=True)
+        pairs = zip((digest for group in groups.values() for digest in group), names, strict=True)
         read = zip(likely, map(_snapshot, answers[len(groups) :]), strict=True)
         return FindResult(
-            {digest: _text(session) for digest, session in found if session is not None},
+            {digest: _text(session) for digest, session in pairs if session is not None},
             {name: snapshot for name, snapshot in read if snapshot is not None},
         )
 

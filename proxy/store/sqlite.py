@@ -138,28 +138,28 @@ class SqliteStore:
         return self._load(now, key)
 
     def _load(self, now: float, key: StoreKey) -> Snapshot | None:
-        found = self._document(now, key)
-        if found is None or not found[-1]:
+        entry = self._document(now, key)
+        if entry is None or not entry[-1]:
             # So it is with nearly all entries. A single statement needs no transaction to be consistent.
-            return found and Snapshot(*found[1:3])
+            return entry and Snapshot(*entry[1:3])
         with _transaction(self._connection, "DEFERRED"):
-            found = self._document(now, key)
-            if found is None:
+            entry = self._document(now, key)
+            if entry is None:
                 return None
-            row, meta, revision, _ = found
+            row, meta, revision, _ = entry
             records = self._rows("SELECT name, record FROM records WHERE session_id = ?", row)
             marks = self._rows("SELECT name FROM standing WHERE session_id = ?", row)
         return Snapshot(meta, revision, dict(records), frozenset(name for (name,) in marks))
 
     def _document(self, now: float, key: StoreKey) -> tuple[int, bytes, int, bool] | None:
         """Row, meta and revision of an entry, and whether it has records or marks; None if it was never saved."""
-        found = self._rows(
+        rows = self._rows(
             "SELECT id, meta, revision, EXISTS (SELECT 1 FROM records WHERE session_id = id)"
             " OR EXISTS (SELECT 1 FROM standing WHERE session_id = id) FROM sessions"
             " WHERE tenant = ? AND session = ? AND expires_at > ? AND meta IS NOT NULL",
             *(*key, now),
         )
-        return found[0] if found else None
+        return rows[0] if rows else None
 
     @_job
     def save(self, now: float, key: StoreKey, write: Write) -> bool:
@@ -193,9 +193,9 @@ class SqliteStore:
             row = self._live_row(now, key)[0] or self._new_row(key, expires_at)
             renew = "UPDATE sessions SET expires_at = ? WHERE id = ? AND expires_at < ?"
             self._rows(renew, expires_at, row, expires_at)
-            found = self._rows("SELECT record FROM records WHERE session_id = ? AND name = ?", row, name)
-            if found:
-                kept: bytes = found[0][0]
+            rows = self._rows("SELECT record FROM records WHERE session_id = ? AND name = ?", row, name)
+            if rows:
+                kept: bytes = rows[0][0]
                 return kept
             ((before,),) = self._rows("SELECT bytes FROM sessions WHERE id = ?", row)
             size = before + len(name) + len(record)
@@ -230,8 +230,8 @@ class SqliteStore:
             "SELECT digest, session FROM chain"
             " WHERE tenant = ? AND digest IN (SELECT value FROM json_each(?)) AND expires_at > ?"
         )
-        found = self._rows(select, tenant, dumps(list(digests)), now) if digests else []
-        return FindResult(dict(found), {name: snapshot for name, snapshot in read.items() if snapshot is not None})
+        rows = self._rows(select, tenant, dumps(list(digests)), now) if digests else []
+        return FindResult(dict(rows), {name: snapshot for name, snapshot in read.items() if snapshot is not None})
 
     @_job
     def keys(self, now: float, tenant: str | None = None) -> list[StoreKey]:
@@ -264,13 +264,13 @@ class SqliteStore:
     def claim(self, now: float, tenant: str, name: str, holder: str, ttl: float) -> bool:
         self._purge_at_times(now)
         with _transaction(self._connection, "IMMEDIATE"):
-            taken = self._rows(
+            rows = self._rows(
                 "INSERT INTO claims VALUES (?, ?, ?, ?) ON CONFLICT (tenant, name) DO UPDATE"
                 " SET holder = excluded.holder, expires_at = excluded.expires_at"
                 " WHERE holder = excluded.holder OR expires_at <= ? RETURNING 1",
                 *(tenant, name, holder, now + ttl, now),
             )
-        return bool(taken)
+        return bool(rows)
 
     @_job
     def get_fact(self, now: float, name: str) -> bytes | None:
@@ -318,14 +318,14 @@ class SqliteStore:
 
     def _live_row(self, now: float, key: StoreKey) -> tuple[int | None, int, int]:
         """Row id and revision of an entry, and the bytes of all but its meta. One that has expired is deleted."""
-        found = self._rows(
+        rows = self._rows(
             "SELECT id, revision, bytes - coalesce(length(meta), 0), expires_at FROM sessions"
             " WHERE tenant = ? AND session = ?",
             *key,
         )
-        if not found:
+        if not rows:
             return None, 0, 0
-        ((row, revision, rest, expires_at),) = found
+        ((row, revision, rest, expires_at),) = rows
         if expires_at <= now:
             self._rows("DELETE FROM sessions WHERE id = ?", row)
             return None, 0, 0

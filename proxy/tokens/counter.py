@@ -210,12 +210,12 @@ class Tokenizers:
         return {name: loaded.get(name, "not loaded") for name in sorted(ranks.SPECS)}
 
     def _encoder(self, encoding: str) -> tuple[str, CountFor]:
-        found = self._encoders.get(encoding)
-        if found is None:
+        encoder = self._encoders.get(encoding)
+        if encoder is None:
             with self._lock:
-                found = self._encoders.get(encoding) or self._load(encoding)
-                self._encoders[encoding] = found
-        return found
+                encoder = self._encoders.get(encoding) or self._load(encoding)
+                self._encoders[encoding] = encoder
+        return encoder
 
     def _load(self, encoding: str) -> tuple[str, CountFor]:
         try:

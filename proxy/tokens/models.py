@@ -45,8 +45,8 @@ def claude_version(model: str) -> tuple[int, int] | None:
     """The version of a Claude model; one whose name has none is taken for the newest. None for other models."""
     if "claude" not in model:
         return None
-    found = _CLAUDE.search(model)
-    return (int(found[1]), int(found[2] or 0)) if found else _NEWEST
+    match = _CLAUDE.search(model)
+    return (int(match[1]), int(match[2] or 0)) if match else _NEWEST
 
 
 def is_openais(plain: str) -> bool:

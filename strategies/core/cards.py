@@ -61,13 +61,13 @@ class MemoryCard:
 def distinct(cards: Iterable[MemoryCard]) -> list[MemoryCard]:
     """The cards in their order, without those that repeat an earlier one."""
     firsts: dict[str, list[MemoryCard]] = {}
-    found = []
+    unique = []
     for card in cards:
         same = firsts.setdefault(card.words, [])
         if not any(card.repeats(earlier) for earlier in same):
             same.append(card)
-            found.append(card)
-    return found
+            unique.append(card)
+    return unique
 
 
 def read_cards(value: object) -> tuple[MemoryCard, ...]:

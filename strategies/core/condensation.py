@@ -79,8 +79,8 @@ class Condensation:
     @property
     def dropped(self) -> frozenset[int]:
         """The chain indices of messages that its strategies left out of view and record on purpose."""
-        told = (told for told in self.metadata.values() if isinstance(told, Mapping))
-        return frozenset(index for each in told for index in (*each.get(JUDGED_IDS, ()), *each.get(DRIFT_IDS, ())))
+        stages = (stage for stage in self.metadata.values() if isinstance(stage, Mapping))
+        return frozenset(index for each in stages for index in (*each.get(JUDGED_IDS, ()), *each.get(DRIFT_IDS, ())))
 
     @property
     def overlay(self) -> Overlay:
@@ -96,9 +96,9 @@ def standing_condensations(condensations: Iterable[Condensation], digests: Seque
 
     The best one covers the longest prefix; of several, it has the greatest depth.
     """
-    covering = [made for made in condensations if made.standing and 0 < made.covered <= len(digests)]
-    standing = [made for made in covering if digests[made.covered - 1] == made.digest]
-    return sorted(standing, key=lambda made: (made.covered, made.depth), reverse=True)
+    covering = [each for each in condensations if each.standing and 0 < each.covered <= len(digests)]
+    standing = [each for each in covering if digests[each.covered - 1] == each.digest]
+    return sorted(standing, key=lambda each: (each.covered, each.depth), reverse=True)
 
 
 class Replayed(NamedTuple):
@@ -126,7 +126,7 @@ def replay(
     """
     candidates, again = list(standing_condensations(condensations, transcript.digests)), None
     if last is not None:
-        same = [made for made in candidates if made.id == last]
+        same = [each for each in candidates if each.id == last]
         views = _views(transcript, same, fixed, counter)
         again = next((replayed for replayed in views if replayed.applied is not None or not last), None)
     if budget is None:
@@ -152,10 +152,10 @@ def _views(
     """Yields the possible views, best first; the last one is the transcript itself, with nothing applied."""
     # Pinned messages may make a view larger than its transcript. A view that binds reasoning is used even then.
     may_outgrow = transcript.pinned and not counter.dialect.binds_reasoning
-    for made in standing_condensations(condensations, transcript.digests):
-        view = fold(transcript, (made.overlay,), fixed, counter)
+    for condensation in standing_condensations(condensations, transcript.digests):
+        view = fold(transcript, (condensation.overlay,), fixed, counter)
         if shows_protected_messages(view) and not (may_outgrow and view.tokens > fixed + transcript.tokens):
-            yield Replayed(view, made)
+            yield Replayed(view, condensation)
     yield Replayed(fold(transcript, (), fixed, counter), None)
 
 
@@ -185,7 +185,7 @@ def is_held_back(condensations: Iterable[Condensation], digests: Sequence[bytes]
 
     If so, nothing is condensed again before it must be, because the view would lose at once what was just brought back.
     """
-    reverted = [replace(made, standing=True) for made in condensations if made.reverted]
+    reverted = [replace(each, standing=True) for each in condensations if each.reverted]
     return bool(reverted and _beyond(reverted, digests, applied))
 
 
@@ -196,7 +196,7 @@ def prepared_in(
     condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None
 ) -> list[Condensation]:
     """The prepared condensations that apply to this chain and reach further than `applied`, best first."""
-    prepared = [replace(made, standing=True) for made in condensations if not (made.standing or made.reverted)]
+    prepared = [replace(each, standing=True) for each in condensations if not (each.standing or each.reverted)]
     return _beyond(prepared, digests, applied)
 
 
@@ -204,7 +204,7 @@ def _beyond(
     condensations: Iterable[Condensation], digests: Sequence[bytes], applied: Condensation | None
 ) -> list[Condensation]:
     reached = (applied.covered, applied.depth) if applied else (0, 0)
-    return [made for made in standing_condensations(condensations, digests) if (made.covered, made.depth) > reached]
+    return [each for each in standing_condensations(condensations, digests) if (each.covered, each.depth) > reached]
 
 
 def best_prepared(

@@ -123,8 +123,8 @@ def condensing_of(
     landing, record = budget.target, _record(budget)
     own = max(budget.trigger - landing, 0) + record if asks else 0
     if seen:
-        landing = sum([made.tokens_after for made in seen]) // len(seen)
-        own = sum([made.own_tokens for made in seen]) // len(seen)
+        landing = sum([each.tokens_after for each in seen]) // len(seen)
+        own = sum([each.own_tokens for each in seen]) // len(seen)
     reply = min(record, own)
     calls = prices.of_call(prompt=own - reply, reply=reply)
     return Condensing(max(landing, int(head + 2 * growth)), head, calls)

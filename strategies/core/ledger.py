@@ -195,21 +195,21 @@ def _fitting_rules(rules: Sequence[str], cap: int, counter: TokenCounter) -> lis
     """As many rules as fit, earliest first. Wishes and tasks get a share of the room, and then what is left of it."""
     room = cap - max(counter.text(headings[0]) for headings in _HEADINGS) - 1
     weak_room = int(room * WEAK_SHARE)
-    kept: set[int] = set()
+    places: set[int] = set()
     later: list[tuple[int, int]] = []
     for i, rule in enumerate(rules):
         tokens, weak = counter.text(_RULE + rule) + 1, is_weak(rule)
         if tokens > (min(room, weak_room) if weak else room):
             later.append((i, tokens))
             continue
-        kept.add(i)
+        places.add(i)
         room -= tokens
         weak_room -= tokens if weak else 0
     for i, tokens in later:
         if tokens <= room:
-            kept.add(i)
+            places.add(i)
             room -= tokens
-    return [rules[i] for i in sorted(kept)]
+    return [rules[i] for i in sorted(places)]
 
 
 def _fitting_facts(facts: Iterable[Fact], cap: int, counter: TokenCounter, known: str = "") -> Iterator[Fact]:

@@ -41,11 +41,11 @@ def option(default: Value, at_least: float | None = None, at_most: float | None 
 
 def fill_options(options: OptionsT, values: Mapping[str, object]) -> OptionsT:
     """`options` with `values` filled in; raises an `OptionError` that names the option and its allowed values."""
-    known = {declared.name: declared for declared in fields(options)}
+    by_name = {declared.name: declared for declared in fields(options)}
     for name in values:
-        if name not in known:
-            raise unknown_option(name, known)
-    filled = replace(options, **{name: _checked(known[name], value) for name, value in values.items()})
+        if name not in by_name:
+            raise unknown_option(name, by_name)
+    filled = replace(options, **{name: _checked(by_name[name], value) for name, value in values.items()})
     if filled.conflict:
         raise OptionError(filled.conflict)
     return filled

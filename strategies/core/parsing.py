@@ -88,11 +88,11 @@ def tag_contents(text: str, name: str) -> Iterator[str]:
 
 def without_tags(text: str, name: str) -> str:
     """The text without its pairs of tags and the text inside them."""
-    kept, read_to = [], 0
+    parts, read_to = [], 0
     for start, end in _pairs(text, name):
-        kept.append(text[read_to:start])
+        parts.append(text[read_to:start])
         read_to = end
-    return "".join((*kept, text[read_to:]))
+    return "".join((*parts, text[read_to:]))
 
 
 def _pairs(text: str, name: str) -> Iterator[tuple[int, int]]:

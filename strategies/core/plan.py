@@ -150,20 +150,20 @@ def _protected(transcript: Transcript) -> Iterator[int]:
 
 def violations(messages: Iterable[Message]) -> set[tuple[str, str]]:
     """What a strict upstream would refuse: results without a call, and calls without a result, as (kind, call id)."""
-    found: set[tuple[str, str]] = set()
+    problems: set[tuple[str, str]] = set()
     waiting: dict[str, int] = {}
     for message in messages:
         if message.is_result:
             for answered in message.answers or ("",):
                 waiting[answered] = waiting.get(answered, 0) - 1
                 if waiting[answered] < 0:
-                    found.add(("orphan", answered))
+                    problems.add(("orphan", answered))
         elif waiting or message.calls:
-            found.update(("unanswered", call) for call, open_calls in waiting.items() if open_calls > 0)
+            problems.update(("unanswered", call) for call, open_calls in waiting.items() if open_calls > 0)
             waiting = {}
             for call in message.calls:
                 waiting[call.id] = waiting.get(call.id, 0) + 1
-    return found
+    return problems
 
 
 def head_pieces(view: View) -> tuple[Piece, ...]:

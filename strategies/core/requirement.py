@@ -107,8 +107,8 @@ def floor(view: View, budget: Budget) -> int:
 
 def condensable(view: View) -> int:
     """The tokens of a view that some strategy may condense; an earlier replacement does not count."""
-    kept = {view.task, view.replacement, *view.stays}
-    return sum(item.message.tokens for i, item in enumerate(view.items[: view.last_cut]) if i not in kept)
+    fixed = {view.task, view.replacement, *view.stays}
+    return sum(item.message.tokens for i, item in enumerate(view.items[: view.last_cut]) if i not in fixed)
 
 
 def can_help(requirement: Requirement, view: View, budget: Budget) -> bool:

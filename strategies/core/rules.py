@@ -65,7 +65,7 @@ def _without_own_form(text: str) -> str:
     """The text without ledgers (a heading and its list) and without records, which end with their ledger."""
     if not _OWN_FORM.search(text):
         return text
-    kept: list[str] = []
+    lines: list[str] = []
     form = ""
     for line in text.splitlines():
         if own := _OWN_HEADING.match(line):
@@ -73,8 +73,8 @@ def _without_own_form(text: str) -> str:
         elif form == "ledger" and (said := line.strip()) and said[0] != ">" and not _BULLET.match(line):
             form = ""
         if not form:
-            kept.append(line)
-    return "\n".join(kept)
+            lines.append(line)
+    return "\n".join(lines)
 
 
 # -- cues ----------------------------------------------------------------------------------------------------------

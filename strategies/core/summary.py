@@ -317,9 +317,9 @@ class Span:
         The user's rules take their room first. Facts, then names, are left out if the record would get less than a
         third of the text. Raises `Declined` if there is no room for a record.
         """
-        kept = next_ledger(self.view, self.items, self.end, budget)
-        ledger, room = kept, 0
-        for ledger in (kept, replace(kept, facts=()), replace(kept, facts=(), names=())):
+        whole = next_ledger(self.view, self.items, self.end, budget)
+        ledger, room = whole, 0
+        for ledger in (whole, replace(whole, facts=()), replace(whole, facts=(), names=())):
             room = min(cap.text - ledger_tokens(ledger, self.view.counter), cap.record)
             if room >= max(MIN_RECORD, min(cap.text // 3, cap.record)):
                 break
@@ -371,8 +371,8 @@ def _ask_record(span: Span, cap: int, budget: Budget, session: SessionFacts, for
     form, record = chosen.form, Record(chosen.earlier)
     for part in parts:
         before = f"<earlier_record>\n{break_fences(record.text)}\n</earlier_record>\n\n" if record.text else ""
-        shown = f"{before}<history>\n{part}\n</history>\n\n{form.closing}"
-        ask = Ask(chosen.system, shown, form.answer_tokens(cap), record=cap)
+        text = f"{before}<history>\n{part}\n</history>\n\n{form.closing}"
+        ask = Ask(chosen.system, text, form.answer_tokens(cap), record=cap)
         record = yield from _ask_until_accepted(ask, cap, span, form, record)
     return record
 

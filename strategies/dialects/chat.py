@@ -106,11 +106,11 @@ class Chat(Dialect):
         left = dict(value)
         for name in _REASONING:
             parts = value.get(name)
-            kept = [part for part in parts if not _is_signed(part)] if isinstance(parts, list) else parts
-            if kept != parts and not kept:
+            rest = [part for part in parts if not _is_signed(part)] if isinstance(parts, list) else parts
+            if rest != parts and not rest:
                 del left[name]
-            elif kept != parts:
-                left[name] = kept
+            elif rest != parts:
+                left[name] = rest
         if left == value:
             return value
         return left if left.get("content") or call_fields(left) else {**left, "content": ACKNOWLEDGED}

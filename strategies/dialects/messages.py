@@ -44,23 +44,23 @@ class Messages(Dialect):
     def read(self, value: Value) -> Reading:
         """A user message that has results counts as the tools'; the user's words in it are its `words_beside`."""
         written = word(value.get("role"))
-        found = _blocks(value)
+        blocks = _blocks(value)
         if written == "assistant":
-            calls = tuple(_call(block) for block in found if _is(block, "tool_use"))
-            stays = any(_is(block, "tool_search_tool_result") for block in found)
-            return Reading(Role.ASSISTANT, written, calls, is_signed=any(map(_is_thinking, found)), stays=stays)
-        answers = tuple(word(block.get("tool_use_id")) for block in found if _is(block, "tool_result"))
+            calls = tuple(_call(block) for block in blocks if _is(block, "tool_use"))
+            stays = any(_is(block, "tool_search_tool_result") for block in blocks)
+            return Reading(Role.ASSISTANT, written, calls, is_signed=any(map(_is_thinking, blocks)), stays=stays)
+        answers = tuple(word(block.get("tool_use_id")) for block in blocks if _is(block, "tool_result"))
         role = _ROLES.get(written) or (Role.TOOL if answers else Role.USER)
-        return Reading(role, written, (), answers, bool(answers), stays=any(map(_loads_tools, found)))
+        return Reading(role, written, (), answers, bool(answers), stays=any(map(_loads_tools, blocks)))
 
     def text(self, value: Value) -> str:
         """Calls and thinking are left out."""
         return _text(_blocks(value))
 
     def results_text(self, value: Value) -> str:
-        found = _blocks(value)
-        has_results = any(_is(block, "tool_result") for block in found)
-        return _text([block for block in found if not (has_results and _is(block, "text"))])
+        blocks = _blocks(value)
+        has_results = any(_is(block, "tool_result") for block in blocks)
+        return _text([block for block in blocks if not (has_results and _is(block, "text"))])
 
     def words_beside(self, value: Value) -> str:
         said = (users_words(word(block.get("text"))) for block in _blocks(value) if _is(block, "text"))
@@ -82,40 +82,40 @@ class Messages(Dialect):
         return {"role": "assistant", "content": [{"type": "text", "text": text or ACKNOWLEDGED}]}
 
     def texts(self, value: Value) -> Sequence[str]:
-        found = _blocks(value)
-        results = [_text(_parts(block.get("content"))) for block in found if _is(block, "tool_result")]
-        return results or [_text(found)]
+        blocks = _blocks(value)
+        results = [_text(_parts(block.get("content"))) for block in blocks if _is(block, "tool_result")]
+        return results or [_text(blocks)]
 
     def with_texts(self, value: Value, texts: Sequence[str]) -> Value:
         """A result whose text changes loses all its other parts; a message without results becomes one text block."""
-        found = _blocks(value)
-        if not any(_is(block, "tool_result") for block in found):
+        blocks = _blocks(value)
+        if not any(_is(block, "tool_result") for block in blocks):
             return {**value, "content": [{"type": "text", "text": texts[0]}] if texts[0] else ""}
         given = iter(texts)
         return _with_blocks(
-            value, [_with_text(block, next(given)) if _is(block, "tool_result") else block for block in found]
+            value, [_with_text(block, next(given)) if _is(block, "tool_result") else block for block in blocks]
         )
 
     def is_plain(self, value: Value) -> bool:
-        found = _blocks(value)
-        if len(found) == 1 and _is(found[0], "tool_result"):
-            found = _parts(found[0].get("content"))
-        return len(found) == 1 and _is(found[0], "text")
+        blocks = _blocks(value)
+        if len(blocks) == 1 and _is(blocks[0], "tool_result"):
+            blocks = _parts(blocks[0].get("content"))
+        return len(blocks) == 1 and _is(blocks[0], "text")
 
     def with_arguments(self, value: Value, rewrite: Callable[[ToolCall], Value | None]) -> Value:
         """Calls of server tools are never rewritten."""
-        found = _blocks(value)
-        inputs = [rewrite(_call(block)) if _is(block, "tool_use") else None for block in found]
+        blocks = _blocks(value)
+        inputs = [rewrite(_call(block)) if _is(block, "tool_use") else None for block in blocks]
         if all(given is None for given in inputs):
             return value
-        pairs = zip(found, inputs, strict=True)
+        pairs = zip(blocks, inputs, strict=True)
         return _with_blocks(value, [block if given is None else {**block, "input": given} for block, given in pairs])
 
     def unbound(self, value: Value) -> Value:
         """Without thinking; a message that has nothing else becomes "Understood."."""
-        found = _blocks(value)
-        left = [block for block in found if not _is_thinking(block)]
-        if len(left) == len(found):
+        blocks = _blocks(value)
+        left = [block for block in blocks if not _is_thinking(block)]
+        if len(left) == len(blocks):
             return value
         return {**value, "content": left} if left else self.assistant("")
 

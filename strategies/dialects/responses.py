@@ -80,8 +80,10 @@ class Responses(Dialect):
         return "" if kind == REASONING or kind in _OUTPUTS else f"[{kind}]"
 
     def pictures(self, value: Value) -> int:
-        given = value.get(_member(value))
-        return sum(part.get("type") in _PICTURES for part in objects_in([given] if isinstance(given, dict) else given))
+        content = value.get(_member(value))
+        return sum(
+            part.get("type") in _PICTURES for part in objects_in([content] if isinstance(content, dict) else content)
+        )
 
     def digest_fields(self, value: Value) -> Iterable[str]:
         kind = _kind(value)
@@ -182,8 +184,8 @@ def _texts(content: object) -> Iterator[str]:
     if isinstance(content, str):
         yield content
     for part in objects_in(content):
-        said = part.get("text", part.get("refusal"))
-        yield said if isinstance(said, str) else f"[{part.get('type', 'part')}]"
+        text = part.get("text", part.get("refusal"))
+        yield text if isinstance(text, str) else f"[{part.get('type', 'part')}]"
 
 
 def _content_fields(content: object) -> Iterator[str]:

@@ -181,8 +181,8 @@ def _passages(chosen: Sequence[Hit]) -> list[_Passage]:
     rank = {id(hit): place for place, hit in enumerate(chosen)}
     passages = [_Passage([hit]) for hit in chosen if hit.entry.card]
     for is_tool in (False, True):
-        said = (hit for hit in chosen if not hit.entry.card and (hit.entry.role is Role.TOOL) is is_tool)
-        passages += _beside(sorted(said, key=lambda hit: hit.position))
+        hits = (hit for hit in chosen if not hit.entry.card and (hit.entry.role is Role.TOOL) is is_tool)
+        passages += _beside(sorted(hits, key=lambda hit: hit.position))
     return sorted(passages, key=lambda passage: min(rank[id(hit)] for hit in passage.hits))
 
 

@@ -196,14 +196,14 @@ _STAMP = 60
 
 def dates(text: str) -> list[Date]:
     """The dates in a text that have a month, in no particular order."""
-    found: list[Date] = []
+    dates: list[Date] = []
     for match in (match for pattern in _DATES for match in pattern.finditer(text)):
         groups = match.groupdict()
         name = groups.get("name")
         month = _MONTHS.index(name[:3].lower()) + 1 if name else int(groups.get("month") or 0)
         if 1 <= month <= 12:
-            found.append(Date(int(groups.get("year") or 0), month, int(groups.get("day") or 0)))
-    return found
+            dates.append(Date(int(groups.get("year") or 0), month, int(groups.get("day") or 0)))
+    return dates
 
 
 def leading_date(text: str) -> Date | None:
@@ -401,25 +401,25 @@ class Index:
 
     def _line(self, allowed: AbstractSet[str] | None) -> _Line:
         """Messages have consecutive positions; a card is too far from everything else to have neighbours."""
-        shown = [number for number, key in enumerate(self._keys) if allowed is None or key in allowed]
-        said = sorted((number for number in shown if number not in self._cards), key=self._places.__getitem__)
-        numbers = dict(enumerate(said))
+        visible = [number for number, key in enumerate(self._keys) if allowed is None or key in allowed]
+        messages = sorted((number for number in visible if number not in self._cards), key=self._places.__getitem__)
+        numbers = dict(enumerate(messages))
         end = len(numbers)
-        cards = (number for number in shown if number in self._cards)
+        cards = (number for number in visible if number in self._cards)
         numbers.update(zip(count(end + _APART, _APART), cards, strict=False))
         positions = {number: at for at, number in numbers.items()}
-        mean = sum(map(self._lengths.__getitem__, shown)) / max(len(shown), 1)
+        mean = sum(map(self._lengths.__getitem__, visible)) / max(len(visible), 1)
         return _Line(positions, numbers, end, max(mean, 1.0))
 
     def _scores(self, weights: Mapping[str, float], line: _Line) -> dict[int, float]:
         """The scores by position. Some positions beyond the ends of the line have a score but no entry."""
         scores: dict[int, float] = {}
         room = MAX_POSTINGS
-        known = [(term, self._postings[term]) for term in weights if term in self._postings]
+        terms = [(term, self._postings[term]) for term in weights if term in self._postings]
         if len(line.numbers) < len(self._entries):
-            known = [(term, [place for place in places if place[0] in line.positions]) for term, places in known]
-        known.sort(key=lambda found: (len(found[1]), found[0]))
-        for term, places in known:
+            terms = [(term, [place for place in places if place[0] in line.positions]) for term, places in terms]
+        terms.sort(key=lambda pair: (len(pair[1]), pair[0]))
+        for term, places in terms:
             df = len(places)
             worth = weights[term] * math.log(1 + (len(line.numbers) - df + 0.5) / (df + 0.5))
             for at, share in self._spread(places[-room:], line).items():
