@@ -121,7 +121,6 @@ CURRENT: ContextVar[ServedRequest | None] = ContextVar("condenser.request", defa
 
 
 def _request_id(record: logging.LogRecord) -> str | None:
-    """The id of the request that a record is about."""
     if isinstance(record.msg, RequestLine):
         return record.msg.id
     request = CURRENT.get()

@@ -62,6 +62,7 @@ FAILED = "The search failed. Answer with what you have."
 ALL_SHOWN = "Everything that matches is already visible in this conversation."
 
 Search = Callable[[str], Awaitable[Sequence[Hit]]]
+_log = logging.getLogger(__name__)
 
 
 # -- the tool --------------------------------------------------------------------------------------------
@@ -369,14 +370,13 @@ async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:
         return _Result(id, FAILED)
 
 
+# -- the replies -----------------------------------------------------------------------------------------
+
 SAFE = 0.95
 """The share of the upstream's limit that is used, because its count and ours differ from text to text."""
 
 SendBody = Callable[[bytes], Awaitable[UpstreamReply]]
-
 Learn = Callable[[Refusal], object]
-
-_log = logging.getLogger(__name__)
 
 
 async def join_replies(reply: UpstreamReply, rounds: HiddenRounds, following: Following) -> UpstreamReply:
@@ -543,8 +543,6 @@ def _acceptable_tokens(refusal: Refusal | None, tokens: int) -> int | None:
 
 
 class ReadReply:
-    """A reply that was read to its end."""
-
     def __init__(self, status: int, headers: Headers, data: bytes) -> None:
         self.status = status
         self.headers = [pair for pair in headers if pair[0].lower() != b"content-length"]

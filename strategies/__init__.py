@@ -94,7 +94,6 @@ def options_by_stage(pipeline: Pipeline, options: Mapping[str, object]) -> dict[
 
 
 def _owner(pipeline: Pipeline, name: str) -> str:
-    """The stage that has the option `name`."""
     by_key = {(stage, option.name): option for stage in pipeline.names for option in fields(TABLE[stage].options)}
     owners = [stage for stage, option in by_key if option == name]
     if not owners:

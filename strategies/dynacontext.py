@@ -182,7 +182,6 @@ def _tail_cut(view: View, judged: int, options: DynaContextOptions) -> int:
 
 
 def _cut_before(view: View, place: int) -> int:
-    """The last legal cut at `place` or before it."""
     return next((i for i in range(place, 0, -1) if view.structure.cuts[i]), 0)
 
 
@@ -347,8 +346,6 @@ COMPACT = WIDEST._replace(results=0, arguments=300)
 
 
 class Voting(Judging):
-    """The votes of a strategy with these options."""
-
     options: DynaContextOptions
 
     @property

@@ -43,8 +43,6 @@ class HalfWindowOptions(Options):
 
 
 class RoundCursor(NamedTuple):
-    """A round and the turn that it belongs to."""
-
     turn: int
     """The index of the turn; -1 for the last turn, which may be unfinished."""
     round: int

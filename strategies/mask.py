@@ -101,7 +101,6 @@ class Mask(Strategy):
             yield Replace(i, i + 1, (Literal(dump(body), PieceKind.MASKED, item.source),))
 
     def _result(self, text: str, tokens: int, call: ToolCall | None, files: _Files) -> str:
-        """What is shown of one result."""
         if tokens <= self.options.min_tokens:
             return text
         file = target(call) if call else None
@@ -113,7 +112,6 @@ class Mask(Strategy):
         return f"{line}\n{excerpt}" if excerpt else line
 
     def _arguments(self, call: ToolCall, files: _Files) -> Mapping[str, object] | None:
-        """The masked arguments of a call; None if they stay as they are."""
         arguments = parsed(call.arguments)
         if arguments is None:
             return None
@@ -164,7 +162,6 @@ def _excerpt(text: str) -> str:
 
 
 def _result_line(call: ToolCall | None, file: Target | None, characters: int, tokens: int, *, chinese: bool) -> str:
-    """The line that stands for a result."""
     again, tool = _read_again(file, chinese=chinese), call.name if call else ""
     if chinese:
         name, where = f" {tool} " if tool else "工具", f"（{file.path}）" if file else ""

@@ -39,7 +39,6 @@ class Outcome:
 
     @property
     def reason(self) -> str:
-        """The reason of the first stage that has one, or ""."""
         return next(iter(self.reasons.values()), "")
 
     @property

@@ -136,7 +136,6 @@ class MessageImportanceScorer:
 
 
 def body(message: Message) -> str:
-    """The text of a message and of its calls."""
     return "\n".join([message.text, *(f"{call.name} {call.arguments}" for call in message.calls)]).strip()
 
 

@@ -264,6 +264,8 @@ def pause_seconds(retry_after: str | None, now: float) -> float:
     return min(max(seconds, 0.0), MAX_PAUSE) if isfinite(seconds) else PAUSE
 
 
+# -- calls -----------------------------------------------------------------------------------------------
+
 CREDENTIAL_LIFE = 60.0  # seconds after the caller's own request
 EXPIRED = "expired"
 PACE_LIFE = 600.0  # seconds for which the last answer tells how long the next one takes

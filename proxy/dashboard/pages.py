@@ -102,7 +102,6 @@ def newest(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def sessions(rows: Sequence[Mapping[str, Any]], query: str, sort: str) -> list[dict[str, Any]]:
-    """The sessions that match all words of a query, sorted."""
     words = query.lower().split()
     names = ("id", "session", "tenant", "strategy", "source")
     matches = [row for row in rows if all(any(word in str(row[name]).lower() for name in names) for word in words)]

@@ -118,7 +118,6 @@ class StreamedMessage:
 
     @property
     def message(self) -> Json:
-        """The assistant's message."""
         texts = {key: "".join(parts) for key, parts in self._texts.items()}
         calls = {"tool_calls": [call.body for call in self.calls]} if self.calls else {}
         return {"role": "assistant", "content": None, **self._others, **texts, **calls}
@@ -177,8 +176,6 @@ _IDENTITY = ("id", "created", "model")
 
 @dataclass(frozen=True, slots=True)
 class FirstChoice(Said):
-    """The first choice of a reply."""
-
     complete = (None, "stop", "tool_calls", "function_call")
     message: Mapping[str, Any]
 

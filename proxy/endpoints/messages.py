@@ -88,7 +88,6 @@ class StreamedMessage:
         return [self._whole(index, block) for index, block in self._blocks.items()]
 
     def block(self, index: int) -> Json:
-        """The block with an index, as it began; empty if there is none."""
         return self._blocks.get(index, {})
 
     def _whole(self, index: int, block: Json) -> Json:
@@ -140,8 +139,6 @@ def items_in(document: Any) -> Items:
 
 @dataclass(frozen=True, slots=True)
 class SaidMessage(Said):
-    """A message, given its blocks."""
-
     complete = (None, "end_turn", "stop_sequence", "tool_use")
     blocks: Items
 

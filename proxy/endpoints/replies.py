@@ -190,7 +190,6 @@ class _Events:
     has_looked: bool = False
 
     def text(self, event: bytes) -> str | None:
-        """The text of an event, as `TextPlaces.in_event` gives it."""
         if self.frame is not None and (framed := _text_within(event, *self.frame)) is not None:
             return framed
         text = self.places.in_event(json_or_none(event))

@@ -68,7 +68,6 @@ class ResponsesCapture(StreamCapture):
 
 
 def items_in(response: object) -> Items:
-    """The items of a response that has not failed."""
     return objects_at(response, "output") if word_at(response, "status") in ("completed", "incomplete") else ()
 
 
@@ -99,8 +98,6 @@ def _silence(index: int) -> Iterator[Json]:
 
 @dataclass(frozen=True, slots=True)
 class SaidItems(Said):
-    """A response, given its items."""
-
     complete = (None, "completed")
     items: Items
 

@@ -117,7 +117,6 @@ class Paths:
         return prefix
 
     def allows(self, method: str, path: str) -> bool:
-        """Whether a path is passed on."""
         try:
             self.check(method, path)
         except PathNotAllowed:

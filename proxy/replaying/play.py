@@ -108,7 +108,6 @@ class Player:
         return counter.overhead({**conversation.members, "tools": conversation.tools}, has_system=has_system)
 
     def size(self, conversation: Conversation) -> int:
-        """Tokens of the whole conversation."""
         return self.overhead(conversation) + size(self.forwarded(conversation, conversation.messages))
 
     def policy(self, reply_limit: int | None = None) -> Policy:

@@ -104,7 +104,6 @@ def table(replayed: ReplayResults) -> str:
 
 
 def document(replayed: ReplayResults) -> dict[str, Any]:
-    """The same as JSON."""
     return {
         "file": replayed.file,
         "conversations": replayed.conversations,
@@ -174,7 +173,6 @@ HEAD = tuple(_CELLS)
 
 
 def row(summary: Summary) -> list[str]:
-    """The cells of `HEAD`."""
     return [cell(summary) for cell in _CELLS.values()]
 
 

@@ -39,7 +39,6 @@ class Lru(OrderedDict[K, V]):
         return value
 
     def forget(self, key: K) -> None:
-        """Drops the value of a key, if there is one."""
         if key in self:
             del self[key]
             self._size -= self._sizes.pop(key, 1)

@@ -180,7 +180,6 @@ def message_load(messages: int, tokens: int) -> int:
 
 
 def load_of(messages: Sequence[Written]) -> int:
-    """The load of work that reads all of these messages."""
     return message_load(len(messages), sum(map(len, map(_DATA, messages))) // _TOKEN_BYTES)
 
 

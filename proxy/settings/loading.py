@@ -235,7 +235,6 @@ def _in_capitals(key: str) -> str:
 
 
 def _translated(detail: Any) -> str:
-    """What is wrong with a value."""
     if detail["type"] == "value_error":
         return str(detail["ctx"]["error"])
     if detail["type"] in _WORDS:
@@ -257,7 +256,6 @@ def _origins(given: Mapping[str, Any], path: Sequence[str | int]) -> list[str]:
 
 
 def _keys_beside(written: Sequence[str | int], model: type[BaseModel]) -> Sequence[str]:
-    """All keys that may be in the table of a key."""
     if len(written) > 1 and written[0] in TABLE:
         return _keys_of_options(str(written[0]))
     table: Any = model

@@ -46,7 +46,6 @@ def known_token(settings: Settings, url: str | None = None) -> str | None:
 
 
 def read_token(path: Path) -> str | None:
-    """The token in a file; None if it cannot be read."""
     try:
         return path.read_text("ascii").strip()
     except (OSError, ValueError):

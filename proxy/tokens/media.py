@@ -80,7 +80,6 @@ def _stated_pages(pdf: bytes) -> Iterator[int]:
 
 
 def _object_streams(pdf: bytes) -> Iterator[bytes]:
-    """The objects of newer PDFs, most of which are packed into streams."""
     for number, found in enumerate(_STREAM.finditer(pdf)):
         if number == MAX_STREAMS:
             return

@@ -97,7 +97,6 @@ def _system_cause(error: BaseException) -> str:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """The error and all errors that it was raised from."""
     chain = [error]
     for each in chain:  # it grows in the loop
         causes = [each.__cause__, each.__context__, *(each.exceptions if isinstance(each, BaseExceptionGroup) else ())]

@@ -37,7 +37,6 @@ def users_words(text: str) -> str:
 
 
 def clients_words(text: str) -> str:
-    """The client's blocks in a text."""
     return "\n".join(text[start:end] for start, end in _spans(text))
 
 

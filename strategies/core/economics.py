@@ -151,7 +151,6 @@ def advise(budget: Budget, prices: Prices, expected: Condensing, growth: float) 
 
 
 def _record(budget: Budget) -> int:
-    """The approximate tokens of a record."""
     return int(min(budget.replacement_cap, _MAX_RECORD) * _RECORD_SHARE)
 
 

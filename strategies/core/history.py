@@ -159,7 +159,6 @@ class _Fences:
 
 
 def _entries(messages: Iterable[tuple[int, Message]], limits: Limits, fences: _Fences) -> Iterator[_Entry]:
-    """Yields the messages as fenced entries, abridged to the limits."""
     for index, message in messages:
         text = message.printed  # read once: it is made anew each time
         parts = [_body(message, text, limits)]

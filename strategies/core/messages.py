@@ -248,8 +248,6 @@ class TokenCounter(Protocol):
 
 
 class Pictures(NamedTuple):
-    """The pictures in one message or several."""
-
     number: int = 0
     tokens: int = 0
     """By our own count; about, because a message is counted as a whole."""

@@ -51,7 +51,6 @@ def word(value: object) -> str:
 
 
 def objects_in(value: object) -> list[Mapping[str, object]]:
-    """The objects in an array; empty if the value is no array."""
     return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
@@ -87,7 +86,6 @@ def tag_contents(text: str, name: str) -> Iterator[str]:
 
 
 def without_tags(text: str, name: str) -> str:
-    """The text without its pairs of tags and the text inside them."""
     parts, read_to = [], 0
     for start, end in _pairs(text, name):
         parts.append(text[read_to:start])

@@ -50,7 +50,6 @@ def target_in(arguments: Mapping[str, object]) -> Target | None:
 
 
 def parsed(arguments: str) -> Mapping[str, object] | None:
-    """Arguments parsed as a JSON object; None if they are not one."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -68,5 +68,4 @@ class Overlay:
 
 
 def blocks_in(patches: Iterable[Overlay]) -> tuple[Overlay, ...]:
-    """The patches that are memory blocks."""
     return tuple(patch for patch in patches if all(map(is_memory, patch.pieces)))

@@ -419,6 +419,5 @@ def _unbound(message: Message, counter: TokenCounter) -> Message:
 
 
 def item_for(piece: Piece, transcript: Transcript, counter: TokenCounter) -> Item:
-    """The item of one piece in a view of this transcript."""
     until = None if source(piece) is None else transcript.bound_until
     return next(_resolve((piece,), transcript, counter, until))

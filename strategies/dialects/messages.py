@@ -133,7 +133,6 @@ def _blocks(value: Value) -> Sequence[Value]:
 
 
 def _parts(content: object) -> Sequence[Value]:
-    """The blocks of a content; a text is one block."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     return objects_in(content)

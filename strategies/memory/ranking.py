@@ -265,7 +265,6 @@ def message_entries(key: str, message: Message, place: int) -> list[Entry]:
 
 
 def text_entries(key: str, role: Role, text: str, place: int) -> list[Entry]:
-    """The entries of a text, one for each part; none if the text is blank."""
     parts = split(text) if text.strip() else []
     return [Entry(key, role, part, place, number, len(parts)) for number, part in enumerate(parts)]
 
