@@ -11,8 +11,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from strategies.core.errors import OptionError
-from strategies.core.options import Options, expand_mode, fill_options, unknown_option
-from strategies.core.protocol import Strategy
+from strategies.core.protocol import Options, Strategy, expand_mode, fill_options, unknown_option
 from strategies.dynacontext import DynaContext, DynaContextOptions
 from strategies.extract import Extract, ExtractOptions
 from strategies.half_window import HalfWindow, HalfWindowOptions

@@ -42,7 +42,6 @@ from strategies.core.effects import Ballot, Failure, Tally, Vote, Votes, tally
 from strategies.core.errors import AnswerRefused, InvalidPlan, NothingToSummarize, StrategyError
 from strategies.core.history import WIDEST, as_text, break_fences, originals
 from strategies.core.messages import Role, dump
-from strategies.core.options import Options, Value, option
 from strategies.core.parsing import tag_contents
 from strategies.core.pieces import Literal, Piece, PieceKind
 from strategies.core.plan import Plan, Replace, apply, check, task_piece
@@ -50,12 +49,15 @@ from strategies.core.protocol import (
     Injecting,
     Injection,
     Judging,
+    Options,
     Polling,
     SessionFacts,
     Shortened,
     Steps,
     Strategy,
+    Value,
     Verdict,
+    option,
 )
 from strategies.core.replacement import frame_tokens, previous_text, replaced_count, replacement
 from strategies.core.requirement import RULES, Requirement

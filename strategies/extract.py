@@ -16,14 +16,21 @@ from typing import ClassVar
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import ERROR, cut_text
-from strategies.core.history import ledger_tokens, next_ledger, originals
+from strategies.core.history import originals
 from strategies.core.ledger import append_ledger
 from strategies.core.messages import Message, Role, TokenCounter
-from strategies.core.options import Options, option
 from strategies.core.paths import target
 from strategies.core.plan import Plan, Split, replace_before
-from strategies.core.protocol import SessionFacts, Steps, Strategy
-from strategies.core.replacement import frame_tokens, previous_text, replaced_count, replacement, text_room
+from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
+from strategies.core.replacement import (
+    frame_tokens,
+    ledger_tokens,
+    next_ledger,
+    previous_text,
+    replaced_count,
+    replacement,
+    text_room,
+)
 from strategies.core.transcript import is_chinese
 from strategies.core.view import View
 from strategies.rule_record import section_within, user_lines

@@ -18,9 +18,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from strategies.core.budget import Budget
 from strategies.core.errors import Declined, NothingToSummarize
-from strategies.core.options import Options, option
 from strategies.core.plan import Split
-from strategies.core.protocol import SessionFacts, Steps, Strategy
+from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
 from strategies.core.replacement import frame_tokens
 from strategies.core.rounds import Round
 from strategies.core.summary import PLAIN, record_cap, summarize

@@ -16,11 +16,10 @@ from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import ERROR
 from strategies.core.messages import Role, TokenCounter, ToolCall, dump
-from strategies.core.options import Options, option
 from strategies.core.paths import Target, parsed, target, target_in
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply
-from strategies.core.protocol import SessionFacts, Steps, Strategy
+from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
 from strategies.core.rounds import Round, answered_calls
 from strategies.core.transcript import is_chinese
 from strategies.core.view import Item, View

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from strategies.core.budget import Budget
-from strategies.core.options import Options
 from strategies.core.plan import Plan
-from strategies.core.protocol import SessionFacts, Steps, Strategy
+from strategies.core.protocol import Options, SessionFacts, Steps, Strategy
 from strategies.core.view import View
 
 

@@ -12,9 +12,8 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
-from strategies.core.options import Options
 from strategies.core.plan import Plan, Replace
-from strategies.core.protocol import SessionFacts, Steps, Strategy
+from strategies.core.protocol import Options, SessionFacts, Steps, Strategy
 from strategies.core.rounds import Turn
 from strategies.core.view import View
 

@@ -16,9 +16,8 @@ from typing import ClassVar
 
 from strategies.core.budget import MIN_TRIGGER, Budget, Marks
 from strategies.core.errors import NothingToSummarize
-from strategies.core.options import Options, option
 from strategies.core.plan import Split
-from strategies.core.protocol import Injecting, Injection, Marking, SessionFacts, Steps, Strategy
+from strategies.core.protocol import Injecting, Injection, Marking, Options, SessionFacts, Steps, Strategy, option
 from strategies.core.replacement import context_summary, frame_tokens, replaced_count
 from strategies.core.summary import RecordForm, read_json_answer, record_cap, summarize
 from strategies.core.transcript import is_chinese

@@ -17,10 +17,9 @@ from strategies.core.budget import Budget
 from strategies.core.errors import AnswerRefused
 from strategies.core.history import Limits, originals
 from strategies.core.ledger import append_ledger
-from strategies.core.options import Options, option
 from strategies.core.pieces import Piece
 from strategies.core.plan import Plan, Replace, task_piece
-from strategies.core.protocol import SessionFacts, Steps, Strategy, Triggering
+from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, Triggering, option
 from strategies.core.replacement import frame_tokens, previous_text, replacement
 from strategies.core.rounds import answered_calls
 from strategies.core.summary import Cap, Record, RecordForm, Span, record_cap, summarize

@@ -15,10 +15,9 @@ from strategies.core.budget import Budget
 from strategies.core.errors import NothingToDo
 from strategies.core.excerpt import shorten_message
 from strategies.core.messages import Role
-from strategies.core.options import Options, option
 from strategies.core.pieces import Literal, PieceKind
 from strategies.core.plan import Plan, Replace, apply, task_piece
-from strategies.core.protocol import SessionFacts, Steps, Strategy
+from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
 from strategies.core.view import View
 
 

@@ -10,9 +10,8 @@ from typing import ClassVar
 
 from strategies.core.budget import Budget
 from strategies.core.errors import NothingToSummarize
-from strategies.core.options import Options, option
 from strategies.core.plan import Split
-from strategies.core.protocol import SessionFacts, Steps, Strategy
+from strategies.core.protocol import Options, SessionFacts, Steps, Strategy, option
 from strategies.core.replacement import frame_tokens, replaced_count
 from strategies.core.summary import PLAIN, record_cap, summarize
 from strategies.core.view import View

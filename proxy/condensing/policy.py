@@ -30,9 +30,8 @@ from strategies.core.budget import MIN_TRIGGER, Budget, Marks
 from strategies.core.economics import Prices, is_cheaper_continued
 from strategies.core.effects import JUDGE, SUMMARIZER
 from strategies.core.errors import OptionError
-from strategies.core.ledger import LEDGER, LedgerCaps, LedgerOptions
-from strategies.core.options import fill_options
-from strategies.core.protocol import Injecting, Injection, Judging, Strategy
+from strategies.core.ledger import LEDGER, LedgerCaps
+from strategies.core.protocol import Injecting, Injection, Judging, LedgerOptions, Strategy, fill_options
 from strategies.pipeline import with_stage_marks
 
 _MAX_CACHED = 256

@@ -34,7 +34,7 @@ from proxy.settings import tables
 from proxy.settings.tables import ELSEWHERE, KnownStrategy, ModelSettings, Table, Text, split_at_commas
 from strategies import DEFAULT, TABLE
 from strategies.core.errors import OptionError
-from strategies.core.options import Options, expand_mode, fill_options
+from strategies.core.protocol import Options, expand_mode, fill_options
 
 PREFIX = "CONDENSER_"
 CONFIG_VARIABLE = "CONDENSER_CONFIG"

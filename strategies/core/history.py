@@ -9,27 +9,17 @@ what is shortened in which order.
 
 A history may have a million tokens, and is never counted as one text. The count of a message bounds its tokens inside
 a fence, so only abridged messages are counted again, and only if the bound does not decide.
-
-`next_ledger` makes the ledger that the next replacement of a view carries. Its rules come from the earlier ledger and
-from all user messages since then, whether or not these stay in the view. Its facts come from the messages that are
-condensed now. The last user message is not history yet, unless it is also the first one, which is in every view but may
-be cut in the middle.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from strategies.core.budget import Budget
 from strategies.core.excerpt import HEAD_SHARE, cut_text
-from strategies.core.ledger import Ledger, LedgerCaps, ledger
 from strategies.core.messages import Message, Role, TokenCounter
-from strategies.core.replacement import previous_record, text_room
-from strategies.core.transcript import is_chinese
 from strategies.core.view import Item, View
 
 
@@ -236,44 +226,3 @@ def break_fences(text: str) -> str:
     if "<" not in text:
         return text
     return _FENCE.sub(r"<\\", text)
-
-
-RULES_SHARE, NAMES_SHARE, FACTS_SHARE, LEDGER_SHARE = 2 / 3, 0.35, 0.3, 0.9
-"""The shares of a replacement's text that the parts of a ledger, and all of it, may take at most."""
-
-
-def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> Ledger:
-    """The ledger of a replacement for the items before `end`. No earlier ledger has covered the items in `gone`."""
-    earlier = previous_record(view)[1]
-    task, chain = view.transcript.task, view.transcript.chain
-    is_whole = task is None or chain[task].tokens <= budget.task_cap
-    stays = {*view.transcript.stays, *((task,) if is_whole else ())}
-    messages = [message for index, message in originals(view, gone) if index not in stays]
-    said, caps = _messages_since(view, end, earlier), _caps(budget, view.counter)
-    return replace(ledger(earlier, said, messages, caps, view.counter), chinese=is_chinese(view.transcript))
-
-
-def ledger_tokens(kept: Ledger, counter: TokenCounter) -> int:
-    """Tokens of a ledger after a record, with the empty line between them."""
-    text = str(kept)
-    return counter.text(text) + 1 if text else 0
-
-
-def _caps(budget: Budget, counter: TokenCounter) -> LedgerCaps:
-    most = text_room(budget.replacement_cap, counter)
-    return LedgerCaps(
-        rules=min(budget.ledger.rules, int(most * RULES_SHARE)),
-        facts=min(budget.ledger.facts, int(most * FACTS_SHARE)),
-        names=min(budget.ledger.names, int(most * NAMES_SHARE)),
-        together=int(most * LEDGER_SHARE),
-    )
-
-
-def _messages_since(view: View, end: int, earlier: Ledger) -> Iterator[Message]:
-    """The messages before item `end` that the earlier ledger does not cover."""
-    transcript = view.transcript
-    start = 0 if earlier == Ledger() or view.replacement is None else view.messages_before(view.replacement + 1)
-    for index in range(start, view.messages_before(end)):
-        is_open = index in transcript.question and index != transcript.task
-        if not is_open:
-            yield transcript.chain[index]

@@ -28,7 +28,6 @@ from typing import NamedTuple
 
 from strategies.core.client_context import clients_words
 from strategies.core.messages import Message, Role, TokenCounter
-from strategies.core.options import Options, option
 from strategies.core.rules import find_rules, is_weak, merge_rules
 
 _LABEL = re.compile(
@@ -95,13 +94,6 @@ class LedgerCaps:
 
 
 LEDGER = LedgerCaps()
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerOptions(Options):
-    """The options that every pipeline has besides those of its stages."""
-
-    rules: bool = option(default=True)
 
 
 def _written(fact: Fact) -> str:

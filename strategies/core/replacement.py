@@ -4,16 +4,26 @@ It is a user message, labelled as a record. A system message would give authorit
 the model would believe that it had said an assistant message itself. The frame says that the record asks for nothing,
 in the language of the conversation when the record is made. The label before it is the same in every language, because
 `previous_record` finds the text by it. `rolling` uses the frame of its source document, a named assistant message.
+
+`next_ledger` makes the ledger that the next replacement of a view carries. Its rules come from the earlier ledger and
+from all user messages since then, whether or not these stay in the view. Its facts come from the messages that are
+condensed now. The last user message is not history yet, unless it is also the first one, which is in every view but may
+be cut in the middle.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from strategies.core.ledger import Ledger, split_ledger
-from strategies.core.messages import Dialect, TokenCounter, dump
+from strategies.core.budget import Budget
+from strategies.core.history import originals
+from strategies.core.ledger import Ledger, LedgerCaps, ledger, split_ledger
+from strategies.core.messages import Dialect, Message, TokenCounter, dump
 from strategies.core.pieces import Literal, PieceKind
-from strategies.core.view import View
+from strategies.core.transcript import is_chinese
+from strategies.core.view import Item, View
 
 OPENING = "[Condensed history]"
 SUMMARY_NAME, SUMMARY_OPENING = "context_summary", "## Context Summary"
@@ -73,3 +83,46 @@ def replaced_count(view: View, end: int) -> int:
     return before - sum(
         index is not None and index < before for index in {view.transcript.task, *view.transcript.stays}
     )
+
+
+# -- its ledger ----------------------------------------------------------------------------------------------------
+
+RULES_SHARE, NAMES_SHARE, FACTS_SHARE, LEDGER_SHARE = 2 / 3, 0.35, 0.3, 0.9
+"""The shares of a replacement's text that the parts of a ledger, and all of it, may take at most."""
+
+
+def next_ledger(view: View, gone: Sequence[Item], end: int, budget: Budget) -> Ledger:
+    """The ledger of a replacement for the items before `end`. No earlier ledger has covered the items in `gone`."""
+    earlier = previous_record(view)[1]
+    task, chain = view.transcript.task, view.transcript.chain
+    is_whole = task is None or chain[task].tokens <= budget.task_cap
+    stays = {*view.transcript.stays, *((task,) if is_whole else ())}
+    messages = [message for index, message in originals(view, gone) if index not in stays]
+    said, caps = _messages_since(view, end, earlier), _caps(budget, view.counter)
+    return replace(ledger(earlier, said, messages, caps, view.counter), chinese=is_chinese(view.transcript))
+
+
+def ledger_tokens(kept: Ledger, counter: TokenCounter) -> int:
+    """Tokens of a ledger after a record, with the empty line between them."""
+    text = str(kept)
+    return counter.text(text) + 1 if text else 0
+
+
+def _caps(budget: Budget, counter: TokenCounter) -> LedgerCaps:
+    most = text_room(budget.replacement_cap, counter)
+    return LedgerCaps(
+        rules=min(budget.ledger.rules, int(most * RULES_SHARE)),
+        facts=min(budget.ledger.facts, int(most * FACTS_SHARE)),
+        names=min(budget.ledger.names, int(most * NAMES_SHARE)),
+        together=int(most * LEDGER_SHARE),
+    )
+
+
+def _messages_since(view: View, end: int, earlier: Ledger) -> Iterator[Message]:
+    """The messages before item `end` that the earlier ledger does not cover."""
+    transcript = view.transcript
+    start = 0 if earlier == Ledger() or view.replacement is None else view.messages_before(view.replacement + 1)
+    for index in range(start, view.messages_before(end)):
+        is_open = index in transcript.question and index != transcript.task
+        if not is_open:
+            yield transcript.chain[index]

@@ -36,21 +36,12 @@ from strategies.core.cards import MemoryCard, read_cards
 from strategies.core.effects import Answer, Ask, Effect, Failure, Result
 from strategies.core.errors import AnswerRefused, Declined, NothingToSummarize
 from strategies.core.excerpt import cut_text
-from strategies.core.history import (
-    WIDEST,
-    Limits,
-    break_fences,
-    in_one,
-    in_parts,
-    ledger_tokens,
-    next_ledger,
-    originals,
-)
+from strategies.core.history import WIDEST, Limits, break_fences, in_one, in_parts, originals
 from strategies.core.ledger import Ledger, append_ledger
 from strategies.core.messages import TokenCounter
 from strategies.core.parsing import without_thoughts
 from strategies.core.protocol import SessionFacts
-from strategies.core.replacement import previous_text, text_room
+from strategies.core.replacement import ledger_tokens, next_ledger, previous_text, text_room
 from strategies.core.transcript import Transcript
 from strategies.core.view import Item, View
 from strategies.prompts import prompt, prompt_digest

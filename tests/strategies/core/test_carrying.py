@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from strategies.core.budget import Budget
-from strategies.core.history import ledger_tokens, next_ledger
 from strategies.core.ledger import Fact, Ledger, LedgerCaps
-from strategies.core.replacement import previous_record, text_room
+from strategies.core.replacement import ledger_tokens, next_ledger, previous_record, text_room
 from strategies.core.summary import Span, record_cap
 from strategies.core.view import View
 from tests.strategies.driving import condensed, later

@@ -10,7 +10,7 @@ import pytest
 
 from strategies import DEFAULT, TABLE, Pipeline, options_by_stage, parse, stages
 from strategies.core.errors import OptionError
-from strategies.core.options import Options, Value, expand_mode, fill_options, option
+from strategies.core.protocol import Options, Value, expand_mode, fill_options, option
 
 
 @dataclass(frozen=True, slots=True)
