@@ -147,7 +147,7 @@ def _word(values: Mapping[str, Any], allowed: str) -> Callable[[Any], Any]:
 # -- the table -------------------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
+class Control(NamedTuple):
     key: str
     """Its name in the settings, in errors and in the body, which may also have `_` for `-`."""
     read: Callable[[Any], Any]
@@ -160,9 +160,9 @@ class Row(NamedTuple):
 
 
 def control(*row: Any, default: object = None, **more: Any) -> Any:
-    """Declares a control: a field of `Controls` with its `Row`. The default means that the request does not set it."""
+    """Declares a field of `Controls` with its `Control`. The default means that the request does not set it."""
     default_or_factory: dict[str, Any] = {"default_factory": dict} if default is dict else {"default": default}
-    return field(**default_or_factory, metadata={"row": Row(*row, **more)})
+    return field(**default_or_factory, metadata={"row": Control(*row, **more)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ def _header(key: str) -> str:
     return f"X-Condenser-{key.title()}"
 
 
-def _stored(row: Row, value: object) -> Any:
+def _stored(row: Control, value: object) -> Any:
     """The value of a control that a session has kept; None if it cannot be read."""
     try:
         return row.read(value)
@@ -289,7 +289,7 @@ def _stored(row: Row, value: object) -> Any:
         return None
 
 
-ROWS: Mapping[str, Row] = {each.name: each.metadata["row"] for each in fields(Controls) if each.metadata}
+ROWS: Mapping[str, Control] = {each.name: each.metadata["row"] for each in fields(Controls) if each.metadata}
 """The controls, by field."""
 KEYS = tuple(row.key for row in ROWS.values())
 _STICKY = {name: row for name, row in ROWS.items() if row.sticks}

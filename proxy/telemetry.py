@@ -122,7 +122,7 @@ MAX_ROWS = 256
 
 
 @dataclass(slots=True)
-class _Row:
+class _Conversation:
     tenant: str
     id: str
     model: str = ""
@@ -152,13 +152,13 @@ class Live:
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._rows: Lru[tuple[str, str], _Row] = Lru(MAX_ROWS)
+        self._rows: Lru[tuple[str, str], _Conversation] = Lru(MAX_ROWS)
         self._clock = clock
 
     def record(self, tenant: str, model: str, decision: Decision, usage: Usage | None) -> None:
         """Records a request that the upstream has answered; without a `usage` its prompt counts as uncached."""
         key = tenant, decision.session
-        row = self._rows.use(key) or self._rows.put(key, _Row(*key))
+        row = self._rows.use(key) or self._rows.put(key, _Conversation(*key))
         counted = usage or Usage(decision.expected_tokens)
         row.model, row.strategy = model, decision.policy.pipeline.text
         row.action, row.reason, row.window = decision.action, decision.reason, decision.policy.window.tokens

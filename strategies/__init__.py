@@ -24,22 +24,22 @@ from strategies.shorten import Shorten, ShortenOptions
 from strategies.summary import Summary, SummaryOptions
 
 
-class Row(NamedTuple):
+class StrategyRow(NamedTuple):
     make: Any
     options: Options
 
 
-TABLE: Mapping[str, Row] = {
-    "off": Row(Off, Options()),
-    "recent": Row(Recent, Options()),
-    "mask": Row(Mask, MaskOptions()),
-    "summary": Row(Summary, SummaryOptions()),
-    "half-window": Row(HalfWindow, HalfWindowOptions()),
-    "semantic": Row(Semantic, SemanticOptions()),
-    "rolling": Row(Rolling, RollingOptions()),
-    "dynacontext": Row(DynaContext, DynaContextOptions()),
-    "extract": Row(Extract, ExtractOptions()),
-    "shorten": Row(Shorten, ShortenOptions()),
+TABLE: Mapping[str, StrategyRow] = {
+    "off": StrategyRow(Off, Options()),
+    "recent": StrategyRow(Recent, Options()),
+    "mask": StrategyRow(Mask, MaskOptions()),
+    "summary": StrategyRow(Summary, SummaryOptions()),
+    "half-window": StrategyRow(HalfWindow, HalfWindowOptions()),
+    "semantic": StrategyRow(Semantic, SemanticOptions()),
+    "rolling": StrategyRow(Rolling, RollingOptions()),
+    "dynacontext": StrategyRow(DynaContext, DynaContextOptions()),
+    "extract": StrategyRow(Extract, ExtractOptions()),
+    "shorten": StrategyRow(Shorten, ShortenOptions()),
 }
 DEFAULT = "mask+extract"
 LADDER = ("extract", "recent", "shorten")

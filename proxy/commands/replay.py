@@ -107,8 +107,8 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
     models = RealModels(Tokenizers(settings.tokenizer.ranks_dir), roles, arguments.max_cost) if roles else None
     async with open_replay_proxy(settings, models) as built:
         _check_asked(roles, built.services, arguments)
-        window = built.services.policies.window(None, LessonScope(arguments.model))
-        assumed = arguments.window or (WINDOW if window.tokens is None else None)
+        own = built.services.policies.window(None, LessonScope(arguments.model))
+        assumed = arguments.window or (WINDOW if own.tokens is None else None)
         player = Player(built, arguments.model, assumed)
         progress = _Progress(len(pipelines) * len(conversations))
         rows: dict[str, list[ReplayedConversation]] = {pipeline.text: [] for pipeline in pipelines}
@@ -124,9 +124,7 @@ async def _replay(conversations: Sequence[Conversation], arguments: argparse.Nam
         conversations = conversations[: len(rows[_OFF])]
         economies = [player.economy(conversation) for conversation in conversations]
         costs = prices_of(built.services, arguments.model)
-    window = (
-        window if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
-    )
+    window = own if assumed is None else Window(assumed, "--window" if arguments.window else "default, none is known")
     failures = models.failures.items() if models else ()
     warnings = [f"{number:,} calls to a model failed: {reason}" for reason, number in failures]
     if models is not None and models.stopped:

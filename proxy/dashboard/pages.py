@@ -116,7 +116,7 @@ _SLACK = 0.02
 _MAX_REQUESTS = 1_000
 
 
-class Row(NamedTuple):
+class MessageRow(NamedTuple):
     number: int
     role: str
     text: str
@@ -132,7 +132,7 @@ class Group(NamedTuple):
     """Messages that the view keeps, or a span that was condensed."""
 
     is_condensed: bool
-    rows: list[Row]
+    rows: list[MessageRow]
     tokens: int
     replacements: list[str]
     """The texts that replace this span and the spans before it in the view."""
@@ -215,13 +215,13 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() or char in "\n\t" else f"\\u{ord(char):04x}" for char in text)
 
 
-def _row(branch: Branch, number: int, is_condensed: bool, pin: str) -> Row:
+def _row(branch: Branch, number: int, is_condensed: bool, pin: str) -> MessageRow:
     message = branch.messages[number]
     calls = (f"{call.name} {call.arguments}" for call in message.calls)
     text = "\n".join(filter(None, (message.text, *calls))) or json.dumps(message.body, ensure_ascii=False)
     can_pin = message.role is not Role.SYSTEM and not pin
     shown, cut = visible(text[:SHOWN]), max(len(text) - SHOWN, 0)
-    return Row(number, message.role.value, shown, cut, branch.tokens[number], is_condensed, pin, can_pin)
+    return MessageRow(number, message.role.value, shown, cut, branch.tokens[number], is_condensed, pin, can_pin)
 
 
 def branch_of(

@@ -353,6 +353,7 @@ FUNCTION_CALL_FRAME = 3
 FUNCTION_RESULT_FRAME = -2
 NAMED_CHOICE_FRAME = 7
 REASONING = frozenset(("reasoning_content", "reasoning", "thinking_blocks", "reasoning_details"))
+"""The members of a message that have reasoning, at different servers."""
 
 
 class ChatCounter(PartsCounter):
@@ -557,10 +558,6 @@ def _gives_only_role(choice: object) -> bool:
     return isinstance(delta, Mapping) and {key for key, value in delta.items() if value} <= {"role"}
 
 
-_REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking_blocks")
-"""The members of a message that have reasoning, at different servers."""
-
-
 def _answer(choice: Any, tokens: int) -> Answer | Failure:
     message = choice.get("message") if isinstance(choice, Mapping) else None
     if not isinstance(message, Mapping):
@@ -571,7 +568,7 @@ def _answer(choice: Any, tokens: int) -> Answer | Failure:
         finish_reason=str(choice.get("finish_reason")),
         tokens=tokens,
         called_tools=bool(message.get("tool_calls") or message.get("function_call")),
-        reasoned=any(map(message.get, _REASONING)),
+        reasoned=any(map(message.get, REASONING)),
     )
 
 
