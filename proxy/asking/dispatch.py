@@ -373,7 +373,7 @@ class Dispatcher:
 
     `report` gets every call that has ended. With `own_key`, requests carry the operator's key, so no caller's
     credential is used. `clock` gives seconds since the epoch. `know_server` returns when the upstream's server has been
-    asked what it is; `is_local` and `is_serial` then tell (`lanes`).
+    asked what it is; `is_local` and `is_serial` then tell (`Lane`).
     """
 
     upstream: Upstream

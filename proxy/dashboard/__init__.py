@@ -1,6 +1,6 @@
 """The dashboard at `/_condenser/`: what was condensed, why, and how to take it back. Jinja2 renders the pages here.
 
-A page is made in three steps: `routes` reads the same data as the admin API, `timeline` turns a session into what is
+A page is made in three steps: `routes` reads the same data as the admin API, `pages` turns a session into what is
 drawn, and a template writes the HTML. The script of a page only fetches it again every few seconds and replaces what
 has changed.
 

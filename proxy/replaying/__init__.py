@@ -4,6 +4,5 @@ recorded   reads conversations from a file (JSON, JSONL, gzip), and writes them 
 play       decides every request of a conversation with the real driver
 models     takes the place of the summarizer and the judges: scripts, or real ones
 measures   computes what a strategy sent, saved, kept and cost (pure)
-report     prints tables, and makes the JSON document of a replay (pure)
-page       makes the HTML report, with the plots of `plots` (pure)
+report     prints tables, and makes the JSON document and the HTML page of a replay (pure)
 """

@@ -1,6 +1,6 @@
 """Condensations: the records of complete heads, and the choice of the one that a view applies.
 
-An overlay (`pieces.Overlay`) is what we put into a view, in place of the client's messages or between them. It is
+An overlay (`Overlay`) is what we put into a view, in place of the client's messages or between them. It is
 immutable. It is anchored in the chain by the digest of the last message before it, covers `covered` chain messages (0
 for a patch or a memory block, which only insert), and lists the pieces that stand for them. A *condensation* is the
 overlay that stands for a whole prefix. It is a complete head: its pieces include everything that an earlier
