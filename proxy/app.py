@@ -25,7 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from proxy.browsers import Guard
-from proxy.dashboard.routes import dashboard
+from proxy.dashboard import dashboard
 from proxy.endpoints import COMPACT_PATHS, COUNT_PATHS, ENDINGS, PATHS
 from proxy.errors import DEFECT, ProxyError, http_error_body
 from proxy.http.connection import Connection, ConnectionBounds

@@ -1,9 +1,324 @@
 """The dashboard at `/_condenser/`: what was condensed, why, and how to take it back. Jinja2 renders the pages here.
 
-A page is made in three steps: `routes` reads the same data as the admin API, `pages` turns a session into what is
+Without an admin token the pages and the actions of their forms do not exist.
+
+A page is made in three steps: this module reads the same data as the admin API, `pages` turns a session into what is
 drawn, and a template writes the HTML. The script of a page only fetches it again every few seconds and replaces what
 has changed.
 
 The text of users and models is never more than text: templates escape it, no Markdown is rendered, no links are made of
 it, and the content security policy allows only the one script file.
 """
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from hashlib import blake2b
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlencode, urlsplit
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+
+from proxy.controls import Controls
+from proxy.dashboard import pages
+from proxy.errors import BadRequest
+from proxy.knowledge.profiles import LessonScope
+from proxy.request.callers import TrustedProxies
+from proxy.routes import read_body, readiness
+from proxy.services import Services
+from proxy.sessions.admin import ShownSession
+from proxy.store.base import StoreError, StoreKey
+from strategies.core.cards import TYPES
+
+HERE = Path(__file__).parent
+COOKIE = "condenser-dashboard"
+LIFETIME = 12 * 3600
+"""Seconds after which a user must sign in again."""
+_MAX_CARDS = 200
+_MAX_FORM = 8 * 1024  # bytes
+_MAX_DIGITS = 9
+_STATIC = {"style.css": "text/css", "app.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self';"
+    " img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+Form = Mapping[str, str]
+
+
+async def dashboard(request: Request) -> Response:
+    """Answers a request: with the form to sign in if the user has not, and 403 to a form from another site's page."""
+    try:
+        return await _answered(request, request.app.state.services)
+    except StoreError as error:
+        return _page("unavailable.html", request, "", HTTPStatus.SERVICE_UNAVAILABLE, reason=error.reason)
+
+
+async def _answered(request: Request, services: Services) -> Response:
+    token = services.admin.token
+    if token is None:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    path = request.scope["path"].removeprefix("/_condenser/").removeprefix("pages/")
+    if path.startswith("static/"):
+        return _static(path.removeprefix("static/"))
+    cookie = request.cookies.get(_cookie_name(request), "")
+    is_known = await _is_signed_in(cookie, token, services)
+    if not is_known and (path, request.method) != ("login", "POST"):
+        return _sign_in(request)
+    form_mac = _mac(token, "form", cookie)
+    if request.method == "POST":
+        data = await read_body(request, _MAX_FORM, "form")
+        form = {name: values[-1] for name, values in parse_qs(data.decode("utf-8", "replace")).items()}
+        # Only forms from the dashboard's own pages are accepted; browsers say where a form comes from.
+        origin = request.headers.get("origin", "")
+        if not origin or urlsplit(origin).netloc != request.headers.get("host"):
+            raise HTTPException(HTTPStatus.FORBIDDEN)
+        if path == "login":
+            return _signed_in(request, services, token, form)
+        if not secrets.compare_digest(form.get("form", ""), form_mac):
+            raise HTTPException(HTTPStatus.FORBIDDEN)
+        return await _acted(request, services, path, form)
+    if request.method not in {"GET", "HEAD"}:
+        raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": "GET, POST"})
+    return await _shown(request, services, path, form_mac)
+
+
+def _sign_in(request: Request, *, failed: bool = False) -> Response:
+    """The form to sign in; programs, which do not ask for HTML, get the error of the admin API."""
+    if "text/html" not in request.headers.get("accept", ""):
+        raise HTTPException(HTTPStatus.UNAUTHORIZED, headers={"www-authenticate": "Bearer"})
+    response = _page("login.html", request, "", HTTPStatus.UNAUTHORIZED, failed=failed)
+    response.headers["www-authenticate"] = "Bearer"
+    return response
+
+
+def _static(name: str) -> Response:
+    if name not in _STATIC:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    return FileResponse(HERE / "static" / name, media_type=_STATIC[name], headers=_HEADERS)
+
+
+def _cookie_name(request: Request) -> str:
+    """The name has the port, because browsers send cookies to all ports of a host."""
+    return f"{COOKIE}-{request.url.port or 'default'}"
+
+
+def _cookie_path(request: Request) -> str:
+    return f"{request.scope.get('root_path', '')}/_condenser"
+
+
+def _signed_in(request: Request, services: Services, token: bytes, form: Form) -> Response:
+    if not services.admin.allows(b"Bearer " + form.get("token", "").strip().encode()):
+        return _sign_in(request, failed=True)
+    response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
+    cookie = new_cookie(token, services.clock(), secrets.token_urlsafe(16))
+    # The server itself speaks no TLS, so only a trusted proxy can tell.
+    is_trusted = (request.client.host if request.client else None) in TrustedProxies(
+        services.settings.tenant.trusted_proxies
+    )
+    secure, path = is_trusted and request.headers.get("x-forwarded-proto") == "https", _cookie_path(request)
+    response.set_cookie(
+        _cookie_name(request), cookie, LIFETIME, path=path, httponly=True, samesite="strict", secure=secure
+    )
+    return response
+
+
+async def _is_signed_in(cookie: str, token: bytes, services: Services) -> bool:
+    if not is_valid_cookie(cookie, token, services.clock()):
+        return False
+    # `Facts.get` would take a store that is out for one that knows of no sign-out.
+    return await services.stored.in_time(services.stored.store.get_fact(_signed_out(cookie))) is None
+
+
+async def _ended(request: Request, services: Services) -> Response:
+    """Ends the cookie, here and on every replica."""
+    cookie = request.cookies.get(_cookie_name(request), "")
+    if not await services.stored.facts.put(_signed_out(cookie), b"1", LIFETIME, "that a user has signed out"):
+        return _page("unavailable.html", request, "", HTTPStatus.SERVICE_UNAVAILABLE, reason="store-error")
+    response = RedirectResponse("../", HTTPStatus.SEE_OTHER, _HEADERS)
+    response.delete_cookie(_cookie_name(request), path=_cookie_path(request))
+    return response
+
+
+# Cookies
+#
+# They are signed with the admin token, so that every replica accepts them.
+#   cookie   EXPIRES.NONCE.MAC     MAC over the first two, with a key made from the token
+#   form     MAC over the cookie   in each form, because pages on other ports of this host get the same cookies
+
+
+def new_cookie(token: bytes, now: float, nonce: str) -> str:
+    """The cookie of a user who has given the token at `now`, in seconds since the epoch."""
+    claim = f"{int(now) + LIFETIME}.{nonce}"
+    return f"{claim}.{_mac(token, 'cookie', claim)}"
+
+
+def is_valid_cookie(cookie: str, token: bytes, now: float) -> bool:
+    """Whether the cookie was signed with the token and has not expired."""
+    claim, _, mac = cookie.rpartition(".")
+    expires = claim.partition(".")[0]
+    is_signed = secrets.compare_digest(mac.encode(), _mac(token, "cookie", claim).encode())
+    return is_signed and expires.isdecimal() and now < int(expires)
+
+
+def _signed_out(cookie: str) -> str:
+    """The name of the fact that the user of a cookie has signed out."""
+    return f"signed-out-{blake2b(cookie.encode(), digest_size=16).hexdigest()}"
+
+
+def _mac(token: bytes, purpose: str, text: str) -> str:
+    key = blake2b(token, digest_size=32, person=b"dashboard").digest()
+    return blake2b(f"{purpose}:{text}".encode(), key=key, digest_size=24).hexdigest()
+
+
+# Actions of forms
+
+
+async def _acted(request: Request, services: Services, path: str, form: Form) -> Response:
+    if path == "logout":
+        return await _ended(request, services)
+    page, *key = path.split("/")
+    if page != "sessions" or len(key) != len(StoreKey._fields):
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    action = _ACTIONS.get(form.get("do", ""))
+    if action is None:
+        raise BadRequest("The form does not say what to do.", param="do")
+    if not await action(services, StoreKey(*key), form):
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    if form["do"] == "delete":
+        return RedirectResponse("../../sessions", HTTPStatus.SEE_OTHER, _HEADERS)
+    back = urlencode({name: form[name] for name in ("branch", "from") if form.get(name)})
+    return RedirectResponse(f"{key[1]}?{back}", HTTPStatus.SEE_OTHER, _HEADERS)
+
+
+def _place_in(form: Form) -> dict[str, object]:
+    return {"message": _number(form.get("message", ""), "message"), "branch": form.get("branch", "")}
+
+
+def _number(text: str, name: str) -> int | None:
+    """A whole number; None if it is none. Raises `BadRequest` for one that no message can have."""
+    if len(text) > _MAX_DIGITS:
+        raise BadRequest(f"'{name}' is too long for a number.", param=name)
+    return int(text) if text.isdecimal() else None
+
+
+def _card_in(form: Form) -> dict[str, str]:
+    return {"content": form.get("content", ""), "type": form.get("type", "")}
+
+
+_ACTIONS: Mapping[str, Callable[[Services, StoreKey, Form], Awaitable[object]]] = {
+    "revert": lambda services, key, form: services.admin.revert(key, form.get("id", "")),
+    "pin": lambda services, key, form: services.admin.pin(key, _place_in(form)),
+    "unpin": lambda services, key, form: services.admin.unpin(key, form.get("id", "")),
+    "forget": lambda services, key, form: services.memory_admin.forget(key, form.get("id") or "-"),
+    "remember": lambda services, key, form: services.memory_admin.add(key, _card_in(form)),
+    "edit": lambda services, key, form: services.memory_admin.add(key, _card_in(form), replaces=form.get("id", "")),
+    "delete": lambda services, key, _form: services.admin.delete(key),
+}
+"""The actions of buttons, by the member `do` of their forms; a false result means that there is no such thing."""
+
+
+# Pages
+
+
+async def _shown(request: Request, services: Services, path: str, form: str) -> Response:
+    query = request.query_params
+    match path.split("/"):
+        case [""]:
+            listed = await services.admin.list_newest(pages.LISTED)
+            figures = pages.figures(services.telemetry.registry.collect())
+            figures |= pages.of_live(services.live.document()["data"])
+            ready = await readiness(services)
+            return _page("overview.html", request, form, ready=ready, newest=pages.newest(listed["data"]), **figures)
+        case ["sessions"]:
+            is_newest = not any(query.get(name) for name in ("tenant", "q", "sort"))
+            listing = services.admin.list_newest(pages.LISTED) if is_newest else None
+            listed = await (listing or services.admin.list_sessions(query.get("tenant") or None))
+            rows = pages.sessions(listed["data"], query.get("q", ""), query.get("sort", ""))
+            found = {"rows": rows, "unreadable": listed["unreadable"], "is_newest": is_newest}
+            return _page("sessions.html", request, form, query=query, **found)
+        case ["sessions", tenant, session]:
+            key = StoreKey(tenant, session)
+            shown = await services.admin.shown(key)
+            if shown is not None and "export" in query:
+                name = f'attachment; filename="{shown.document["session"]}.json"'
+                text, headers = json.dumps(shown.document, indent=2), {**_HEADERS, "content-disposition": name}
+                return Response(text, headers=headers, media_type="application/json")
+            if shown is not None:
+                cards = await services.memory_admin.list_cards(key) or {"data": []}
+                page = _session(shown, query, services)
+                return _page("session.html", request, form, cards=cards["data"][-_MAX_CARDS:], **page)
+    raise HTTPException(HTTPStatus.NOT_FOUND)
+
+
+def _session(shown: ShownSession, query: Mapping[str, str], services: Services) -> dict[str, Any]:
+    latest = max(shown.session.branches, key=lambda branch: branch.last_used, default=None)
+    name = query.get("branch") or (latest.name if latest else "")
+    messages = shown.branches.get(name, [])
+    stored = next((branch for branch in shown.session.branches if branch.name == name), None)
+    branch = pages.branch_of(
+        messages,
+        shown.session.condensations,
+        stored.applied if stored else "",
+        lambda message: shown.counter.message(message.body),
+    )
+    pins = {pin["message"]: pin["id"] for pin in shown.document["pins"] if pin["branch"] == name}
+    asked, newest = _number(query.get("from", ""), "from"), max(len(messages) - pages.PAGE, 0)
+    start = newest if asked is None else min(asked, len(messages))
+    limits: dict[str, float] = {}
+    if branch.condensations:
+        # The window of the last condensation, with the general marks.
+        limits["window"] = window = branch.condensations[-1].window
+        if budget := services.policies.policy(Controls(window=window), {}, LessonScope("")).budget:
+            limits |= {"trigger": budget.trigger, "target": budget.target}
+    return {
+        "session": shown.document,
+        "names": list(shown.branches),
+        "branch": name,
+        "plot": pages.plot(branch, limits),
+        "groups": pages.groups(branch, pins, start),
+        "start": start,
+        "end": min(start + pages.PAGE, len(messages)),
+        "count": len(messages),
+        "page": pages.PAGE,
+        "condensations": pages.condensations_of(shown.document, branch),
+        "injected": pages.injected(branch, stored.block, shown.session.patches) if stored else [],
+        "verdicts": pages.votes_of(shown.document),
+        "card_types": TYPES,
+    }
+
+
+def _page(template: str, request: Request, form: str, status: int = HTTPStatus.OK, **values: Any) -> Response:
+    # Addresses are relative, so that the pages also work behind a path prefix.
+    depth = request.scope["path"].removeprefix("/_condenser/").count("/")
+    text = _TEMPLATES.get_template(template).render(root="../" * depth or "./", form=form, **values)
+    return HTMLResponse(text, status, _HEADERS)
+
+
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _environment() -> Environment:
+    templates = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters.update(moment=_moment, thousands=lambda number: f"{number:,.0f}", visible=pages.visible)
+    return templates
+
+
+_TEMPLATES = _environment()

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from proxy.dashboard import pages, routes
-from proxy.dashboard.routes import LIFETIME, is_valid_cookie, new_cookie
+from proxy import dashboard as routes
+from proxy.dashboard import LIFETIME, is_valid_cookie, new_cookie, pages
 from proxy.store.base import StoreError, StoreKey
 from proxy.store.sqlite import SqliteStore
 from tests.support import wire
