@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPException
 from pathlib import Path
 
@@ -55,6 +57,28 @@ def test_workers_share_a_port_and_its_sessions_and_end_together(upstream: Script
         assert process.wait(2 * BOUND) == 0
         assert not answers(url)
     assert (tmp_path / "tenant.key").stat().st_size > 0
+
+
+def workers(process: subprocess.Popen[bytes]) -> set[int]:
+    """The worker processes of a proxy; the interpreter has one more, which is none of them."""
+    found = set[int]()
+    for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        with suppress(OSError):  # it has ended
+            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.add(int(pid))
+    return found
+
+
+def test_a_worker_that_dies_is_replaced(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    with serving("--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/s.db") as (url, process):
+        await_true(lambda: answers(url), "a worker answers", 4 * BOUND)
+        dead, other = workers(process)
+        os.kill(dead, signal.SIGKILL)
+        await_true(lambda: len(workers(process) - {dead, other}) == 1, "another worker", 2 * BOUND)
+        assert other in workers(process)
+        await_true(lambda: answers(url), "a worker answers", 2 * BOUND)
+        process.terminate()
+        assert process.wait(2 * BOUND) == 0
 
 
 def test_workers_that_cannot_start_end_the_proxy(upstream: ScriptedUpstream) -> None:
