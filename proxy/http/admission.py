@@ -33,7 +33,7 @@ from proxy.package import LOGGER
 from proxy.settings import LimitSettings
 
 QUIET = 5.0
-"""Seconds without a refusal that end a spell."""
+"""Seconds without a refusal after which refusals have ended."""
 PEAK, KEPT = 16, 4
 """Bytes of memory for each byte of a body: at most while it is read and condensed, and from then on."""
 SMALL = 64 * 1024
@@ -58,12 +58,12 @@ _SENTENCES = {
 
 
 @dataclass(slots=True)
-class Spell:
-    """A spell of refusals of `what` (`connections`, `requests`); its beginning and its end are logged."""
+class RefusalLog:
+    """Logs where refusals of `what` (`connections`, `requests`) begin and where they end."""
 
     what: str
     count: int = 0
-    """Refusals in this spell; 0 while there is none."""
+    """Refusals since they began; 0 after they have ended."""
     _last: float = 0.0
 
     def refuse(self, why: str) -> None:
@@ -73,7 +73,7 @@ class Spell:
         self._last = monotonic()
 
     def serve(self) -> None:
-        """Notes that one was served, which may end a spell."""
+        """Notes that one was served, which may end the refusals."""
         if self.count and monotonic() - self._last > QUIET:
             _log.warning("%s are served again; refused: %d", self.what, self.count)
             self.count = 0
@@ -128,7 +128,7 @@ class Admission:
     _uploads: int = 0
     _tenants: Counter[str] = field(default_factory=Counter)
     _waiting: dict[asyncio.Future[None], Place] = field(default_factory=dict)
-    _spell: Spell = field(default_factory=lambda: Spell("requests"))
+    _refusals: RefusalLog = field(default_factory=lambda: RefusalLog("requests"))
 
     @property
     def waiting(self) -> int:
@@ -197,8 +197,8 @@ class Admission:
         return self._memory - place.memory + PEAK * place.bytes <= self.limits.bodies or not self._served
 
     def _take(self, place: Place) -> None:
-        if self._spell.count:
-            self._spell.serve()
+        if self._refusals.count:
+            self._refusals.serve()
         place.is_taken = True
         self._incoming -= place.bytes
         self._count(place, PEAK * place.bytes - place.memory)
@@ -212,5 +212,5 @@ class Admission:
 
     def _refused(self, why: Refusal) -> Overloaded:
         self.report(why)
-        self._spell.refuse(f"{why}, {self._served} are served and {len(self._waiting)} wait")
+        self._refusals.refuse(f"{why}, {self._served} are served and {len(self._waiting)} wait")
         return Overloaded(_SENTENCES[why])

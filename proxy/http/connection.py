@@ -30,7 +30,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from proxy.errors import Overloaded, ProxyError
-from proxy.http.admission import Spell
+from proxy.http.admission import RefusalLog
 from proxy.settings import LimitSettings
 
 OTHER_DESCRIPTORS = 40
@@ -62,7 +62,7 @@ class ConnectionBounds:
 
     limits: LimitSettings
     max_connections: int
-    refusals: Spell = field(default_factory=lambda: Spell("connections"))
+    refusals: RefusalLog = field(default_factory=lambda: RefusalLog("connections"))
     idle: dict[Connection, None] = field(default_factory=dict)
     """The connections without a request; the one that has had none for the longest time comes first."""
     incomplete: dict[Connection, None] = field(default_factory=dict)

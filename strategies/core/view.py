@@ -6,8 +6,12 @@ list is written out (`View.messages`): those before the first chain message come
 follow the head, and all others are where the client put them.
 
 There are two kinds of index. A *chain* index counts the transcript's chain messages, an *item* index counts a view's
-items. The first `head_size` items stand for the first `covered_count` chain messages. After the head, item i is the
-chain message `covered_count + i - head_size`, unless a piece was inserted or a message is no longer stored.
+items:
+
+    items   0 ....... head_size ....................... len(front) ................. last_cut ......... size
+            the head: | chain messages from covered_count  | the chain's own messages | no condensation
+            pieces    | on, with inserted pieces           | from own_from on         | may reach in here
+    chain   0 ....... covered_count ................... own_from .......................... len(chain)
 
 `shape` writes the list in the form that the upstream accepts. Servers differ. Chat templates insist that user and
 assistant alternate, schemas refuse a name or an empty content in an assistant message, some servers want every system
