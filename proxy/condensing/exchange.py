@@ -171,7 +171,7 @@ class Exchange:
     async def _send_until_accepted(self, send_body: SendBody) -> UpstreamReply:
         """Sends one attempt after the other until none follows, and returns the last reply."""
         refusals, answer = self._parts.refusals, await self._send_once(send_body)
-        while True:
+        while not answer.is_accepted:
             self._attempt, following = await refusals.after(self._attempt, answer, self.timing)
             if following is None:
                 break
@@ -190,7 +190,7 @@ class Exchange:
             self._parts.report(self.decision, "passed")
         if answer.refusal is not None:
             await refusals.keep(self._attempt)
-        elif answer.reply.status < HTTPStatus.BAD_REQUEST and not answer.error:
+        elif answer.is_accepted and self._attempt.restrictions:
             refusals.knowledge.profiles.learn(self.request.lesson_scope, self._attempt.restrictions)
         return answer.reply
 
@@ -238,16 +238,19 @@ class Exchange:
         decision, rounds = self._attempt.decision, self._attempt.rounds
         if self.stores and decision.context.recognised.is_derived:
             self._reply = self._reply._replace(ending=watched.ending())
-        refused = self._parts.refusals.learn_late(self._attempt, watched)
-        if refused is not None:
-            self._attempt, self._reply = refused, self._reply._replace(is_late_refusal=True)
+        refusals, refusal = self._parts.refusals, watched.refusal()
+        if refusal is not None and refusal.kind is not RefusedPart.OUTPUT:
+            # Its client has got it, because content had left before it.
+            self._attempt = refusals.after_late(self._attempt, refusal)
+            self._reply = self._reply._replace(is_late_refusal=True)
             self._parts.report(decision, "passed")
             return
         # The view did not have the results of searches: only the usage of the first round is that of the view.
         usage = rounds.usages[0] if rounds and rounds.usages else watched.usage()
-        self._parts.refusals.accepted(self._attempt)
+        if decision.context.size_refused is not None:
+            refusals.note_accepted(self._attempt, decision.context.size_refused)
         if usage is not None:
-            anchor = self._parts.refusals.knowledge.learn_from_usage(decision, usage)
+            anchor = refusals.knowledge.learn_from_usage(decision, usage)
             self._reply = self._reply._replace(usage=usage, anchor=anchor)
 
     async def store(self, items: Items = (), reply_id: str = "") -> None:

@@ -106,7 +106,9 @@ class Intake:
         context = await self._count(context) if _needs_counts(context) else context
         context = context.for_profile(policy.profile).with_session_facts()
         context = _with_pictures_out(context)
-        context = self._calibrate(self.add_offer(context) if any(policy.memory) else context)
+        if policy.memory.tool or (any(policy.memory) and context.keeps_blocks):
+            context = self.add_offer(context)
+        context = self._calibrate(context)
         if not context.is_estimated:
             context = with_economy(context)
         timing.session = (perf_counter() - started) * 1000 + spent_on_history

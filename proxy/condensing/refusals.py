@@ -29,13 +29,13 @@ from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.searching import is_about_tools
 from proxy.condensing.turn import Decision, RequestContext
 from proxy.errors import ProxyError
+from proxy.knowledge.learned_windows import SizeRefused
 from proxy.knowledge.profiles import REFUSING, Restriction, restriction_in
 from proxy.overflow import Refusal, RefusedPart, read_body
 from proxy.overflow.wording import MIN_WINDOW
 from proxy.quoting import label
 from proxy.reasons import Reason
 from proxy.reply.opening import OpenedReply
-from proxy.reply.watching import WatchedReply
 from proxy.sessions.session import PicturesOut
 from strategies.core.budget import Budget, Marks
 from strategies.core.messages import Message, dump
@@ -203,24 +203,18 @@ class Refusals:
                 context.recognised, lambda session: session._replace(size_refused=size), creates=False
             )
 
-    def accepted(self, attempt: Attempt) -> None:
-        """Notes that a view was accepted, which ends a smaller size refused."""
-        decision, size = attempt.decision, attempt.context.size_refused
-        if size is None:
-            return
-        is_ended = ends_size(decision)
+    def note_accepted(self, attempt: Attempt, size: SizeRefused) -> None:
+        """Notes that a view was accepted, which ends a size refused that is smaller."""
+        decision, is_ended = attempt.decision, ends_size(attempt.decision)
         if is_ended:
             text = "session %s is not kept to %d tokens any more, %d were accepted"
             _log.warning(text, decision.session, size.tokens, decision.expected_tokens)
         if not attempt.stores:
             self.knowledge.keep_size(attempt.context, None if is_ended else size)
 
-    def learn_late(self, attempt: Attempt, watched: WatchedReply) -> Attempt | None:
-        """The attempt after a refusal that its client has got, because content had left before it; else None."""
-        decision, refusal = attempt.decision, watched.refusal()
-        if refusal is None or refusal.kind is RefusedPart.OUTPUT:
-            return None
-        refusal = refusal.without_quoted(decision.body)
+    def after_late(self, attempt: Attempt, refusal: Refusal) -> Attempt:
+        """The attempt with what a refusal has taught that came after content."""
+        decision, refusal = attempt.decision, refusal.without_quoted(attempt.decision.body)
         if self.knowledge.is_full_pool(refusal, decision) is not False:
             return attempt
         attempt, _ = self.taught(attempt, refusal)

@@ -78,7 +78,7 @@ class Searcher:
         pay for. Hidden rounds are shown only together with the tool.
         """
         tool, found = context.policy.memory.tool, context.recognised
-        if found.failure or not (tool or context.keeps_blocks):
+        if found.failure:
             return context
         if tool:
             context = context._replace(offerable=self._offerable(context))

@@ -131,6 +131,11 @@ class OpenedReply(NamedTuple):
     error: bytes = b""
     """The inspected body or event if it is an error, whatever the status; else empty."""
 
+    @property
+    def is_accepted(self) -> bool:
+        """Whether nothing at its beginning refuses the request."""
+        return self.reply.status < HTTPStatus.BAD_REQUEST and self.refusal is None and not self.error
+
 
 async def open_reply(endpoint: Endpoint, reply: UpstreamReply, *, holds: bool) -> OpenedReply:
     """Inspects the beginning of a reply, which `holds` greetings back; closes it if that is cancelled or fails."""
@@ -142,11 +147,9 @@ async def open_reply(endpoint: Endpoint, reply: UpstreamReply, *, holds: bool) -
         raise
     if body is None:
         return OpenedReply(buffered)
-    is_error = reply.status >= HTTPStatus.BAD_REQUEST or is_error_body(body, answer=endpoint.answer)
-    refusal = recognise(reply.status, body, answer=endpoint.answer)
-    if not is_error and ran_out_empty(body):
-        refusal = Refusal(RefusedPart.INPUT)
-    return OpenedReply(buffered, refusal, body if is_error else b"")
+    if reply.status >= HTTPStatus.BAD_REQUEST or is_error_body(body, answer=endpoint.answer):
+        return OpenedReply(buffered, recognise(reply.status, body, answer=endpoint.answer), body)
+    return OpenedReply(buffered, Refusal(RefusedPart.INPUT) if ran_out_empty(body) else None)
 
 
 async def _next_chunk(chunks: AsyncIterator[bytes]) -> bytes | None:
