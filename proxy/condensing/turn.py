@@ -148,9 +148,7 @@ class RequestContext(NamedTuple):
             if number:
                 left -= number
                 chain[at] = _rewritten(message, body, number, self.counter)
-        shorter = replace(transcript, chain=tuple(chain))
-        vars(shorter).update(digests=transcript.digests)  # stored where `cached_property` looks for them
-        return self._replace(pictures_out=out, without_pictures=shorter)
+        return self._replace(pictures_out=out, without_pictures=transcript.with_bodies(chain))
 
     @property
     def binds_reasoning(self) -> bool:

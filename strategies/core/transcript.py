@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypedDict, Unpack
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from strategies.core.messages import ROOT, Message, Role, chain
 from strategies.core.rounds import structure
@@ -42,10 +42,49 @@ class TranscriptFields(TypedDict, total=False):
     pinned: frozenset[int]
 
 
+_UNPRICED, _IS_SIGNED = attrgetter("unpriced"), attrgetter("is_signed")
+Systems = tuple[tuple[int, Message], ...]
+
+
+class Sums(NamedTuple):
+    """What follows from the messages of a transcript alone, so that all transcripts of the same messages share it."""
+
+    digests: list[bytes]
+    """The chain digest after each message of the chain."""
+    chain_tokens: int
+    system_tokens: int
+    unpriced: bool
+    is_signed: bool
+    staying: list[int]
+
+    @classmethod
+    def of(cls, messages: Sequence[Message], systems: Systems, root: bytes = ROOT) -> Sums:
+        """Of a chain, or of the part of one that follows `root`."""
+        return cls(
+            chain([message.digest for message in messages], root),
+            sum([message.tokens for message in messages]),
+            sum([message.tokens for _, message in systems]),
+            any(map(_UNPRICED, messages)) or any(message.unpriced for _, message in systems),
+            any(map(_IS_SIGNED, messages)),
+            [i for i, message in enumerate(messages) if message.stays],
+        )
+
+    def and_after(self, rest: Sums) -> Sums:
+        """Of a chain followed by another one."""
+        return Sums(
+            [*self.digests, *rest.digests],
+            self.chain_tokens + rest.chain_tokens,
+            self.system_tokens + rest.system_tokens,
+            self.unpriced or rest.unpriced,
+            self.is_signed or rest.is_signed,
+            [*self.staying, *(len(self.digests) + i for i in rest.staying)],
+        )
+
+
 @dataclass(frozen=True)
 class Transcript:
     chain: tuple[Message, ...]
-    systems: tuple[tuple[int, Message], ...] = ()
+    systems: Systems = ()
     """The system and developer messages in order, each with the number of chain messages before it."""
     patches: tuple[Overlay, ...] = ()
     """Hidden memory rounds, in order. A view shows those that no head covers."""
@@ -60,6 +99,8 @@ class Transcript:
     """How many of the last chain messages are the newest turn; 0 if the messages of the last request are unknown."""
     pinned: frozenset[int] = frozenset()
     """The chain indices of messages that every view shows unchanged, because a person pinned them."""
+    known_sums: Sums | None = field(default=None, compare=False, repr=False)
+    """`sums`, if the transcript was made from one that has them."""
 
     @classmethod
     def of(cls, messages: Iterable[Message]) -> Transcript:
@@ -70,53 +111,62 @@ class Transcript:
         return cls(tuple(chained), tuple(systems))
 
     def extended_by(self, messages: Iterable[Message]) -> Transcript:
-        """This transcript with more messages at its end. Values that were already computed are extended."""
+        """This transcript with more messages at its end, for which alone the sums are made."""
         chained, systems = list(self.chain), list(self.systems)
         _sort(messages, chained, systems)
-        longer = replace(self, chain=tuple(chained), systems=tuple(systems))
-        rest = Transcript(longer.chain[len(self.chain) :], longer.systems[len(self.systems) :])
         root = self.digests[-1] if self.chain else ROOT
-        # Stored where `cached_property` looks for them.
-        vars(longer).update(
-            digests=[*self.digests, *chain((message.digest for message in rest.chain), root)],
-            system_tokens=self.system_tokens + rest.system_tokens,
-            tokens=self.tokens + rest.tokens,
-            unpriced=self.unpriced or rest.unpriced,
-            is_signed=self.is_signed or rest.is_signed,
-            staying=[*self.staying, *(len(self.chain) + i for i in rest.staying)],
-        )
-        return longer
+        rest = Sums.of(chained[len(self.chain) :], tuple(systems[len(self.systems) :]), root)
+        return replace(self, chain=tuple(chained), systems=tuple(systems), known_sums=self.sums.and_after(rest))
 
     def with_leading_systems(self, systems: Sequence[Message]) -> Transcript:
-        """This transcript with system messages before all others. Values that were already computed are kept."""
+        """This transcript with system messages before all others."""
         if not systems:
             return self
-        led = replace(self, systems=(*((0, system) for system in systems), *self.systems))
-        more = sum([system.tokens for system in systems])
-        known = {"system_tokens": self.system_tokens + more, "tokens": self.tokens + more}
-        unpriced = self.unpriced or any(system.unpriced for system in systems)
-        same = {"digests": self.digests, "is_signed": self.is_signed, "staying": self.staying}
-        vars(led).update(known, unpriced=unpriced, **same)
-        return led
+        leading = tuple([(0, system) for system in systems])
+        sums = Sums.of((), leading).and_after(self.sums)
+        return replace(self, systems=(*leading, *self.systems), known_sums=sums)
+
+    def with_bodies(self, messages: Iterable[Message]) -> Transcript:
+        """The chain in other bodies. The digests stay, because they name what the client has sent."""
+        chained = tuple(messages)
+        sums = Sums.of(chained, self.systems)._replace(digests=self.digests)
+        return replace(self, chain=chained, known_sums=sums)
 
     def having(self, **fields: Unpack[TranscriptFields]) -> Transcript:
-        """The same messages with other fields. Values already computed from the messages are kept."""
-        other = object.__new__(Transcript)
-        # Holds the fields and the computed values: `question` and `stays` depend on fields that may differ.
-        values = vars(other)
-        values.update(vars(self), **fields)
-        values.pop("question", None)
-        values.pop("stays", None)
-        return other
+        """The same messages with other fields."""
+        return replace(self, **fields, known_sums=self.sums)
 
     @cached_property
+    def sums(self) -> Sums:
+        return Sums.of(self.chain, self.systems) if self.known_sums is None else self.known_sums
+
+    @property
     def digests(self) -> list[bytes]:
-        return chain([message.digest for message in self.chain])
+        return self.sums.digests
 
-    @cached_property
+    @property
     def staying(self) -> list[int]:
         """The chain indices of messages that loaded tools or were put in by the client."""
-        return [i for i, message in enumerate(self.chain) if message.stays]
+        return self.sums.staying
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether any message has signed reasoning."""
+        return self.sums.is_signed
+
+    @property
+    def system_tokens(self) -> int:
+        return self.sums.system_tokens
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all messages, without the tools and framing of the request."""
+        return self.sums.chain_tokens + self.sums.system_tokens
+
+    @property
+    def unpriced(self) -> bool:
+        """Whether a message has a part whose tokens nobody can know, so that `tokens` leaves something out."""
+        return self.sums.unpriced
 
     @cached_property
     def task(self) -> int | None:
@@ -162,25 +212,6 @@ class Transcript:
     def stays(self) -> tuple[int, ...]:
         """The chain indices of the messages that every condensation keeps whole: the question and all pinned ones."""
         return tuple(sorted({*self.question, *self.pinned}))
-
-    @cached_property
-    def is_signed(self) -> bool:
-        """Whether any message has signed reasoning."""
-        return any(message.is_signed for message in self.chain)
-
-    @cached_property
-    def system_tokens(self) -> int:
-        return sum([message.tokens for _, message in self.systems])
-
-    @cached_property
-    def tokens(self) -> int:
-        """Tokens of all messages, without the tools and framing of the request."""
-        return self.system_tokens + sum([message.tokens for message in self.chain])
-
-    @cached_property
-    def unpriced(self) -> bool:
-        """Whether a message has a part whose tokens nobody can know, so that `tokens` leaves something out."""
-        return any(message.unpriced for message in (*self.chain, *[system for _, system in self.systems]))
 
 
 def _sort(messages: Iterable[Message], chained: list[Message], systems: list[tuple[int, Message]]) -> None:
