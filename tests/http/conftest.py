@@ -1,4 +1,4 @@
-"""A Redis server for a test over HTTP."""
+"""A proxy before a scripted upstream, and a Redis server, for a test over HTTP."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.redis_server import RedisServer
+from tests.support.stage import Stage, proxy_with_upstream
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    with proxy_with_upstream() as built:
+        yield built
 
 
 @pytest.fixture

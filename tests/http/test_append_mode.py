@@ -27,6 +27,7 @@ from tests.support.replies import (
     tool_call_chunks,
 )
 from tests.support.signals import Signal
+from tests.support.transcripts import user
 from tests.support.upstream import ScriptedUpstream
 
 USER = {"role": "user", "content": "one"}
@@ -46,10 +47,6 @@ def append(client: httpx.Client, *messages: dict[str, Any], **more: Any) -> http
 def forwarded(upstream: ScriptedUpstream) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = upstream.journal.to(CHAT)[-1].json()["messages"]
     return messages
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 def test_the_upstream_gets_what_was_stored_before_what_is_new(client: httpx.Client, upstream: ScriptedUpstream) -> None:

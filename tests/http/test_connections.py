@@ -48,12 +48,6 @@ def answer_to(data: bytes, proxy: Proxy) -> tuple[bytes, bytes]:
         return rest_of(connection)
 
 
-@pytest.fixture
-def upstream() -> Iterator[ScriptedUpstream]:
-    with ScriptedUpstream() as scripted:
-        yield scripted
-
-
 @pytest.mark.parametrize("name", GARBAGE)
 def test_what_is_no_http_is_a_400_in_openai_form(name: str, proxy: Proxy) -> None:
     head, body = answer_to(GARBAGE[name], proxy)

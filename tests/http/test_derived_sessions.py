@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,9 @@ import pytest
 
 from tests.http.strict import assert_view
 from tests.support.replies import completion, stream, text_chunks
-from tests.support.stage import EMPTY, WINDOW, Stage, chat, controls, proxy_with_sqlite, proxy_with_upstream, store_rows
+from tests.support.stage import EMPTY, WINDOW, Stage, chat, controls, proxy_with_sqlite, store_rows
 
 USER = {"role": "user", "content": "And now?"}
-
-
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    with proxy_with_upstream() as built:
-        yield built
 
 
 def session_of(stage: Stage, messages: list[Any], **members: Any) -> tuple[str | None, str | None]:

@@ -14,20 +14,13 @@ from redis import Redis
 from tests.support.redis_server import RedisServer
 from tests.support.replies import completion
 from tests.support.stage import Stage, controls, count, proxy_with_sqlite, proxy_with_upstream, store_rows
+from tests.support.transcripts import assistant, user
 from tests.support.wire import Answer
 
 WINDOW = 9_000
 TURNS = 12
 
 Message = dict[str, Any]
-
-
-def user(text: str) -> Message:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> Message:
-    return {"role": "assistant", "content": text}
 
 
 def files(version: int, words: int = 100) -> list[Message]:

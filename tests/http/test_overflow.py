@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 
 from tests.http.strict import assert_view
-from tests.proxy.store.conftest import Clock
 from tests.support import replies, wire
 from tests.support.proxy import running_proxy
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply
 from tests.support.signals import Signal
 from tests.support.stage import MODEL, Stage, body_of, chat, controls, count, is_own, proxy_with_upstream, summary
+from tests.support.virtual_time import Clock
 
 WINDOW = 4_096
 Refuse = Callable[[int], Reply]

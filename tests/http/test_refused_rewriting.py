@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from tests.proxy.store.conftest import Clock
 from tests.support import replies
 from tests.support.admin_api import TOKEN, admin, place_of
 from tests.support.proxy import running_proxy
@@ -28,6 +27,7 @@ from tests.support.stage import (
     proxy_with_upstream,
     summary,
 )
+from tests.support.virtual_time import Clock
 
 OPAQUE = b'{"error": {"message": "The request could not be processed.", "type": "invalid_request_error"}}'
 SPARED = "passed", "rewrite-refused"

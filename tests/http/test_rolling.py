@@ -10,17 +10,13 @@ from typing import Any
 import pytest
 
 from tests.http.strict import assert_view, is_replacement
-from tests.support.stage import SUMMARY, Stage, chat, controls, count, proxy_with_upstream, summary
+from tests.http.test_preparing import rounds_above
+from tests.support.stage import SUMMARY, Stage, chat, controls, proxy_with_upstream, summary
 
 WINDOW = 4_096
 USABLE = WINDOW - 512
 TRIGGER = USABLE - WINDOW // 5
 ANSWER = json.dumps({"summary": SUMMARY, "memories": [{"content": "Bed 10 is open.", "type": "todo"}]})
-
-
-def rounds_above(mark: int) -> int:
-    """The fewest rounds of a garden that have this many tokens."""
-    return next(n for n in range(1, 100) if count({"messages": chat(n), "model": "m"}) >= mark)
 
 
 def action_for(stage: Stage, rounds: int, strategy: str = "rolling", force: str = "false") -> str:

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from proxy.settings import Settings
-from tests.support.stage import Message, Stage, agent, chat, controls, proxy_with_upstream
+from tests.support.stage import Message, Stage, agent, chat, controls
 
 NAMES = [*Settings().sessions.headers, "x-some-tool-session-id"]
 LONG = "chat/" + "0123456789abcdef" * 30
-
-
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    with proxy_with_upstream() as built:
-        yield built
 
 
 def test_the_digest_of_a_long_id_does_not_open_its_session(stage: Stage) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -16,12 +15,6 @@ from tests.support.admin_api import SESSIONS, TOKEN, admin, place_of
 from tests.support.recording import CHAT
 from tests.support.stage import Stage, body_of, chat, controls, proxy_with_sqlite, proxy_with_upstream, summary
 from tests.support.wire import Answer
-
-
-@pytest.fixture
-def stage() -> Iterator[Stage]:
-    with proxy_with_upstream() as built:
-        yield built
 
 
 @pytest.mark.parametrize("session", ["shared", None])

@@ -20,18 +20,9 @@ from tests.support.replies import Reply
 from tests.support.signals import Signal
 from tests.support.stage import EMPTY, WINDOW, Stage, body_of, chat, controls, count, proxy_with_upstream, store_rows
 from tests.support.upstream import Counting, ScriptedUpstream
+from tests.support.virtual_time import Clock
 
 FORCED = controls(strategy="summary", force="true")
-
-
-class Clock:
-    """A clock that stands still until it is told to move."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Doorman:
@@ -121,7 +112,7 @@ def test_a_restart_does_not_forget_who_was_accepted(tmp_path: Path) -> None:
 
 
 def test_a_credential_that_was_accepted_long_ago_is_unknown_again() -> None:
-    clock = Clock()
+    clock = Clock(1_800_000_000.0)
     with lending(Doorman("sk-first"), clock=clock) as (stage, summarizer):
         stage.ask(chat(1))
         clock.now += LIFE
@@ -141,7 +132,7 @@ def test_a_revoked_credential_is_lent_one_call_at_most() -> None:
 
 
 def test_a_long_reply_does_not_bring_back_a_refused_credential() -> None:
-    doorman, clock, gate = Doorman("sk-first"), Clock(), Signal()
+    doorman, clock, gate = Doorman("sk-first"), Clock(1_800_000_000.0), Signal()
     with lending(doorman, clock=clock) as (stage, summarizer):
         stage.upstream.answer(lambda exchange: doorman(exchange) or replies.stream(*replies.text_chunks("x"), gate))
         body, headers = body_of(chat(1), stream=True), [*wire.JSON, ("authorization", f"Bearer {stage.key}")]
@@ -186,14 +177,14 @@ def pings(stage: Stage) -> list[Exchange]:
 
 @previews
 def test_a_caller_that_was_just_accepted_may_see_what_is_stored(preview: list[tuple[str, str]]) -> None:
-    with remembering(Doorman("sk-first"), Clock()) as stage:
+    with remembering(Doorman("sk-first"), Clock(1_800_000_000.0)) as stage:
         assert stage.post(body_of(MORE), preview).status == 200
         assert pings(stage) == []
 
 
 @previews
 def test_a_revoked_credential_reads_nothing_that_is_stored(preview: list[tuple[str, str]]) -> None:
-    doorman, clock = Doorman("sk-first"), Clock()
+    doorman, clock = Doorman("sk-first"), Clock(1_800_000_000.0)
     with remembering(doorman, clock) as stage:
         doorman.known.clear()
         clock.now += FRESH + 1
@@ -205,7 +196,7 @@ def test_a_revoked_credential_reads_nothing_that_is_stored(preview: list[tuple[s
 
 @previews
 def test_a_credential_is_proven_again_after_some_minutes(preview: list[tuple[str, str]]) -> None:
-    clock = Clock()
+    clock = Clock(1_800_000_000.0)
     with remembering(Doorman("sk-first"), clock) as stage:
         clock.now += FRESH + 1
         for _ in range(2):
@@ -223,7 +214,7 @@ MODELS_FOR = {"everybody": {"Bearer sk-first", None}, "any key": {"Bearer sk-fir
 def test_a_list_of_models_proves_nothing(
     preview: list[tuple[str, str]], is_known: bool, models_for: Collection[str | None]
 ) -> None:
-    doorman, clock = Doorman("sk-first", models_for=models_for), Clock()
+    doorman, clock = Doorman("sk-first", models_for=models_for), Clock(1_800_000_000.0)
     with remembering(doorman, clock) as stage:
         if not is_known:
             doorman.known.clear()
@@ -235,7 +226,7 @@ def test_a_list_of_models_proves_nothing(
 
 @previews
 def test_a_page_is_no_proof_of_a_credential(preview: list[tuple[str, str]]) -> None:
-    clock = Clock()
+    clock = Clock(1_800_000_000.0)
     with remembering(Doorman("sk-first"), clock) as stage:
         stage.upstream.answer(lambda _: replies.raw(b"<html>Welcome</html>", "text/html"))
         clock.now += FRESH + 1
@@ -251,7 +242,7 @@ def test_a_dry_run_that_shows_nothing_stored_asks_nothing() -> None:
 
 
 def test_where_callers_have_no_credential_an_open_upstream_is_enough() -> None:
-    clock = Clock()
+    clock = Clock(1_800_000_000.0)
     with remembering(Doorman("sk-first"), clock) as stage:
         stage.upstream.answer(None)
         given = [*wire.JSON, *APPENDED]
@@ -289,7 +280,7 @@ class Neighbour(Doorman):
 
 
 def test_a_prefix_that_answers_anybody_opens_only_itself() -> None:
-    doorman, clock = Neighbour("sk-first"), Clock()
+    doorman, clock = Neighbour("sk-first"), Clock(1_800_000_000.0)
     with remembering(doorman, clock) as stage:
         doorman.known.clear()
         clock.now += FRESH + 1
@@ -333,7 +324,7 @@ def test_a_header_for_this_hop_only_is_no_credential() -> None:
 
 
 def test_counts_of_a_stored_conversation_need_an_accepted_credential() -> None:
-    clock, known = Clock(), {"sk-first"}
+    clock, known = Clock(1_800_000_000.0), {"sk-first"}
 
     def judge(exchange: Exchange) -> Reply | None:
         return None if exchange.header("x-api-key") in known else replies.error(401, "invalid x-api-key")
@@ -353,7 +344,7 @@ def test_counts_of_a_stored_conversation_need_an_accepted_credential() -> None:
 
 
 def test_a_count_for_an_unproven_credential_condenses_nothing() -> None:
-    clock, page = Clock(), replies.raw(b"<html>Welcome</html>", "text/html")
+    clock, page = Clock(1_800_000_000.0), replies.raw(b"<html>Welcome</html>", "text/html")
     body = {"model": "m@mask", "max_tokens": 9, "messages": [{"role": "user", "content": "4711"}]}
     with StrictMessages() as upstream, running_proxy(upstream.url, window=WINDOW, clock=clock) as proxy:
         headers = [("x-api-key", "sk-first"), ("anthropic-version", "2023-06-01"), *controls(session="s")]

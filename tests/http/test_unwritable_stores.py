@@ -15,6 +15,7 @@ from tests.support import wire
 from tests.support.redis_server import RedisServer, asking, await_true
 from tests.support.replicas import await_answer, replica
 from tests.support.stage import Stage, body_of, chat, controls, proxy_with_upstream
+from tests.support.transcripts import user
 from tests.support.upstream import ScriptedUpstream
 from tests.support.wire import Answer
 
@@ -142,7 +143,3 @@ def test_a_file_that_may_not_grow_is_a_full_store(tmp_path: Path, upstream: Scri
         await_true(lambda: ask("second").status == 200, "an append that is stored")
     sent = [each["content"] for each in upstream.journal.to()[-1].json()["messages"]]
     assert sent == ["first", "echo: first", "second"]
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}

@@ -14,19 +14,13 @@ from strategies.core.effects import JUDGE, Ballot, Failure, Result, Vote, Votes
 from strategies.core.protocol import SessionFacts, Verdict
 from strategies.core.requirement import Requirement
 from strategies.core.view import View, fold
-from strategies.dynacontext import DynaContext
 from strategies.prompts import prompt, prompt_digest
-from tests.strategies.driving import attempted, finish, judged_session, questions, stages_of, verdict_on, wordy
+from tests.strategies.driving import attempted, finish, judged_session, questions, verdict_on, wordy
+from tests.strategies.test_dynacontext import strategy
 from tests.strategies.test_session_simulation import recorded_as
 from tests.support.transcripts import WORDS, Body, agent, assistant, chat, step, transcript_of, user, view_of, words
 
 ROOMY = Budget.of(100_000)
-
-
-def strategy(**options: Any) -> DynaContext:
-    (made,) = stages_of("dynacontext", dynacontext=options)
-    assert isinstance(made, DynaContext)
-    return made
 
 
 def skips(view: View, session: SessionFacts | None = None, budget: Budget = ROOMY, **options: Any) -> str:

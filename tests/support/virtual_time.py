@@ -17,6 +17,16 @@ from proxy.store.base import Store
 T = TypeVar("T")
 
 
+class Clock:
+    """A clock that stands still until a test moves it, in seconds."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class PassingTime(asyncio.SelectorEventLoop):
     """A loop whose clock jumps while somebody is in `passing` and nobody in `working`."""
 

@@ -11,22 +11,13 @@ from proxy.asking import Asking, Caller, FinishedCall
 from proxy.settings.tables import BackgroundSettings, JudgeRole, ModelRole, SummarizerRole, UpstreamSettings
 from proxy.upstream import Upstream
 from strategies.core.effects import JUDGE, SUMMARIZER, Ask, Effect, Result
+from tests.support.virtual_time import Clock
 
 ASK = Ask("Write it down.", "<history>", 500)
 CALLER = Caller(
     "m", [(b"authorization", b"Bearer sk-1"), (b"openai-project", b"p"), (b"cookie", b"c"), (b"accept", b"*/*")]
 )
 LATER = replace(CALLER, background=True)
-
-
-class Clock:
-    """A clock that the test moves, in seconds."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class RecordedAsking:

@@ -18,11 +18,12 @@ import pytest
 from proxy.asking import BYTES_PER_TOKEN
 from proxy.settings.tables import JudgeRole
 from strategies.core.effects import Ballot, Vote, Votes, tally
-from tests.proxy.asking.support import LATER, Clock, RecordedAsking, asking
+from tests.proxy.asking.support import LATER, RecordedAsking, asking
 from tests.support.recording import CHAT, Exchange
 from tests.support.replies import Reply, ToolCall, completion, error, hang, hang_up, raw
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
+from tests.support.virtual_time import Clock
 
 pytestmark = pytest.mark.anyio
 

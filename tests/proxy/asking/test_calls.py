@@ -16,11 +16,12 @@ from proxy.http.headers import Headers
 from proxy.settings.tables import BackgroundSettings, ModelRole, SummarizerRole, UpstreamSettings
 from proxy.upstream import JsonReply, Upstream
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Failure
-from tests.proxy.asking.support import ASK, CALLER, LATER, Clock, asking
+from tests.proxy.asking.support import ASK, CALLER, LATER, asking
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion, error, hang, hang_up
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
+from tests.support.virtual_time import Clock
 
 NEW_LIMIT, OLD_LIMIT = CHAT_ENDPOINT.reply_limits
 

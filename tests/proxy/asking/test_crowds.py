@@ -8,8 +8,8 @@ import time
 import pytest
 
 from proxy.asking.dispatch import CROWD, PATIENCE, SPAN, TRUST, Lane
-from tests.proxy.asking.support import Clock
 from tests.proxy.asking.working import BOUND, Work, end, lane, poke, settled
+from tests.support.virtual_time import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ import pytest
 from proxy.asking.dispatch import Dispatcher, Lane
 from proxy.settings.tables import BackgroundSettings, UpstreamSettings
 from proxy.upstream import Upstream
-from tests.proxy.asking.support import Clock
 from tests.proxy.asking.working import AGES, BOUND, Work, end, lane, settled
+from tests.support.virtual_time import Clock
 
 pytestmark = pytest.mark.anyio
 

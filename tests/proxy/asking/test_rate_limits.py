@@ -14,10 +14,11 @@ import pytest
 from proxy.asking.dispatch import GRACE
 from proxy.settings.tables import JudgeRole
 from strategies.core.effects import Ask, Ballot, Failure, Vote, Votes
-from tests.proxy.asking.support import LATER, Clock, RecordedAsking, asking
+from tests.proxy.asking.support import LATER, RecordedAsking, asking
 from tests.support.recording import Exchange
 from tests.support.replies import Reply, completion, error
 from tests.support.upstream import ScriptedUpstream
+from tests.support.virtual_time import Clock
 
 pytestmark = pytest.mark.anyio
 

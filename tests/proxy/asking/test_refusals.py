@@ -9,8 +9,8 @@ from email.utils import formatdate
 import pytest
 
 from proxy.asking.dispatch import GRACE, MAX_PAUSE, PAUSE, pause_seconds
-from tests.proxy.asking.support import Clock
 from tests.proxy.asking.working import BOUND, Work, end, lane, lane_after_a_pause, poke, running, settled
+from tests.support.virtual_time import Clock
 
 pytestmark = pytest.mark.anyio
 

@@ -12,10 +12,11 @@ import pytest
 from proxy.asking.dispatch import CREDENTIAL_LIFE, CROWD, Lane
 from proxy.runtime.owned_tasks import Waiters
 from strategies.core.effects import Failure
-from tests.proxy.asking.support import ASK, LATER, Clock, asking
+from tests.proxy.asking.support import ASK, LATER, asking
 from tests.proxy.asking.working import AGES, BOUND, Work, end, lane, poke, settled
 from tests.support.stage import summary
 from tests.support.upstream import ScriptedUpstream
+from tests.support.virtual_time import Clock
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(BOUND)]
 

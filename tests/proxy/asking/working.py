@@ -12,7 +12,7 @@ from typing import Any
 from proxy.asking.dispatch import GRACE, CallBlocked, Lane
 from proxy.runtime.owned_tasks import NOBODY, Waiters
 from proxy.settings.tables import BackgroundSettings, Mode
-from tests.proxy.asking.support import Clock
+from tests.support.virtual_time import Clock
 
 AGES = 1e11
 BOUND = 10.0

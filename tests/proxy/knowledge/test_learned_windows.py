@@ -16,7 +16,7 @@ from proxy.sessions.stored import StoredSessions
 from proxy.store import open_store
 from proxy.store.base import Store
 from proxy.store.sqlite import SqliteStore
-from tests.proxy.store.conftest import Clock
+from tests.support.virtual_time import Clock
 
 pytestmark = pytest.mark.anyio
 

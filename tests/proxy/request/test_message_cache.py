@@ -17,13 +17,10 @@ from proxy.request.scanning import MAX_LEVELS
 from proxy.request.wire import Body
 from tests.proxy.request.test_wire import FEW, bodies
 from tests.support.chat_bodies import element, read
+from tests.support.transcripts import user
 
 MANY = 32
 Made = tuple[list[tuple[str, str]], list[str], str]
-
-
-def user(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 def body_bytes(messages: list[Any], **members: Any) -> bytes:

@@ -14,9 +14,7 @@ from proxy.sessions.session import Session, Tip
 from proxy.sessions.stored import StoredSessions
 from proxy.sessions.supply import Append
 from proxy.store.base import Store, StoreError, StoreKey, Write
-from strategies.core.messages import Reader
-from strategies.core.transcript import Transcript
-from strategies.dialects.chat import CHAT
+from tests.proxy.remembered import transcript
 from tests.support.chat_bodies import element
 
 pytestmark = pytest.mark.anyio
@@ -60,11 +58,6 @@ class Stage:
         end = transcript(text).digests[-1]
         history = await self.histories.history(key, session, [end.hex()])
         return "".join(json.loads(each.raw or "")["content"] for each in history.tree.line(end))
-
-
-def transcript(text: str) -> Transcript:
-    bodies = [{"role": "user" if i % 2 == 0 else "assistant", "content": letter} for i, letter in enumerate(text)]
-    return Transcript.of(Reader().read(json.dumps(each), each, 10, CHAT) for each in bodies)
 
 
 @pytest.fixture

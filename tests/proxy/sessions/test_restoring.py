@@ -27,6 +27,7 @@ from proxy.tokens.counter import Counted, Counter, CountingPool, Tokenizers
 from strategies.core.messages import Reader, Role
 from strategies.core.transcript import Transcript
 from tests.support import chat_bodies
+from tests.support.transcripts import assistant, user
 
 pytestmark = pytest.mark.anyio
 
@@ -85,14 +86,6 @@ async def conversation() -> AsyncIterator[Conversation]:
     yield made
     made.pool.close()
     await store.close()
-
-
-def user(text: str) -> Message:
-    return {"role": "user", "content": text}
-
-
-def assistant(text: str) -> Message:
-    return {"role": "assistant", "content": text}
 
 
 def system(text: str) -> Message:

@@ -17,6 +17,7 @@ from tests.support.redis_cluster import MASTERS, RedisCluster
 from tests.support.redis_sentinel import RedisService
 from tests.support.redis_server import RedisServer
 from tests.support.stores import open_patient_store
+from tests.support.virtual_time import Clock
 
 KINDS = (
     "sqlite",
@@ -25,16 +26,6 @@ KINDS = (
     pytest.param("sentinel", marks=pytest.mark.torture),
     pytest.param("cluster", marks=pytest.mark.torture),
 )
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass(frozen=True)
@@ -111,7 +102,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 async def stage(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     tenant = uuid.uuid4().hex
-    clock = Clock()
+    clock = Clock(1_700_000_000.0)
     async with AsyncExitStack() as stack:
         url, servers = _place(kind, tmp_path, request)
         clients = [await stack.enter_async_context(Redis.from_url(server)) for server in servers]

@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from proxy.store.base import ANSWERS, StoreError, Write
 from proxy.store.redis import COOL_DOWN, FAILURES, WINDOW, Breaker, State
 from proxy.store.redis_store import RedisStore
-from tests.proxy.store.conftest import Clock
 from tests.proxy.store.on_redis import EVERY_CALL, KEY, failure
 from tests.support.redis_server import RedisServer
+from tests.support.virtual_time import Clock
 
 LONGEST = 10.0
 

@@ -13,9 +13,10 @@ from redis.asyncio import Redis
 from redis.crc import key_slot
 
 from proxy.quoting import redacted
-from proxy.store.base import Snapshot, Store, StoreError, StoreKey, Write
+from proxy.store.base import Snapshot, Store, StoreError, StoreKey
 from proxy.store.redis import Cluster, Limits
 from proxy.store.redis_store import RedisStore
+from tests.proxy.store.saving import write
 from tests.support.ports import free_port
 from tests.support.redis_cluster import RedisCluster
 from tests.support.redis_sentinel import RedisService
@@ -27,10 +28,6 @@ pytestmark = pytest.mark.anyio
 TTL = 600
 BOUND = 1.5  # seconds within which every call answers or fails
 PACE = 0.02  # seconds before a store that is down is asked again
-
-
-def write(meta: bytes = b"meta", revision: int = 0, **parts: Any) -> Write:
-    return Write(meta, revision, **{"ttl": TTL, **parts})
 
 
 def meta_key(key: StoreKey) -> str:

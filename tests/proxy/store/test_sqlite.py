@@ -18,8 +18,8 @@ import pytest
 
 from proxy.store.base import Snapshot, StoreError, StoreKey, Write
 from proxy.store.sqlite import PURGE_EVERY, SCHEMA_VERSION, SqliteStore
-from tests.proxy.store.conftest import Clock
 from tests.support.signals import BOUND
+from tests.support.virtual_time import Clock
 
 pytestmark = pytest.mark.anyio
 
