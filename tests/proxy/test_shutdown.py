@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 
 import pytest
 
-from proxy import controls
 from proxy.asking import Caller, Roles
-from proxy.request.wire import ClientRequest
 from proxy.services import open_services
 from proxy.settings import Settings
 from proxy.store import open_store
 from strategies.core.effects import Effect, Result
-from tests.support import chat_bodies as wire
+from tests.support.driver import request
 from tests.support.signals import BOUND
 from tests.support.stage import chat
 
@@ -35,18 +32,12 @@ class Silent:
         return ()
 
 
-def request(**ours: str) -> ClientRequest:
-    data = json.dumps({"model": "m", "messages": chat(12)}).encode()
-    given = [(f"x-condenser-{name}".encode(), value.encode()) for name, value in {"session": "s", **ours}.items()]
-    return ClientRequest("t", [], wire.read(data), "m", False, controls.read(given, None, None))
-
-
 @pytest.mark.parametrize("strategy", ["half-window", "dynacontext"])
 async def test_work_that_was_begun_for_a_client_that_has_left_ends_with_the_app(strategy: str) -> None:
     silent, store = Silent(), await open_store("memory://")
     before = asyncio.all_tasks()
     async with open_services(Settings(strategy=strategy, window=16_384), store=store, summarizer=silent) as built:
-        client = asyncio.create_task(built.exchanges.open(request(force="true")))
+        client = asyncio.create_task(built.exchanges.open(request(chat(12), force="true")))
         await silent.asked.wait()
         client.cancel()
         await asyncio.wait({client})
@@ -60,7 +51,7 @@ async def test_a_summary_that_comes_too_late_ends_with_the_app() -> None:
     before = asyncio.all_tasks()
     settings = Settings(strategy="half-window", window=16_384, inline_timeout=0.05)
     async with open_services(settings, store=store, summarizer=silent) as built:
-        exchange = await built.exchanges.open(request(force="true"))
+        exchange = await built.exchanges.open(request(chat(12), force="true"))
         assert exchange.decision.reason == "summary-timeout"
         assert exchange.stores
         await exchange.store()

@@ -7,7 +7,7 @@ async with open_services(Settings(strategy="extract", window=4_096)) as services
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,12 +30,13 @@ def conversation(turns: int, words: int = 60) -> list[Message]:
     return [*messages, {"role": "user", "content": "And what comes next?"}]
 
 
-def request(messages: list[Message], members: Message | None = None, /, **control: str) -> ClientRequest:
+def request(messages: Sequence[Mapping[str, Any]], members: Message | None = None, /, **control: str) -> ClientRequest:
     """A request of tenant `t` in session `s` with more `members`; `control` are headers, as `dry_run="true"`."""
     asked = {"session": "s", **control}
     headers = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in asked.items()]
-    read = wire.read(json.dumps({"model": "gpt-4o", "messages": messages, **(members or {})}).encode())
-    return ClientRequest("t", headers, read, "gpt-4o", False, controls.read(headers, None, None))
+    body: dict[str, Any] = {"model": "gpt-4o", "messages": messages, **(members or {})}
+    read = wire.read(json.dumps(body).encode())
+    return ClientRequest("t", headers, read, body["model"], False, controls.read(headers, None, None))
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from proxy import controls
 from proxy.condensing.exchange import Exchange
 from proxy.condensing.preparing import Preparer
 from proxy.endpoints.chat import CHAT_ENDPOINT
@@ -25,7 +24,7 @@ from proxy.settings import Settings
 from proxy.store.base import StoreKey, Write
 from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
-from tests.support import chat_bodies as wire
+from tests.support.driver import request
 from tests.support.signals import BOUND
 from tests.support.stage import chat
 
@@ -83,10 +82,8 @@ async def running(waits: str = "", **more: Any) -> AsyncIterator[tuple[Services,
     await store.close()
 
 
-def request(rounds: int = 12) -> ClientRequest:
-    data = json.dumps({"model": "m", "messages": chat(rounds)}).encode()
-    given = controls.read([(b"x-condenser-session", b"s"), (b"x-condenser-force", b"true")], None, None)
-    return ClientRequest("t", [], wire.read(data), "m", False, given)
+def forced_request(rounds: int = 12) -> ClientRequest:
+    return request(chat(rounds), force="true")
 
 
 def reply(prompt_tokens: int) -> WatchedReply:
@@ -108,7 +105,7 @@ async def ends(exchange: Exchange, watched: WatchedReply) -> asyncio.Task[None]:
 @pytest.mark.parametrize("waits", ["remember", "save"])
 async def test_a_session_is_stored_although_its_client_leaves(waits: str) -> None:
     async with running(waits) as (built, store):
-        exchange = await built.exchanges.open(request())
+        exchange = await built.exchanges.open(forced_request())
         # A prompt of which a part was not read is told to others.
         leaving = await ends(exchange, reply(exchange.decision.tokens_after // 3))
         await store.begun.wait()
@@ -121,7 +118,7 @@ async def test_a_session_is_stored_although_its_client_leaves(waits: str) -> Non
 
 async def test_a_reply_has_its_session_stored_and_its_usage_learned() -> None:
     async with running() as (built, store):
-        exchange = await built.exchanges.open(request())
+        exchange = await built.exchanges.open(forced_request())
         counted = exchange.decision.tokens_after
         await (await ends(exchange, reply(counted)))
         assert await store.load(KEY) is not None
@@ -130,7 +127,7 @@ async def test_a_reply_has_its_session_stored_and_its_usage_learned() -> None:
 
 async def test_an_app_that_closes_lets_the_end_of_a_request_be_stored() -> None:
     async with running("save") as (built, store):
-        exchange = await built.exchanges.open(request())
+        exchange = await built.exchanges.open(forced_request())
         leaving = await ends(exchange, reply(exchange.decision.tokens_after))
         await store.begun.wait()
         leaving.cancel()
@@ -141,7 +138,7 @@ async def test_an_app_that_closes_lets_the_end_of_a_request_be_stored() -> None:
 async def test_a_defect_in_learning_costs_no_session(caplog: pytest.LogCaptureFixture) -> None:
     async with running() as (built, store):
         watched = Unreadable(CHAT_ENDPOINT, [])
-        await (await ends(await built.exchanges.open(request()), watched))
+        await (await ends(await built.exchanges.open(forced_request()), watched))
         assert await store.load(KEY) is not None
     assert "ZeroDivisionError" in caplog.text
 
@@ -149,7 +146,7 @@ async def test_a_defect_in_learning_costs_no_session(caplog: pytest.LogCaptureFi
 async def test_late_defects_harm_no_reply(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as (built, _):
         monkeypatch.setattr(Preparer, "follow_up", failing)
-        exchange = await built.exchanges.open(request())
+        exchange = await built.exchanges.open(forced_request())
         exchange.follow_up()
     assert "ZeroDivisionError" in caplog.text
 
@@ -157,7 +154,7 @@ async def test_late_defects_harm_no_reply(caplog: pytest.LogCaptureFixture, monk
 @pytest.mark.parametrize("mode", ["on", "off"])
 async def test_the_state_of_judgement_is_noted_when_the_reply_has_left(mode: str) -> None:
     async with running(strategy="dynacontext", background={"mode": mode}) as (built, store):
-        exchange = await built.exchanges.open(request(0))
+        exchange = await built.exchanges.open(forced_request(0))
         await exchange.store()
         assert await judging(store) == {}
         exchange.follow_up()

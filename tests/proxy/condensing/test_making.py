@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from proxy import controls
 from proxy.asking import Caller, Roles
 from proxy.condensing.turn import Decision
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
-from proxy.request.wire import ClientRequest
 from proxy.services import open_services
 from proxy.sessions.codec import encode_condensation, record_name
 from proxy.sessions.session import session_key
@@ -25,7 +23,7 @@ from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.effects import Effect, Result
 from strategies.core.pieces import Keep
-from tests.support import chat_bodies as wire
+from tests.support.driver import request
 
 pytestmark = pytest.mark.anyio
 ASKED = {"role": "user", "content": "the question that is being worked on"}
@@ -43,17 +41,10 @@ WORK = [message for number in range(12) for message in step(number)]
 MESSAGES = [{"role": "user", "content": "task"}, {"role": "assistant", "content": "ready"}, ASKED, *WORK]
 
 
-def request(**more: str) -> ClientRequest:
-    asked = {"session": "s", "force": "true", **more}
-    headers = [(f"x-condenser-{name}".replace("_", "-").encode(), value.encode()) for name, value in asked.items()]
-    body = wire.read(json.dumps({"model": "gpt-4o", "messages": MESSAGES}).encode())
-    return ClientRequest("t", headers, body, "gpt-4o", False, controls.read(headers, None, None))
-
-
 async def decision_of(store: Store) -> Decision:
     settings = Settings(strategy="extract", window=4_096)
     async with open_services(settings, store=store) as built:
-        return (await built.exchanges.open(request())).decision
+        return (await built.exchanges.open(request(MESSAGES, force="true"))).decision
 
 
 async def test_a_record_of_a_longer_history_hides_no_question() -> None:
@@ -102,7 +93,7 @@ async def test_what_must_be_condensed_now_needs_no_claim() -> None:
     store, summarizer = await WithoutClaims.open(None), Summarizer()
     settings = Settings(strategy="half-window", window=2_048)
     async with open_services(settings, store=store, summarizer=summarizer) as built:
-        decision = (await built.exchanges.open(request())).decision
+        decision = (await built.exchanges.open(request(MESSAGES, force="true"))).decision
     assert decision.action is Action.CONDENSED
     assert summarizer.calls > 0
     await store.close()
@@ -114,6 +105,6 @@ async def test_the_record_of_the_replica_that_was_first_counts_for_all() -> None
     for _ in range(2):
         async with open_services(settings, store=store, summarizer=Summarizer()) as built:
             # Without a settled session the other replica finds nothing, as if both had begun at the same time.
-            views.append((await built.exchanges.open(request())).decision)
+            views.append((await built.exchanges.open(request(MESSAGES, force="true"))).decision)
     assert views[0].body == views[1].body
     await store.close()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
-from proxy import controls
 from proxy.asking import Caller, Roles
 from proxy.condensing.account import Timing
 from proxy.condensing.exchange import Exchange
@@ -27,7 +25,7 @@ from proxy.store.sqlite import SqliteStore
 from proxy.tokens.counter import Tokenizers
 from strategies.core.condensation import Condensation, Replayed
 from strategies.core.effects import Ballot, Effect, Result, Vote, Votes
-from tests.support import chat_bodies as wire
+from tests.support.driver import request
 from tests.support.signals import BOUND
 from tests.support.stage import Message, chat
 
@@ -79,10 +77,10 @@ async def running(**more: Any) -> AsyncIterator[tuple[Services, Watched, Judges]
     await store.close()
 
 
-def request(messages: Sequence[Message] | None = None, model: str = "m", user: str = "", **ours: str) -> ClientRequest:
-    data = json.dumps({"model": model, "messages": messages or chat(12), "user": user}).encode()
-    given = [(f"x-condenser-{name}".encode(), value.encode()) for name, value in {"session": "s", **ours}.items()]
-    return ClientRequest("t", [], wire.read(data), model, False, controls.read(given, None, None))
+def chat_request(
+    messages: Sequence[Message] | None = None, model: str = "m", user: str = "", **ours: str
+) -> ClientRequest:
+    return request(messages or chat(12), {"model": model, "user": user}, **ours)
 
 
 async def settled(built: Services, asked: ClientRequest) -> Exchange:
@@ -94,7 +92,7 @@ async def settled(built: Services, asked: ClientRequest) -> Exchange:
 
 async def test_a_verdict_is_followed_on_the_view_that_was_judged() -> None:
     async with running(strategy="dynacontext+extract", inline_timeout=0.05) as (built, store, judges):
-        exchange = await settled(built, request(chat(24), force="true", options="dynacontext.judge=inline"))
+        exchange = await settled(built, chat_request(chat(24), force="true", options="dynacontext.judge=inline"))
         decision = exchange.decision
         assert (decision.action, decision.reason) == (Action.CONDENSED, "summary-timeout")
         judges.gate.set()
@@ -111,12 +109,14 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
         return made
 
     async with running(strategy="extract+half-window") as (built, _, _):
-        first = (await settled(built, request(force="true"))).decision
+        first = (await settled(built, chat_request(force="true"))).decision
         assert (first.branch, first.applied is None) == ("main", False)
         assert first.applied is not None
         elsewhere = [{"role": "user", "content": "Plan my kitchen."}, *chat(12)[2:]]
         intake, preparer = built.exchanges.intake, built.exchanges.decider.preparer
-        other, same = [await intake.build_context(asked, Timing()) for asked in (request(elsewhere), request())]
+        other, same = [
+            await intake.build_context(asked, Timing()) for asked in (chat_request(elsewhere), chat_request())
+        ]
 
         built.background.start(work(first.applied), (KEY, "main"))
         deadline = asyncio.get_running_loop().time() + BOUND
@@ -126,8 +126,8 @@ async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own()
 
 async def test_a_yes_makes_a_record_beside_a_prepared_one() -> None:
     async with running() as (built, _store, judges):
-        exchange = await settled(built, request())
-        context = await built.exchanges.intake.build_context(request(), Timing())
+        exchange = await settled(built, chat_request())
+        context = await built.exchanges.intake.build_context(chat_request(), Timing())
         exchange.follow_up()
         maker = built.exchanges.decider.maker
         for_a_mark = await maker.prepare(
@@ -136,7 +136,7 @@ async def test_a_yes_makes_a_record_beside_a_prepared_one() -> None:
         assert for_a_mark.condensation is not None
         judges.gate.set()
         await built.background.idle()
-        condensed = (await built.exchanges.open(request(chat(13)))).decision
+        condensed = (await built.exchanges.open(chat_request(chat(13)))).decision
         assert (condensed.action, condensed.trigger) == (Action.CONDENSED, Trigger.JUDGE)
         assert condensed.applied is not None
         assert condensed.applied.digest == for_a_mark.condensation.digest
@@ -146,12 +146,12 @@ async def test_a_yes_makes_a_record_beside_a_prepared_one() -> None:
 async def test_what_another_replica_has_claimed_is_not_started_here() -> None:
     async with running() as (built, store, judges), running() as (other, theirs, their_judges):
         their_judges.gate.set()
-        (await settled(other, request())).follow_up()
+        (await settled(other, chat_request())).follow_up()
         await other.background.idle()
         vote, *_ = theirs.asked
         assert await store.claim("t", vote, "another replica", 60)
         judges.gate.set()
-        (await settled(built, request())).follow_up()
+        (await settled(built, chat_request())).follow_up()
         await built.background.idle()
         assert vote in store.asked[1:]
         assert judges.asked == 0
@@ -160,7 +160,11 @@ async def test_what_another_replica_has_claimed_is_not_started_here() -> None:
 async def test_sessions_and_models_do_not_share_a_round_of_votes() -> None:
     async with running() as (built, store, judges):
         judges.gate.set()
-        for asked in (request(), request(session="another"), request(session="a third", model="another")):
+        for asked in (
+            chat_request(),
+            chat_request(session="another"),
+            chat_request(session="a third", model="another"),
+        ):
             (await settled(built, asked)).follow_up()
             await built.background.idle()
         # A round of votes, and what follows from it, for each.
@@ -170,11 +174,11 @@ async def test_sessions_and_models_do_not_share_a_round_of_votes() -> None:
 async def test_votes_that_wait_hold_a_bounded_number_of_bytes_and_are_held_later() -> None:
     async with running() as (built, _store, judges):
         for number in range(MAX_HELD // MEGABYTE + 4):
-            await asked_for_votes(built, request(user="x" * MEGABYTE, session=f"s{number}"))
+            await asked_for_votes(built, chat_request(user="x" * MEGABYTE, session=f"s{number}"))
         waiting = judges.asked
         judges.gate.set()
         await built.background.idle()
-        await asked_for_votes(built, request(session=f"s{number}"))
+        await asked_for_votes(built, chat_request(session=f"s{number}"))
         assert 0 < waiting * MEGABYTE <= MAX_HELD
         assert judges.asked == waiting + 1
 
