@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -73,31 +73,26 @@ def condensed(bodies: list[bytes]) -> int:
     return sum(b"[Condensed history]" in body or b"left out" in body for body in bodies)
 
 
+@pytest.fixture(params=["sqlite", "redis"])
+def two_stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
+    """The URLs of two stores that are empty."""
+    if request.param == "sqlite":
+        yield [f"sqlite:///{tmp_path / name}" for name in ("one.db", "another.db")]
+    else:
+        with RedisServer() as one, RedisServer() as another:
+            yield [one.url, another.url]
+
+
+@pytest.mark.parametrize("through", [through_many, through_two], ids=["restarts", "two proxies"])
 @pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
 @pytest.mark.parametrize("form", FORMS)
-def test_restarts_forward_the_same_bytes_on_sqlite(form: str, session: str | None, tmp_path: Path) -> None:
-    without = through_one(form, f"sqlite:///{tmp_path / 'one.db'}", session)
-    assert condensed(without) > 1
-    assert through_many(form, f"sqlite:///{tmp_path / 'many.db'}", session) == without
-
-
-@pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
-@pytest.mark.parametrize("form", FORMS)
-def test_restarts_forward_the_same_bytes_on_redis(form: str, session: str | None) -> None:
-    with RedisServer() as one, RedisServer() as many:
-        assert through_many(form, many.url, session) == through_one(form, one.url, session)
-
-
-@pytest.mark.parametrize("session", ["s", None], ids=["named", "derived"])
-@pytest.mark.parametrize("form", FORMS)
-def test_two_proxies_on_one_redis_forward_the_same_bytes_as_one(form: str, session: str | None) -> None:
-    with RedisServer() as one, RedisServer() as two:
-        assert through_two(form, two.url, session) == through_one(form, one.url, session)
-
-
-def test_two_proxies_on_one_file_forward_the_same_bytes_as_one(tmp_path: Path) -> None:
-    without = through_one("chat", f"sqlite:///{tmp_path / 'one.db'}")
-    assert through_two("chat", f"sqlite:///{tmp_path / 'two.db'}") == without
+def test_the_same_bytes_are_forwarded_whichever_proxy_serves_a_turn(
+    form: str, session: str | None, through: Callable[..., list[bytes]], two_stores: list[str]
+) -> None:
+    one, another = two_stores
+    bodies = through_one(form, one, session)
+    assert condensed(bodies) > 1
+    assert through(form, another, session) == bodies
 
 
 def test_embedded_and_shared_stores_make_no_difference(tmp_path: Path) -> None:
