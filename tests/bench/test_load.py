@@ -107,7 +107,7 @@ def test_only_the_named_kind_sends_a_session() -> None:
     assert [kind for kind, job in KINDS.items() if job.turns == TURNS] == ["large, plain, going on"]
 
 
-def test_a_row_has_ratios_to_other_proxies_and_what_is_added_to_none() -> None:
+def test_a_row_has_ratios_to_other_proxies() -> None:
     def loads(number: int, took: float) -> list[tuple[Load, Load]]:
         return [(Load(1.0, [], [0.1] * number), Load(1.0, [took / 2], [took]))]
 

@@ -31,7 +31,7 @@ def test_the_budget_is_that_of_the_window_which_the_history_just_fills(tokens: i
     assert tokens * 0.99 <= budget.trigger <= tokens
 
 
-def test_a_row_has_a_column_for_each_length_and_what_a_round_costs() -> None:
+def test_a_row_has_a_column_for_each_length() -> None:
     assert row("at the trigger", "mask", {500: 10.0, 5_000: 150.0}) == {
         "planned": "at the trigger",
         "strategy": "`mask`",

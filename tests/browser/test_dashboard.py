@@ -82,7 +82,7 @@ def test_the_first_page_says_what_was_condensed_while_a_conversation_runs(browse
         assert page.evaluate("performance.getEntriesByType('navigation')[0].type") == "navigate"
 
 
-def test_a_session_shows_why_it_was_condensed_and_a_button_takes_that_back(browser: Browser) -> None:
+def test_a_button_takes_a_condensation_back(browser: Browser) -> None:
     with watched() as stage, opened(browser, stage) as page:
         grown(stage, 10, 20)
         open_session(page)
@@ -171,7 +171,7 @@ def test_no_page_has_a_serious_fault_of_accessibility(browser: Browser, axe: str
             expect(page.get_by_role("heading", name="What memory put in")).to_be_visible()
 
 
-def test_a_session_of_2000_messages_is_a_page_of_less_than_a_megabyte(browser: Browser) -> None:
+def test_a_long_session_is_a_page_under_a_megabyte(browser: Browser) -> None:
     with watched(window=1_000_000) as stage, opened(browser, stage) as page:
         grown(stage, 1_000)
         open_session(page)

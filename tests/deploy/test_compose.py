@@ -34,7 +34,7 @@ def test_the_two_services_are_the_proxy_and_its_store() -> None:
     assert PROXY["build"] == "."
 
 
-def test_the_proxy_is_published_on_loopback_only_and_the_store_not_at_all() -> None:
+def test_only_the_proxy_is_published_and_only_on_loopback() -> None:
     exposed = stages((repository.ROOT / "Dockerfile").read_text())[-1].last("EXPOSE").rest
     assert PROXY["ports"] == [f"127.0.0.1:{exposed}:{exposed}"]
     assert "ports" not in REDIS
@@ -121,7 +121,7 @@ def test_secrets_and_usual_settings_are_passed_on_and_never_empty(name: str) -> 
     assert PROXY["env_file"] == [{"path": "condenser.env", "required": False}]
 
 
-def test_secrets_in_files_lie_where_git_and_the_image_do_not_take_them() -> None:
+def test_files_of_secrets_are_taken_by_neither_git_nor_image() -> None:
     assert "./secrets:/run/secrets:ro" in PROXY["volumes"]
     ignored = (repository.ROOT / ".gitignore").read_text().split()
     assert {"/secrets/", "/condenser.env", "/.env"} <= set(ignored)

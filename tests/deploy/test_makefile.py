@@ -73,7 +73,7 @@ def test_make_alone_prints_the_help() -> None:
     assert make().stdout == make("help").stdout
 
 
-def test_a_target_is_phony_so_that_a_file_of_its_name_cannot_stop_it() -> None:
+def test_every_target_is_phony() -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
     assert set(TARGETS) <= set(phony.split())
 

@@ -61,7 +61,7 @@ def test_the_token_in_another_scheme_is_refused(stage: Stage) -> None:
         assert wire.request(stage.proxy.url, "GET", SESSIONS, headers=[("Authorization", value)]).status == 401
 
 
-def test_on_loopback_a_token_is_made_beside_the_store_for_its_owner_only(tmp_path: Path) -> None:
+def test_a_token_is_made_beside_the_store_on_loopback(tmp_path: Path) -> None:
     file = tmp_path / "admin.token"
     with proxy_with_sqlite(tmp_path / "s.db") as stage:
         token = file.read_text("ascii")
@@ -226,7 +226,7 @@ def test_another_method_is_not_allowed(stage: Stage) -> None:
         assert answer.header("allow") == allowed
 
 
-def test_a_store_that_is_out_is_said_in_the_form_of_an_error() -> None:
+def test_a_store_that_is_out_is_an_error() -> None:
     with proxy_with_upstream(admin={"token": TOKEN}, store={"url": "redis://127.0.0.1:9/0"}) as stage:
         for path in ("sessions", "sessions/t/s", "stats"):
             answer = admin(stage, f"/_condenser/{path}")

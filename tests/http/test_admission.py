@@ -31,7 +31,7 @@ HI = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     ],
     ids=["full", "a tenant's share is taken", "no connection to the upstream", "too long in the queue"],
 )
-def test_a_request_that_cannot_be_served_in_time_is_503_with_retry_after(path: str, settings: dict[str, Any]) -> None:
+def test_a_request_not_served_in_time_is_503(path: str, settings: dict[str, Any]) -> None:
     answered = Signal("the test has seen the refusal")
     with (
         ScriptedUpstream() as upstream,

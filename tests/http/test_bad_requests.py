@@ -99,7 +99,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("name", UNREADABLE)
-def test_what_cannot_be_read_is_a_400_in_openai_form_and_goes_nowhere(name: str, kept: Kept) -> None:
+def test_an_unreadable_body_is_400_and_goes_nowhere(name: str, kept: Kept) -> None:
     before = len(kept.stage.upstream.journal)
     answer = kept.post(UNREADABLE[name])
     assert answer.status == 400
@@ -218,7 +218,7 @@ def test_a_condensed_request_that_the_upstream_refuses_can_be_sent_again(kept: K
     assert kept.stage.forwarded[-1].body == refused
 
 
-def test_a_body_over_the_limit_is_413_in_openai_form_and_goes_nowhere(tmp_path: Path) -> None:
+def test_a_body_over_the_limit_is_413_and_goes_nowhere(tmp_path: Path) -> None:
     with proxy_with_sqlite(tmp_path / "s.db", limits={"body": 2_000}) as stage:
         answer = stage.post(body_of(chat(8)), controls(session="large"))
         assert answer.status == 413
@@ -255,7 +255,7 @@ def test_what_cannot_fit_is_refused_with_an_account_of_tokens(headers: list[tupl
     assert store_rows(kept.path) == EMPTY
 
 
-def test_what_is_only_a_little_too_large_is_for_the_upstream_to_judge(kept: Kept) -> None:
+def test_the_upstream_judges_what_is_a_little_too_large(kept: Kept) -> None:
     answer = kept.post(body_of([{"role": "user", "content": "word " * 4_200}]))
     assert answer.status == 200
     assert answer.header("x-condenser-action") == "passed"

@@ -117,7 +117,7 @@ def test_a_page_of_the_proxys_own_origin_is_served(proxy: Proxy) -> None:
     assert ask(proxy, CHAT, "POST", Origin=own_origin(proxy)).status == 200
 
 
-def test_a_name_that_was_pointed_here_is_no_origin_of_the_proxys_own(upstream: ScriptedUpstream) -> None:
+def test_a_foreign_name_of_this_address_is_no_own_origin(upstream: ScriptedUpstream) -> None:
     with running_proxy(upstream.url, host=EVERYWHERE) as proxy:
         answer = ask(proxy, CHAT, "POST", Host="evil.example", Origin="http://evil.example")
         assert assert_openai_error(answer.body)["param"] == "Origin"

@@ -186,7 +186,7 @@ def test_under_an_id_with_nothing_condensed_the_view_is_the_history(stage: Stage
 
 
 @each_behaviour
-def test_under_an_id_the_record_is_in_the_view_where_its_messages_are(stage: Stage, behaviour: Behaviour) -> None:
+def test_under_an_id_the_record_takes_its_messages_place(stage: Stage, behaviour: Behaviour) -> None:
     begin(stage, behaviour, CHAT_ID, force=True)
     answered = stage.ask(behaviour.sent, CHAT_ID)
     whole = list(behaviour.whole or behaviour.sent)

@@ -98,7 +98,7 @@ def test_a_generated_picture_is_not_counted_as_text(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("model", "window"), [("claude-sonnet-4-5", "1000000"), ("us.anthropic.claude-haiku-4-5-20251001-v1:0", "200000")]
 )
-def test_the_beta_header_raises_the_window_of_models_that_have_a_larger_one(model: str, window: str) -> None:
+def test_the_beta_header_raises_windows_where_models_allow_it(model: str, window: str) -> None:
     with proxy_with_upstream(window=None) as stage:
         body = {"model": model, "max_tokens": 100, "messages": [{"role": "user", "content": "Go."}]}
         headers = [("anthropic-beta", "context-1m-2025-08-07"), *controls(dry_run="true")]

@@ -78,7 +78,7 @@ def test_the_floor_is_named_and_no_model_is_asked(carrier: str, window: int) -> 
 
 
 @pytest.mark.parametrize("share", [86, 92, 140])
-def test_no_model_is_asked_where_what_stays_leaves_no_room_for_a_record(share: int) -> None:
+def test_no_model_is_asked_without_room_for_a_record(share: int) -> None:
     window = 8_192
     with proxy_with_upstream(window=window) as stage:
         for rounds in range(4, 12, 2):

@@ -32,7 +32,7 @@ def _tagged(_exchange: Exchange) -> Reply:
 
 
 @pytest.mark.parametrize(("strategy", "stage"), PIPELINES)
-def test_force_condenses_a_chat_far_below_the_marks_and_says_by_which_stage(strategy: str, stage: str) -> None:
+def test_force_condenses_a_chat_far_below_the_marks(strategy: str, stage: str) -> None:
     with proxy_with_upstream(window=ROOMY, strategy=strategy, answers=_tagged) as talk:
         answer = talk.ask(chat(6), FORCED)
         assert answer.header("x-condenser-action") == "condensed", answer.header("x-condenser-reason")

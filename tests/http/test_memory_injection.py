@@ -129,7 +129,7 @@ def with_cards(exchange: Exchange) -> Reply:
     )
 
 
-def test_cards_of_a_summary_are_kept_with_it_and_found_where_it_stands() -> None:
+def test_cards_of_a_summary_are_kept_with_it() -> None:
     with proxy_with_upstream(strategy="rolling", answers=with_cards) as stage:
         for line, name, foreign in ((diary(12), "Ada", "Bodo"), ([OTHER_TASK, *diary(12)[1:]], "Bodo", "Ada")):
             stage.ask(line, [*controls(session="s"), FORCE])

@@ -102,7 +102,7 @@ def test_what_a_rollback_dropped_is_in_no_block() -> None:
         assert "771" not in str(stage.last_view)
 
 
-def test_a_card_just_made_is_found_and_the_block_stays_through_the_turn() -> None:
+def test_a_new_card_is_found_and_its_block_stays() -> None:
     card = {"content": "The GPU chosen for training is the A100.", "type": "decision", "tags": []}
     text = json.dumps(
         {"summary": "The user keeps a garden diary, in which every plant has a line.", "memories": [card]}

@@ -84,7 +84,7 @@ def test_a_refusal_teaches_the_window_and_the_client_sees_a_good_reply(refusal: 
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_an_agent_goes_on_after_an_overflow_on_the_view_that_healed_it(refusal: Callable[[int], Reply]) -> None:
+def test_an_agent_goes_on_with_the_view_after_an_overflow(refusal: Callable[[int], Reply]) -> None:
     with narrow(refusal) as (upstream, proxy):
         agent = long_agent(proxy.url, "Fix the parser.")
         agent.turn()
@@ -142,7 +142,7 @@ def test_a_stream_that_breaks_off_ends_with_the_vendors_error_event(torn: bytes)
     assert b"message_stop" not in answer.body
 
 
-def test_a_reply_that_broke_off_is_no_part_of_the_history_in_append_mode() -> None:
+def test_a_broken_off_reply_is_not_appended() -> None:
     append = [*HEADERS, ("x-condenser-history", "append"), ("x-condenser-session", "s")]
     with StrictMessages() as upstream, running_proxy(upstream.url) as proxy:
         upstream.answer(lambda exchange: stream(*opening(), cut=True))

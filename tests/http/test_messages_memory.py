@@ -103,7 +103,7 @@ def test_a_search_is_run_and_neither_call_nor_result_reaches_the_client(streamed
 
 
 @both
-def test_a_search_beside_a_call_of_the_clients_is_run_for_the_next_request(streamed: bool) -> None:
+def test_a_search_beside_a_clients_call_serves_the_next_request(streamed: bool) -> None:
     with remembering(Searcher(thinking("Both."), SEARCH, LOOK)) as (upstream, agent):
         agent.messages.append({"role": "user", "content": QUESTION})
         ask(agent, streamed)
@@ -117,7 +117,7 @@ def test_a_search_beside_a_call_of_the_clients_is_run_for_the_next_request(strea
 
 
 @both
-def test_in_the_last_round_no_tool_may_be_called_and_all_tools_stay(streamed: bool) -> None:
+def test_in_the_last_round_no_tool_may_be_called(streamed: bool) -> None:
     with remembering(Searcher(SEARCH, always=True)) as (upstream, agent):
         agent.messages.append({"role": "user", "content": QUESTION})
         answer = ask(agent, streamed)

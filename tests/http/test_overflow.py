@@ -290,7 +290,7 @@ def pooled(*refusals: Reply, states: bool = True, listed: Reply = STATES) -> Ite
         yield stage
 
 
-def test_a_full_cache_pool_is_asked_the_same_once_more_and_teaches_nothing() -> None:
+def test_a_full_cache_pool_is_asked_once_more() -> None:
     in_stream = replies.stream(
         replies.sse({"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}})
     )

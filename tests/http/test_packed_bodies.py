@@ -56,7 +56,7 @@ def test_a_packed_body_that_is_condensed_goes_on_unpacked(encoding: str, stage: 
     assert len(forwarded(stage).json()["messages"]) < len(json.loads(LONG)["messages"])
 
 
-def test_what_stands_in_a_packed_body_for_the_proxy_is_taken_out_of_it(stage: Stage) -> None:
+def test_the_extension_is_taken_out_of_a_packed_body(stage: Stage) -> None:
     document = {**json.loads(SHORT), "model": "scripted-1@mask", "condenser": {"session": "packed"}}
     answer = stage.post(gzip.compress(json.dumps(document).encode()), [("Content-Encoding", "gzip")])
     assert answer.header("x-condenser-session") == "packed"

@@ -126,7 +126,7 @@ def test_it_holds_on_another_replica_and_after_a_restart(stage: Stage, store: st
         assert shows(stage)
 
 
-def test_a_fork_has_the_pins_that_it_was_made_with_and_keeps_its_own(stage: Stage) -> None:
+def test_a_fork_keeps_the_pins_it_was_made_with(stage: Stage) -> None:
     stage.ask(chat(TRIGGER - 10))
     stage.ask(chat(TRIGGER - 5))
     (row,) = admin(stage).json()["data"]
@@ -306,7 +306,7 @@ def test_it_is_the_same_under_the_apis_of_agents(api: Api, store: str) -> None:
         assert all(each in str(api.views(upstream)[-1]) for each in ids)
 
 
-def test_it_is_the_same_for_a_client_that_leaves_its_history_to_the_server(store: str) -> None:
+def test_a_pin_holds_where_the_server_keeps_the_history(store: str) -> None:
     settings = {**SETTINGS, "window": test_messages.WINDOW, "sessions": {"take_over": True}}
     with (
         StrictResponses(test_responses.reader, window=test_messages.WINDOW) as upstream,

@@ -88,7 +88,7 @@ def test_requests_under_way_when_a_form_is_learned_get_replies() -> None:
         assert all(b"echo" in each.result(BOUND).body for each in asking)
 
 
-def test_a_server_that_is_strict_in_every_way_is_learned_in_one_request() -> None:
+def test_a_server_strict_in_every_way_is_learned_at_once() -> None:
     with strict(*DEMANDS, strategy="rolling") as stage:
         answer = stage.ask(chat(60), controls(session="s"))
 

@@ -176,7 +176,7 @@ def test_an_upstream_that_refuses_connections_is_502_in_openai_form() -> None:
             assert_openai_error(answer.body)
 
 
-def test_what_was_decided_on_a_request_is_told_with_an_error_of_ours_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_our_errors_tell_the_decision_too(caplog: pytest.LogCaptureFixture) -> None:
     with listen() as closed:
         nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
     with running_proxy(nowhere) as proxy:

@@ -301,7 +301,7 @@ def test_a_path_outside_v1_is_404_in_openai_form(target: str, proxy: Proxy, upst
     assert target not in [exchange.target for exchange in upstream.journal]
 
 
-def test_a_wrong_method_on_an_endpoint_of_ours_is_405_in_openai_form(proxy: Proxy) -> None:
+def test_a_wrong_method_on_our_endpoint_is_405(proxy: Proxy) -> None:
     answer = wire.request(proxy.url, "POST", "/livez", b"{}", wire.JSON)
     assert answer.status == 405
     assert_openai_error(answer.body)

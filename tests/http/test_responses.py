@@ -209,7 +209,7 @@ def test_an_upgrade_to_a_web_socket_is_refused() -> None:
     assert answer.json()["error"]["code"] == "upgrade_refused"
 
 
-def test_a_stream_that_breaks_off_ends_with_an_error_whose_number_goes_on() -> None:
+def test_a_broken_off_stream_ends_with_a_numbered_error() -> None:
     begun = {"type": "response.created", "sequence_number": 0, "response": {"object": "response", "error": None}}
     with StrictResponses() as upstream, running_proxy(upstream.url) as proxy:
         upstream.answer(lambda exchange: event_stream(begun, cut=True))

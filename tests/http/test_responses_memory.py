@@ -112,7 +112,7 @@ def test_a_search_stays_hidden(said_first: list[Json], thought: bool, store: boo
 
 
 @both
-def test_a_search_beside_a_call_of_the_clients_is_run_for_the_next_request(streamed: bool) -> None:
+def test_a_search_beside_a_clients_call_serves_the_next_request(streamed: bool) -> None:
     with remembering(Searcher(reasoning("Both."), SEARCH, LOOK)) as (upstream, agent):
         response = ask(agent, streamed)
         assert kinds(response) == ["function_call"]
@@ -124,7 +124,7 @@ def test_a_search_beside_a_call_of_the_clients_is_run_for_the_next_request(strea
 
 
 @both
-def test_in_the_last_round_no_tool_may_be_called_and_all_tools_stay(streamed: bool) -> None:
+def test_in_the_last_round_no_tool_may_be_called(streamed: bool) -> None:
     with remembering(Searcher(SEARCH, always=True)) as (upstream, agent):
         ask(agent, streamed)
         bodies = upstream_bodies(upstream)
@@ -135,7 +135,7 @@ def test_in_the_last_round_no_tool_may_be_called_and_all_tools_stay(streamed: bo
 
 
 @both
-def test_a_reply_that_comes_to_nothing_says_so_and_can_be_sent_back(streamed: bool) -> None:
+def test_a_reply_without_an_answer_can_be_sent_back(streamed: bool) -> None:
     with remembering(Searcher(SEARCH, always=True, last=[reasoning("I give up.")])) as (upstream, agent):
         response = ask(agent, streamed)
         assert kinds(response) == ["reasoning", "message"]

@@ -60,7 +60,7 @@ def test_a_title_that_is_asked_for_first_leaves_main_to_the_conversation(stage: 
     assert branch(stage, TITLE, tools=False) == "b2"
 
 
-def test_a_title_that_is_asked_for_later_is_a_branch_of_its_own(stage: Stage) -> None:
+def test_a_later_request_for_a_title_is_a_branch(stage: Stage) -> None:
     assert branch(stage, agent(0)) == "main"
     assert branch(stage, TITLE, tools=False) == "b2"
     assert branch(stage, agent(1)) == "main"

@@ -76,7 +76,7 @@ def test_without_a_store_no_model_is_asked_and_each_view_fits(redis: RedisServer
     assert stage.summaries == []
 
 
-def test_a_store_that_comes_back_is_used_again_and_what_it_held_stands(stage: Stage, redis: RedisServer) -> None:
+def test_a_store_that_comes_back_is_used_again(stage: Stage, redis: RedisServer) -> None:
     stage.ask(chat(1), controls(session="s", strategy="half-window"))
     redis.stop()
     try:

@@ -69,7 +69,7 @@ def actions(proxy: Proxy) -> list[str | None]:
 
 
 @pytest.mark.parametrize(("strategy", "stream"), [("mask+half-window", True), ("recent", False), ("dynacontext", True)])
-def test_forty_rounds_fit_a_window_though_the_client_sends_only_what_is_new(strategy: str, stream: bool) -> None:
+def test_forty_rounds_of_only_new_items_fit_a_window(strategy: str, stream: bool) -> None:
     with taking_over(strategy=strategy) as (upstream, proxy):
         caller = Caller(proxy.url, stream=stream)
         for _ in range(40):
@@ -95,7 +95,7 @@ def test_until_something_is_condensed_requests_go_on_as_they_came(stream: bool) 
         assert actions(proxy) == ["passed"] * 3
 
 
-def test_the_history_is_that_of_the_reply_that_is_named_not_of_the_newest() -> None:
+def test_the_history_is_that_of_the_named_reply() -> None:
     with taking_over() as (upstream, proxy):
         caller = Caller(proxy.url)
         caller.turn()
@@ -164,7 +164,7 @@ def test_an_ambiguous_reply_id_names_neither(sessions: tuple[str, str], monkeypa
 
 
 @pytest.mark.parametrize("members", [{"store": False}, {"conversation": "c"}])
-def test_a_reply_that_the_server_does_not_keep_for_naming_is_not_stored(members: Json) -> None:
+def test_a_reply_the_server_does_not_keep_is_not_stored(members: Json) -> None:
     with taking_over() as (_, proxy):
         caller = Caller(proxy.url, more=members)
         answer = wire.post_json(proxy.url, RESPONSES, caller.body(), KEY)
@@ -211,7 +211,7 @@ def test_a_count_is_that_of_the_view_too() -> None:
 
 
 @both
-def test_a_hidden_search_is_part_of_the_history_that_the_next_request_names(stream: bool) -> None:
+def test_a_hidden_search_is_part_of_a_named_history(stream: bool) -> None:
     def searching(body: Mapping[str, Any]) -> Sequence[Json] | str:
         last = body["input"][-1]
         if last.get("type") == "function_call_output":

@@ -250,7 +250,7 @@ def test_a_proxy_that_is_not_there_ends_with_1(command: str, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("url", ["nonsense", "http://", "file:///etc/hosts", "http://[::1", "http://h:x", ""])
-def test_an_address_that_is_none_ends_with_1_and_the_form_of_one(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_is_none_ends_with_1(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = f"condenser: no proxy answers at {url}: an address has the form http://HOST:PORT\n"
     assert run(capsys, "healthcheck", "--url", url) == (1, "", said.replace("//:", ":"))
 

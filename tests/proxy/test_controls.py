@@ -167,7 +167,7 @@ def test_a_bad_value_is_quoted_in_part_and_made_printable(key: str, value: str, 
     assert raised.value.message == says
 
 
-def test_a_pipeline_with_a_wrong_stage_is_refused_by_the_name_of_that_stage() -> None:
+def test_a_pipeline_with_a_wrong_stage_names_it() -> None:
     with pytest.raises(BadRequest, match="X-Condenser-Strategy: unknown strategy 'foo' in 'mask\\+foo'; known: "):
         read(headers(strategy="mask+foo"), None, None)
 
@@ -206,7 +206,7 @@ def test_an_extension_that_is_no_object_is_refused(extension: Any) -> None:
     assert raised.value.param == "condenser"
 
 
-def test_an_unknown_key_of_the_body_is_refused_with_those_that_are_known() -> None:
+def test_an_unknown_key_of_the_body_is_refused() -> None:
     with pytest.raises(BadRequest) as raised:
         read([], {"stratgy": "mask"}, None)
     assert all(key in raised.value.message for key in KEYS)

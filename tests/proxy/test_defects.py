@@ -127,7 +127,7 @@ async def test_an_append_that_meets_a_defect_may_be_repeated() -> None:
             await broken(built, "intake").open(request(session="s", history="append"))
 
 
-async def test_a_dry_run_tells_of_a_defect_for_there_is_no_reply_to_save() -> None:
+async def test_a_dry_run_tells_of_a_defect() -> None:
     async with running() as built:
         with pytest.raises(ZeroDivisionError):
             await broken(built, "intake").open(request(dry_run="true"))

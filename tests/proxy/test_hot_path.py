@@ -167,7 +167,7 @@ async def test_a_turn_costs_the_store_alike_at_any_length() -> None:
 
 
 @pytest.mark.parametrize("goes_on", [True, False], ids=["goes on", "forks"])
-async def test_a_turn_that_is_found_by_its_chain_takes_two_steps_in_the_store(goes_on: bool) -> None:
+async def test_a_turn_found_by_its_chain_takes_two_steps(goes_on: bool) -> None:
     async with running() as (built, store):
         said = HISTORY[:LONG]
         for turn in range(4):

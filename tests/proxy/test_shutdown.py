@@ -33,7 +33,7 @@ class Silent:
 
 
 @pytest.mark.parametrize("strategy", ["half-window", "dynacontext"])
-async def test_work_that_was_begun_for_a_client_that_has_left_ends_with_the_app(strategy: str) -> None:
+async def test_work_for_a_client_that_left_ends_with_the_app(strategy: str) -> None:
     silent, store = Silent(), await open_store("memory://")
     before = asyncio.all_tasks()
     async with open_services(Settings(strategy=strategy, window=16_384), store=store, summarizer=silent) as built:

@@ -160,7 +160,7 @@ def test_a_tail_that_is_kept_grows_by_the_rest_of_its_round() -> None:
     assert metadata_of(bodies, newer=2)["tail_exclusion_count"] == 4
 
 
-def test_a_tail_that_is_dropped_is_in_neither_the_view_nor_the_record() -> None:
+def test_a_dropped_tail_is_in_neither_view_nor_record() -> None:
     shown: list[str] = []
 
     def reply(effect: Effect) -> Result:
@@ -187,7 +187,7 @@ def test_a_tail_that_is_dropped_shrinks_to_whole_rounds() -> None:
     assert metadata_of(bodies, newer=2, tail="drop")["summary_candidate_count"] == 16
 
 
-def test_a_dropped_tail_is_never_the_newest_round_nor_the_last_user_message() -> None:
+def test_the_newest_round_is_never_a_dropped_tail() -> None:
     assert sources(voted(agent(8), tail="drop")) == [0, None, 15, 16]
     assert sources(voted([*chat(3), assistant("one"), user("?")], newer=1, tail="drop")) == [0, None, 7, 8]
     bodies = [*chat(3), *step(0), *step(1), *step(2)]
@@ -200,7 +200,7 @@ def test_a_late_verdict_condenses_what_it_knew_and_carries_what_came_since() -> 
     assert sources(voted(agent(8), newer=4)) == [0, None, *range(11, 17)]
 
 
-def test_a_verdict_that_is_no_yes_or_not_on_this_chain_is_no_vote() -> None:
+def test_only_a_yes_on_this_chain_counts() -> None:
     view = view_of(agent(8))
     other = judged_session(view_of(agent(8, task="Another task.")))
     for session in (other, SessionFacts(verdict=verdict_on(view, yes=False))):
@@ -290,7 +290,7 @@ def test_keep_last_keeps_the_newest_messages_in_whole_rounds(keep_last: int, fir
     assert metadata_of(agent(8), keep_last=keep_last)["keep_last"] == keep_last
 
 
-def test_the_users_message_of_a_turn_that_goes_on_stays_behind_the_record() -> None:
+def test_an_open_turns_user_message_stays_behind_the_record() -> None:
     bodies = [*chat(3), *(body for i in range(4) for body in step(i))]
     assert sources(voted(bodies)) == [0, None, 6, 13, 14]
 

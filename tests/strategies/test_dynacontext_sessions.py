@@ -130,7 +130,7 @@ def test_judges_that_always_say_yes_branch_at_most_five_times() -> None:
     assert session.skipped[:6] == ("early-turns", "cannot-shrink", "", "early-turns", "", "early-turns")
 
 
-def test_a_long_session_goes_on_at_its_context_limit_when_votes_are_used_up() -> None:
+def test_a_session_without_votes_goes_on_at_its_limit() -> None:
     session = voting(chat(60, size=60), window=2_000)
     assert sum(each.trigger == JUDGED for each in session.records) == 5
     assert session.condensed >= 1

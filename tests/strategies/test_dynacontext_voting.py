@@ -201,7 +201,7 @@ def test_a_round_of_votes_has_bounded_calls() -> None:
     assert ballot_for(chat(4), ballot="n").at_once
 
 
-def test_judges_see_what_was_said_and_called_but_no_body_of_a_tool_result() -> None:
+def test_judges_see_no_body_of_a_tool_result() -> None:
     bodies = [
         *chat(3),
         *step(1, arguments={"command": "make " + "x" * 2_000}),
@@ -220,7 +220,7 @@ def test_judges_see_what_was_said_and_called_but_no_body_of_a_tool_result() -> N
     assert "secret" not in ballot.user
 
 
-def test_judges_see_an_earlier_record_in_the_place_of_what_it_stands_for() -> None:
+def test_judges_see_an_earlier_record_in_its_place() -> None:
     bodies = chat(6, size=100)
     record = condensed(bodies)
     view = grown(record, [*bodies, assistant("so"), user("and?")])

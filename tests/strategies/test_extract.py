@@ -52,7 +52,7 @@ WORK = [
 ]
 
 
-def test_a_view_is_cut_down_to_the_depth_where_the_goal_is_higher() -> None:
+def test_a_view_is_cut_to_its_depth_below_the_goal() -> None:
     talk = chat(60, size=60)
     assert extracted(talk, goal=4_000).tokens <= 0.3 * BUDGET.usable
     assert 0.3 * BUDGET.usable < extracted(talk, goal=4_000, depth=1).tokens <= 4_000
@@ -63,7 +63,7 @@ def test_a_deep_cut_that_cannot_be_made_leaves_the_goal() -> None:
     assert 0.3 * BUDGET.usable < extracted(talk, goal=4_000).tokens <= 4_000
 
 
-def test_the_record_says_what_the_user_said_what_was_done_and_what_failed() -> None:
+def test_the_record_says_what_was_said_done_and_failed() -> None:
     text = previous_text(extracted(WORK))
     assert "What the user said:\n- Never touch tests/.\n- Use Python 3.11.\n- Go on." in text
     assert "What was done:\n- called read_file src/a.py (2 times)\n- called bash" in text

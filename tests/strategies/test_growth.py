@@ -60,5 +60,5 @@ def test_facts_are_looked_for_at_both_ends_of_long_histories() -> None:
     assert read[-1] == 999
 
 
-def test_of_a_long_message_what_is_looked_at_counts_and_not_what_it_has() -> None:
+def test_only_the_part_of_a_message_looked_at_counts() -> None:
     assert worth_reading([10**9, 10, 10**9]) == [0, 1, 2]

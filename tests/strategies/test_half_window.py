@@ -140,7 +140,7 @@ def test_a_finished_turn_is_split_where_only_that_meets_the_goal() -> None:
     assert telemetry["splitStrategy"] == telemetry["boundaryAdjustmentType"] == "inside-turn"
 
 
-def test_a_split_that_moves_on_to_a_boundary_is_no_longer_inside_a_turn() -> None:
+def test_a_split_moved_to_a_boundary_is_outside_turns() -> None:
     telemetry = metadata_of(shaped((5, 1)), ROOMY.with_goal(0), min_overlap=0)
     assert (telemetry["summarizedRoundCount"], telemetry["keptRoundCount"]) == (5, 1)
     assert (telemetry["splitStrategy"], telemetry["boundaryAdjustmentType"]) == (
@@ -149,7 +149,7 @@ def test_a_split_that_moves_on_to_a_boundary_is_no_longer_inside_a_turn() -> Non
     )
 
 
-def test_a_split_that_moves_on_into_the_turn_that_goes_on_says_so() -> None:
+def test_a_split_inside_the_open_turn_says_so() -> None:
     telemetry = metadata_of([*turn(1, 3), *turn(2, 3)], ROOMY.with_goal(0), min_overlap=0)
     assert (telemetry["keptRoundCount"], telemetry["splitStrategy"]) == (1, "active-only")
 
@@ -224,7 +224,7 @@ def test_half_is_enough_where_it_meets_the_goal() -> None:
     assert metadata_of(agent(20, size=100), Budget.of(4_000))["summarizedRoundCount"] == 10
 
 
-def test_where_half_misses_the_goal_the_split_moves_on_until_it_is_met() -> None:
+def test_a_split_moves_on_until_the_goal_is_met() -> None:
     bodies, budget = agent(20, size=100), Budget.of(3_000).with_goal(900)
     telemetry = metadata_of(bodies, budget)
     assert telemetry["summarizedRoundCount"] > 10
@@ -281,7 +281,7 @@ def test_the_kept_rounds_stand_byte_for_byte_behind_the_summary() -> None:
     assert previous_text(view).startswith("Goal: mend the parser.")
 
 
-def test_the_users_message_of_a_turn_that_goes_on_stays_behind_the_summary() -> None:
+def test_an_open_turns_user_message_stays_behind_the_summary() -> None:
     bodies = [*turn(1, 2), *turn(2, 8)]
     said_by_user = [body["content"] for body in bodies_of(half(bodies)) if body["role"] == "user"]
     assert said_by_user[0] == "Turn 1"

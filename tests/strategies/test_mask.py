@@ -136,7 +136,7 @@ def test_the_newest_whole_content_of_a_file_stays() -> None:
     assert results(view)[:3] == [True, False, False]
 
 
-def test_a_file_read_again_in_a_round_that_stays_anyway_need_not_stay_twice() -> None:
+def test_a_file_in_a_kept_round_need_not_stay_twice() -> None:
     view = masked([user("go"), *read(0, "a.py"), *read(1, "b.py"), *agent(2)[2:], *read(9, "a.py")], keep=3)
     assert results(view)[:2] == [True, False]
 

@@ -76,7 +76,7 @@ def first(name: str, budget: Budget = BUDGET, session: SessionFacts | None = Non
 
 
 @every_form
-def test_cards_come_with_the_summary_of_one_call_and_stand_in_no_record(name: str, options: dict[str, Any]) -> None:
+def test_cards_come_with_the_summary_in_one_call(name: str, options: dict[str, Any]) -> None:
     view = view_of(garden())
     made, asked = plan(name, view, answered(name, RECORD), **options)
     assert len(asked) == 1

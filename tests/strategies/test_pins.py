@@ -133,7 +133,7 @@ def test_what_stays_with_a_message_is_what_no_cut_parts_from_it(bodies: list[Bod
         assert pinned_in([transcript.digests[index]], transcript, None) == set(range(start, end))
 
 
-def test_a_call_stays_with_all_of_its_results_and_a_result_with_its_call() -> None:
+def test_a_pinned_call_stays_with_its_results() -> None:
     transcript = transcript_of(agent(4))
     call, result = transcript.digests[3], transcript.digests[4]
     assert pinned_in([call], transcript, None) == pinned_in([result], transcript, None) == {3, 4}

@@ -123,7 +123,7 @@ def test_the_first_stages_run_though_the_view_is_within_its_goal() -> None:
     [(Declines("bad"), "not-today"), (Breaks("bad"), "invalid-plan"), (Grows("bad"), "no-progress")],
     ids=["declines", "breaks a rule", "grows"],
 )
-def test_a_stage_that_fails_leaves_the_view_to_the_next_and_its_reason(stage: Drops, reason: str) -> None:
+def test_a_failed_stage_leaves_the_view_to_the_next(stage: Drops, reason: str) -> None:
     outcome = running([stage, Drops("good")], 0)
     assert outcome.stages == ["good"]
     assert outcome.reasons == {"bad": reason}
@@ -199,7 +199,7 @@ def test_the_goal_is_the_target() -> None:
 
 
 @pytest.mark.parametrize("requirement", [Requirement.SOFT, Requirement.PREPARE])
-def test_a_shrink_of_less_than_a_tenth_is_not_used_where_there_is_time(requirement: Requirement) -> None:
+def test_a_small_shrink_is_not_used_where_there_is_time(requirement: Requirement) -> None:
     view = view_of([user("go"), *step(0, 100), *agent(20, size=100)[2:]])
     with pytest.raises(Declined, match="no-progress"):
         trying(requirement, [Drops("one")], view)

@@ -66,7 +66,7 @@ def test_a_long_first_message_stays_whole_under_the_trigger(pipeline: str) -> No
 
 
 @pytest.mark.parametrize("pipeline", ["mask+half-window", "extract"])
-def test_one_that_leaves_no_room_is_cut_no_further_than_the_goal_asks(pipeline: str) -> None:
+def test_a_long_task_is_cut_no_further_than_needed(pipeline: str) -> None:
     view, budget = view_of(long_task(900)), Budget.of(800)
     outcome = attempted(Requirement.HARD, pipeline, view, budget)
     assert not outcome.view.items[0].intact

@@ -91,7 +91,7 @@ def test_it_condenses_to_the_retained_ratio_kept_well_under_its_trigger() -> Non
     assert own(100_000, retained_ratio=1.0).target == pytest.approx(0.8 * budget.trigger, abs=1)
 
 
-def test_the_first_stage_with_marks_of_its_own_sets_those_of_the_pipeline() -> None:
+def test_the_first_stage_with_marks_sets_the_pipelines() -> None:
     budget = Budget.of(100_000)
     assert with_stage_marks(budget, stages_of("mask+rolling")) == own(100_000)
     assert with_stage_marks(budget, stages_of("mask+half-window")) == budget

@@ -99,7 +99,7 @@ def test_a_cluster_of_which_a_master_is_killed(survives: Callable[..., None]) ->
         survives("a master of a cluster killed", cluster.url, kill, 1)
 
 
-def test_a_cluster_of_which_a_master_hangs_and_comes_back_as_a_replica(survives: Callable[..., None]) -> None:
+def test_a_cluster_whose_master_hangs_and_comes_back(survives: Callable[..., None]) -> None:
     def hang(_: int) -> None:
         cluster.nodes[0].stop()
         cluster.await_successor(cluster.nodes[0])

@@ -37,7 +37,7 @@ def test_an_answer_is_its_text_its_end_and_its_cost() -> None:
     assert only(chosen({"content": "record"}, usage={"total_tokens": 7})) == Answer("record", "stop", 7)
 
 
-def test_a_usage_without_a_total_is_what_was_read_and_what_was_written() -> None:
+def test_a_usage_without_a_total_is_added_up() -> None:
     found = read_completion(chosen({"content": "x"}, usage={"prompt_tokens": 9, "completion_tokens": 2}))
     assert isinstance(found, Completion)
     assert found.tokens == 11

@@ -181,7 +181,7 @@ async def test_a_ballot_that_is_given_up_leaves_no_call_behind(upstream: Scripte
     assert len(upstream.journal) == K
 
 
-async def test_votes_stand_in_the_order_in_which_they_came_with_what_was_thought(upstream: ScriptedUpstream) -> None:
+async def test_votes_stand_in_order_of_arrival_with_their_reasoning(upstream: ScriptedUpstream) -> None:
     texts = [
         f"<reasoning>{number}</reasoning><decision>{said}</decision>"
         for number, said in enumerate(("YES", "NO", "YES"))
@@ -323,7 +323,7 @@ async def test_calls_that_never_got_a_turn_are_not_counted_and_not_made(upstream
     assert len(upstream.journal.to(CHAT)) <= 4
 
 
-async def test_votes_in_the_background_wait_for_a_client_and_are_held_after_it(upstream: ScriptedUpstream) -> None:
+async def test_background_votes_wait_for_a_client(upstream: ScriptedUpstream) -> None:
     gate = Signal("the first votes may come")
     upstream.answer(lambda exchange: YES.after(gate))
     async with asking(upstream.base_url, mode="idle") as own:

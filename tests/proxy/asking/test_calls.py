@@ -246,7 +246,7 @@ async def test_another_path_at_the_same_server_is_the_same_server(upstream: Scri
         assert await own.ask(role=elsewhere, caller=LATER) == (Failure("paused"),)
 
 
-async def test_after_a_refusal_a_call_waits_until_the_server_may_be_asked_again(upstream: ScriptedUpstream) -> None:
+async def test_a_call_waits_until_a_refusal_is_over(upstream: ScriptedUpstream) -> None:
     clock = Clock()
     upstream.reply(completion("record"))
     async with asking(upstream.base_url, clock=clock) as own:
@@ -282,7 +282,7 @@ async def test_an_idle_question_that_is_waited_for_goes_first(upstream: Scripted
         assert await task == (replace(RECORD, text="later"),)
 
 
-async def test_while_a_client_is_there_a_credential_may_grow_too_old_to_ask_again(upstream: ScriptedUpstream) -> None:
+async def test_a_credential_may_expire_while_a_client_is_there(upstream: ScriptedUpstream) -> None:
     clock = Clock()
     async with asking(upstream.base_url, clock=clock, mode="idle") as own:
         with own.asking.lane.foreground():

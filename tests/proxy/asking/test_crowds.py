@@ -41,7 +41,7 @@ async def test_a_call_waits_until_a_crowd_of_clients_has_paused() -> None:
     assert await begins(way)
 
 
-async def test_a_few_clients_are_no_crowd_and_many_over_a_longer_time_are_none() -> None:
+async def test_a_crowd_is_many_clients_in_a_short_time() -> None:
     clock = Clock()
     way = lane(clock)
     crowd(way, CROWD - 1)
@@ -79,7 +79,7 @@ async def test_after_a_refusal_the_next_crowd_is_waited_for_again() -> None:
     assert not await begins(way)
 
 
-async def test_who_waits_for_a_crowd_to_pause_need_not_be_woken_by_a_client() -> None:
+async def test_a_wait_for_a_crowds_pause_ends_by_itself() -> None:
     ahead = 0.0
     way = lane(lambda: time.time() + ahead)
     crowd(way)

@@ -53,7 +53,7 @@ async def test_who_gives_up_waiting_takes_no_place() -> None:
     await end(*works)
 
 
-async def test_who_is_cancelled_just_as_its_turn_comes_leaves_it_to_the_next() -> None:
+async def test_a_call_cancelled_at_its_turn_leaves_it_to_another() -> None:
     way = lane(concurrency=1)
     async with way.background(AGES):
         second, third = Work(way), Work(way)

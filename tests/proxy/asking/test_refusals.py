@@ -31,7 +31,7 @@ async def test_background_pauses_as_long_as_the_server_asks() -> None:
     await end(work)
 
 
-async def test_who_cannot_wait_for_as_long_as_the_server_asks_is_held_at_once() -> None:
+async def test_a_call_that_cannot_wait_long_enough_is_held() -> None:
     way = lane()
     way.note_refusal("61")
     work = Work(way, 60.0)
@@ -173,7 +173,7 @@ def test_a_retry_after_is_seconds_or_a_date(header: str | None, seconds: float) 
     assert pause_seconds(header, 1_000_000.0) == seconds
 
 
-async def test_a_pause_that_ends_while_the_lane_is_looked_at_ends_for_who_waits() -> None:
+async def test_a_pause_that_ends_during_a_look_wakes_the_waiting() -> None:
     """Between two readings of the clock it may open: somebody must look once more."""
     readings = iter([0.0, GRACE - 0.02, GRACE - 0.01])
     way = lane(lambda: next(readings, GRACE + 0.01))

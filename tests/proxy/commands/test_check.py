@@ -62,7 +62,7 @@ def test_an_upstream_that_is_not_there_fails_the_check(capsys: pytest.CaptureFix
     assert run(capsys, *words, "--offline")[0] == 0
 
 
-def test_a_store_that_is_not_there_fails_the_check_and_shows_no_password(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_store_fails_the_check_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "check", "--offline", "--store", "redis://u:hunter2@127.0.0.1:9/0")
     assert code == 1
     assert "store       redis://***@127.0.0.1:9/0: store-unavailable: Connection refused\n" in out
@@ -170,7 +170,7 @@ def budget(model: str = "m", **settings: Any) -> str:
     return "\n".join(budget_lines(CheckedModel(Settings(**settings), model)))
 
 
-def test_a_check_of_a_model_prints_each_number_in_tokens_with_its_origin() -> None:
+def test_a_check_of_a_model_prints_numbers_with_their_origin() -> None:
     assert budget(window=32_768).splitlines() == [
         "model       m",
         "  window    32,768 (settings)",

@@ -64,7 +64,7 @@ def headers_of(made: Decision) -> dict[str, str]:
     return dict(headers(made, Timing()))
 
 
-def test_a_request_that_passes_has_no_condensation_and_no_reason_of_its_own() -> None:
+def test_a_passed_request_has_neither_condensation_nor_reason() -> None:
     headers = headers_of(decision())
     assert headers["X-Condenser-Action"] == "passed"
     assert headers["X-Condenser-Trigger"] == "none"
@@ -140,7 +140,7 @@ def test_a_dry_run_is_json_with_plan_budget_and_view() -> None:
     }
 
 
-def test_the_sums_of_a_dry_run_come_out_in_tokens_of_the_upstream() -> None:
+def test_a_dry_run_sums_up_tokens_of_the_upstream() -> None:
     calibrated = Calibration(Scale(200, 1.25))
     made = decision(calibrated=calibrated, tokens_after=4_000)
     document = json.loads(dry_run(made))

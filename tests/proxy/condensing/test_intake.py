@@ -35,7 +35,7 @@ async def case_of(services: Services, messages: list[Message], **more: str) -> R
     return await services.exchanges.intake.build_context(request(messages, **more), Timing())
 
 
-async def test_a_short_list_is_estimated_by_its_length_and_a_long_one_is_counted() -> None:
+async def test_only_a_long_list_is_counted() -> None:
     async with running_services() as services:
         short, long = await case_of(services, conversation(1)), await case_of(services, conversation(40))
     assert (short.is_estimated, long.is_estimated) == (True, False)

@@ -121,7 +121,7 @@ def test_an_option_that_does_not_fit_is_a_400(options: dict[str, object]) -> Non
 
 
 @pytest.mark.parametrize(("body", "param"), [({"options": {"no_such": 1}}, "condenser.options")])
-def test_what_does_not_fit_in_the_body_is_named_as_the_body_has_it(body: dict[str, object], param: str) -> None:
+def test_what_does_not_fit_is_named_as_in_the_body(body: dict[str, object], param: str) -> None:
     with pytest.raises(BadRequest) as raised:
         policies().policy(read([], {"strategy": "mask", **body}, None), {}, LessonScope("m"))
     assert raised.value.param == param

@@ -104,7 +104,7 @@ async def test_a_verdict_is_followed_on_the_view_that_was_judged() -> None:
         assert (judged.parent, judged.depth) == (None, 1)
 
 
-async def test_a_new_branch_does_not_take_the_work_for_another_one_for_its_own() -> None:
+async def test_a_new_branch_does_not_take_anothers_work() -> None:
     async def work(made: Condensation) -> Condensation:
         return made
 
@@ -171,7 +171,7 @@ async def test_sessions_and_models_do_not_share_a_round_of_votes() -> None:
         assert len(store.asked) == len(set(store.asked)) == 6
 
 
-async def test_votes_that_wait_hold_a_bounded_number_of_bytes_and_are_held_later() -> None:
+async def test_waiting_votes_hold_a_bounded_number_of_bytes() -> None:
     async with running() as (built, _store, judges):
         for number in range(MAX_HELD // MEGABYTE + 4):
             await asked_for_votes(built, chat_request(user="x" * MEGABYTE, session=f"s{number}"))

@@ -96,7 +96,7 @@ async def attempt(
         await client.close()
 
 
-async def test_what_a_model_says_stands_in_the_outcome_and_its_cost_is_told(upstream: ScriptedUpstream) -> None:
+async def test_an_outcome_has_the_models_answer_and_its_cost(upstream: ScriptedUpstream) -> None:
     upstream.reply(summary())
     found = await attempt(upstream)
     assert found.outcome is not None
@@ -182,7 +182,7 @@ async def test_a_strategys_defect_is_logged(upstream: ScriptedUpstream, caplog: 
     assert "ZeroDivisionError" in caplog.text
 
 
-async def test_a_defect_in_one_stage_does_not_keep_the_ladder_from_making_room(upstream: ScriptedUpstream) -> None:
+async def test_the_ladder_makes_room_after_a_defect(upstream: ScriptedUpstream) -> None:
     found = await attempt(upstream, using=policy()._replace(stages=[Broken()]))
     assert found.outcome is not None
     assert found.outcome.view.tokens < WINDOW

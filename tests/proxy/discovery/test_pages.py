@@ -141,7 +141,7 @@ def test_what_is_no_number_of_tokens_is_no_window(value: object) -> None:
     assert windows_in({"data": [row]}) is None
 
 
-def test_a_model_that_is_not_loaded_now_keeps_the_window_it_was_loaded_with() -> None:
+def test_an_unloaded_model_keeps_its_window() -> None:
     first = Reading(ServerKind.OLLAMA, {"a": StatedWindow(4_096, None, ""), "b": StatedWindow(8_192, None, "")})
     second = Reading(ServerKind.OLLAMA, {"a": StatedWindow(16_384, None, "")})
     assert windows(second.after(first)) == {"a": 16_384, "b": 8_192}

@@ -94,7 +94,7 @@ def test_a_text_in_place_of_the_list_keeps_its_bytes() -> None:
 
 
 @pytest.mark.parametrize("members", [{}, {"input": []}])
-def test_a_list_that_may_be_missing_has_no_elements_and_can_be_added(members: dict[str, Any]) -> None:
+def test_an_optional_list_can_be_added(members: dict[str, Any]) -> None:
     data = body_bytes(**members)
     body = read_by(MessageCache(), data, ITEMS)
     assert (body.elements, body.spliced()) == ([], data)

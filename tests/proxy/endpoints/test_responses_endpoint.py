@@ -129,7 +129,7 @@ def test_an_error_in_a_stream_has_the_next_number() -> None:
         ([], "The upstream refuses this credential."),
     ],
 )
-def test_an_error_of_the_upstream_in_any_form_is_an_event_that_sdks_raise(theirs: object, message: str) -> None:
+def test_an_upstream_error_is_an_event_that_sdks_raise(theirs: object, message: str) -> None:
     (error,) = payloads(ENDPOINT.error_event(CredentialRefused(401, json.dumps(theirs).encode()), b""))
     assert (error["type"], error["message"], error["error"]["message"]) == ("error", message, message)
 

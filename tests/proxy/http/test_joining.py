@@ -55,7 +55,7 @@ async def test_a_head_is_sent_with_the_first_body_part() -> None:
     assert written.calls == [HEAD + b"ab", b"cd"]
 
 
-async def test_a_head_that_nothing_follows_is_sent_at_the_end_of_the_turn() -> None:
+async def test_a_head_without_a_body_is_sent_alone() -> None:
     written = _Written()
     joining = JoiningTransport(written)
     joining.write(HEAD)

@@ -98,7 +98,7 @@ async def test_a_much_shorter_prompt_is_an_anchor_too() -> None:
         assert short.counted == TALK.tokens + 3
 
 
-async def test_of_views_that_end_alike_the_anchor_of_its_own_branch_is_taken() -> None:
+async def test_each_branch_takes_its_own_anchor() -> None:
     async with learning() as (calibrator, _, _):
         own = counted(calibrator, 3, "c1")
         counted(calibrator, 3, "c2")
@@ -145,7 +145,7 @@ async def test_another_process_takes_over_what_was_written_last() -> None:
         assert await other.figures(MODEL, "words") == told[-1]
 
 
-async def test_a_process_that_has_not_read_the_store_adds_to_what_is_there() -> None:
+async def test_a_new_process_adds_to_stored_figures() -> None:
     store = await open_store("memory://")
     async with learning(store) as (one, _, tasks), learning(store) as (other, _, others):
         for number in range(16):

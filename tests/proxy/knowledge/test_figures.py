@@ -81,7 +81,7 @@ def test_reasoning_that_was_not_counted_teaches_nothing() -> None:
     assert taught(OWN, prompt(1_653, 27_000)) == OWN
 
 
-def test_what_many_have_taught_moves_when_still_more_in_a_row_contradict_it() -> None:
+def test_lessons_of_many_move_when_more_contradict_them() -> None:
     odd = [prompt(3_000, 12_000)] * (MAX_ODD + 1)
     assert taught(LEARNED, *odd[1:], prompt(3_000, 3_800)).slope == LEARNED.slope
     assert taught(LEARNED, *odd).slope == LEARNED.slope
@@ -97,7 +97,7 @@ def test_figures_come_to_what_the_upstream_counts() -> None:
 
 
 @given(lessons, st.integers(-90_000, 90_000))
-def test_what_a_conversation_shows_of_the_offset_is_part_of_the_same_step(lesson: Lesson, shown: int) -> None:
+def test_a_conversations_offset_is_part_of_the_same_step(lesson: Lesson, shown: int) -> None:
     for before in (OWN, LEARNED):
         after = before.taught_by(lesson).with_offset(shown, before)
         for text in (600, 6_000, 60_000):

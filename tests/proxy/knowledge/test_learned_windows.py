@@ -43,7 +43,7 @@ def known(learned: LearnedWindows, scope: LessonScope = MODEL) -> int | None:
     return window.tokens if window is not None else None
 
 
-async def test_a_number_is_taken_as_it_is_and_only_lower_ones_take_its_place() -> None:
+async def test_only_a_lower_window_takes_the_place_of_one() -> None:
     async with learning() as learned:
         for said, holds in ((8_192, 8_192), (16_384, 8_192), (4_096, 4_096)):
             learned.learn(MODEL, said)

@@ -91,7 +91,7 @@ def test_a_restriction_that_the_request_was_written_under_is_not_named_again() -
     assert restriction_in(400, error(SAID[0][0]), ALTERNATING) is None
 
 
-def test_what_is_learned_holds_for_its_model_and_adds_to_what_is_set() -> None:
+def test_lessons_hold_for_their_model_beside_the_settings() -> None:
     profiles = Profiles(lambda _: NAMELESS)
     profiles.learn(LessonScope("m", "t"), [ALTERNATES])
     profiles.learn(LessonScope("m", "t"), [])

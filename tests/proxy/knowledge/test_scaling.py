@@ -135,7 +135,7 @@ def test_nothing_learned_leaves_our_own_count() -> None:
     assert calibration_for(NEXT, OWN, None, None, 50_000) == UNCALIBRATED
 
 
-def test_an_upstream_that_counts_as_we_do_leaves_every_number_as_it_was() -> None:
+def test_an_upstream_that_counts_alike_changes_no_number() -> None:
     scale = calibration_for(NEXT, OWN, anchored(FIRST, FIRST.own), None, 50_000).scale
     assert (scale.offset, scale.slope) == (0, 1.0)
 

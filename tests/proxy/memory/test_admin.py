@@ -198,7 +198,7 @@ def test_a_card_is_forgotten_with_all_that_says_the_same() -> None:
     assert set(without_cards(both, {one.id}).forgotten_ids) == {one.id, again.id}
 
 
-def test_a_card_from_a_tool_is_forgotten_and_its_twin_from_the_user_stays() -> None:
+def test_a_tools_card_is_forgotten_and_the_users_twin_stays() -> None:
     tool, user = (
         card("The port is 9090.", role=Role.TOOL, condensation="c1"),
         card("The port is 9090.", condensation="c2"),

@@ -51,7 +51,7 @@ def test_strict_servers_take_every_request_of_the_demo() -> None:
     assert {strict_responses.refusal_of(body) for body in requests_of(load("responses"))} == {None}
 
 
-def test_results_of_one_round_are_one_message_where_the_protocol_has_it_so() -> None:
+def test_results_of_one_round_follow_the_protocols_form() -> None:
     messages, responses = in_protocol(CALLED, "messages"), in_protocol(CALLED, "responses")
     assert [len(each["content"]) for each in messages.messages] == [1, 3, 2, 1, 1]
     kinds = [each.get("type") for each in responses.messages]

@@ -83,7 +83,7 @@ def test_a_summary_adds_all_conversations_up() -> None:
     assert (summary.median_ms, summary.max_ms) == (2.0, 9.0)
 
 
-def test_a_summary_knows_the_largest_request_and_what_had_to_be_read_anew() -> None:
+def test_a_summary_knows_the_largest_request() -> None:
     summary = summarize(
         "mask", [ReplayedConversation([forwarded_request(10), forwarded_request(30, 10), refused_request()])]
     )
@@ -104,7 +104,7 @@ def test_nothing_played_is_a_summary_without_shares() -> None:
     assert (summary.saved_share, summary.cached_share, summary.evidence_share) == (None, None, None)
 
 
-def test_a_way_is_cheaper_from_the_request_on_after_which_it_stays_so() -> None:
+def test_a_way_is_cheaper_once_it_stays_so() -> None:
     assert cheaper_from([1, 5, 1, 1, 1], [2, 2, 3, 3, 3]) == 4
     assert cheaper_from([1, 1], [2, 2]) == 1
     assert cheaper_from([1, 9], [2, 2]) is None

@@ -31,7 +31,7 @@ def test_the_usage_event_is_removed_wherever_the_stream_is_cut(cuts: list[int]) 
 
 
 @pytest.mark.parametrize("choices", [b'"choices": [], ', b'"choices": null, '])
-def test_a_usage_event_is_removed_however_it_says_that_it_has_no_choices(choices: bytes) -> None:
+def test_a_usage_event_without_choices_is_removed(choices: bytes) -> None:
     event = b"data: {" + choices + b'"usage": {"prompt_tokens": 5}}\n\n'
     assert fed(UsageRemover(CHAT_ENDPOINT), event, [30]) == b""
 
@@ -53,7 +53,7 @@ def test_any_bytes_are_accepted(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("line", [b"x" * 65_536, b"x" * 65_535 + b"\n"], ids=["one line", "many lines"])
-def test_an_event_that_is_too_long_passes_in_pieces_and_the_next_is_edited(line: bytes) -> None:
+def test_a_too_long_event_passes_in_pieces(line: bytes) -> None:
     editor = UsageRemover(CHAT_ENDPOINT)
     assert most_held(editor.feed, giant(line=line), lambda: b"") <= MAX_EVENT + len(line)
     assert fed(editor, STREAM, [100]) == STREAM.replace(USAGE, b"")

@@ -75,7 +75,7 @@ DELTA = b'event: content_block_delta\ndata: {"type":"content_block_delta","index
     ],
     ids=["output alone", "all, cumulative", "no input"],
 )
-def test_the_usage_of_anthropic_s_stream_is_in_its_first_and_its_last_event(last: bytes, deltas: int) -> None:
+def test_anthropics_usage_is_in_the_first_and_last_event(last: bytes, deltas: int) -> None:
     assert read(ANTHROPIC % (DELTA * deltas, last)) == Usage(435, 12, 400)
 
 
@@ -111,7 +111,7 @@ def test_a_reply_that_cannot_be_decoded_has_no_usage(encoding: str) -> None:
     assert read(WHOLE, encoding=encoding) is None
 
 
-def test_a_packed_reply_that_stands_for_far_more_than_its_size_has_no_usage() -> None:
+def test_a_packed_reply_that_is_a_bomb_has_no_usage() -> None:
     bomb = gzip.compress(b"x" * 300_000_000)
     tracemalloc.start()
     assert fed(bomb, size=len(bomb), encoding="gzip").usage() is None

@@ -83,7 +83,7 @@ def read_or_refused(data: bytes, cache: MessageCache | None) -> tuple[Body | Non
         return None, (error.message, error.param)
 
 
-def test_a_repeated_message_is_the_same_object_and_a_new_one_is_not() -> None:
+def test_only_a_repeated_message_is_the_same_object() -> None:
     cache = MessageCache()
     first = read_and_kept(body_bytes([user("a"), user("b")]), cache)
     again = read_and_kept(body_bytes([user("a"), user("b"), user("c")]), cache)
@@ -120,7 +120,7 @@ def test_an_array_of_that_name_elsewhere_is_not_taken_for_the_messages() -> None
         assert [each.value for each in read_and_kept(data, cache).elements] == [user("yes")]
 
 
-def test_a_message_may_be_as_deep_as_the_body_may_and_no_deeper() -> None:
+def test_a_message_may_be_as_deep_as_the_body() -> None:
     def nested(levels: int) -> bytes:
         return b'{"messages":[{"role":"user","x":' + b"[" * levels + b"]" * levels + b"}]}"
 

@@ -18,7 +18,7 @@ def test_no_more_is_kept_than_the_bound_and_the_oldest_goes_first() -> None:
     assert kept.get("a") is None
 
 
-def test_what_is_put_or_used_again_stays_longer_and_a_look_changes_nothing() -> None:
+def test_entries_that_are_used_again_stay_longer() -> None:
     kept = filled(3, "a", "b", "c")
     kept.put("a", "again")
     assert kept.use("b") == "B"

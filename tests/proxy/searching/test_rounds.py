@@ -126,7 +126,7 @@ def test_results_are_cut_once_and_nothing_is_searched_after() -> None:
     assert not asyncio.run(made.shorten(most // 2))
 
 
-def test_where_nobody_knows_the_room_what_was_found_gives_way_to_a_note() -> None:
+def test_without_known_room_a_note_replaces_the_results() -> None:
     made = rounds()
     asyncio.run(made.run(heard(search("barrel"))))
     assert asyncio.run(made.shorten(None))
@@ -153,7 +153,7 @@ def test_the_last_request_says_that_it_is_the_last() -> None:
     assert json.loads(made.body())[1] == "NOT_CALLABLE"
 
 
-def test_a_patch_is_anchored_at_the_last_message_and_has_what_was_sent() -> None:
+def test_a_patch_is_anchored_at_the_last_message() -> None:
     made = rounds()
     asyncio.run(made.run(heard(search(), search(id="call_m2"))))
     patch = made.patch
@@ -218,7 +218,7 @@ def test_a_result_beside_a_long_view_is_written_in_a_thread(size: int, stays: bo
     assert (watching.threads == {threading.get_ident()}) is stays
 
 
-def test_what_the_hidden_replies_cost_is_what_they_say_or_what_we_count() -> None:
+def test_hidden_replies_cost_what_they_say_or_we_count() -> None:
     made = rounds()
     made.add_cost(heard(search(), usage=replies.usage(100, 10)))
     assert made.spent_tokens == 110

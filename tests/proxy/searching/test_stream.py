@@ -127,7 +127,7 @@ def test_text_passes_with_its_event_while_a_call_is_held_back() -> None:
     assert splicer.feed(written(*reply_calls(search())[:2], done=False)) == b""
 
 
-def test_of_a_message_that_calls_both_the_client_gets_its_own_from_zero_on() -> None:
+def test_a_client_gets_its_own_calls_numbered_from_zero() -> None:
     splicer = ChatSplicer(runs_calls=True)
     message = assembled(chunks_in(splicer.feed(MIXED)))
     assert (message["content"], message["tool_calls"], message["finish"]) == ("Both. ", [LOOKS.as_json()], "tool_calls")
@@ -154,7 +154,7 @@ def test_a_reply_that_was_cut_short_is_the_last_one(finish: str) -> None:
     assert SEARCH not in str(told)
 
 
-def test_a_stream_that_ends_in_the_middle_of_a_call_is_the_last_one() -> None:
+def test_a_stream_cut_within_a_call_is_the_last() -> None:
     splicer = ChatSplicer(runs_calls=True)
     told = (
         splicer.feed(written(*reply_opening("Let me"), *reply_calls(search())[:2], done=False) + b"data: {")
@@ -223,7 +223,7 @@ def test_a_name_that_is_only_the_beginning_of_ours_is_the_clients(name: str) -> 
     ],
     ids=["in pieces", "empty at first", "after the id"],
 )
-def test_a_call_whose_name_comes_late_is_held_back_until_it_is_known(parts: list[Chunk]) -> None:
+def test_a_call_is_held_back_until_its_name_comes(parts: list[Chunk]) -> None:
     assert heard(*parts) == (['{"query":"x"}'], [])
 
 
@@ -240,7 +240,7 @@ def test_calls_of_other_tools_whose_names_come_late_are_the_clients() -> None:
     assert [(call["id"], *call["function"].values()) for call in own] == [("a", "search_web", "{}"), ("b", "look", "")]
 
 
-def test_a_name_that_could_be_the_beginning_of_ours_is_told_at_the_end() -> None:
+def test_a_beginning_of_our_name_is_sent_at_the_end() -> None:
     own = [{"id": id, "type": "function", "function": {"name": "search", "arguments": ""}} for id in ("a", "b")]
     parts = [piece(0, "search", "", id="a"), piece(1, SEARCH, "{}", id="m"), piece(2, "search", "", id="b")]
     assert heard(*parts) == (["{}"], own)

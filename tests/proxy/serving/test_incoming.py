@@ -143,7 +143,7 @@ async def test_a_task_that_another_cancels_is_cancelled(leaves: bool) -> None:
         await task
 
 
-async def test_a_client_that_has_not_sent_its_body_is_not_said_to_have_left() -> None:
+async def test_a_client_that_still_sends_has_not_left() -> None:
     client = Client()
     client.leaves.set()
     incoming = Incoming(client.receive)

@@ -144,7 +144,7 @@ def test_an_encoding_that_changes_nothing_allows_beats() -> None:
     assert allows_beats(200, [*EVENTS, (b"content-encoding", b"identity")])
 
 
-async def test_a_beat_that_is_held_up_is_sent_once_and_before_the_reply() -> None:
+async def test_a_delayed_beat_is_sent_once_before_the_reply() -> None:
     client = Client()
     keep_alive = KeepAlive(client.send, SOON, BEAT)
     await keep_alive.send(head())

@@ -103,7 +103,7 @@ async def test_without_a_token_nobody_is_allowed() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_session_that_cannot_be_read_hinders_no_other_and_can_be_deleted() -> None:
+async def test_an_unreadable_session_can_be_deleted() -> None:
     store = await open_store("memory://")
     admin, key = Admin(StoredSessions(store, 1.0), "t", READER, Tokenizers()), StoreKey("tenant", "broken")
     await store.save(key, Write(b"not JSON", 0, 60))
@@ -254,7 +254,7 @@ def test_what_strategies_and_judges_have_told_is_shown_with_every_vote() -> None
     assert all(len(line) <= 120 for line in lines)
 
 
-def test_what_a_judge_said_is_printed_whole_and_once_and_as_it_was_written() -> None:
+def test_a_judges_words_are_printed_once_and_whole() -> None:
     said = "阶段已完成。" * 40 + "\nEnd of it."
     votes = [{"decision": "YES", "parsed_ok": True, "error_type": None, "reasoning": said}]
     counts = {"valid_votes": 1, "reasoning": [said]}

@@ -205,7 +205,7 @@ def test_a_credential_that_stands_twice_is_refused(source: str, name: str) -> No
     assert "one" not in raised.value.message
 
 
-def test_a_header_that_names_the_tenant_may_stand_once_and_not_be_empty() -> None:
+def test_a_tenants_header_stands_once_and_is_not_empty() -> None:
     by = tenants(b"k", **{"from": "header:X-Team"})
     for given in ([(b"x-team", b"acme"), (b"X-Team", b"evil")], [(b"x-team", b"")], [(b"x-team", b" ")]):
         with pytest.raises(BadRequest) as raised:

@@ -24,7 +24,7 @@ from tests.support.chat_bodies import element
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_fork_stores_what_it_shares_with_its_parent_only_when_it_goes_on(sessions: Sessions) -> None:
+async def test_a_fork_stores_shared_messages_when_it_goes_on(sessions: Sessions) -> None:
     first = await settled(sessions, "abcdefg")
     fork = await settled(sessions, "abcdefX")
     assert await sessions.texts(fork.key) == ["X"]
@@ -113,7 +113,7 @@ async def forked(shared: str, most: int) -> AsyncIterator[tuple[Sessions, StoreK
         await store.close()
 
 
-async def test_a_fork_that_may_not_store_what_it_shares_goes_on_to_inherit_it() -> None:
+async def test_a_fork_inherits_what_it_may_not_store() -> None:
     async with forked(SHARED, most=3_600) as (sessions, fork):
         for length in (3, 5):
             await settled(sessions, f"{SHARED[:-1]}{'12345'[:length]}")

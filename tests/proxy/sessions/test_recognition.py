@@ -94,7 +94,7 @@ async def test_a_forks_condensations_are_passed_on_to_its_forks(sessions: Sessio
     assert [each.id for each in again.condensations] == ["c-abc"]
 
 
-async def test_what_parts_from_a_fork_behind_its_own_messages_is_a_fork_of_that(sessions: Sessions) -> None:
+async def test_a_fork_of_a_fork_has_it_as_parent(sessions: Sessions) -> None:
     await settled(sessions, "abc")
     fork = await settled(sessions, "abXYZ")
     assert (await settled(sessions, "abXYQ")).parent == fork.key.name

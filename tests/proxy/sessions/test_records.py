@@ -55,7 +55,7 @@ def test_a_record_is_read_as_it_was_written() -> None:
 
 
 @pytest.mark.parametrize("how", DAMAGES.values(), ids=DAMAGES)
-def test_a_record_with_a_piece_that_no_upstream_could_be_sent_is_unreadable(how: Damage) -> None:
+def test_a_record_with_an_unsendable_piece_is_unreadable(how: Damage) -> None:
     with pytest.raises(StoreError, match="store-corrupt"):
         Records().condensation(damaged(how), standing=True)
 

@@ -158,7 +158,7 @@ async def test_waiting_for_a_record_that_another_request_keeps_counts_too(store:
     assert slow.asked.count("put_record") == 2
 
 
-async def test_a_turn_that_was_settled_late_is_not_lost_for_the_next_one(store: Store) -> None:
+async def test_the_next_turn_has_what_was_settled_late(store: Store) -> None:
     async with asking(SlowStore(store, lambda name: 490)) as built:
         for rounds in (3, 4, 5):
             await answered(built, request(rounds, session="s"))
@@ -195,7 +195,7 @@ async def test_what_others_have_learned_is_waited_for_once_and_not_for_long(stor
     assert await passed(store, lambda name: name == "recall", request(session="s")) <= FIRST_LOOK
 
 
-async def test_a_request_that_is_off_does_not_wait_for_what_others_have_learned(store: Store) -> None:
+async def test_a_request_that_is_off_does_not_wait(store: Store) -> None:
     asked = request(session="s", strategy="off")
     assert await passed(store, lambda name: name == "recall", asked) == 0
 

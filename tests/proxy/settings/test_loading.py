@@ -140,7 +140,7 @@ def test_an_address_with_a_password_is_refused_and_not_shown(table: str, user: s
     assert "hunter2" not in str(raised.value)
 
 
-def test_where_an_address_has_a_password_the_error_says_where_a_key_belongs() -> None:
+def test_an_address_with_a_password_says_where_keys_belong() -> None:
     entry = {"match": "m", "judge": {"base_url": "http://user:hunter2@h/v1"}}
     with pytest.raises(SettingsError, match=r"^models\.0\.judge\.base_url: .* api_key") as raised:
         load_settings(models=[entry])
@@ -151,7 +151,7 @@ def test_the_path_of_an_address_may_have_an_at_sign() -> None:
     assert load_settings(upstream={"base_url": "http://h/@team/v1"}).upstream.base_url == "http://h/@team/v1"
 
 
-def test_a_variable_that_is_both_a_value_and_a_table_is_said_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_as_value_and_table_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSER_STORE", "memory://")
     monkeypatch.setenv("CONDENSER_STORE__TTL", "60")
     with pytest.raises(SettingsError):
@@ -201,7 +201,7 @@ def test_all_errors_are_reported_at_once_those_of_reading_too(write: Any, monkey
         assert len([line for line in told if word in line]) == 1, word
 
 
-def test_a_value_and_a_file_for_one_key_are_an_error_that_shows_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_and_a_file_for_one_key_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY", "sk-hunter2")
     monkeypatch.setenv("CONDENSER_UPSTREAM__API_KEY_FILE", "/nowhere")
     with pytest.raises(SettingsError) as raised:

@@ -124,7 +124,7 @@ def test_a_role_or_background_that_cannot_be_is_said_in_plain_words(text: str, s
 
 
 @pytest.mark.parametrize("key", ["base_url = 'http://h/v1'", "model = 'm'", "api_key = 'k'", "window = 512"])
-def test_a_summarizer_that_goes_on_from_the_view_is_the_requests_own_model(key: str, write: Any) -> None:
+def test_the_requests_own_model_goes_on_from_its_view(key: str, write: Any) -> None:
     write(f"[summarizer]\nform = 'continue'\n{key}\n")
     with pytest.raises(SettingsError, match=key.partition(" ")[0]):
         load_settings()
@@ -140,13 +140,13 @@ def test_a_model_may_have_a_background_of_its_own() -> None:
     assert [each.background for each in Settings(models=entries).models] == ["idle"]  # type: ignore[arg-type]
 
 
-def test_what_comes_from_a_cache_costs_as_the_rest_where_nothing_is_said() -> None:
+def test_cached_tokens_cost_as_others_by_default() -> None:
     given = {"input": 2.0, "output": 8.0}
     (entry,) = Settings(models=({"match": "m", "prices": given},)).models  # type: ignore[arg-type]
     assert entry.prices == ModelPrices(input=2.0, cached_input=2.0, cache_write=2.0, output=8.0)
 
 
-def test_prices_without_the_one_of_a_prompt_are_an_error_that_names_it(write: Any) -> None:
+def test_prices_without_that_of_a_prompt_are_an_error(write: Any) -> None:
     write('[[models]]\nmatch = "m"\nprices = { output = 8.0 }\n')
     with pytest.raises(SettingsError, match=r"^models\.0\.prices\.input: is missing \([^\n]*\)$"):
         load_settings()

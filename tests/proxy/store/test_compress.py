@@ -49,7 +49,7 @@ def test_small_and_incompressible_values_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("stored", [b"\xc1", UNKNOWN])
-def test_a_value_of_an_unknown_codec_reads_as_a_document_of_a_newer_version(stored: bytes) -> None:
+def test_an_unknown_codec_reads_as_a_newer_version(stored: bytes) -> None:
     assert decompress(stored) == NEWER
 
 

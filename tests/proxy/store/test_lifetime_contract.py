@@ -30,7 +30,7 @@ async def test_a_session_lives_for_its_time_and_no_longer(stage: Stage) -> None:
     assert not await stage.store.delete(stage.key())
 
 
-async def test_nothing_of_an_expired_session_is_in_the_next_one_of_its_name(stage: Stage) -> None:
+async def test_a_new_session_has_nothing_of_an_expired_one(stage: Stage) -> None:
     await stage.store.save(stage.key(), write(blocks={"d": b"block"}))
     await stage.store.put_record(stage.key(), "r", b"old", TTL)
     await stage.store.mark(stage.key(), "r")

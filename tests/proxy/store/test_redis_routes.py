@@ -237,7 +237,7 @@ def own_cluster() -> Iterator[RedisCluster]:
 
 @pytest.mark.torture
 @pytest.mark.parametrize("password", ["", "hush"])
-async def test_the_first_call_after_a_fail_over_of_sentinels_finds_the_new_master(password: str) -> None:
+async def test_the_first_call_after_a_fail_over_succeeds(password: str) -> None:
     with RedisService(sentinels=3, password=password) as service:
         async with opened(service.url) as store:
             await store.save(StoreKey("t", "s"), write())

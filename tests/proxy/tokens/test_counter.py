@@ -93,7 +93,7 @@ def test_an_encoding_is_loaded_when_it_is_first_needed(encodings: Encodings) -> 
     assert states == [["not loaded"] * 2, ["not loaded", "loaded"], ["loaded"] * 2]
 
 
-def test_a_models_counter_is_made_once_and_names_without_end_are_not_kept(encodings: Encodings) -> None:
+def test_a_models_counter_is_made_once_and_counters_are_bounded(encodings: Encodings) -> None:
     tokenizers = Tokenizers()
     assert tokenizers.for_model("gpt-4o", ChatCounter) is tokenizers.for_model("gpt-4o", ChatCounter)
     for number in range(3 * MAX_COUNTERS):

@@ -69,11 +69,11 @@ async def test_an_answer_without_end_is_cut() -> None:
     assert MAX_ANSWER <= len(await body_read(b"x" * 3 * MAX_ANSWER)) < 2 * MAX_ANSWER
 
 
-async def test_a_packed_answer_that_stands_for_far_more_than_its_size_is_not_read() -> None:
+async def test_a_packed_answer_that_is_a_bomb_is_not_read() -> None:
     assert await body_read(gzip.compress(b"x" * 300_000_000), "gzip") == b""
 
 
-async def test_an_answer_in_an_encoding_that_was_not_asked_for_is_not_read() -> None:
+async def test_an_answer_in_an_unwanted_encoding_is_not_read() -> None:
     assert await body_read(b"{}", "compress") == b""
 
 
@@ -146,7 +146,7 @@ async def test_a_cookie_of_one_reply_is_sent_with_no_other_call(upstream: Script
         ("/openai", "/openai/models", "/openai/props"),
     ],
 )
-async def test_a_page_of_the_server_is_below_the_base_or_beside_its_v1(base: str, listed: str, beside: str) -> None:
+async def test_a_page_is_below_the_base_or_beside_v1(base: str, listed: str, beside: str) -> None:
     with ScriptedUpstream() as upstream:
         client = Upstream(UpstreamSettings(base_url=upstream.url + base))
         await client.page("/models", [(b"authorization", b"Bearer ours")], 5.0, 1_000)

@@ -131,7 +131,7 @@ async def test_a_body_of_many_megabytes_arrives_whole() -> None:
         assert server.requests[0].endswith(b"content-length: 5120000\r\n\r\n" + body)
 
 
-async def test_an_upload_goes_out_in_the_form_in_which_its_length_was_given() -> None:
+async def test_an_upload_keeps_the_form_of_its_length() -> None:
     async with serving([OK], [OK]) as (server, upstream):
         await read(await upstream.send(post(parts(b"one", b"two"), [(b"content-length", b"6")])))
         await read(await upstream.send(post(parts(b"one", b"two"))))

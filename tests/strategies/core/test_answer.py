@@ -58,7 +58,7 @@ def test_a_record_may_speak_of_reasoning() -> None:
         "You write a parser.",
     ],
 )
-def test_a_record_that_only_looks_like_a_refusal_or_an_echo_is_accepted(text: str) -> None:
+def test_a_record_that_resembles_a_refusal_is_accepted(text: str) -> None:
     assert record(text) == text
 
 

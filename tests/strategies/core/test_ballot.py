@@ -68,7 +68,7 @@ def test_a_text_that_is_no_vote_says_why(text: str, error: str) -> None:
     assert (found.yes, found.error) == (None, error)
 
 
-def test_what_was_reasoned_is_kept_of_a_vote_that_could_not_be_read() -> None:
+def test_an_unreadable_vote_keeps_its_reasoning() -> None:
     assert read_vote(vote("maybe")).reasoning == "The bug is fixed."
 
 
@@ -170,14 +170,14 @@ def test_no_call_begins_after_the_decision(drawn: tuple[int, list[Vote], list[in
             assert running <= 1
 
 
-def test_judges_that_all_fail_are_called_three_times_k_and_have_said_no() -> None:
+def test_judges_that_all_fail_have_said_no() -> None:
     polls, begun = held(5, 15, [NONE] * 15)
     assert begun == len(polls.votes) == 15
     assert not polls.is_decided
     assert tally(polls.votes, 5) == Tally(False, 0, 0, 0, 0)
 
 
-def test_every_outcome_of_five_votes_is_decided_as_soon_as_it_is_certain() -> None:
+def test_five_votes_are_decided_once_the_outcome_is_certain() -> None:
     for outcomes in product([YES, NO], repeat=5):
         polls, _ = held(5, 15, list(outcomes))
         yes = sum(each.yes is True for each in outcomes)

@@ -107,7 +107,7 @@ def test_a_scale_of_one_changes_nothing(window: int, tokens: int) -> None:
     assert Scale().upstream(tokens) == tokens
 
 
-def test_a_budget_in_which_what_the_upstream_adds_does_not_fit_has_no_room() -> None:
+def test_a_budget_smaller_than_what_upstreams_add_has_no_room() -> None:
     assert Budget.of(4_000).scaled(Scale(9_000, 1.0)).usable == 0
 
 

@@ -25,7 +25,7 @@ def test_the_last_user_message_is_not_history_yet() -> None:
     assert handed_on(view, 4) == Ledger()
 
 
-def test_the_first_message_is_taken_even_where_it_is_the_last_one_too() -> None:
+def test_the_first_message_is_taken_although_it_is_the_last() -> None:
     view = view_of([user(RULE), assistant("Yes."), assistant("So.")])
     assert handed_on(view, 2).rules == (RULE,)
 
@@ -55,7 +55,7 @@ def test_what_an_earlier_ledger_has_seen_is_not_counted_again() -> None:
     assert previous_record(second)[1].facts == (Fact("A-1", 2),)
 
 
-def test_in_a_small_window_rules_have_two_thirds_and_facts_what_is_left() -> None:
+def test_rules_have_two_thirds_of_a_small_window() -> None:
     rules = "\n".join(f"Never open door number {i}." for i in range(40))
     view = view_of([user("Go."), assistant(" ".join(f"A-{i}" for i in range(90))), user(rules), *chat(3)])
     kept = handed_on(view, 3, Budget.of(3_000))

@@ -30,7 +30,7 @@ def test_a_cut_keeps_the_beginning_and_the_end() -> None:
 
 @given(text=st.text(max_size=400), times=st.integers(1, 40), cap=st.integers(0, 200))
 @STABLE
-def test_a_cut_text_has_at_most_its_cap_or_is_the_note_alone(text: str, times: int, cap: int) -> None:
+def test_a_cut_text_has_at_most_its_cap(text: str, times: int, cap: int) -> None:
     cut = cut_text(text * times, cap, WORDS)
     assert WORDS.text(cut) <= max(cap, NOTE)
 
@@ -62,7 +62,7 @@ def test_parts_that_are_no_text_are_named_in_a_shortened_message() -> None:
     assert cut["content"].endswith("[image_url]")
 
 
-def test_a_message_that_is_too_large_by_its_picture_alone_keeps_its_text() -> None:
+def test_a_message_with_a_too_large_picture_keeps_its_text() -> None:
     parts = [{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:,"}}]
     large = replace(message(user(parts)), tokens=5_000)
     assert json.loads(shorten_message(large, 100, WORDS))["content"] == "look\n[image_url]"

@@ -47,7 +47,7 @@ def room_for(tokens: int) -> View:
 
 
 @pytest.mark.parametrize("requirement", [Requirement.HARD, Requirement.OVERFLOW])
-def test_where_no_record_fits_beside_it_no_model_is_asked_to_make_room(requirement: Requirement) -> None:
+def test_no_model_is_asked_where_no_record_fits(requirement: Requirement) -> None:
     assert can_help(requirement, room_for(200), BUDGET)
     assert not can_help(requirement, room_for(50), BUDGET)
     assert "half-window" in attempted(requirement, "half-window", room_for(200), BUDGET, failing).reasons

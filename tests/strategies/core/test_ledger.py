@@ -203,7 +203,7 @@ def test_rules_take_the_summarys_room_and_not_the_other_way_round() -> None:
     assert WORDS.text(previous_text(after)) < 100
 
 
-def test_a_summarizer_is_not_shown_the_ledger_as_a_record_to_be_merged() -> None:
+def test_a_summarizer_is_not_shown_the_ledger() -> None:
     before = condensed("summary", view_of(list(deployments(20, lines=12))), Budget.of(4_000).with_goal(600), forgetful)
     grown = later(before, transcript_of([*deployments(20, lines=12), user("And?"), *chat(20, size=60)[1:]]))
     asked: list[str] = []

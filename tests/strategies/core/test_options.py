@@ -87,7 +87,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_and_all_known_ones() -> Non
         fill_options(Options(), {"count": 1})
 
 
-def test_a_mode_stands_for_values_and_what_is_said_beside_it_comes_first() -> None:
+def test_options_beside_a_mode_come_first() -> None:
     options = WithModes()
     assert expand_mode(options, {"mode": "short", "count": 2}) == {"mode": "short", "count": 2, "note": "brief"}
     assert expand_mode(options, {"mode": "plain", "count": 2}) == {"mode": "plain", "count": 2}
@@ -153,7 +153,7 @@ def test_options_of_the_request_come_before_those_of_the_settings() -> None:
     assert (mask.options.keep, mask.options.min_tokens) == (2, 99)  # type: ignore[attr-defined]
 
 
-def test_a_wrong_option_of_a_stage_is_refused_when_the_stages_are_made() -> None:
+def test_a_wrong_option_is_refused_when_stages_are_made() -> None:
     with pytest.raises(OptionError, match="'keep' must be a whole number at least 1"):
         stages(["mask"], {"mask": {"keep": 0}}, {})
 

@@ -65,7 +65,7 @@ def literal_of(body: Body, kind: PieceKind, origin: int) -> Literal:
     return Literal(dump(body), kind, origin)
 
 
-def test_pieces_take_the_place_of_a_span_and_the_head_reaches_to_its_end() -> None:
+def test_pieces_take_the_place_of_a_span() -> None:
     view = planned(WORK, Replace(0, 5, (Keep(0), SUMMARY)))
     assert texts(view) == ["task", "[summary]", "go on", "", "rc"]
     assert (view.head_size, view.covered_count) == (2, 5)
@@ -223,7 +223,7 @@ def test_new_violations_are_found_in_the_opening_of_a_view(bodies: list[Body], d
     assert len(view.opening) <= len(view.item_messages)
 
 
-def test_what_stands_in_keeps_the_task_and_a_last_user_message_in_between() -> None:
+def test_a_replacement_keeps_the_task_and_last_user_message() -> None:
     view = view_of([*WORK, *agent(3)[2:]])
     edit = replace_before(view, 10, SUMMARY, 100)
     assert edit == Replace(0, 10, (Keep(0), SUMMARY, Keep(5)))
@@ -277,7 +277,7 @@ def test_another_task_than_the_clients_does_not_stand_there() -> None:
     assert "was changed" in refusal(work, Replace(0, 2, (other, SUMMARY)))
 
 
-def test_a_memory_block_that_a_plan_leaves_standing_is_not_recorded_with_it() -> None:
+def test_a_standing_memory_block_is_not_recorded() -> None:
     bodies = [user("task"), assistant("one"), user("two"), assistant("three"), user("four"), assistant("five")]
     transcript = transcript_of(bodies)
     block = Literal(dump(assistant("## Relevant Memories")), PieceKind.MEMORY)

@@ -32,7 +32,7 @@ def is_used(record: Condensation, view: View, least_shrink: float = 0.10) -> boo
 
 
 @pytest.mark.parametrize(("trigger", "is_taken"), [(JUDGED, True), ("threshold", False)])
-def test_what_has_come_since_takes_nothing_from_what_a_judge_has_paid_for(trigger: str, is_taken: bool) -> None:
+def test_newer_messages_do_not_outdate_a_judges_record(trigger: str, is_taken: bool) -> None:
     bodies = chat(4, size=100)
     record = prepared(bodies, trigger)
     assert is_used(record, view_of(bodies))
@@ -41,7 +41,7 @@ def test_what_has_come_since_takes_nothing_from_what_a_judge_has_paid_for(trigge
     assert is_used(record, grown, least_shrink=0.0)
 
 
-def test_a_judges_record_that_does_not_make_a_view_smaller_is_not_taken() -> None:
+def test_a_judges_record_must_make_a_view_smaller() -> None:
     bodies = chat(4, size=100)
     record = prepared(bodies, JUDGED)
     thin = [{**each, "content": "a"} for each in bodies]

@@ -44,12 +44,12 @@ def test_a_view_has_grown_by_a_step_measured_from_the_last_condensation() -> Non
         (7_400, 7_444),
     ],
 )
-def test_a_preparation_waits_for_a_step_or_for_half_of_what_was_left(since: int, due: int) -> None:
+def test_a_preparation_waits_for_a_step_or_half_the_rest(since: int, due: int) -> None:
     assert not may_be_raised(Requirement.PREPARE, due - 1, BUDGET, since)
     assert may_be_raised(Requirement.PREPARE, due, BUDGET, since)
 
 
-def test_a_preparation_for_a_view_that_still_does_not_fit_waits_for_nothing() -> None:
+def test_a_preparation_for_a_too_long_view_does_not_wait() -> None:
     assert may_be_raised(Requirement.PREPARE, 7_600, BUDGET, 7_600)
 
 

@@ -62,7 +62,7 @@ def test_ids_that_are_used_again_belong_to_the_newest_call() -> None:
     assert rounds(found) == [(1, 3), (3, 5), (6, 8)]
 
 
-def test_a_result_that_comes_after_a_user_message_still_belongs_to_its_call() -> None:
+def test_a_result_after_a_user_message_belongs_to_its_call() -> None:
     found = structured(U, assistant(None, call("a")), U, tool("a"), A)
     assert legal(found) == [0, 1, 4, 5]
 
@@ -74,7 +74,7 @@ def test_results_without_an_id_answer_the_assistant_before_them() -> None:
     assert legal(found) == [0, 1, 3, 5, 6]
 
 
-def test_output_as_a_user_message_is_not_tied_to_an_old_function_call() -> None:
+def test_output_in_user_messages_is_tied_to_no_old_call() -> None:
     """Both have no id; one tie over the whole list would leave no place to cut."""
     old_style = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
     result = {"role": "function", "name": "f", "content": "x"}

@@ -130,7 +130,7 @@ def test_a_strict_server_takes_recorded_conversations_when_they_are_condensed(pi
 # -- one thing at a time -------------------------------------------------------------------------------------------
 
 
-def test_the_record_joins_the_task_and_what_the_client_wrote_next_to_it() -> None:
+def test_the_record_joins_the_messages_beside_it() -> None:
     view = folded(CHAT, 4, Keep(0), RECORD)
     (body,) = bodies_of(view)
     assert body["content"].startswith("one\n\n[Condensed history]")
@@ -204,7 +204,7 @@ def test_a_form_that_takes_anything_changes_nothing() -> None:
     assert view.to_json() == written(view, None).to_json()
 
 
-def test_a_list_that_nothing_was_done_to_keeps_its_bytes_in_every_form() -> None:
+def test_an_unchanged_list_keeps_its_bytes_in_every_form() -> None:
     broken = [user("one"), user("two"), assistant(None), tool("nobody"), {**assistant("x"), "name": "n"}, system()]
     view = view_of(broken)
     assert json.loads(written(view, STRICT).to_json()) == json.loads(view.to_json())

@@ -35,7 +35,7 @@ def test_the_size_of_what_is_left_is_what_the_view_will_have(bodies: list[Body])
 
 @given(bodies=conversations(), task_cap=st.sampled_from([60, 1_000]))
 @STABLE
-def test_the_size_of_what_is_left_is_never_less_than_the_view_will_have(bodies: list[Body], task_cap: int) -> None:
+def test_the_expected_size_is_never_below_the_views(bodies: list[Body], task_cap: int) -> None:
     view = view_of(bodies)
     for end in split(view, task_cap).round_cuts():
         try:
@@ -59,7 +59,7 @@ def test_finished_turns_may_be_cut_at_rounds_only_as_a_second_choice() -> None:
     assert found.first_at_turn(goal=350) == found.first_at_round(goal=350) == 9
 
 
-def test_the_first_cut_that_meets_the_goal_is_taken_else_the_last_there_is() -> None:
+def test_the_first_cut_that_meets_the_goal_is_taken() -> None:
     view = view_of(chat(10, size=50))
     found = split(view)
     cuts = found.turn_cuts()

@@ -102,7 +102,7 @@ def test_an_earlier_record_is_merged_and_its_messages_not_shown() -> None:
     assert "Question 3?" in asked.user
 
 
-def test_a_form_names_the_template_the_closing_line_and_how_much_is_shown() -> None:
+def test_a_form_names_template_closing_line_and_share_shown() -> None:
     view = view_of([user("go"), assistant(words(300, "said")), user("next")])
     form = RecordForm("semantic-zh", "现在写记录。", PLAIN.limits._replace(words=100))
     asked = first(view, 2, form=form)

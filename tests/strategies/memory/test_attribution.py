@@ -87,7 +87,7 @@ def test_an_unfounded_card_costs_alike_at_any_length(content: str) -> None:
 
 
 @pytest.mark.parametrize("content", ["Never water the roses at noon.", "The museum costs 45 yuan.", "不要给玫瑰浇水"])
-def test_one_more_card_costs_in_proportion_to_how_often_its_words_were_said(content: str) -> None:
+def test_a_card_costs_by_the_frequency_of_its_words(content: str) -> None:
     short, long = (added(content, times) for times in (10, 200))
     assert 0 < short < long <= 20 * short
 

@@ -138,7 +138,7 @@ def test_parts_of_a_message_make_it_whole_again() -> None:
     assert "[1, part 2 of" in shown([hit for hit in hits if hit.entry.part == 1])
 
 
-def test_what_a_search_finds_stands_in_order_of_relevance_and_it_says_so() -> None:
+def test_search_results_stand_in_order_of_relevance() -> None:
     said = [("user", "a lake"), *(("user", each) for each in FILLER), ("tool", "tent tent tent"), ("user", "the tent")]
     (lake, *_, page, tent) = entries(said)
     card = card_entry("c1", MemoryCard("Buy a tent", "todo"))
@@ -154,7 +154,7 @@ def test_what_a_search_finds_stands_in_order_of_relevance_and_it_says_so() -> No
     ]
 
 
-def test_a_block_has_the_best_card_first_and_passages_as_they_were_said() -> None:
+def test_a_block_has_the_best_card_first() -> None:
     (early, *_, late) = entries(["the lake", *FILLER, "the tent"])
     worse, better = (card_entry(name, MemoryCard(f"Card {name}", "todo")) for name in ("a", "b"))
 

@@ -50,7 +50,7 @@ def test_a_card_has_no_place_and_the_role_of_its_source() -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet="ab .。\n缓存", max_size=4_000))
-def test_the_parts_of_a_text_are_narrow_and_joined_they_are_the_text(text: str) -> None:
+def test_parts_of_a_text_are_narrow_and_complete(text: str) -> None:
     parts = split(text)
 
     assert "".join(parts) == text
