@@ -78,11 +78,6 @@ def test_the_newest_round_stays_though_a_user_message_follows_it() -> None:
     assert results(masked([*agent(4, size=100), user("so?")], keep=1)) == [True, True, True, False]
 
 
-def test_small_results_stay() -> None:
-    view = masked([user("go"), *step(0, 20), *step(1, 100), *agent(3)[2:]])
-    assert results(view)[:2] == [False, True]
-
-
 @pytest.mark.parametrize(("min_tokens", "stays"), [(30, False), (500, True)])
 def test_what_counts_as_small_is_an_option(min_tokens: int, stays: bool) -> None:
     bodies = [user("go"), *step(0, 100), *step(1, 900), *agent(4, size=100)[1:]]
@@ -228,17 +223,18 @@ def test_fewer_rounds_stay_where_only_that_meets_the_goal(goal: int, kept: int) 
     assert results(view) == [True] * (6 - kept) + [False] * kept
 
 
-def test_what_cannot_be_read_again_leaves_an_excerpt() -> None:
-    output = f"12 passed, 0 failed\nTypeError: no parser\n{words(300)}\nno errors in lint"
+@pytest.mark.parametrize(
+    ("output", "excerpt"),
+    [
+        (f"12 passed, 0 failed\nTypeError: no parser\n{words(300)}\nno errors in lint", "TypeError: no parser"),
+        (f"begun\n{words(300)}\nbuilt in 3 s\n", "built in 3 s"),
+    ],
+    ids=["its error", "without one its last line"],
+)
+def test_what_cannot_be_read_again_leaves_an_excerpt(output: str, excerpt: str) -> None:
     made = [assistant(None, call("m", "bash", {"command": "make"})), tool("m", output)]
     said = texts(masked([user("go"), *made, *agent(6)[2:]]))
-    assert any("left out" in text and "\nTypeError: no parser" in text for text in said)
-
-
-def test_without_an_error_it_is_the_last_line() -> None:
-    made = [assistant(None, call("m", "bash", {"command": "make"})), tool("m", f"begun\n{words(300)}\nbuilt in 3 s\n")]
-    said = texts(masked([user("go"), *made, *agent(6)[2:]]))
-    assert any("left out" in text and text.endswith("\nbuilt in 3 s") for text in said)
+    assert any("left out" in text and f"\n{excerpt}" in text for text in said)
 
 
 def test_a_file_can_be_read_again_and_leaves_none() -> None:

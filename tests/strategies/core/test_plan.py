@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies.core.budget import Budget
 from strategies.core.errors import InvalidPlan
 from strategies.core.messages import dump
 from strategies.core.pieces import Keep, Literal, Overlay, PieceKind
@@ -265,10 +264,6 @@ def test_a_view_without_a_user_has_no_task_to_keep() -> None:
     view = view_of([assistant("a"), assistant("b")])
     assert task_piece(view, 100) == ()
     check(apply(view, Plan((replace_before(view, 1, SUMMARY, 100),))))
-
-
-def test_budget_caps_are_what_plans_are_made_with() -> None:
-    assert Budget.of(8_000).task_cap == 1_000
 
 
 def test_another_task_than_the_clients_does_not_stand_there() -> None:

@@ -41,17 +41,13 @@ def test_a_role_is_what_a_message_is_in_the_conversation(role: object, expected:
     assert Reader().role({"role": role, "content": "x"}, CHAT) is expected
 
 
+@pytest.mark.parametrize("in_parts", [False, True], ids=["text", "text part"])
 @pytest.mark.parametrize("text", OUTPUTS.values(), ids=OUTPUTS)
-def test_tool_output_that_comes_as_a_user_message_is_a_tool_result(text: str) -> None:
-    transcript = transcript_of([user("List the files."), assistant("ls"), user(text)])
+def test_tool_output_that_comes_as_a_user_message_is_a_tool_result(text: str, in_parts: bool) -> None:
+    content = [{"type": "text", "text": text}] if in_parts else text
+    transcript = transcript_of([user("List the files."), assistant("ls"), user(content)])
     assert [each.role for each in transcript.chain] == [Role.USER, Role.ASSISTANT, Role.TOOL]
     assert transcript.last_user == 0
-
-
-@pytest.mark.parametrize("text", OUTPUTS.values(), ids=OUTPUTS)
-def test_tool_output_is_recognised_in_text_parts(text: str) -> None:
-    parts = [{"type": "text", "text": text}]
-    assert transcript_of([user("x"), assistant("ls"), user(parts)]).chain[2].role is Role.TOOL
 
 
 def test_output_may_follow_other_output() -> None:
