@@ -123,6 +123,9 @@ class DynaContextOptions(Options):
         return _PRESETS.get(mode, {})
 
 
+# -- what is replaced --------------------------------------------------------------------------------------------------
+
+
 class Scope(NamedTuple):
     """The items that a condensation replaces, and the pieces that stay among them."""
 
@@ -268,6 +271,8 @@ def _span(view: View, options: DynaContextOptions, judged: int, excluded: int) -
     return max(start, view.head_size), min(end, most)
 
 
+# -- the record --------------------------------------------------------------------------------------------------------
+
 TRIES = 3
 _SECTIONS = ("history_detail", "history_summary", "future_direction")
 _OPENED = re.compile(rf"<({'|'.join(_SECTIONS)})>")
@@ -335,6 +340,8 @@ def least_saved(span: Span, budget: Budget, options: DynaContextOptions) -> int:
     lead_ins = [item_for(piece, view.transcript, view.counter) for piece in lead_in(view, options)]
     return span.tokens - cap.text - sum(item.message.tokens for item in lead_ins)
 
+
+# -- votes -------------------------------------------------------------------------------------------------------------
 
 ATTEMPTS = 3
 
@@ -492,7 +499,7 @@ def _can_shrink(view: View, budget: Budget, options: DynaContextOptions) -> bool
     return saved > 0 and saved >= RULES[Requirement.PREPARE].least_shrink * view.tokens
 
 
-__all__ = ["DynaContext", "DynaContextOptions"]
+# -- the strategy ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

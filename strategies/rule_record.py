@@ -155,6 +155,9 @@ def _is_log(text: str) -> bool:
     return 2 * sum(_LOG_LINE.match(line) is not None for line in lines) >= len(lines)
 
 
+# -- the selection -------------------------------------------------------------------------------------------------
+
+
 class Zone(IntEnum):
     OPENING = 0
     MIDDLE = 1
@@ -246,6 +249,9 @@ _EXCERPT = 100
 _SAID = 300
 _FILES = 20
 _EARLIER_SHARE = 0.5
+
+
+# -- the record ----------------------------------------------------------------------------------------------------
 
 
 class Names(NamedTuple):

@@ -356,6 +356,9 @@ REASONING = frozenset(("reasoning_content", "reasoning", "thinking_blocks", "rea
 """The members of a message that have reasoning, at different servers."""
 
 
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+
 class ChatCounter(PartsCounter):
     """Counts the prompt tokens of a chat request.
 
@@ -441,6 +444,9 @@ def _inner(tagged: object) -> object:
 
 _DONE = b"data: [DONE]"
 _MAX_DONE = 32
+
+
+# -- the endpoint --------------------------------------------------------------------------------------------------
 
 
 class ChatEndpoint(Endpoint):

@@ -281,6 +281,9 @@ _FACTOR, _NEWER_FACTOR, _NEWER = 1.18, 1.53, (4, 7)
 """Tokens for each token of o200k: in models up to 4.6, and in those since 4.7, which have another tokenizer."""
 
 
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+
 class MessagesCounter(PartsCounter):
     """Counts the prompt tokens of a Messages request.
 
@@ -367,6 +370,9 @@ _KINDS = {
     503: "overloaded_error",
     504: "timeout_error",
 }
+
+
+# -- the endpoint --------------------------------------------------------------------------------------------------
 
 
 class MessagesEndpoint(Endpoint):

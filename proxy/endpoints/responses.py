@@ -300,6 +300,9 @@ TEXT_ITEMS = frozenset(
 """The items that cost no more tokens than they have bytes."""
 
 
+# -- tokens --------------------------------------------------------------------------------------------------------
+
+
 class ResponsesCounter(PartsCounter):
     """Counts the prompt tokens of a Responses request.
 
@@ -363,6 +366,9 @@ _SERVER_STATE = (_PREVIOUS, "conversation", "prompt")
 """Members that make the server put something before the list that the proxy does not know."""
 _FINISHES = {"completed": "stop", "max_output_tokens": "length"}
 _SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
+
+
+# -- the endpoint --------------------------------------------------------------------------------------------------
 
 
 class ResponsesEndpoint(Endpoint):

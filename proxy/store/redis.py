@@ -57,6 +57,8 @@ from redis.maint_notifications import MaintNotificationsConfig
 
 from proxy.store.base import ANSWERS, StoreError
 
+# -- the breaker ---------------------------------------------------------------------------------------------------
+
 FAILURES = 3  # in a row
 WINDOW = 10.0  # seconds in which they happen
 COOL_DOWN = 1.0  # seconds, the first time
@@ -135,6 +137,8 @@ class Breaker:
         self.state, self.failures = state, []
         self.transitions[state] += 1
 
+
+# -- the clients ---------------------------------------------------------------------------------------------------
 
 Word: TypeAlias = str | bytes | int
 Address: TypeAlias = tuple[str, int]

@@ -101,6 +101,9 @@ def standing_condensations(condensations: Iterable[Condensation], digests: Seque
     return sorted(standing, key=lambda each: (each.covered, each.depth), reverse=True)
 
 
+# -- replay --------------------------------------------------------------------------------------------------------
+
+
 class Replayed(NamedTuple):
     """A view and the condensation that is its head, if any."""
 

@@ -35,6 +35,8 @@ from typing import NamedTuple, Protocol, TypeAlias
 from strategies.core.client_context import is_context, users_words
 from strategies.core.parsing import loads
 
+# -- digests -------------------------------------------------------------------------------------------------------
+
 DIGEST_BYTES = 16
 ROOT = b"\x00" * DIGEST_BYTES
 
@@ -78,6 +80,8 @@ def _number(text: str) -> int | float:
 def canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
+
+# -- messages and dialects -----------------------------------------------------------------------------------------
 
 Value: TypeAlias = Mapping[str, object]
 """One element of a message list, parsed."""

@@ -233,6 +233,9 @@ MIN_WINDOW_FOR_CARDS = 2_000
 """If the summarizer's window is smaller, cards are not asked for: they would take room that the history needs."""
 
 
+# -- what is asked -------------------------------------------------------------------------------------------------
+
+
 class RecordForm(NamedTuple):
     template: str = "summary"
     """The prompt template. NAME.md has a twin NAME-continue.md for a model that continues the view."""

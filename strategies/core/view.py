@@ -41,6 +41,9 @@ BRIDGE = "Understood."
 _OURS = (PieceKind.REPLACEMENT, PieceKind.MEMORY)
 
 
+# -- the form of a list --------------------------------------------------------------------------------------------
+
+
 class Placed(NamedTuple):
     """A message of a list and the piece that it comes from; None for a system message."""
 
@@ -96,6 +99,9 @@ def _side(message: Message) -> str:
 
 
 _WITHOUT_ROLE = (PieceKind.REPLACEMENT, PieceKind.LEAD_IN, PieceKind.MEMORY)
+
+
+# -- the view ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
