@@ -7,12 +7,16 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
+import httpx
 import pytest
 
+import proxy
 from proxy import controls
+from proxy.app import create_app
 from proxy.condensing.turn import Decision
 from proxy.reasons import Action
 from proxy.replaying.models import ScriptedSummarizer
@@ -25,6 +29,8 @@ from proxy.store.base import Store, Write
 from proxy.tokens.counter import Tokenizers
 from tests.support import chat_bodies as wire
 from tests.support.histories import Message, long_history
+from tests.support.recording import CHAT
+from tests.support.upstream import ScriptedUpstream
 
 SHORT, LONG = 60, 600
 TURN = 2
@@ -234,3 +240,32 @@ async def test_a_thousand_requests_of_one_shot_each_write_nothing() -> None:
         assert store.writes == 0
         assert store.written == 0
         assert await store.keys() == []
+
+
+MOST_FILES = 64
+"""A request with nothing to do enters so many files: the way that a reader of the driver has to walk."""
+
+
+async def test_a_small_request_enters_few_files() -> None:
+    package, entered = str(Path(proxy.__file__).parents[1]), set[str]()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        name = frame.f_code.co_filename.removeprefix(f"{package}/")
+        if event == "call" and name.startswith(("proxy/", "strategies/")):
+            entered.add(name)
+
+    with ScriptedUpstream() as upstream:
+        own = {"upstream": {"base_url": upstream.base_url, "discover": False}, "store": {"url": "memory://"}}
+        app = create_app(Settings.model_validate(own))
+        headers = {"x-condenser-session": "s", "authorization": "Bearer k"}
+        transport = httpx.ASGITransport(app)
+        async with (
+            app.router.lifespan_context(app),
+            httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client,
+        ):
+            for length in (5, 7, 9):
+                sys.setprofile(note if length == 9 else None)
+                answer = await client.post(CHAT, json={"model": "gpt-4o", "messages": HISTORY[:length]})
+                sys.setprofile(None)
+    assert answer.headers["x-condenser-reason"] == "below-marks"
+    assert len(entered) <= MOST_FILES, sorted(entered)

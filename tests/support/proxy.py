@@ -55,7 +55,12 @@ class Proxy:
 
 @contextmanager
 def running_proxy(
-    upstream_url: str, *, clock: Callable[[], float] = time.time, opened: Store | None = None, **settings: Any
+    upstream_url: str,
+    *,
+    clock: Callable[[], float] = time.time,
+    opened: Store | None = None,
+    as_shipped: bool = False,
+    **settings: Any,
 ) -> Iterator[Proxy]:
     """The real app in front of `upstream_url`; `settings` replace the defaults below, key by key.
 
@@ -63,7 +68,8 @@ def running_proxy(
     see each of these only where they ask for it.
 
     Nothing is asked of the upstream that no test asks for: discovery is off unless a test turns it on. A store that is
-    `opened` takes the place of that of the settings.
+    `opened` takes the place of that of the settings. `as_shipped`, the settings are the product's own, but for the
+    store.
     """
     # Imported here: conftest imports this module, and tests of the pure parts need no proxy to collect.
     from proxy.app import create_app
@@ -71,9 +77,12 @@ def running_proxy(
     from proxy.request.callers import TrustedProxies
     from proxy.settings import Settings
 
-    upstream = {"base_url": upstream_url + "/v1", "discover": False, **settings.pop("upstream", {})}
-    memory = {**PLAIN["memory"], **settings.pop("memory", {})}
-    built = Settings(**{**PLAIN, "upstream": upstream, "memory": memory, **settings})
+    upstream, memory = settings.pop("upstream", {}), settings.pop("memory", {})
+    if not as_shipped:
+        upstream, memory = {"discover": False, **upstream}, {**PLAIN["memory"], **memory}
+    plain = {"store": PLAIN["store"]} if as_shipped else PLAIN
+    own = {"upstream": {"base_url": upstream_url + "/v1", **upstream}, "memory": memory}
+    built = Settings(**{**plain, **own, **settings})
     app = create_app(built, store=opened, clock=clock)
     watched = _Watched(app)
     tap = Tap(watched)

@@ -89,7 +89,7 @@ def summary(text: str = SUMMARY, *, finish: str = "stop", **message: Any) -> Rep
 
 
 def controls(*, session: str | None = None, window: int | None = None, **more: str) -> list[tuple[str, str]]:
-    """Request headers of ours: `asked(session="s", dry_run="true")`."""
+    """Request headers of ours: `controls(session="s", dry_run="true")`."""
     given = {"session": session, "window": None if window is None else str(window), **more}
     return [(f"X-Condenser-{key.replace('_', '-')}", value) for key, value in given.items() if value is not None]
 

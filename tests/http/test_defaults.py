@@ -1,0 +1,91 @@
+"""The proxy with the settings that it ships with: what a user gets who changes nothing but a `base_url`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support import replies, wire
+from tests.support.proxy import running_proxy
+from tests.support.recording import CHAT, Exchange
+from tests.support.replies import Reply
+from tests.support.stage import Stage, chat, controls, is_own
+from tests.support.upstream import ScriptedUpstream
+
+KNOWN = "gpt-3.5-turbo"  # 16,385 tokens in the bundled table
+LONG = 120
+"""Turns of a conversation of about 17,000 tokens."""
+RULE = "Never water the tomatoes at noon, they burn."
+
+
+@pytest.fixture
+def shipped() -> Iterator[Stage]:
+    with ScriptedUpstream() as upstream, running_proxy(upstream.url, as_shipped=True) as proxy:
+        yield Stage(proxy, upstream, model=KNOWN)
+
+
+def long_chat() -> list[dict[str, Any]]:
+    words = " ".join(f"word{i}" for i in range(40))
+    turns = [{**each, "content": f"{each['content']} {words}"} for each in chat(LONG)]
+    return [{"role": "user", "content": RULE}, {"role": "assistant", "content": "Understood."}, *turns]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/messages", {"max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}),
+        ("/v1/responses", {"input": [{"role": "user", "content": "hi"}]}),
+    ],
+)
+def test_a_short_request_passes_as_the_bytes_that_came_in(path: str, body: dict[str, Any], shipped: Stage) -> None:
+    data = json.dumps({"model": KNOWN, **body}, indent=1).encode()
+    wire.request(shipped.proxy.url, "POST", path, data, [*wire.JSON, ("Authorization", "Bearer k")])
+    assert [each.body for each in shipped.upstream.journal.to(path)] == [data]
+
+
+def test_a_long_conversation_is_condensed_without_a_call_of_ours(shipped: Stage) -> None:
+    answer = shipped.ask(long_chat(), controls(session="s"))
+    assert answer.header("x-condenser-action") == "condensed"
+    assert answer.header("x-condenser-strategy") == "mask+extract"
+    assert answer.header("x-condenser-window") == "16385"
+    assert (
+        int(answer.header("x-condenser-tokens-after") or 0)
+        < 16_385
+        < int(answer.header("x-condenser-tokens-before") or 0)
+    )
+    assert not any(map(is_own, shipped.upstream.journal.to(CHAT)))
+    assert RULE in shipped.upstream.journal.to(CHAT)[-1].body.decode()
+
+
+def test_the_next_turn_begins_with_the_same_bytes_up_to_the_memory_block(shipped: Stage) -> None:
+    later = [{"role": "assistant", "content": "ok"}, {"role": "user", "content": "More?"}]
+    for history in (long_chat(), [*long_chat(), *later]):
+        shipped.ask(history, controls(session="s"))
+    first, second = (each.json()["messages"] for each in shipped.upstream.journal.to(CHAT))
+    block = next(i for i, each in enumerate(first) if each.get("name") == "memory_context")
+    assert block > 5
+    assert second[:block] == first[:block]
+
+
+def test_a_window_that_nobody_has_stated_cuts_nothing(shipped: Stage) -> None:
+    shipped.model = "somebodys-finetune"
+    answer = shipped.ask(long_chat(), controls(session="s"))
+    assert (answer.header("x-condenser-window"), answer.header("x-condenser-action")) == ("unknown", "passed")
+    assert shipped.last_view == long_chat()
+
+
+def test_an_overflow_that_states_the_window_is_mended_and_learned(shipped: Stage) -> None:
+    def refuse(exchange: Exchange) -> Reply | None:
+        if exchange.path != CHAT or len(exchange.body) < 40_000:
+            return None
+        return replies.overflow(8_000, 17_000)
+
+    shipped.model = "somebodys-finetune"
+    shipped.upstream.answer(refuse)
+    first, second = (shipped.ask(long_chat(), controls(session="s")) for _ in range(2))
+    assert first.header("x-condenser-trigger") == "overflow"
+    assert (second.header("x-condenser-window"), second.header("x-condenser-action")) == ("8000", "replayed")
