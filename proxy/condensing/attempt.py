@@ -1,4 +1,4 @@
-"""An attempt: the body that is sent for a request, and what is stored once it was answered. An attempt never changes.
+"""An attempt: the body that is sent for a request, and whether its session is stored. An attempt never changes.
 
 If the upstream refuses one, another may follow (`refusals.py`).
 """
@@ -33,6 +33,8 @@ class Attempt(NamedTuple):
     """The hidden rounds that may follow; None if the model is offered no memory tool."""
     stores: bool = False
     """Whether the session is stored once it is accepted."""
+    is_original: bool = False
+    """Whether it is the request as it came, because nothing explained why the rewritten one was refused."""
     is_last: bool = False
     """Whether a refusal for the length of this attempt is final."""
     is_repeated: bool = False
@@ -74,7 +76,7 @@ class Attempts:
         original = undecided(refused.context.for_original())
         decision = original._replace(reason=Reason.REWRITE_REFUSED, own_tokens=refused.own_tokens)
         decision = written(decision, probe=False)
-        return None if decision.body == refused.body else self._of_written(decision)
+        return None if decision.body == refused.body else self._of_written(decision)._replace(is_original=True)
 
     def _of_written(self, decision: Decision) -> Attempt:
         """The attempt to send a decision whose body is written; the decision gets the name of its branch."""
@@ -131,7 +133,7 @@ def update_after(attempt: Attempt, reply: ReplyFacts) -> SessionUpdate:
         covered=decision.view.covered_count,
         size_refused=context.size_refused,
         ends_size=not reply.is_late_refusal and ends_size(decision),
-        refuses_rewriting=decision.reason == Reason.REWRITE_REFUSED and not context.is_spared,
+        refuses_rewriting=attempt.is_original,
         pictures_out=context.pictures_out,
         economy={"mode": decision.policy.economy, **advice._asdict()} if advice is not None else {},
         bound=context.bound_under(decision.applied),

@@ -148,12 +148,11 @@ class Decider:
         except StoreError as error:
             return decision._replace(action=Action.DEGRADED, reason=error.reason)
 
-    async def smaller(self, refused: Decision, aim: Budget, seconds: float) -> Decision | None:
-        """The decision for a view smaller than a refused one, None if there is none; models get `seconds`."""
-        refused = refused.in_context(refused.context.with_recorded(refused.applied))
+    async def smaller(self, refused: Decision, aim: Budget, seconds: float) -> Decision:
+        """The decision for a view that aims to be smaller than a refused one; models get `seconds`."""
+        refused = refused._replace(context=refused.context.with_recorded(refused.applied), reason="")
         shrunk = await self._shrunk(refused.in_context(refused.context._replace(own_budget=aim)), aim, seconds)
-        decision = with_floor(await self.injector.inject(shrunk.in_context(refused.context)))
-        return decision if decision.tokens_after < refused.tokens_after else None
+        return with_floor(await self.injector.inject(shrunk.in_context(refused.context)))
 
     async def _shrunk(self, decision: Decision, aim: Budget, seconds: float) -> Decision:
         deadline = asyncio.get_running_loop().time() + seconds

@@ -61,13 +61,13 @@ class Exchanges:
     report: Callable[[Decision, str], None]
 
     async def open(self, request: ClientRequest) -> Exchange:
-        """The exchange for a request, which has been decided on; raises `ProxyError`."""
+        """The exchange for a request, which has been decided on; raises `ProxyError` and `HeldByServer`."""
         exchange = Exchange(self, request)
         await exchange.decide()
         return exchange
 
     async def open_as_it_stands(self, request: ClientRequest) -> Exchange:
-        """The exchange for a request whose view is sent as it stands, without the memory tool; raises `ProxyError`."""
+        """The exchange for a request whose view is sent as it stands, without the memory tool; raises as `open`."""
         exchange = Exchange(self, request)
         context = (await self.intake.build_context(request, exchange.timing))._replace(offer=NO_OFFER)
         exchange.take(self.attempts.of(standing_decision(context)))
@@ -180,7 +180,7 @@ class Exchange:
             if next_answer is None:
                 self._attempt = refused
                 break
-            if following.decision.reason == Reason.REWRITE_REFUSED:
+            if following.is_original:
                 self._log_original(answer.reply.status, next_answer.reply.status)
             answer = next_answer
         if self._attempt.is_last:

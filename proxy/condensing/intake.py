@@ -59,7 +59,8 @@ class Intake:
     add_offer: Callable[[RequestContext], RequestContext]
 
     async def build_context(self, request: ClientRequest, timing: Timing) -> RequestContext:
-        """The context of a request; fills in `timing`. Raises `BadRequest`, `HeadMismatch` and `HistoryUnavailable`."""
+        """The context of a request; fills in `timing`. Raises `ProxyError` and `HeldByServer`."""
+        self.supplier.require_history(request.body)
         # 3. Identify.
         scope, body = request.lesson_scope, request.body
         identity = self.recogniser.identify(request.controls.session, request.headers, body.endpoint, body.values)
@@ -88,7 +89,8 @@ class Intake:
             whole = await self.measurer.measure(restored, counter)
             request = request._replace(body=restored)
             recognised = recognised.continued_by(whole.transcript)
-        if request.controls.dry_run and (recognised.session or recognised.condensations or supply.named_reply):
+        names_reply = supply.named_reply is not None and bool(supply.named_reply.block)
+        if request.controls.dry_run and (recognised.knows_stored or names_reply):
             await request.prove()
         # 8. Choose.
         size = self.knowledge.size_refused(request, recognised)

@@ -27,7 +27,7 @@ from proxy.condensing.attempt import Attempt, Attempts, ends_size
 from proxy.condensing.knowledge import Knowledge
 from proxy.condensing.policy import Policies, Policy
 from proxy.condensing.searching import is_about_tools
-from proxy.condensing.turn import Decision, RequestContext
+from proxy.condensing.turn import Decision, RequestContext, fold_view
 from proxy.errors import ProxyError
 from proxy.knowledge.learned_windows import SizeRefused
 from proxy.knowledge.profiles import REFUSING, Restriction, restriction_in
@@ -66,7 +66,7 @@ class Refusals:
     knowledge: Knowledge
     policies: Policies
     attempts: Attempts
-    shrink: Callable[[Decision, Budget, float], Awaitable[Decision | None]]
+    shrink: Callable[[Decision, Budget, float], Awaitable[Decision]]
     """`Decider.smaller`."""
     timeout: float
     """Seconds that a request waits for models."""
@@ -89,7 +89,7 @@ class Refusals:
                 return refused, following_form or self._original(refused, answer)
             if answer.refusal.kind is RefusedPart.OUTPUT:
                 return refused, None
-            is_full = self.knowledge.is_full_pool(answer.refusal, refused.decision)
+            is_full = self._is_full_pool(answer.refusal, refused.decision)
             if is_full is not False:
                 return refused, await self._repeated(refused) if is_full else None
             started = perf_counter()
@@ -160,9 +160,15 @@ class Refusals:
             return None
         return self.attempts.original_of(refused.decision)
 
+    def _is_full_pool(self, refusal: Refusal, decision: Decision) -> bool | None:
+        """Whether a refusal says that the server's cache is full; then it is known that requests share it."""
+        is_full = self.knowledge.is_full_pool(refusal, decision)
+        if is_full:
+            self.knowledge.shared_pools.put(decision.context.request.model, True)
+        return is_full
+
     async def _repeated(self, refused: Attempt) -> Attempt | None:
         """The same attempt after a server's cache was full, after a wait; None if it was repeated already."""
-        self.knowledge.shared_pools.put(refused.context.request.model, True)
         if refused.is_repeated:
             return None
         await self.pause()
@@ -178,8 +184,13 @@ class Refusals:
         own_budget = policy.budget.scaled(context.calibrated.scale)
         context = context._replace(policy=policy, own_budget=own_budget, is_spared=False)
         aim = retry_budget(policy.budget, refusal, sent)
+        if refused.context.is_spared:
+            # The list as the client sent it was refused; the view is made of the whole conversation again.
+            decision = decision.with_view(fold_view(context, None))
         smaller = await self.shrink(decision.in_context(context), aim, seconds)
-        return None if smaller is None else self._following(refused, smaller)._replace(is_last=True)
+        if smaller.tokens_after >= sent.tokens:
+            return None
+        return self._following(refused, smaller)._replace(is_last=True)
 
     def taught(self, attempt: Attempt, refusal: Refusal) -> tuple[Attempt, Policy]:
         """The refused attempt with the size that bounds its session now, and the policy that holds now."""
@@ -215,7 +226,7 @@ class Refusals:
     def after_late(self, attempt: Attempt, refusal: Refusal) -> Attempt:
         """The attempt with what a refusal has taught that came after content."""
         decision, refusal = attempt.decision, refusal.without_quoted(attempt.decision.body)
-        if self.knowledge.is_full_pool(refusal, decision) is not False:
+        if self._is_full_pool(refusal, decision) is not False:
             return attempt
         attempt, _ = self.taught(attempt, refusal)
         if not attempt.stores:
@@ -305,6 +316,8 @@ def context_without(attempt: Attempt, refused: OpenedReply) -> RequestContext | 
     is_about_pictures = allowed is not None or refuses_bytes(status, error)
     if not (is_about_pictures and decision.policy.rewrites) or attempt.has_fewer_pictures:
         return None
+    if context.measured is not context.whole:
+        return None  # the list as its client sent it, in which other messages have other places
     chain, known = context.history.chain, context.pictures_out.number if context.pictures_out else 0
     shown = {id(message) for message in decision.view.messages}
     written = zip(chain, context.shown.chain, strict=True)

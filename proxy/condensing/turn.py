@@ -216,7 +216,7 @@ class RequestContext(NamedTuple):
         A client that sends assistant messages itself keeps its own history and will send it again, so it is not stored.
         """
         named, body = self.supply.named_reply, self.request.body
-        if named is None or not body.endpoint.is_kept(body.values):
+        if named is None or self.supply.append is not None or not body.endpoint.is_kept(body.values):
             return False
         return bool(named.block) or all(message.role is not Role.ASSISTANT for message in self.sent.transcript.chain)
 

@@ -22,7 +22,7 @@ from functools import partial
 from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from time import monotonic
+from time import monotonic, sleep
 from types import FrameType
 from typing import Any
 
@@ -35,6 +35,8 @@ from proxy.settings import DrainSettings
 
 CUTTING = 2.0
 """Seconds in which cancelled replies must end."""
+RESTART_PAUSE = 0.5
+"""Seconds until a worker takes the place of one that has ended, which may have ended at once."""
 _TICK = 0.05
 _log = logging.getLogger(LOGGER)
 
@@ -158,6 +160,8 @@ class Supervisor:
             signal.signal(each, self._on_signal)
         has_started = True
         self._start(self._config.workers)
+        if self._is_ending:  # a signal came while they were started
+            self._end(signal.SIGTERM)
         while self._workers:
             ready = wait([worker.sentinel for worker in self._workers])
             for ended in [worker for worker in self._workers if worker.sentinel in ready]:
@@ -167,6 +171,7 @@ class Supervisor:
                     has_started, self._is_ending = False, True
                 elif not self._is_ending:
                     _log.error("a worker has ended with the status %s; another takes its place", ended.exitcode)
+                    sleep(RESTART_PAUSE)
                     self._start(1)
             if self._is_ending:  # perhaps since a moment, in which a worker was started
                 self._end(signal.SIGTERM)
@@ -175,11 +180,13 @@ class Supervisor:
     def _start(self, number: int) -> None:
         """Starts workers with SIGINT blocked: a terminal sends it to all processes, and signals are passed on."""
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        for _ in range(number):
-            worker = get_context("spawn").Process(target=_serve, args=(self._config, self._sockets))
-            worker.start()
-            self._workers.append(worker)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        try:
+            for _ in range(number):
+                worker = get_context("spawn").Process(target=_serve, args=(self._config, self._sockets))
+                worker.start()
+                self._workers.append(worker)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
 
     def _on_signal(self, _sig: int, _frame: FrameType | None) -> None:
         ending = signal.SIGKILL if self._is_ending else signal.SIGTERM

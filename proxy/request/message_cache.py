@@ -86,8 +86,8 @@ class Element:
         self._value: Mapping[str, Any] | None = value
 
     @classmethod
-    def of(cls, raw: str, endpoint: Endpoint) -> Element:
-        return cls(raw.encode("utf-8", "surrogatepass"), loads(raw), endpoint)
+    def of(cls, raw: str, endpoint: Endpoint, owner: str = "") -> Element:
+        return cls(raw.encode("utf-8", "surrogatepass"), loads(raw), endpoint, owner)
 
     @property
     def raw(self) -> str:
@@ -239,10 +239,8 @@ class MessageCache:
         while self.size > self._max_bytes:
             self._drop_oldest()
 
-    def element(self, raw: str, endpoint: Endpoint, owner: str) -> Element:
-        """The element with this text: the one in the cache if it is there, else a new one that is not kept yet."""
-        data = raw.encode("utf-8", "surrogatepass")
-        return self.kept.get((owner, data)) or Element(data, loads(raw), endpoint, owner)
+    def element(self, raw: str, owner: str) -> Element | None:
+        return self.kept.get((owner, raw.encode("utf-8", "surrogatepass")))
 
     def _add(self, element: Element) -> None:
         cost = _cost(element)

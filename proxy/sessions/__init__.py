@@ -6,8 +6,8 @@ turn         where the newest turn of a transcript begins, and what a request ch
 stored       reads and writes sessions, caches what it decoded, and bounds how long a request waits for that
 keeping      writes a session back after a request was decided
 codec        the stored form of sessions, condensations and blocks
-histories    the history in the blocks of a session; the stored messages that the proxy supplies in append mode, and to
-             requests that name a reply
+histories    the history in the blocks of a session
+supply       the messages that a client did not send: in append mode, after a reply that it names, or if it trims
 cards        memory cards that a person changed, and those that sessions share
 admin        sessions for an operator
 """

@@ -123,22 +123,24 @@ class Supplier:
 
         Raises `HeldByServer`, and in append mode `HeadMismatch`, `HistoryUnavailable` and `BadRequest`.
         """
-        body, named_reply, values = request.body, None, request.body.values
-        if self._takes_over and body.endpoint.previous_reply:
-            body, named_reply = await self._after_reply(request.tenant, body, patience)
-            values = values if named_reply is None else {**values, body.endpoint.previous_reply: None}
-        state = body.endpoint.server_state(values, () if body.is_text else (each.role for each in body.elements))
-        if state is not None:
-            raise HeldByServer(state)
-        request = request._replace(body=body)
+        named_reply = None
+        if self._takes_over and request.body.endpoint.previous_reply:
+            body, named_reply = await self._after_reply(request.tenant, request.body, patience)
+            _require_history(body, is_named_known=named_reply is not None)
+            request = request._replace(body=body)
         if not request.controls.append:
             return request, Supply(named_reply=named_reply)
-        return await self._appended(request, identity, patience)
+        return await self._appended(request, identity, patience, named_reply)
+
+    def require_history(self, body: Body) -> None:
+        """Raises `HeldByServer` for a request that no look-up can supply with all of its history."""
+        named = body.values.get(body.endpoint.previous_reply) if body.endpoint.previous_reply else None
+        _require_history(body, is_named_known=self._takes_over and isinstance(named, str))
 
     # -- append mode ---------------------------------------------------------------------------------
 
     async def _appended(
-        self, request: ClientRequest, identity: Identity, patience: Patience
+        self, request: ClientRequest, identity: Identity, patience: Patience, named_reply: NamedReply | None
     ) -> tuple[ClientRequest, Supply]:
         _check_append(request.controls, request.body, identity.id)
         has_turn = True
@@ -158,7 +160,7 @@ class Supplier:
         base, before = _base_of(stored, request.body.elements, request.controls.if_head)
         body = request.body.with_supplied(before)
         append = Append(base, request.body.elements, head_after(body.elements), stored.tip.head)
-        return request._replace(body=body), Supply(append)
+        return request._replace(body=body), Supply(append, named_reply)
 
     async def history(self, tenant: str, identity: Identity, patience: Patience, *, writes: bool = False) -> History:
         """The history that append mode has stored under an explicit id.
@@ -175,6 +177,8 @@ class Supplier:
         if writes and (failure := await self._stored.why_unwritable()):
             raise StoreError(failure)
         session = await self._stored.load(key)
+        if session is None:
+            self._histories.forget(key)
         if session is None or not session.tip.block:
             return History()
         stored = await self._histories.history(key, session, [session.tip.block])
@@ -223,6 +227,8 @@ class Supplier:
         `transcript` is that of the body. Raises `StoreError`.
         """
         session = recognised.session
+        if session is None and not recognised.failure:
+            self._histories.forget(recognised.key)
         if session is None or recognised.is_derived or len(transcript.chain) < MIN_RUN:
             return None
         if not may_be_newest_part(session, recognised.branch, transcript):
@@ -237,16 +243,30 @@ class Supplier:
         missing = history.tree.line(alignment.before)[alignment.kept_first :]
         if not missing:
             return None
-        is_long = sum(len(message.raw) for message in missing) >= IN_THREAD
-        elements = await asyncio.to_thread(self._elements, missing, body) if is_long else self._elements(missing, body)
+        elements = await self._elements(missing, body)
         systems = body.endpoint.dialect.system_roles
         chained = (at for at, element in enumerate(body.elements) if element.role not in systems)
         return body.with_supplied(elements, next(islice(chained, int(alignment.kept_first), None)))
 
-    def _elements(self, missing: Sequence[StoredMessage], body: Body) -> list[Element]:
+    async def _elements(self, missing: Sequence[StoredMessage], body: Body) -> list[Element]:
         """Stored messages as elements: those of the cache where it has them, so that their counts are known."""
-        owner = body.elements[0].owner
-        return [self._cache.element(message.raw, body.endpoint, owner) for message in missing]
+        owner, endpoint = body.elements[0].owner, body.endpoint
+        cached = [self._cache.element(message.raw, owner) for message in missing]
+        new = [message.raw for message, element in zip(missing, cached, strict=True) if element is None]
+
+        def read() -> list[Element]:
+            return [Element.of(raw, endpoint, owner) for raw in new]
+
+        elements = iter(await asyncio.to_thread(read) if sum(map(len, new)) >= IN_THREAD else read())
+        return [element or next(elements) for element in cached]
+
+
+def _require_history(body: Body, *, is_named_known: bool) -> None:
+    """Raises `HeldByServer` if the server holds a part of the history, the named reply's left out if it is known."""
+    values = {**body.values, body.endpoint.previous_reply: None} if is_named_known else body.values
+    state = body.endpoint.server_state(values, () if body.is_text else (each.role for each in body.elements))
+    if state is not None:
+        raise HeldByServer(state)
 
 
 def _check_append(controls: Controls, body: Body, session: str | None) -> None:

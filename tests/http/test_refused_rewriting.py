@@ -198,3 +198,39 @@ def test_what_the_client_has_dropped_is_left_out_of_the_original() -> None:
         stage.ask(chat(8)[-9:], controls(session="s"))
         assert len(stage.forwarded) == 5
         assert stage.forwarded[-1].body == stage.sent[-1]
+
+
+TRIMMED = -9
+"""A client that trims sends this many of its newest messages."""
+
+
+@contextmanager
+def spared_client_that_trims(refusal: Reply) -> Iterator[Stage]:
+    """A session that is spared rewriting; then the upstream refuses one request so."""
+    with refusing(lambda _: False) as stage:
+        stage.ask(chat(6), controls(session="s"))
+        stage.upstream.answer(answering(lambda body: len(body["messages"]) > -TRIMMED))
+        for rounds in (7, 8, 9):
+            answer = stage.ask(chat(rounds)[TRIMMED:], controls(session="s"))
+        assert answer.header("x-condenser-reason") == "rewrite-refused"
+        stage.forget()
+        stage.upstream.answer(lambda exchange: refusal if len(stage.forwarded) == 1 else None)
+        yield stage
+
+
+def test_a_spared_list_that_is_too_long_is_condensed_with_all_that_is_known() -> None:
+    with spared_client_that_trims(replies.overflow(1_200, 3_900)) as stage:
+        answer = stage.ask(chat(10)[TRIMMED:], controls(session="s"))
+        assert (answer.header("x-condenser-action"), answer.header("x-condenser-trigger")) == ("condensed", "overflow")
+        assert answer.header("x-condenser-reason") != "rewrite-refused"
+        first, second = (each.json() for each in stage.forwarded)
+        assert first["messages"] == chat(10)[TRIMMED:]
+        assert count(second) < count(first)
+        assert second["messages"][-1] == chat(10)[-1]
+
+
+def test_a_refusal_of_pictures_that_are_not_there_reaches_the_client_that_trims() -> None:
+    said = b'{"error": {"message": "At most 1 image(s) may be provided in one prompt."}}'
+    with spared_client_that_trims(replies.raw(said, status=400)) as stage:
+        answer = stage.post(body_of(chat(10)[TRIMMED:]), controls(session="s"))
+        assert (answer.status, answer.body, len(stage.forwarded)) == (400, said, 1)

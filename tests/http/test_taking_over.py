@@ -234,3 +234,16 @@ def test_a_hidden_search_is_part_of_a_named_history(stream: bool) -> None:
         assert upstream.refusals == []
         last = json.dumps(upstream.journal.to(RESPONSES)[-1].json()["input"])
         assert last.count("function_call_output") == 2
+
+
+def test_an_append_after_a_named_reply_leaves_nothing_for_the_server_to_add() -> None:
+    with taking_over(strategy="half-window") as (upstream, proxy):
+        caller = Caller(proxy.url, stream=False, headers=[*KEY, ("X-Condenser-Session", "s")])
+        for _ in range(2):
+            caller.turn()
+        caller.headers = [*KEY, ("X-Condenser-Session", "t"), ("X-Condenser-History", "append")]
+        caller.turn()
+        forwarded = upstream.journal.to(RESPONSES)[-1].json()
+    assert forwarded["previous_response_id"] is None
+    assert len(forwarded["input"]) > len(caller.new)
+    assert upstream.refusals == []

@@ -89,3 +89,10 @@ def test_workers_that_cannot_start_end_the_proxy(upstream: ScriptedUpstream) -> 
 def test_a_store_that_is_one_workers_memory_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--workers", "2", "--store", "memory://"]) == 2
     assert "memory://" in capsys.readouterr().err
+
+
+def test_a_signal_while_workers_are_started_ends_them(upstream: ScriptedUpstream, tmp_path: Path) -> None:
+    with serving("--upstream", upstream.base_url, "--store", f"sqlite:///{tmp_path}/s.db") as (_, process):
+        await_true(lambda: bool(workers(process)), "the first worker", 4 * BOUND)
+        process.terminate()
+        assert process.wait(4 * BOUND) == 0
