@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from proxy.condensing.searching import Searcher
+from proxy.condensing.memory_tool import Searcher
 from proxy.condensing.turn import Decision, RequestContext, undecided
 from proxy.endpoints.replies import Usage
 from proxy.errors import HistoryUnavailable

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from proxy.condensing.account import refuse_if_hopeless, refuse_over_budget
-from proxy.condensing.making import TRIGGERS, Maker, MakeResult
+from proxy.condensing.making import TRIGGERS, Maker
 from proxy.condensing.preparing import Preparer
 from proxy.condensing.recall import Injector
+from proxy.condensing.running import RunResult
 from proxy.condensing.turn import Decision, RequestContext, fold_view, undecided
 from proxy.errors import ProxyError
 from proxy.reasons import NO_MORE_CONDENSED, Action, Reason, Trigger
@@ -183,7 +184,7 @@ class Decider:
                 trigger=TRIGGERS[requirement],
                 reason=result.reason,
                 tokens_after=fold_view(decision.context, result.condensation).tokens,
-                precision=Precision.ESTIMATE if result.used_model else decision.precision,
+                precision=Precision.ESTIMATE if result.asked_model else decision.precision,
                 metadata=result.condensation.metadata,
             )
         waits = requirement is Requirement.SOFT and decision.policy.asks_models
@@ -196,7 +197,7 @@ def standing_decision(context: RequestContext) -> Decision:
     return _replayed(decision) if context.policy.rewrites else decision
 
 
-def _made(decision: Decision, result: MakeResult, trigger: Trigger | None = None) -> Decision:
+def _made(decision: Decision, result: RunResult, trigger: Trigger | None = None) -> Decision:
     decision = decision._replace(own_tokens=decision.own_tokens + result.own_tokens, reason=result.reason)
     if result.condensation is not None:
         decision = _applied(decision, result.condensation, trigger)

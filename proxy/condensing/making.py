@@ -52,21 +52,6 @@ TRIGGERS = {
 _log = logging.getLogger(__name__)
 
 
-class MakeResult(NamedTuple):
-    """A condensation, or the reason why there is none."""
-
-    condensation: Condensation | None
-    reason: str = ""
-    own_tokens: int = 0
-    """Tokens of our model calls for this request."""
-    used_model: bool = False
-    """Whether any of its texts is a model's."""
-    store_failure: str = ""
-    """The reason why the store did not take the record, if it did not."""
-    store_seconds: float = 0.0
-    """Seconds that a flight waited for the store."""
-
-
 class Job(NamedTuple):
     """A condensation that a request needs now."""
 
@@ -92,20 +77,20 @@ class Maker:
     _tasks: OwnedTasks
     _clock: Callable[[], float]
 
-    async def project(self, requirement: Requirement, decision: Decision) -> MakeResult:
+    async def project(self, requirement: Requirement, decision: Decision) -> RunResult:
         """Plans the condensation with placeholder texts; calls no model, records nothing."""
         run = self._run_for(requirement, decision.base, decision.context)
-        return self._result_of(run, await self._runner.project(run))
+        return self._with_condensation(run, await self._runner.project(run))
 
     async def prepare(
         self, base: Replayed, context: RequestContext, caller: Caller, verdict: Verdict | None = None
-    ) -> MakeResult:
+    ) -> RunResult:
         """Makes a condensation for a later request, and records it as prepared, not applied; this may take minutes.
 
         With a `verdict` of judges, the condensation follows that.
         """
         run = self._run_for(Requirement.PREPARE, base, context, verdict)
-        result = self._result_of(run, await self._runner.run(run, caller))
+        result = self._with_condensation(run, await self._runner.run(run, caller))
         if result.condensation is None or verdict is None:
             return await self._record(result, context, standing=False)
         judged = replace(result.condensation, trigger=JUDGED)
@@ -115,7 +100,7 @@ class Maker:
             kept = await self._record(result._replace(condensation=_deeper(judged)), context, standing=False)
         return kept
 
-    async def make(self, requirement: Requirement, decision: Decision, until: float) -> MakeResult:
+    async def make(self, requirement: Requirement, decision: Decision, until: float) -> RunResult:
         """The condensation that a requirement calls for, recorded if the request may be stored.
 
         Models are waited for until `until`, a time of the event loop's clock.
@@ -137,7 +122,7 @@ class Maker:
         # lost the record since.
         return await self._record(result._replace(own_tokens=0), context)
 
-    async def _single_flight(self, job: Job) -> MakeResult:
+    async def _single_flight(self, job: Job) -> RunResult:
         """Makes the condensation for all requests that share this flight.
 
         The result says how long the flight waited for the store, because each of these requests has waited as long.
@@ -147,17 +132,17 @@ class Maker:
         result = await self._unless_recorded(job)
         return result._replace(store_seconds=before - patience.remaining)
 
-    async def _unless_recorded(self, job: Job) -> MakeResult:
+    async def _unless_recorded(self, job: Job) -> RunResult:
         context, applied = job.decision.context, job.decision.applied
         since = await self._keeper.recorded_since(context.recognised)
         recorded = next(iter(standing_condensations(since, context.history.digests)), None)
         # It may be the prepared record that this request has just made standing, and that was not enough.
         is_applied = recorded is not None and applied is not None and recorded.id == applied.id
         if recorded is not None and not is_applied and _shows_required(recorded, context):
-            return MakeResult(recorded)
+            return RunResult(condensation=recorded)
         return await self._run_and_record(job)
 
-    async def _run_and_record(self, job: Job) -> MakeResult:
+    async def _run_and_record(self, job: Job) -> RunResult:
         requirement, decision, until = job
         context = decision.context
         run = self._run_for(requirement, decision.base, context)
@@ -167,7 +152,7 @@ class Maker:
         elif run_result.late is not None:
             late = self._record_late(run_result.late, run, context.with_fresh_patience())
             self._tasks.start(late, context.branch_work_key, always=True)
-        return await self._record(self._result_of(run, run_result), context)
+        return await self._record(self._with_condensation(run, run_result), context)
 
     async def _record_late(
         self, working: asyncio.Task[RunResult], run: Run, context: RequestContext
@@ -175,7 +160,7 @@ class Maker:
         """Records what models wrote too late for the request that waited, one step deeper than what replaced it."""
         late = await working
         asking = {stage.name for stage in run.policy.stages if stage.asks}
-        result = self._result_of(run._replace(requirement=Requirement.PREPARE), late)
+        result = self._with_condensation(run._replace(requirement=Requirement.PREPARE), late)
         if late.outcome is None or result.condensation is None or asking.isdisjoint(late.outcome.stages):
             return None
         result = result._replace(condensation=_deeper(result.condensation))
@@ -183,7 +168,7 @@ class Maker:
         await self._keeper.amend(context.recognised, lambda session: session.with_totals(own_tokens=late.own_tokens))
         return kept.condensation
 
-    async def _record(self, result: MakeResult, context: RequestContext, *, standing: bool = True) -> MakeResult:
+    async def _record(self, result: RunResult, context: RequestContext, *, standing: bool = True) -> RunResult:
         """Records a condensation, and returns the record that counts: ours, or that of the first writer.
 
         A standing record that was made for a longer transcript may hide what this view must show: then ours is
@@ -226,11 +211,10 @@ class Maker:
         facts = context.session_facts(self._clock(), verdict)
         return Run(requirement, base, context.policy, context.own_budget, facts, perf_counter())
 
-    def _result_of(self, run: Run, run_result: RunResult) -> MakeResult:
-        result = MakeResult(None, run_result.reason, run_result.own_tokens, run_result.asked_model)
-        if run_result.outcome is None:
+    def _with_condensation(self, run: Run, result: RunResult) -> RunResult:
+        if result.outcome is None:
             return result
-        outcome, base, policy, view = run_result.outcome, run.base, run.policy, run_result.outcome.view
+        outcome, base, policy, view = result.outcome, run.base, run.policy, result.outcome.view
         name, now = _new_id(), self._clock()
         # Under a strategy that judges, what was prepared for a mark waits for the hard limit.
         waits = run.requirement is Requirement.PREPARE and policy.judging is not None
@@ -248,7 +232,7 @@ class Maker:
             tokens_after=view.tokens,
             created_at=now,
             cards=_cards_of(name, outcome.cards, now),
-            own_tokens=run_result.own_tokens,
+            own_tokens=result.own_tokens,
             parent=base.applied.id if base.applied else None,
             metadata={
                 "stages": outcome.stages,

@@ -20,8 +20,8 @@ from typing import NamedTuple
 from uuid import uuid4
 
 from proxy.asking import Caller
-from proxy.condensing.making import Maker, MakeResult
-from proxy.condensing.running import PipelineRunner
+from proxy.condensing.making import Maker
+from proxy.condensing.running import PipelineRunner, RunResult
 from proxy.condensing.turn import Decision, RequestContext, fold_view
 from proxy.reasons import Action
 from proxy.runtime.lru import Lru
@@ -302,11 +302,11 @@ class Preparer:
         prepared = prepared_in(since, base.view.transcript.digests, base.applied)
         return any(verdict is None or record.trigger == JUDGED for record in prepared)
 
-    async def _note(self, result: MakeResult, base: Replayed, context: RequestContext, verdict: Verdict | None) -> None:
+    async def _note(self, result: RunResult, base: Replayed, context: RequestContext, verdict: Verdict | None) -> None:
         """Counts the cost of a preparation, and notes whether it failed: in the session, and in the log."""
         session, stored = context.recognised.session, None
         if result.condensation is None:
-            is_failure = result.used_model or verdict is not None
+            is_failure = result.asked_model or verdict is not None
             reason = result.reason if is_failure else ""
             at = self.clock()
             failed = FailedTry(base.applied_id, base.view.tokens, reason, verdict is not None, context.branch_name, at)

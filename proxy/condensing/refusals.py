@@ -25,8 +25,8 @@ from typing import NamedTuple
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import Attempt, Attempts, ends_size
 from proxy.condensing.knowledge import Knowledge
+from proxy.condensing.memory_tool import is_about_tools
 from proxy.condensing.policy import Policies, Policy
-from proxy.condensing.searching import is_about_tools
 from proxy.condensing.turn import Decision, RequestContext, fold_view
 from proxy.errors import ProxyError
 from proxy.knowledge.learned_windows import SizeRefused

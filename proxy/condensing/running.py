@@ -21,7 +21,7 @@ from proxy.condensing.policy import Policy
 from proxy.reasons import Reason
 from proxy.runtime.owned_tasks import NOBODY, OwnedTasks, Waiters, load_of, offload
 from strategies.core.budget import Budget
-from strategies.core.condensation import Replayed
+from strategies.core.condensation import Condensation, Replayed
 from strategies.core.effects import SUMMARIZER, Answer, Ask, Effect, Failure, Result, Votes
 from strategies.core.errors import StrategyError
 from strategies.core.messages import TokenCounter
@@ -56,16 +56,21 @@ class Run(NamedTuple):
 
 
 class RunResult(NamedTuple):
-    """The result of a run: an outcome, or the reason why there is none."""
+    """The result of a run: an outcome and what was recorded of it, or the reason why there is none."""
 
-    outcome: Outcome | None
-    reason: str
-    own_tokens: int
-    """Tokens of our own model calls."""
-    asked_model: bool
+    outcome: Outcome | None = None
+    reason: str = ""
+    own_tokens: int = 0
+    """Tokens of our own model calls for this request."""
+    asked_model: bool = False
     """Whether a model was asked, or its answer projected."""
     late: asyncio.Task[RunResult] | None = None
     """The run that continues with its models after the deadline."""
+    condensation: Condensation | None = None
+    store_failure: str = ""
+    """The reason why the store did not take the record, if it did not."""
+    store_seconds: float = 0.0
+    """Seconds that the run waited for the store."""
 
 
 @dataclass(slots=True)
@@ -180,7 +185,7 @@ async def _without_models(run: Run) -> RunResult:
 async def _drive(run: Run, resolve: Resolve) -> RunResult:
     requirement, base, policy, budget, session, _ = run
     if budget is None:
-        return RunResult(None, Reason.WINDOW_UNKNOWN, 0, False)
+        return RunResult(reason=Reason.WINDOW_UNKNOWN)
     driver = _Driver(resolve, base.view)
     try:
         outcome = await driver.drive(

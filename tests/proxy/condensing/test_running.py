@@ -173,7 +173,7 @@ async def test_where_nothing_can_be_done_the_reason_says_why(upstream: ScriptedU
 
 
 async def test_without_a_window_nothing_is_attempted(upstream: ScriptedUpstream) -> None:
-    assert await attempt(upstream, using=policy(window=None)) == RunResult(None, "window-unknown", 0, False)
+    assert await attempt(upstream, using=policy(window=None)) == RunResult(reason="window-unknown")
 
 
 async def test_a_strategys_defect_is_logged(upstream: ScriptedUpstream, caplog: pytest.LogCaptureFixture) -> None:
