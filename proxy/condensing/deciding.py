@@ -69,7 +69,7 @@ class Decider:
         if context.recognised.failure:
             return await self._without_store(decision)
         condensed = await self._condensed(_replayed(decision))
-        return with_floor(await self.injector.inject(condensed)).with_loss_told()
+        return with_floor_reason(await self.injector.inject(condensed)).with_loss_told()
 
     async def _condensed(self, decision: Decision) -> Decision:
         deadline = asyncio.get_running_loop().time() + self.timeout
@@ -136,7 +136,7 @@ class Decider:
             prepared = find_prepared(requirement, decision)
         if prepared is None or prepared.applied is None:
             return None
-        extended = self.maker.extended(prepared, context.policy.judging)
+        extended = self.maker.extend_judged(prepared, context.policy.judging)
         decision = _applied(decision, extended or prepared.applied, TRIGGERS[requirement], was_prepared=True)
         if not context.may_store:
             return decision
@@ -153,7 +153,7 @@ class Decider:
         """The decision for a view that aims to be smaller than a refused one; models get `seconds`."""
         refused = refused._replace(context=refused.context.with_recorded(refused.applied), reason="")
         shrunk = await self._shrunk(refused.in_context(refused.context._replace(own_budget=aim)), aim, seconds)
-        return with_floor(await self.injector.inject(shrunk.in_context(refused.context)))
+        return with_floor_reason(await self.injector.inject(shrunk.in_context(refused.context)))
 
     async def _shrunk(self, decision: Decision, aim: Budget, seconds: float) -> Decision:
         deadline = asyncio.get_running_loop().time() + seconds
@@ -285,7 +285,7 @@ def find_prepared(requirement: Requirement, decision: Decision) -> Replayed | No
     )
 
 
-def with_floor(decision: Decision) -> Decision:
+def with_floor_reason(decision: Decision) -> Decision:
     """The decision with its floor, if that keeps the view from its target or from fitting."""
     budget, view = decision.context.own_budget, decision.view
     if budget is None or decision.action is Action.DEGRADED or view.tokens < budget.prepare:

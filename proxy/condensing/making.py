@@ -97,7 +97,7 @@ class Maker:
         kept = await self._record(result._replace(condensation=judged), context, standing=False)
         if kept.condensation is not None and kept.condensation.trigger != JUDGED:
             # The same messages were prepared for a mark already, but only a judged record is applied before that mark.
-            kept = await self._record(result._replace(condensation=_deeper(judged)), context, standing=False)
+            kept = await self._record(result._replace(condensation=_one_level_deeper(judged)), context, standing=False)
         return kept
 
     async def make(self, requirement: Requirement, decision: Decision, until: float) -> RunResult:
@@ -163,7 +163,7 @@ class Maker:
         result = self._with_condensation(run._replace(requirement=Requirement.PREPARE), late)
         if late.outcome is None or result.condensation is None or asking.isdisjoint(late.outcome.stages):
             return None
-        result = result._replace(condensation=_deeper(result.condensation))
+        result = result._replace(condensation=_one_level_deeper(result.condensation))
         kept = await self._record(result, context, standing=False)
         await self._keeper.amend(context.recognised, lambda session: session.with_totals(own_tokens=late.own_tokens))
         return kept.condensation
@@ -180,13 +180,13 @@ class Maker:
         try:
             kept = await self._keeper.record(context.recognised, ours, standing=standing)
             while standing and kept.pieces != ours.pieces and not _shows_required(kept, context):
-                ours = _deeper(ours)
+                ours = _one_level_deeper(ours)
                 kept = await self._keeper.record(context.recognised, ours, standing=True)
         except StoreError as error:
             return result._replace(store_failure=error.reason)
         return result._replace(condensation=kept)
 
-    def extended(self, prepared: Replayed, judging: Judging | None) -> Condensation | None:
+    def extend_judged(self, prepared: Replayed, judging: Judging | None) -> Condensation | None:
         """A judged record, extended over later messages that its strategy drops; None if there are none."""
         judged = prepared.applied
         if judging is None or judged is None or judged.trigger != JUDGED:
@@ -255,7 +255,7 @@ def _cards_of(condensation: str, cards: Iterable[MemoryCard], now: float) -> tup
     return tuple(replace(card, condensation=condensation, created_at=card.created_at or at) for card in cards)
 
 
-def _deeper(condensation: Condensation) -> Condensation:
+def _one_level_deeper(condensation: Condensation) -> Condensation:
     """The same record one step deeper, with a new id."""
     name = _new_id()
     cards = tuple(replace(card, condensation=name) for card in condensation.cards)

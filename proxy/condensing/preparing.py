@@ -212,7 +212,7 @@ class Preparer:
             caller = context.caller(self.tasks, background=background)
             vote_round = await self.vote(stage, decision.base, context, caller)
         if vote_round.verdict is None and background:
-            await self._note_round(stage, vote_round, decision.view, context)
+            await self._store_verdict(stage, vote_round, decision.view, context)
         return vote_round.verdict
 
     async def vote(self, stage: Judging, base: Replayed, context: RequestContext, caller: Caller) -> VoteRound:
@@ -224,12 +224,12 @@ class Preparer:
         async with self.claims.taken(work, context) as is_ours:
             if not is_ours:
                 return VoteRound(None, HELD_ELSEWHERE)
-            vote_round = await self._hold(stage, view, context, caller)
+            vote_round = await self._ask_judges(stage, view, context, caller)
         if vote_round.verdict is not None:
-            await self._note_round(stage, vote_round, view, context)
+            await self._store_verdict(stage, vote_round, view, context)
         return vote_round
 
-    async def _hold(self, stage: Judging, view: View, context: RequestContext, caller: Caller) -> VoteRound:
+    async def _ask_judges(self, stage: Judging, view: View, context: RequestContext, caller: Caller) -> VoteRound:
         polling = stage.judge(view, context.budget, context.session_facts(self.clock()))
         try:
             verdict, tokens = await self.runner.ask_judges(polling, view, context.policy, context.budget, caller)
@@ -241,7 +241,7 @@ class Preparer:
             _log.warning("judges gave no verdict: %s", verdict.failure)
         return VoteRound(verdict, verdict.failure, tokens)
 
-    async def _note_round(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
+    async def _store_verdict(self, stage: Judging, vote_round: VoteRound, view: View, context: RequestContext) -> None:
         """Stores in the session a verdict on a view, or why there is none; a missing verdict creates no session."""
         verdict, skip_reason, tokens = vote_round
         facts = context.session_facts(self.clock())
@@ -290,7 +290,7 @@ class Preparer:
             if not is_ours or await self._is_prepared_already(base, context, verdict):
                 return None
             result = await self.maker.prepare(base, context, context.caller(self.tasks, background=background), verdict)
-        await self._note(result, base, context, verdict)
+        await self._store_outcome(result, base, context, verdict)
         return result.condensation
 
     async def _is_prepared_already(self, base: Replayed, context: RequestContext, verdict: Verdict | None) -> bool:
@@ -302,7 +302,9 @@ class Preparer:
         prepared = prepared_in(since, base.view.transcript.digests, base.applied)
         return any(verdict is None or record.trigger == JUDGED for record in prepared)
 
-    async def _note(self, result: RunResult, base: Replayed, context: RequestContext, verdict: Verdict | None) -> None:
+    async def _store_outcome(
+        self, result: RunResult, base: Replayed, context: RequestContext, verdict: Verdict | None
+    ) -> None:
         """Counts the cost of a preparation, and notes whether it failed: in the session, and in the log."""
         session, stored = context.recognised.session, None
         if result.condensation is None:

@@ -7,7 +7,7 @@ model is asked. Clients compact their history by the count, so it must agree wit
 upstream cannot count, the answer is the proxy's own calibrated count. To be compacted, clients send their whole list,
 which may be too long by then, because the proxy has condensed it for all other requests: the view goes as it stands.
 
-`PassThrough` forwards requests unread. So do the others if a body is not to be read (`Unread`).
+`PassThrough` forwards requests unread. So do the others if a body is not to be read (`PassOn`).
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from proxy.serving.layer import error_response
 from proxy.serving.reading import (
     CLIENT_CLOSED_REQUEST,
     READ_WHOLE,
-    Arrival,
+    AdmittedEndpoint,
+    AdmittedRequest,
     ClientGone,
-    Placed,
-    Unread,
+    PassOn,
     as_it_came,
     held_by_server,
     read_request,
@@ -59,13 +59,13 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class CondensedEndpoint(Placed):
+class CondensedEndpoint(AdmittedEndpoint):
     """What is served at an endpoint's path."""
 
     endpoint: Endpoint
 
-    def serve(self, arrival: Arrival) -> Awaitable[None]:
-        return _OneRequest(self.endpoint, arrival, arrival.services, arrival.scope[LINE]).serve()
+    def serve(self, admitted: AdmittedRequest) -> Awaitable[None]:
+        return _OneRequest(self.endpoint, admitted, admitted.services, admitted.scope[LINE]).serve()
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class _OneRequest:
     """
 
     endpoint: Endpoint
-    arrival: Arrival
+    admitted: AdmittedRequest
     services: Services
     line: RequestLine
     request: ClientRequest = field(init=False)
@@ -88,15 +88,15 @@ class _OneRequest:
     is_replying: bool = False
 
     async def serve(self) -> None:
-        services, arrival = self.services, self.arrival
+        services, admitted = self.services, self.admitted
         rest: ASGIApp | None = None
         services.telemetry.in_flight += 1
         try:
-            self.request = await read_request(self.endpoint, arrival)
+            self.request = await read_request(self.endpoint, admitted)
             self.line.model = self.request.model
-            await self._answer_unless_gone(arrival.send)
-        except Unread as unread:
-            rest = await pass_unread(arrival, unread)
+            await self._answer_unless_gone(admitted.send)
+        except PassOn as unread:
+            rest = await pass_on_unread(admitted, unread)
         finally:
             if self.is_in_foreground:
                 services.asking.lane.leave_foreground()
@@ -104,17 +104,17 @@ class _OneRequest:
                 services.discovered.ask_after_reply()
             services.telemetry.in_flight -= 1
         if rest is not None:
-            await arrival.answer(rest)
+            await admitted.answer(rest)
 
     async def _answer_unless_gone(self, send: Send) -> None:
         try:
-            await self.arrival.incoming.unless_gone(self._answer(send))
+            await self.admitted.client.unless_gone(self._answer(send))
         except ClientGone:
             if not self.is_replying:
                 gone = Response(status_code=CLIENT_CLOSED_REQUEST)
-                await gone(self.arrival.scope, self.arrival.receive, send)
+                await gone(self.admitted.scope, self.admitted.receive, send)
         finally:
-            self.arrival.incoming.close()
+            self.admitted.client.close()
 
     async def _answer(self, send: Send) -> None:
         async with AsyncExitStack() as until_answered:
@@ -125,7 +125,7 @@ class _OneRequest:
         """Sends the response, or an error if there is none."""
         try:
             response = await self._response()
-        except Unread:
+        except PassOn:
             raise
         except ProxyError as error:
             self.line.error = error.code or error.type
@@ -139,7 +139,7 @@ class _OneRequest:
         if isinstance(response, Relay):
             await self._pass_on(response, send)
         else:
-            await response(self.arrival.scope, self.arrival.receive, send)
+            await response(self.admitted.scope, self.admitted.receive, send)
 
     async def _pass_on(self, reply: Relay, send: Send) -> None:
         """Relays a reply; the pauses of a stream are filled, except under the strategy `off`."""
@@ -193,7 +193,7 @@ class _OneRequest:
             headers = [pair for pair in headers if pair[0] != b"accept-encoding"]
         if request.encoded_body and sent is request.body.data:
             sent, headers = request.encoded_body, [*headers, *request.encoding_headers]
-        self.arrival.place.ease()  # not when its reply begins, which may take a model minutes
+        self.admitted.place.ease()  # not when its reply begins, which may take a model minutes
         reply = await services.upstream.send(UpstreamRequest("POST", request.target, request.query, headers, sent))
         services.callers.note_status(request.trust, reply.status, shares=not request.controls.no_store)
         if reply.status in REFUSED:
@@ -205,7 +205,7 @@ class _OneRequest:
         """The response; what a later request depends on is stored only if the upstream accepted this one."""
         taken, decision, endpoint = is_success(reply.status), exchange.decision, self.endpoint
         own_headers = encode_headers(exchange.headers(accepted=taken))
-        relay = Relay(endpoint, self.arrival.incoming, reply, own_headers)
+        relay = Relay(endpoint, self.admitted.client, reply, own_headers)
         if taken:
             capture = endpoint.capture(reply.headers) if exchange.captures else None
             relay.watched = WatchedReply(endpoint, reply.headers, capture)
@@ -246,31 +246,31 @@ def _own_reply(data: bytes | str, exchange: Exchange) -> Response:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOnly(Placed):
+class ReadOnly(AdmittedEndpoint):
     """What is served where an endpoint's requests are counted, or where the upstream compacts its lists."""
 
     endpoint: Endpoint
     compacts: bool = False
 
-    async def serve(self, arrival: Arrival) -> None:
-        await arrival.answer(await self._app(arrival))
+    async def serve(self, admitted: AdmittedRequest) -> None:
+        await admitted.answer(await self._app(admitted))
 
-    async def _app(self, arrival: Arrival) -> ASGIApp:
+    async def _app(self, admitted: AdmittedRequest) -> ASGIApp:
         try:
-            asked = await read_request(self.endpoint, arrival)
-            arrival.scope[LINE].model = asked.model
-            return await arrival.incoming.unless_gone(self._answer(asked, arrival))
+            asked = await read_request(self.endpoint, admitted)
+            admitted.scope[LINE].model = asked.model
+            return await admitted.client.unless_gone(self._answer(asked, admitted))
         except CredentialUnproven:
             if asked.controls.dry_run:
                 raise
             # Nothing stored is shown to the upstream for this caller: it judges the request as it came.
-            return await pass_unread(arrival, as_it_came(asked, Reason.CREDENTIAL_UNPROVEN))
-        except Unread as unread:
-            return await pass_unread(arrival, unread)
+            return await pass_on_unread(admitted, as_it_came(asked, Reason.CREDENTIAL_UNPROVEN))
+        except PassOn as unread:
+            return await pass_on_unread(admitted, unread)
 
-    async def _answer(self, asked: ClientRequest, arrival: Arrival) -> ASGIApp:
+    async def _answer(self, asked: ClientRequest, admitted: AdmittedRequest) -> ASGIApp:
         """Sends the view, and relays the reply."""
-        endpoint, services = self.endpoint, arrival.services
+        endpoint, services = self.endpoint, admitted.services
         path = endpoint.compact_path if self.compacts else endpoint.count_path
         # A dry run stores nothing and asks no model; it is one of a request at the path that answers its like.
         answering = asked.path.removesuffix(path.removeprefix(endpoint.path).encode())
@@ -283,12 +283,12 @@ class ReadOnly(Placed):
         if asked.controls.dry_run:
             return _own_reply(account.dry_run(exchange.decision), exchange)
         target = asked.path or path.encode(), asked.query
-        arrival.place.ease()
+        admitted.place.ease()
         reply = await services.upstream.send(UpstreamRequest("POST", *target, asked.headers, exchange.decision.body))
         if not self.compacts and reply.status in _CANNOT_COUNT:
             await reply.close()
             return _own_reply(json.dumps(endpoint.counted(exchange.decision.expected_tokens)), exchange)
-        return Relay(endpoint, arrival.incoming, reply, encode_headers(exchange.headers(accepted=False)))
+        return Relay(endpoint, admitted.client, reply, encode_headers(exchange.headers(accepted=False)))
 
 
 # -- passing on ------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ GENERATING = frozenset(
 """The first path segments under `/v1/` of endpoints that ask a model, or hold what one is asked."""
 
 
-class PassThrough(Placed):
+class PassThrough(AdmittedEndpoint):
     """Forwards requests under `/v1/` without reading them, and relays the replies."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -310,34 +310,38 @@ class PassThrough(Placed):
             raise UpgradeRefused
         await super().__call__(scope, receive, send)
 
-    async def serve(self, arrival: Arrival) -> None:
-        scope = arrival.scope
+    async def serve(self, admitted: AdmittedRequest) -> None:
+        scope = admitted.scope
         segment = scope["path"].removeprefix("/v1/").partition("/")[0]
         is_bypassed = scope["method"] == "POST" and segment in GENERATING
-        own_headers = _note_bypass(arrival, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
-        await arrival.answer(await _forward(arrival, own_headers))
+        own_headers = _note_bypass(admitted, Reason.NOT_CONDENSED_ENDPOINT) if is_bypassed else []
+        await admitted.answer(await _forward(admitted, own_headers))
 
 
-async def pass_unread(arrival: Arrival, unread: Unread) -> ASGIApp:
+async def pass_on_unread(admitted: AdmittedRequest, unread: PassOn) -> ASGIApp:
     """Forwards a request to a condensed endpoint that is not read; returns the app that relays the reply."""
-    own_headers = _note_bypass(arrival, unread.reason)
-    return await _forward(arrival, own_headers, unread.body, is_unpacked=unread.is_unpacked)
+    own_headers = _note_bypass(admitted, unread.reason)
+    return await _forward(admitted, own_headers, unread.body, is_unpacked=unread.is_unpacked)
 
 
-def _note_bypass(arrival: Arrival, reason: Reason) -> list[tuple[str, str]]:
+def _note_bypass(admitted: AdmittedRequest, reason: Reason) -> list[tuple[str, str]]:
     """Counts a request that asks a model and is not condensed; returns the headers that tell the client."""
-    arrival.services.telemetry.count("requests_total", Action.BYPASSED)
-    arrival.scope[LINE].outcome = Action.BYPASSED, reason
+    admitted.services.telemetry.count("requests_total", Action.BYPASSED)
+    admitted.scope[LINE].outcome = Action.BYPASSED, reason
     return [("X-Condenser-Action", Action.BYPASSED), ("X-Condenser-Reason", reason)]
 
 
 async def _forward(
-    arrival: Arrival, own_headers: list[tuple[str, str]], body: bytes | None = None, *, is_unpacked: bool = False
+    admitted: AdmittedRequest,
+    own_headers: list[tuple[str, str]],
+    body: bytes | None = None,
+    *,
+    is_unpacked: bool = False,
 ) -> ASGIApp:
     """The app that relays the reply. A long unread body is streamed, with its content length if the client sent one."""
-    scope, incoming, received, started = arrival.scope, arrival.incoming, arrival.scope["headers"], perf_counter()
+    scope, client, received, started = admitted.scope, admitted.client, admitted.scope["headers"], perf_counter()
     endpoint = endpoint_at(scope["path"])
-    headers = to_upstream(received, arrival.services.own_key, endpoint.key_header)
+    headers = to_upstream(received, admitted.services.own_key, endpoint.key_header)
     if is_unpacked:
         headers = [pair for pair in headers if pair[0] != ENCODING]
     length = first(received, b"content-length")
@@ -345,26 +349,26 @@ async def _forward(
     content: bytes | AsyncIterator[bytes] = body or b""
     if has_body and body is None:
         if length is not None and length.isdigit() and int(length[:20]) <= READ_WHOLE:
-            content = await receive_body(incoming, READ_WHOLE, arrival.place)
+            content = await receive_body(client, READ_WHOLE, admitted.place)
         else:
-            content = incoming.body()
+            content = client.body()
             headers += [(b"content-length", length.encode())] if length is not None else []
-    await arrival.place.take(is_upload=not isinstance(content, bytes))
-    arrival.place.ease()
+    await admitted.place.take(is_upload=not isinstance(content, bytes))
+    admitted.place.ease()
 
     async def send() -> UpstreamReply:
         if isinstance(content, bytes):
             # A disconnect is noticed only after the client's body has been read to its end.
-            async for _ in incoming.body():
+            async for _ in client.body():
                 pass
         target = scope["method"], scope["raw_path"], scope["query_string"]
-        return await arrival.services.upstream.send(UpstreamRequest(*target, headers, content))
+        return await admitted.services.upstream.send(UpstreamRequest(*target, headers, content))
 
     try:
-        reply = await incoming.unless_gone(send())
+        reply = await client.unless_gone(send())
     except ProxyError as error:
         error.headers = own_headers
         raise
     finally:
         scope[LINE].upstream_ms = (perf_counter() - started) * 1000
-    return Relay(endpoint, incoming, reply, encode_headers(own_headers))
+    return Relay(endpoint, client, reply, encode_headers(own_headers))

@@ -5,7 +5,7 @@ ended. When the client disconnects, the work on its request is cancelled, even w
 moment after the body has been read, a task waits for the disconnect.
 
 A body that cannot be read is refused, with two exceptions: a body in an encoding that the proxy does not decode, and
-one that would not be changed anyway (strategy `off`). These are forwarded as they came: `Unread`.
+one that would not be changed anyway (strategy `off`). These are forwarded as they came: `PassOn`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CLIENT_CLOSED_REQUEST = 499  # only for the access log, as the client has left
 T = TypeVar("T")
 
 
-class Arrival(NamedTuple):
+class AdmittedRequest(NamedTuple):
     """A request, and the place that it takes once its body is complete."""
 
     scope: Scope
@@ -52,7 +52,7 @@ class Arrival(NamedTuple):
     services: Services
     owner: Owner
     place: Place
-    incoming: Incoming
+    client: ClientStream
 
     async def answer(self, app: ASGIApp) -> None:
         await app(self.scope, self.receive, self.send)
@@ -62,7 +62,7 @@ class ClientGone(Exception):
     """The client closed its connection."""
 
 
-class Incoming:
+class ClientStream:
     """The client's side of a request: its body, and whether the client is still connected."""
 
     def __init__(self, receive: Receive) -> None:
@@ -148,7 +148,7 @@ class _Watch:
             self.task.cancel()
 
 
-class Unread(Exception):
+class PassOn(Exception):
     """The request is to be forwarded without being read.
 
     `body` is set if the body was received already; if it `is_unpacked`, its encoding was undone.
@@ -161,7 +161,7 @@ class Unread(Exception):
         self.is_unpacked = is_unpacked
 
 
-class Placed(ABC):
+class AdmittedEndpoint(ABC):
     """An ASGI app whose requests take a place, and keep it until their reply has ended."""
 
     __slots__ = ()
@@ -173,20 +173,20 @@ class Placed(ABC):
         owner = services.tenants.owner(scope["headers"], client[0] if client else None, scope.get(UNLISTED, ""))
         place = services.admission.place(owner.tenant)
         try:
-            await self.serve(Arrival(scope, receive, send, services, owner, place, Incoming(receive)))
+            await self.serve(AdmittedRequest(scope, receive, send, services, owner, place, ClientStream(receive)))
         except ClientGone:
             await Response(status_code=CLIENT_CLOSED_REQUEST)(scope, receive, send)
         finally:
             place.leave()
 
     @abstractmethod
-    def serve(self, arrival: Arrival) -> Awaitable[None]:
+    def serve(self, admitted: AdmittedRequest) -> Awaitable[None]:
         """Reads the request and answers it."""
 
 
-async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
-    """Reads a request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `Unread`."""
-    scope, services, owner, place = arrival.scope, arrival.services, arrival.owner, arrival.place
+async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientRequest:
+    """Reads a request; raises `BadRequest`, `BodyTooLarge`, `ClientGone` and `PassOn`."""
+    scope, services, owner, place = admitted.scope, admitted.services, admitted.owner, admitted.place
     headers, limit = scope["headers"], services.settings.limits.body
     named = dict(headers)
     encoding = encoding_of(headers) if ENCODING in named else ""
@@ -195,11 +195,11 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
         if controls.read(headers, None, None, services.permit).needs_reading:
             message = f"A dry run, and append mode, need a body that can be read, and not one in {encoding}."
             raise BadRequest(message, param="Content-Encoding")
-        raise Unread(Reason.ENCODED_BODY)
+        raise PassOn(Reason.ENCODED_BODY)
     length = named.get(b"content-length", b"")
     if length.isdigit() and int(length[:_MAX_DIGITS]) > limit:
         raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.", param="Content-Length")
-    data = await receive_body(arrival.incoming, limit, place)
+    data = await receive_body(admitted.client, limit, place)
     await place.take()
     try:
         plain = data
@@ -217,33 +217,33 @@ async def read_request(endpoint: Endpoint, arrival: Arrival) -> ClientRequest:
             raise
         stripped = await asyncio.to_thread(wire.without_extension, plain)
         if stripped == plain:
-            raise Unread(Reason.UNREADABLE_BODY, data) from None
-        raise Unread(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
-    return _client_request(arrival, body, data if encoding else b"")
+            raise PassOn(Reason.UNREADABLE_BODY, data) from None
+        raise PassOn(Reason.UNREADABLE_BODY, stripped, is_unpacked=bool(encoding)) from None
+    return _client_request(admitted, body, data if encoding else b"")
 
 
-def held_by_server(request: ClientRequest, reason: Reason) -> Unread:
+def held_by_server(request: ClientRequest, reason: Reason) -> PassOn:
     """A request of whose history only the server has all; raises `BadRequest` if it cannot do without the rest."""
     if request.controls.needs_reading:
         raise BadRequest("A dry run, and append mode, need the whole history in the request.", param="dry-run")
     return as_it_came(request, reason)
 
 
-def as_it_came(request: ClientRequest, reason: Reason) -> Unread:
+def as_it_came(request: ClientRequest, reason: Reason) -> PassOn:
     """A request that was read, to be forwarded as it came, apart from what it asks of the proxy."""
     body = request.body
     sent = body.spliced(model=request.model if request.has_suffix else None)
     if sent == body.data:
-        return Unread(reason, request.encoded_body or body.data)
-    return Unread(reason, sent, is_unpacked=bool(request.encoded_body))
+        return PassOn(reason, request.encoded_body or body.data)
+    return PassOn(reason, sent, is_unpacked=bool(request.encoded_body))
 
 
-async def receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
+async def receive_body(client: ClientStream, limit: int, place: Place) -> bytes:
     """Receives the request's body; raises `BodyTooLarge` as soon as it gets larger than `limit` bytes."""
     parts: list[bytes] = []
     size = 0
-    while not incoming.body_was_read:
-        part = await incoming.read_part()
+    while not client.body_was_read:
+        part = await client.read_part()
         size += len(part)
         if size > limit:
             raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.")
@@ -253,8 +253,8 @@ async def receive_body(incoming: Incoming, limit: int, place: Place) -> bytes:
     return b"".join(parts)
 
 
-def _client_request(arrival: Arrival, body: wire.Body, encoded_body: bytes) -> ClientRequest:
-    scope, services, owner, endpoint = arrival.scope, arrival.services, arrival.owner, body.endpoint
+def _client_request(admitted: AdmittedRequest, body: wire.Body, encoded_body: bytes) -> ClientRequest:
+    scope, services, owner, endpoint = admitted.scope, admitted.services, admitted.owner, body.endpoint
     model, suffix = controls.split_model(body.values.get("model"))
     asked = controls.read(scope["headers"], body.values.get(EXTENSION), suffix, services.permit)
     headers, encoding_headers = to_upstream(scope["headers"], services.own_key, endpoint.key_header), []

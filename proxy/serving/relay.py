@@ -1,6 +1,6 @@
 """Relays an upstream's reply to the client, byte for byte.
 
-Two events end a relay early. When the client disconnects, the upstream call is cancelled (`Incoming` in `reading.py`).
+Two events end a relay early. When the client disconnects, the upstream call is cancelled (`ClientStream`).
 When the upstream breaks off in the middle of an event stream, the client gets one error event in place of the last
 event, since a status can no longer be sent; in the middle of anything else the client's connection breaks off too.
 
@@ -28,7 +28,7 @@ from proxy.errors import DEFECT, ProxyError
 from proxy.http.headers import Headers, encode_headers, encoding_of, first, is_event_stream, is_success, to_client
 from proxy.http.sse import between_events
 from proxy.reply.watching import MAX_HELD, UsageRemover, WatchedReply
-from proxy.serving.reading import ClientGone, Incoming
+from proxy.serving.reading import ClientGone, ClientStream
 from proxy.upstream import UpstreamReply
 
 Settle = Callable[[], Awaitable[None] | None]
@@ -121,7 +121,7 @@ class Relay:
     """
 
     endpoint: Endpoint
-    incoming: Incoming
+    client: ClientStream
     reply: UpstreamReply
     own_headers: Headers
     _: KW_ONLY
@@ -144,14 +144,14 @@ class Relay:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Streams until the upstream ends or the client disconnects."""
         with suppress(ClientGone):
-            await self.incoming.unless_gone(self.pass_on(send))
+            await self.client.unless_gone(self.pass_on(send))
 
     async def pass_on(self, send: Send) -> None:
-        """Streams until the upstream ends, for a caller that watches the client itself (`Incoming.unless_gone`)."""
+        """Streams until the upstream ends, for a caller that watches the client itself (`ClientStream.unless_gone`)."""
         try:
             await self._stream(send)
         finally:
-            self.incoming.close()
+            self.client.close()
             await self.reply.close()
             self._follow_up()
 

@@ -24,11 +24,11 @@ from proxy.sessions.session import (
     Branch,
     FailedTry,
     MemoryBlock,
-    Opening,
     PicturesOut,
     RefusedRewriting,
     Session,
     Tip,
+    TurnStart,
     pins_in,
 )
 from proxy.store.access import decompress
@@ -130,7 +130,7 @@ def _branch(row: Sequence[Any]) -> Branch:
         "anchor": anchors.from_row(known["anchor"]) if known["anchor"] else None,
         "last": bytes.fromhex(known["last"]),
         "bound": Bound(*known["bound"]),
-        "openings": tuple(Opening(at, bytes.fromhex(node)) for at, node in known["openings"]),
+        "openings": tuple(TurnStart(at, bytes.fromhex(node)) for at, node in known["openings"]),
     }
     return Branch(**known)
 

@@ -65,7 +65,7 @@ class MemoryBlock(NamedTuple):
     """How many messages the view's head covered when it was chosen."""
 
 
-class Opening(NamedTuple):
+class TurnStart(NamedTuple):
     """A place where the newest turn of a branch may begin: how many chain messages come before, and their digest."""
 
     place: int
@@ -95,7 +95,7 @@ class Branch(NamedTuple):
     """How the reply to its head ends; "" if that is not known."""
     last: bytes = b""
     """The digest of its last message by itself."""
-    openings: tuple[Opening, ...] = ()
+    openings: tuple[TurnStart, ...] = ()
     """Where its newest turn begins; the possible places, newest last, if that is not known."""
     may_be_side: bool = False
     """Whether it may be a side call, such as for a title: a request without tools that no other has continued."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from proxy.endpoints.replies import Usage
 from proxy.knowledge.anchor import Anchor
 from proxy.knowledge.learned_windows import SizeRefused
-from proxy.sessions.session import NOTHING, Branch, MemoryBlock, Opening, PicturesOut, Session, Tip, branch_name
+from proxy.sessions.session import NOTHING, Branch, MemoryBlock, PicturesOut, Session, Tip, TurnStart, branch_name
 from strategies.core.messages import ROOT, Role
 from strategies.core.pieces import Overlay
 from strategies.core.reasoning import Bound
@@ -73,10 +73,10 @@ class SessionUpdate(NamedTuple):
     """What the economy advises, for people to read."""
 
 
-def openings(transcript: Transcript) -> tuple[Opening, ...]:
+def openings(transcript: Transcript) -> tuple[TurnStart, ...]:
     """Where the newest turn of a transcript begins: one place if that is known, else before its last user messages."""
     places: Iterable[int] = [transcript.opening] if transcript.opening else transcript.last_users(MAX_OPENINGS)
-    return tuple([Opening(place, transcript.digests[place - 1]) for place in places if place])
+    return tuple([TurnStart(place, transcript.digests[place - 1]) for place in places if place])
 
 
 def places_since(branch: Branch, transcript: Transcript, shared: int) -> list[int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proxy.condensing.account import Timing
-from proxy.condensing.deciding import Need, assess_need, with_floor
+from proxy.condensing.deciding import Need, assess_need, with_floor_reason
 from proxy.condensing.turn import Decision, undecided
 from proxy.reasons import Reason
 from proxy.request.wire import ClientRequest
@@ -49,11 +49,11 @@ async def test_nothing_is_required_while_the_window_is_unknown() -> None:
 async def test_the_floor_is_what_no_condensation_can_take_away() -> None:
     rules = {"role": "system", "content": "rule " * 4_000}
     decision = await taken_in(request([rules, *conversation(2)[1:]]))
-    floored = with_floor(decision)
+    floored = with_floor_reason(decision)
     assert floored.floor is not None
     assert (floored.reason, floored.floor > 4_000) == (Reason.IRREDUCIBLE, True)
 
 
 async def test_a_view_below_its_marks_has_no_floor_to_speak_of() -> None:
     decision = await taken_in(request(conversation(2)))
-    assert with_floor(decision) == decision
+    assert with_floor_reason(decision) == decision

@@ -13,7 +13,7 @@ from proxy.endpoints.chat import CHAT_ENDPOINT, ChatEndpoint
 from proxy.errors import UpstreamUnavailable
 from proxy.http.headers import Headers
 from proxy.reply.watching import UsageRemover, WatchedReply
-from proxy.serving.reading import Incoming
+from proxy.serving.reading import ClientStream
 from proxy.serving.relay import Relay
 from tests.support.giants import SIZE, giant
 from tests.support.signals import BOUND
@@ -75,7 +75,7 @@ async def sent_before_and_after_storing(reply: Reply) -> tuple[list[bytes], list
     async def send(message: Message) -> None:
         parts.append(message.get("body", b""))
 
-    relay = Relay(CHAT_ENDPOINT, Incoming(stays), reply, [], settle=store.settle)
+    relay = Relay(CHAT_ENDPOINT, ClientStream(stays), reply, [], settle=store.settle)
     running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
     async with asyncio.timeout(BOUND):
         await store.asked.wait()
@@ -141,7 +141,7 @@ async def test_an_ending_event_with_text_is_read_whole_first(cut: int) -> None:
 
     first = b"data: 1\n\n" + (LAST[:cut] if cut > 10 else b"")
     reply = Reply(STREAM, first, LAST[cut:] if cut > 10 else LAST)
-    relay = Relay(SpeaksLast(), Incoming(stays), reply, [], settle=settle, watched=Hearing(CHAT_ENDPOINT, STREAM))
+    relay = Relay(SpeaksLast(), ClientStream(stays), reply, [], settle=settle, watched=Hearing(CHAT_ENDPOINT, STREAM))
     running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
     async with asyncio.timeout(BOUND):
         await store.asked.wait()
@@ -158,7 +158,7 @@ async def test_a_long_last_event_is_sent_in_pieces() -> None:
         parts.append(message.get("body", b""))
 
     chunks = list(giant(b"event: over\ndata: "))
-    relay = Relay(SpeaksLast(), Incoming(stays), Reply(STREAM, *chunks), [], settle=store.settle)
+    relay = Relay(SpeaksLast(), ClientStream(stays), Reply(STREAM, *chunks), [], settle=store.settle)
     running = asyncio.ensure_future(relay({"type": "http"}, stays, send))
     async with asyncio.timeout(BOUND):
         await store.asked.wait()
@@ -190,15 +190,15 @@ class Leaving:
             self.leaves.set()
             await asyncio.Event().wait()
 
-    async def incoming(self) -> Incoming:
-        incoming = Incoming(self.receive)
-        assert [part async for part in incoming.body()] == []
-        return incoming
+    async def client(self) -> ClientStream:
+        client = ClientStream(self.receive)
+        assert [part async for part in client.body()] == []
+        return client
 
 
 async def test_a_client_that_leaves_before_the_end_does_not_stop_the_store() -> None:
     store, client = Store(), Leaving()
-    relay = Relay(CHAT_ENDPOINT, await client.incoming(), Reply(STREAM, b"data: 1\n\n" + DONE), [], settle=store.settle)
+    relay = Relay(CHAT_ENDPOINT, await client.client(), Reply(STREAM, b"data: 1\n\n" + DONE), [], settle=store.settle)
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, client.receive, client.leaves_at_the_body)
         await store.asked.wait()
@@ -212,7 +212,7 @@ async def test_a_client_that_leaves_before_the_end_does_not_stop_the_store() -> 
 )
 async def test_a_reply_whose_client_leaves_is_followed_up_after_it_is_stored(reply: Reply) -> None:
     store, client, followed = Store(), Leaving(), asyncio.Event()
-    relay = Relay(CHAT_ENDPOINT, await client.incoming(), reply, [], settle=store.settle, follow=followed.set)
+    relay = Relay(CHAT_ENDPOINT, await client.client(), reply, [], settle=store.settle, follow=followed.set)
     async with asyncio.timeout(BOUND):
         running = asyncio.ensure_future(relay({"type": "http"}, client.receive, client.takes_all))
         await store.asked.wait()
@@ -232,7 +232,7 @@ async def test_a_reply_that_cannot_be_sent_is_stored_and_followed_up_too() -> No
 
     relay = Relay(
         CHAT_ENDPOINT,
-        Incoming(stays),
+        ClientStream(stays),
         Reply(STREAM, b"data: 1\n\n" + DONE),
         [],
         settle=store.settle,
@@ -248,7 +248,12 @@ async def test_a_reply_that_cannot_be_sent_is_stored_and_followed_up_too() -> No
 async def test_a_reply_that_breaks_off_is_not_followed_up() -> None:
     followed = asyncio.Event()
     relay = Relay(
-        CHAT_ENDPOINT, Incoming(stays), Broken(STREAM, b"data: 1\n\n"), [], settle=Store().settle, follow=followed.set
+        CHAT_ENDPOINT,
+        ClientStream(stays),
+        Broken(STREAM, b"data: 1\n\n"),
+        [],
+        settle=Store().settle,
+        follow=followed.set,
     )
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, stays, Leaving().takes_all)
@@ -268,7 +273,7 @@ async def test_a_held_part_of_an_event_is_sent_before_the_error(held: bytes, bet
         parts.append(message.get("body", b""))
 
     editor = UsageRemover(CHAT_ENDPOINT)
-    relay = Relay(CHAT_ENDPOINT, Incoming(stays), Broken(STREAM, b"data: 1\n\n" + held), [], editor=editor)
+    relay = Relay(CHAT_ENDPOINT, ClientStream(stays), Broken(STREAM, b"data: 1\n\n" + held), [], editor=editor)
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, stays, send)
     before, error, after = b"".join(parts).partition(b'data: {"error"')
@@ -296,7 +301,7 @@ async def test_defects_do_not_stop_the_reply(capture: Any, caplog: pytest.LogCap
         parts.append(message.get("body", b""))
 
     relay = Relay(
-        CHAT_ENDPOINT, Incoming(stays), Reply(STREAM, b"data: 1\n\n", DONE), [], settle=failing, watched=capture
+        CHAT_ENDPOINT, ClientStream(stays), Reply(STREAM, b"data: 1\n\n", DONE), [], settle=failing, watched=capture
     )
     async with asyncio.timeout(BOUND):
         await relay({"type": "http"}, stays, send)

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from starlette.types import Message
 
-from proxy.serving.reading import ClientGone, Incoming
+from proxy.serving.reading import ClientGone, ClientStream
 
 pytestmark = pytest.mark.anyio
 
@@ -28,10 +28,10 @@ class Client:
         return {"type": "http.disconnect"}
 
 
-async def read(client: Client) -> Incoming:
-    incoming = Incoming(client.receive)
-    assert [part async for part in incoming.body()] == [b"{}"]
-    return incoming
+async def read(client: Client) -> ClientStream:
+    stream = ClientStream(client.receive)
+    assert [part async for part in stream.body()] == [b"{}"]
+    return stream
 
 
 async def test_work_that_is_done_at_once_gives_its_result() -> None:
@@ -61,10 +61,10 @@ async def test_work_is_cancelled_when_the_client_leaves_and_its_task_lives_on() 
         finally:
             ended.set()
 
-    incoming = await read(client)
+    stream = await read(client)
     for _ in range(2):
         with pytest.raises(ClientGone):
-            await incoming.unless_gone(work())
+            await stream.unless_gone(work())
     assert ended.is_set()
     task = asyncio.current_task()
     assert task is not None
@@ -73,39 +73,39 @@ async def test_work_is_cancelled_when_the_client_leaves_and_its_task_lives_on() 
 
 async def test_a_client_that_leaves_between_two_pieces_of_work_ends_the_second() -> None:
     client = Client()
-    incoming = await read(client)
+    stream = await read(client)
     before = asyncio.all_tasks()
-    await incoming.unless_gone(client.watched.wait())
+    await stream.unless_gone(client.watched.wait())
     watching = asyncio.all_tasks() - before
     client.leaves.set()
     await asyncio.wait(watching)
     with pytest.raises(ClientGone):
-        await incoming.unless_gone(asyncio.Event().wait())
+        await stream.unless_gone(asyncio.Event().wait())
 
 
 async def test_nobody_waits_for_the_client_any_more_when_it_is_closed() -> None:
     client = Client()
-    incoming = await read(client)
+    stream = await read(client)
     before = asyncio.all_tasks()
-    await incoming.unless_gone(client.watched.wait())
+    await stream.unless_gone(client.watched.wait())
     watching = asyncio.all_tasks() - before
     assert len(watching) == 1
-    incoming.close()
+    stream.close()
     await asyncio.wait(watching)
     assert all(task.cancelled() for task in watching)
 
 
 async def test_work_that_ends_at_once_costs_no_task() -> None:
     client = Client()
-    incoming = await read(client)
+    stream = await read(client)
 
     async def work() -> None:
         await asyncio.sleep(0)
 
     before = asyncio.all_tasks()
-    await incoming.unless_gone(work())
+    await stream.unless_gone(work())
     assert asyncio.all_tasks() == before
-    incoming.close()
+    stream.close()
     assert not client.watched.is_set()
 
 
@@ -146,9 +146,9 @@ async def test_a_task_that_another_cancels_is_cancelled(leaves: bool) -> None:
 async def test_a_client_that_still_sends_has_not_left() -> None:
     client = Client()
     client.leaves.set()
-    incoming = Incoming(client.receive)
+    stream = ClientStream(client.receive)
 
     async def work() -> int:
-        return len([part async for part in incoming.body()])
+        return len([part async for part in stream.body()])
 
-    assert await incoming.unless_gone(work()) == 1
+    assert await stream.unless_gone(work()) == 1
