@@ -13,7 +13,7 @@ characters than it may have values is not even looked at.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -24,7 +24,7 @@ from proxy.errors import BadRequest, BodyTooLarge
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import offload
 from proxy.values import count_at
-from strategies.core.parsing import decode
+from strategies.core.parsing import decode, delimiters
 
 MAX_BYTES = 4 * 1024 * 1024
 MIN_ENTRIES = 4
@@ -47,8 +47,6 @@ _FEW_DELIMITERS = 64
 _LONG = 4_096
 _DELIMITERS = b"{[,"
 _SPACE = re.compile(r"[ \t\n\r]*")
-_DELIMITER = re.compile(r'["\[\]{},]')
-_IN_STRING = re.compile(r'(?:[^"\\]{1,4096}+|\\.){0,256}+("?)', re.DOTALL)
 
 
 class Bounds(NamedTuple):
@@ -89,7 +87,7 @@ class Tally:
         raises `BadRequest` for a piece that is nested too deeply.
         """
         depth, left = 0, self.max_piece
-        for delimiter in _delimiters(text, at):
+        for delimiter in delimiters(text, at):
             if delimiter in ("{", "[", ","):
                 left -= 1
                 depth += delimiter != ","
@@ -249,19 +247,6 @@ def _decode_piece(text: str, at: int, name: str, tally: Tally) -> tuple[Any, int
     if isinstance(value, (dict, list)):
         tally.add(value, text[at:end].encode())
     return value, end
-
-
-def _delimiters(text: str, at: int) -> Iterator[str]:
-    """The delimiters outside of strings. A long string is passed in steps, because one match holds up all threads."""
-    while found := _DELIMITER.search(text, at):
-        at = found.end()
-        if found[0] != '"':
-            yield found[0]
-            continue
-        while (part := _IN_STRING.match(text, at)) and part.end() > at:
-            at = part.end()
-            if part[1]:
-                break
 
 
 def skip_space(text: str, at: int) -> int:

@@ -33,7 +33,7 @@ from itertools import accumulate
 from typing import NamedTuple, Protocol, TypeAlias
 
 from strategies.core.client_context import is_context, users_words
-from strategies.core.parsing import loads
+from strategies.core.parsing import MAX_DIGITS, has_many_values, loads
 
 # -- digests -------------------------------------------------------------------------------------------------------
 
@@ -64,9 +64,14 @@ def link(previous: bytes, digest: bytes) -> bytes:
 
 
 def canonical_arguments(arguments: str) -> str:
-    """Arguments as canonical JSON if they parse, else unchanged; an empty text counts as an empty object."""
+    """Arguments as canonical JSON if they parse, else unchanged; an empty text counts as an empty object.
+
+    Those with very many values or very long numbers are not parsed.
+    """
+    if has_many_values(arguments):
+        return arguments
     try:
-        return canonical_json(json.loads(arguments.strip() or "{}", parse_float=_number))
+        return canonical_json(_ARGUMENTS.decode(arguments.strip() or "{}"))
     except (ValueError, RecursionError):
         return arguments
 
@@ -74,7 +79,18 @@ def canonical_arguments(arguments: str) -> str:
 def _number(text: str) -> int | float:
     """A whole number as an int, even if written as 1.0: JSON has one kind of number, and JavaScript writes 1.0 as 1."""
     value = float(text)
-    return int(value) if value.is_integer() else value
+    return int(value) if value.is_integer() and abs(value) < _WRITTEN_OUT else value
+
+
+def _short(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError("an integer has too many digits")
+    return int(digits)
+
+
+_WRITTEN_OUT = 1e21
+"""Below this JavaScript writes a whole number without an exponent."""
+_ARGUMENTS = json.JSONDecoder(parse_float=_number, parse_int=_short)
 
 
 def canonical_json(value: object) -> str:

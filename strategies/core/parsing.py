@@ -1,7 +1,7 @@
 """Parsing: JSON with numbers of any length, tags in answers, and the normal form in which texts are compared.
 
-Python refuses to parse an integer of more than 4,300 digits, because that takes quadratic time. We do not compute with
-such numbers: they are read as text here, and the original bytes are sent on.
+An integer takes time that is quadratic in its digits, and Python holds up all threads meanwhile. We do not compute with
+long ones: they are read as text here, and the original bytes are sent on.
 
 Tags in a model's answer, `<name>…</name>`, are found in one pass, however many are never closed.
 """
@@ -10,39 +10,54 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+MAX_DIGITS = 100
+"""Digits of an integer that is read as one."""
+MAX_VALUES = 25_000
+"""JSON values in a text within a message, such as the arguments of a call, above which it is not parsed."""
+
+_DELIMITER = re.compile(r'["\[\]{},]')
+_IN_STRING = re.compile(r'(?:[^"\\]{1,4096}+|\\.){0,256}+("?)', re.DOTALL)
+
 
 def _int_or_text(digits: str) -> int | str:
-    most = sys.get_int_max_str_digits()
-    return digits if most and len(digits) > most else int(digits)
+    return digits if len(digits) > MAX_DIGITS else int(digits)
 
 
-_DECODE = json.JSONDecoder().raw_decode
-_WITH_LONG_NUMBERS = json.JSONDecoder(parse_int=_int_or_text)
+_DECODER = json.JSONDecoder(parse_int=_int_or_text)
 
 
 def loads(text: str) -> Any:
     """The value of a JSON text; raises `ValueError` for anything else."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:
-        return _WITH_LONG_NUMBERS.decode(text)
+    return _DECODER.decode(text)
 
 
 def decode(text: str, at: int = 0) -> tuple[Any, int]:
     """The JSON value that begins at index `at`, and the index where it ends; raises `ValueError` if there is none."""
-    try:
-        return _DECODE(text, at)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:
-        return _WITH_LONG_NUMBERS.raw_decode(text, at)
+    return _DECODER.raw_decode(text, at)
+
+
+def delimiters(text: str, at: int = 0) -> Iterator[str]:
+    """The delimiters outside of strings. A long string is passed in steps, because one match holds up all threads."""
+    while found := _DELIMITER.search(text, at):
+        at = found.end()
+        if found[0] != '"':
+            yield found[0]
+            continue
+        while (part := _IN_STRING.match(text, at)) and part.end() > at:
+            at = part.end()
+            if part[1]:
+                break
+
+
+def has_many_values(text: str) -> bool:
+    """Whether a JSON text may have more than `MAX_VALUES`, which take far more memory than their bytes."""
+    if sum(map(text.count, "{[,")) <= MAX_VALUES:
+        return False
+    return any(n >= MAX_VALUES for n, _ in enumerate(each for each in delimiters(text) if each in "{[,"))
 
 
 def word(value: object) -> str:

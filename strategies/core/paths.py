@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from strategies.core.messages import ToolCall
+from strategies.core.parsing import has_many_values, loads
 
 _PATH_KEYS = ("path", "file_path", "filepath", "filename", "file", "target_file", "notebook_path", "uri")
 _PART_KEYS = (
@@ -50,8 +50,10 @@ def target_in(arguments: Mapping[str, object]) -> Target | None:
 
 
 def parsed(arguments: str) -> Mapping[str, object] | None:
+    if has_many_values(arguments):
+        return None
     try:
-        value = json.loads(arguments)
+        value = loads(arguments)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, Mapping) else None

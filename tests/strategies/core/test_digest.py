@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from strategies.core.messages import ROOT, canonical_arguments, chain, link, message_digest
+from strategies.core.paths import parsed
 from strategies.dialects.chat import CHAT, call_fields
 from tests.support.transcripts import assistant, call, tool, transcript_of, user
 
@@ -108,9 +110,27 @@ def test_calls_of_a_wrong_shape_are_read_as_far_as_they_go(calls: object) -> Non
     assert all(fields == ("c", "", "") for fields in call_fields(body))
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 10_000, "{", "NaN", "a b"])
+@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 10_000, "1" * 101, "{", "NaN", "a b"])
 def test_arguments_that_cannot_be_parsed_stand_as_they_are(text: str) -> None:
     assert canonical_arguments(text) == text
+
+
+def test_arguments_of_very_many_values_stand_as_they_are() -> None:
+    text = json.dumps({"a": [{}] * 25_000})
+    assert canonical_arguments(text) == text
+    assert parsed(text) is None
+
+
+def test_a_long_text_in_arguments_is_one_value() -> None:
+    text = json.dumps({"path": "a.csv", "content": "{1, [2" * 25_000})
+    assert canonical_arguments(text) == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+    assert parsed(text) == json.loads(text)
+
+
+def test_a_short_number_does_not_become_a_long_one() -> None:
+    text = "[" + ",".join(["1e308"] * 1_000) + "]"
+    assert len(canonical_arguments(text)) < 2 * len(text)
+    assert canonical_arguments("[1e20]") == canonical_arguments("[100000000000000000000.0]")
 
 
 def test_lone_surrogates_have_a_digest() -> None:
