@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from proxy.errors import BadRequest, CredentialRefused, CredentialUnproven
-from proxy.http.headers import Headers, first, is_success, lowered_names, values_once
+from proxy.http.headers import Headers, is_success, lowered_names, values_once
 from proxy.runtime.lru import Lru
 from proxy.runtime.owned_tasks import OwnedTasks
 from proxy.settings import Settings
@@ -77,7 +77,9 @@ class Tenants:
         and if that header, or one with a credential, occurs twice or is not meant for the upstream.
         """
         values = values_once(headers, self._names)
-        for name in (first(headers, b"connection") or "").lower().encode().split(b","):
+        # There may be several, and all of them count.
+        named = b",".join([value.lower() for name, value in headers if name.lower() == b"connection"])
+        for name in named.split(b","):
             if (own := name.strip()) in self._names:
                 raise BadRequest(f"Connection must not name {self._names[own]}.", param="Connection")
         # All credentials as one text; the first one as its value alone, whichever header it is in.

@@ -316,9 +316,11 @@ def test_a_refused_reply_tells_nothing_of_the_stored_conversation() -> None:
             assert told <= {"x-condenser-request-id", "x-condenser-protocol"} or headers == controls(session="other")
 
 
-def test_a_header_for_this_hop_only_is_no_credential() -> None:
+@pytest.mark.parametrize("connection", [["close, Authorization"], ["close", "Authorization"]])
+def test_a_header_for_this_hop_only_is_no_credential(connection: list[str]) -> None:
     with guarded(Doorman("sk-first")) as stage:
-        headers = [*wire.JSON, ("authorization", "Bearer sk-first"), ("connection", "close, Authorization")]
+        named = [("connection", value) for value in connection]
+        headers = [*wire.JSON, ("authorization", "Bearer sk-first"), *named]
         answer = wire.request(stage.proxy.url, "POST", CHAT, body_of(MORE), headers)
         assert (answer.status, answer.json()["error"]["param"]) == (400, "Connection")
 
