@@ -32,6 +32,7 @@ __all__ = ["JsonReply", "Upstream", "UpstreamReply", "UpstreamRequest"]
 
 MAX_ANSWER = 8 * 1024 * 1024
 """Maximum bytes of an answer to one of the proxy's own calls, unpacked; a longer one is cut, and so unreadable."""
+_TYPE = b"content-type"
 _WITH_BODY = ("POST", "PUT", "PATCH")  # even an empty one
 _PROBE_TIMEOUT = 5.0  # seconds
 
@@ -102,7 +103,8 @@ class Upstream:
 
     async def ask(self, base_url: str | None, path: str, headers: Headers, data: bytes, timeout: float) -> JsonReply:
         """Posts JSON to a path; raises `UpstreamUnavailable`. `timeout` is in seconds."""
-        typed = [*headers, (b"content-type", b"application/json")]
+        # A client's headers have a type already, and many servers refuse two.
+        typed = [*(pair for pair in headers if pair[0] != _TYPE), (_TYPE, b"application/json")]
         return await self._call("POST", _url(self._address(base_url), path), typed, timeout, MAX_ANSWER, data)
 
     async def probe(self) -> int:
