@@ -285,6 +285,7 @@ class ReadOnly(AdmittedEndpoint):
         target = asked.path or path.encode(), asked.query
         admitted.place.ease()
         reply = await services.upstream.send(UpstreamRequest("POST", *target, asked.headers, exchange.decision.body))
+        services.callers.note_status(asked.trust, reply.status, shares=not asked.controls.no_store)
         if not self.compacts and reply.status in _CANNOT_COUNT:
             await reply.close()
             return _own_reply(json.dumps(endpoint.counted(exchange.decision.expected_tokens)), exchange)

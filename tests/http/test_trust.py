@@ -345,6 +345,36 @@ def test_counts_of_a_stored_conversation_need_an_accepted_credential() -> None:
         assert not {name for name, _ in refused.headers} & {"x-condenser-tokens-before", "x-condenser-head"}
 
 
+def test_a_credential_that_a_count_was_refused_for_sees_nothing_from_then_on() -> None:
+    known = {"sk-first"}
+
+    def judge(exchange: Exchange) -> Reply | None:
+        return None if exchange.header("x-api-key") in known else replies.error(401, "invalid x-api-key")
+
+    with StrictMessages() as upstream, running_proxy(upstream.url, window=WINDOW) as proxy:
+        upstream.answer(judge)
+        headers = [("x-api-key", "sk-first"), ("anthropic-version", "2023-06-01"), *APPENDED]
+        body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "4711"}]}
+        assert wire.post_json(proxy.url, "/v1/messages", body, headers).status == 200
+        known.clear()
+        refused = wire.post_json(proxy.url, "/v1/messages/count_tokens", body, headers)
+        assert refused.status == 401
+        assert not {name for name, _ in refused.headers} & {"x-condenser-tokens-before", "x-condenser-head"}
+        shown = wire.post_json(proxy.url, "/v1/messages", body, [*headers, *controls(dry_run="true")])
+        assert (shown.status, b"4711" in shown.body) == (401, False)
+
+
+def test_a_question_for_a_proof_has_one_content_type() -> None:
+    clock = Clock(1_800_000_000.0)
+    with guarded(Doorman("sk-first"), clock=clock) as stage:
+        stage.ask(MORE, APPENDED)
+        clock.now += FRESH + 1
+        stage.upstream.journal.clear()
+        assert stage.post(body_of(MORE), APPENDED).status == 200
+        for exchange in stage.upstream.journal.to(CHAT):
+            assert [name.lower() for name, _ in exchange.headers].count("content-type") == 1
+
+
 def test_a_count_for_an_unproven_credential_condenses_nothing() -> None:
     clock, page = Clock(1_800_000_000.0), replies.raw(b"<html>Welcome</html>", "text/html")
     body = {"model": "m@mask", "max_tokens": 9, "messages": [{"role": "user", "content": "4711"}]}
