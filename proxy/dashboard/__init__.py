@@ -85,7 +85,7 @@ async def _answered(request: Request, services: Services) -> Response:
             raise HTTPException(HTTPStatus.FORBIDDEN)
         if path == "login":
             return _signed_in(request, services, token, form)
-        if not secrets.compare_digest(form.get("form", ""), form_mac):
+        if not secrets.compare_digest(form.get("form", "").encode(), form_mac.encode()):
             raise HTTPException(HTTPStatus.FORBIDDEN)
         return await _acted(request, services, path, form)
     if request.method not in {"GET", "HEAD"}:
