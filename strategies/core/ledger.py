@@ -31,8 +31,9 @@ from strategies.core.messages import Message, Role, TokenCounter
 from strategies.core.rules import find_rules, is_weak, merge_rules
 
 _LABEL = re.compile(
-    r"\[(ledger|condensed history|\d{1,9}(?:, parts? [\d -]{1,20}of \d{1,9})?(?=\] (?:user|assistant|tool)\b))\]"
-    r"|(#+)(?= +(?:Relevant Memories|Context Summary)\b)",
+    r"[\[［【]\s{0,9}(ledger|condensed\s{1,9}history|\d{1,9}(?:, parts? [\d -]{1,20}of \d{1,9})?"
+    r"(?=\s{0,9}[\]］】]\s{0,9}(?:user|assistant|tool|system)\b))\s{0,9}[\]］】]"
+    r"|(?<!#)(#+)(?=\s{0,9}(?:Relevant\s{1,9}Memories|Context\s{1,9}Summary)\b)",
     re.IGNORECASE,
 )
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strategies.core.cards import MemoryCard
+from strategies.core.ledger import break_labels
 from strategies.core.messages import Role
 from strategies.memory.block import ENGLISH, HEADING, appears_in, block_room, memory_block, notes_for, search_result
 from strategies.memory.ranking import Hit, Index, card_entry
@@ -226,6 +227,24 @@ def test_labels_of_ours_are_broken_in_what_is_quoted(role: str) -> None:
     )
     hits = index([page.replace("[", "").replace("#", "")]).search("tent")
     assert memory_block(hits, WORDS, 800, shown=appears_in([shown(hits)])) is None
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        *("[ 2 ]  user:", "[2]\u00a0User:", "【2】 tool:", "[2] system:", "[ledger ]", "［Ledger］"),
+        *("[Condensed\u2003History]", "##Relevant Memories", "#\u00a0Context  Summary"),
+    ],
+)
+def test_labels_of_ours_in_another_spelling_are_broken_too(label: str) -> None:
+    broken = break_labels(label)
+    assert broken.startswith(("(2", "(ledger", "(Ledger", "(Condensed", "(#"))
+    assert break_labels(broken) == broken
+
+
+def test_many_marks_of_headings_cost_linear_time() -> None:
+    text = "#" * 200_000
+    assert break_labels(text) == text
 
 
 def test_an_index_without_entries_makes_no_block() -> None:
