@@ -200,12 +200,12 @@ async def read_request(endpoint: Endpoint, admitted: AdmittedRequest) -> ClientR
     if length.isdigit() and int(length[:_MAX_DIGITS]) > limit:
         raise BodyTooLarge(f"The request body is larger than {limit:,} bytes.", param="Content-Length")
     data = await receive_body(admitted.client, limit, place)
-    await place.take()
     try:
         plain = data
         if decoder is not None:
             plain = await decode_body(data, decoder, limit)
             place.hold(len(plain))
+        await place.take()  # not earlier: what it needs depends on the body's unpacked size
         body = await wire.read_through_cache(
             plain, endpoint, services.message_cache, services.bounds, owner=owner.tenant
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +16,7 @@ from tests.support.recording import CHAT
 from tests.support.replies import completion, hang
 from tests.support.signals import Signal
 from tests.support.upstream import ScriptedUpstream
-from tests.support.wire import post_json, request
+from tests.support.wire import JSON, post_json, request
 
 HI = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
@@ -65,6 +66,24 @@ def test_a_body_takes_its_peak_of_memory_only_until_it_is_sent(path: str) -> Non
         pool.submit(post_json, proxy.url, path, body)
         upstream.journal.await_arrival(path=path)
         assert post_json(proxy.url, path, body).status == 200
+        answered.set()
+
+
+def test_a_packed_body_takes_memory_for_what_is_in_it() -> None:
+    body = {"model": "m", "messages": [{"role": "user", "content": "word " * 40_000}]}
+    plain = json.dumps(body).encode()
+    headers = [*JSON, ("Content-Encoding", "gzip")]
+    limits = {"queue": 0, "bodies": (KEPT + PEAK - 1) * len(plain)}
+    answered = Signal("the test has seen the refusal")
+    with (
+        ScriptedUpstream() as upstream,
+        running_proxy(upstream.url, limits=limits) as proxy,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        upstream.reply(hang(answered), completion("second"))
+        pool.submit(request, proxy.url, "POST", CHAT, gzip.compress(plain), headers)
+        upstream.journal.await_arrival()
+        assert request(proxy.url, "POST", CHAT, gzip.compress(plain), headers).status == 503
         answered.set()
 
 
