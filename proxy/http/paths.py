@@ -40,6 +40,7 @@ OWN_PATHS = (
 )
 """The paths that are passed on by default with the operator's key: those that ask a model and read nothing stored."""
 _ESCAPE = re.compile(rb"%[0-9A-Fa-f]{2}")
+_CUT = re.compile(r"[;?#]")
 _UNRESERVED = re.compile(rb"[A-Za-z0-9._~-]")
 _HIDDEN_V1 = re.compile(rb"(?!v1)(v|%76)(1|%31)")
 _V1_AND_MORE = re.compile(r"v1[^/a-z0-9]")
@@ -64,8 +65,9 @@ def read_path(raw: bytes, query: bytes = b"") -> tuple[str, bytes]:
         raise _bad("holds a backslash or a control character")
     if "" in segments[:-1]:
         raise _bad("has an empty segment")
-    # Some servers cut off what follows a semicolon, some fold other forms of a full stop, before they climb.
-    if any(part.partition(";")[0] in (".", "..") for part in normalize("NFKC", path).split("/")):
+    # Before they climb, some servers cut off what follows such a character, some trim spaces, and some fold other forms
+    # of a full stop.
+    if any(_CUT.split(part, maxsplit=1)[0].strip() in (".", "..") for part in normalize("NFKC", path).split("/")):
         raise _bad("has segments that climb")
     return path, _ESCAPE.sub(_plain, raw)
 
