@@ -16,6 +16,10 @@ _HOP_BY_HOP = frozenset(
     b" upgrade".split()
 )
 _NOT_UPSTREAM = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+_REROUTING = frozenset(
+    b"x-http-method-override x-http-method x-method-override x-original-url x-original-uri x-rewrite-url".split()
+)
+"""Some servers take the method or the path of a request from these, past all that was checked."""
 CREDENTIALS = (b"authorization", b"api-key", b"x-api-key")
 BEARER = (b"authorization", b"Bearer ")
 """The header that carries an API key in most protocols, and the text before the key."""
@@ -24,11 +28,14 @@ BEARER = (b"authorization", b"Bearer ")
 def to_upstream(
     headers: Iterable[tuple[bytes, bytes]], api_key: str | None, key_header: tuple[bytes, bytes] = BEARER
 ) -> Headers:
-    """The client's headers to forward; if the operator has set an API key, it replaces every credential."""
+    """The client's headers to forward; if the operator has set an API key, it replaces every credential.
+
+    Then no header leads it elsewhere, either.
+    """
     kept = _filtered(headers, _NOT_UPSTREAM)
     if api_key is None:
         return kept
-    without_credentials = [(name, value) for name, value in kept if name not in CREDENTIALS]
+    without_credentials = [pair for pair in kept if pair[0] not in CREDENTIALS and pair[0] not in _REROUTING]
     name, before = key_header
     return [*without_credentials, (name, before + api_key.encode())]
 

@@ -37,6 +37,12 @@ def test_headers_named_by_connection_are_hop_by_hop_too() -> None:
     assert to_client([*given, (b"x-more", b"3"), *PLAIN]) == PLAIN
 
 
+@pytest.mark.parametrize("name", [b"X-HTTP-Method-Override", b"X-Original-URL", b"X-Rewrite-URL"])
+def test_no_header_leads_a_request_with_the_operators_key_to_another_path_or_method(name: bytes) -> None:
+    assert to_upstream([(name, b"/v1/files"), *PLAIN], "key") == [*PLAIN[:-1], (b"authorization", b"Bearer key")]
+    assert to_upstream([(name, b"/v1/files"), *PLAIN], None) == [(name.lower(), b"/v1/files"), *PLAIN]
+
+
 @pytest.mark.parametrize("name", [b"Host", b"Content-Length", b"Expect"])
 def test_headers_of_one_connection_or_transfer_are_not_forwarded(name: bytes) -> None:
     assert to_upstream([(name, b"x"), *PLAIN], None) == PLAIN
