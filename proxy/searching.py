@@ -375,6 +375,9 @@ async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:
 SAFE = 0.95
 """The share of the upstream's limit that is used, because its count and ours differ from text to text."""
 
+MAX_READ = 16 * 1024 * 1024
+"""Bytes of a reply in one piece that are read; a longer one is passed on as it comes."""
+
 SendBody = Callable[[bytes], Awaitable[UpstreamReply]]
 Learn = Callable[[Refusal], object]
 
@@ -387,7 +390,7 @@ async def join_replies(reply: UpstreamReply, rounds: HiddenRounds, following: Fo
     endpoint, earlier = rounds.endpoint, list[Said]()
     while True:
         current = await read_whole(reply)
-        said = endpoint.said(current.data) if is_success(current.status) else None
+        said = endpoint.said(current.data) if is_success(current.status) and current.is_whole else None
         if said is None:
             return current
         if rounds.runs_calls and said.calls_memory:
@@ -463,7 +466,9 @@ class StreamedReply:
         reply = await self._following.reply(failed, text_sent=self._splicer.has_sent_text)
         if is_success(reply.status):
             return reply
-        error = object_at(json_or_none((await read_whole(reply)).data), "error")
+        refused = await read_whole(reply)
+        await refused.close()
+        error = object_at(json_or_none(refused.data), "error")
         message = f"The upstream answered {reply.status} after a search: {error.get('message', 'no message')}"
         raise UpstreamUnavailable(message, code=word_at(error, "code") or None)
 
@@ -543,26 +548,49 @@ def _acceptable_tokens(refusal: Refusal | None, tokens: int) -> int | None:
 
 
 class ReadReply:
-    def __init__(self, status: int, headers: Headers, data: bytes) -> None:
-        self.status = status
-        self.headers = [pair for pair in headers if pair[0].lower() != b"content-length"]
-        self.headers.append((b"content-length", str(len(data)).encode()))
-        self.data = data
+    """A reply that was read; of one that is too long only the beginning, and `rest` has what follows."""
+
+    def __init__(
+        self, status: int, headers: Headers, data: bytes, rest: tuple[UpstreamReply, AsyncIterator[bytes]] | None = None
+    ) -> None:
+        self.status, self.headers, self.data, self._rest = status, headers, data, rest
+        if rest is None:
+            self.headers = [pair for pair in headers if pair[0].lower() != b"content-length"]
+            self.headers.append((b"content-length", str(len(data)).encode()))
+
+    @property
+    def is_whole(self) -> bool:
+        return self._rest is None
 
     async def chunks(self) -> AsyncIterator[bytes]:
         yield self.data
+        if self._rest is not None:
+            async for chunk in self._rest[1]:
+                yield chunk
 
     async def close(self) -> None:
-        """Does nothing: the call is over."""
+        """Ends the call, unless it is over."""
+        if self._rest is not None:
+            await self._rest[0].close()
 
 
 async def read_whole(reply: UpstreamReply) -> ReadReply:
-    """Reads a reply to its end, and closes it in any case; raises `UpstreamUnavailable`."""
+    """Reads a reply to its end, and closes it; of one that is too long only the beginning.
+
+    Raises `UpstreamUnavailable`.
+    """
+    parts, size, chunks = [], 0, reply.chunks()
     try:
-        data = b"".join([chunk async for chunk in reply.chunks()])
-    finally:
+        async for chunk in chunks:
+            parts.append(chunk)
+            size += len(chunk)
+            if size > MAX_READ:
+                return ReadReply(reply.status, reply.headers, b"".join(parts), (reply, chunks))
+    except BaseException:
         await reply.close()
-    return ReadReply(reply.status, reply.headers, data)
+        raise
+    await reply.close()
+    return ReadReply(reply.status, reply.headers, b"".join(parts))
 
 
 def error_reply(endpoint: Endpoint, error: ProxyError) -> ReadReply:

@@ -174,6 +174,7 @@ class Searcher:
         if not is_success(again.status):
             await again.close()
             return SearchedReply(error)
+        await error.close()
         self._refused.put(scope, self._clock() + self._ttl)
         _log.warning("%s takes no tools, so the memory tool is not offered to it", scope.named)
         return SearchedReply(again, refuses_tool=True)

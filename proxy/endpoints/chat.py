@@ -172,6 +172,8 @@ def sendable(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _IDENTITY = ("id", "created", "model")
+MAX_ARGUMENTS = 64 * 1024
+"""Characters of a hidden call's arguments that are kept; if it has more they are no JSON, which the model is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +324,9 @@ class ChatSplicer(Splicer[FirstChoice]):
             call.number = hidden.count(False) - 1 if any(hidden) else piece.get("index")
         if is_hidden(call.body) or may_become_hidden(call.body):
             call.is_held = True
+            function = object_at(call.body, "function")
+            if len(arguments := function.get("arguments") or "") > MAX_ARGUMENTS and is_hidden(call.body):
+                call.body["function"] = {**function, "arguments": arguments[:MAX_ARGUMENTS]}
             return None
         return call.numbered(piece)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.endpoints.chat import ChatSplicer
+from proxy.endpoints.chat import MAX_ARGUMENTS, ChatSplicer
 from proxy.endpoints.hidden_calls import NO_ANSWER
 from proxy.endpoints.messages import MessagesSplicer
 from proxy.endpoints.responses import ResponsesSplicer
 from proxy.http.sse import MAX_EVENT
+from proxy.searching import MAX_READ, read_whole
 from tests.strategies.test_invariants import STABLE
 from tests.support import replies
 from tests.support.giants import giant, most_held
@@ -118,6 +119,46 @@ def test_a_reply_that_searches_nothing_passes_byte_for_byte(events: list[bytes],
 
 def test_a_comment_between_events_does_not_wait_for_more() -> None:
     assert ChatSplicer(runs_calls=True).feed(b": ping\n") == b": ping\n"
+
+
+def test_of_endless_arguments_of_a_search_only_the_beginning_is_kept() -> None:
+    splicer = ChatSplicer(runs_calls=True)
+    splicer.feed(written(*reply_calls(search())[:2], done=False))
+    more = {"index": 0, "function": {"arguments": "x" * 8_000}}
+    for _ in range(100):
+        assert splicer.feed(replies.sse(replies.chunk({"tool_calls": [more]}))) == b""
+    (call,) = splicer.said.memory_calls
+    assert len(call["function"]["arguments"]) == MAX_ARGUMENTS
+
+
+class Endless:
+    """A reply in one piece that has no end; counts the chunks that were taken."""
+
+    status, taken, is_closed = 200, 0, False
+
+    def __init__(self) -> None:
+        self.headers = [(b"content-type", b"application/json")]
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while True:
+            self.taken += 1
+            yield b"x" * (1024 * 1024)
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.anyio
+async def test_a_reply_that_is_too_long_to_be_read_passes_as_it_comes() -> None:
+    reply = Endless()
+    read = await read_whole(reply)
+    assert (read.is_whole, read.headers, reply.taken) == (False, reply.headers, MAX_READ // (1024 * 1024) + 1)
+    passed = read.chunks()
+    assert len(await anext(passed)) > MAX_READ
+    assert len(await anext(passed)) == 1024 * 1024
+    assert not reply.is_closed
+    await read.close()
+    assert reply.is_closed
 
 
 def test_text_passes_with_its_event_while_a_call_is_held_back() -> None:
