@@ -51,6 +51,8 @@ from strategies.memory.block import appears_in, notes_for, search_result
 from strategies.memory.ranking import Hit
 
 MAX_PASSAGES = 20
+MAX_CALLS = 32
+"""Searches that are run of one reply."""
 MAX_TOKENS = 4_096
 WINDOW_SHARE = 4
 MIN_TOKENS = 64
@@ -58,6 +60,7 @@ _QUOTED = 200
 
 _HINT = f'Call {NAME} again with a JSON object such as {{"query": "the name of the deploy script"}}.'
 NO_ROOM = "The context has no room for what was found. Answer with what you have."
+TOO_MANY = "Not searched: too many searches at once. Answer with what you have."
 FAILED = "The search failed. Answer with what you have."
 ALL_SHOWN = "Everything that matches is already visible in this conversation."
 
@@ -277,8 +280,10 @@ class HiddenRounds:
             self._add(item, text)
             text = ""
         self._results_at, self._last_results = len(self._messages), []
-        for call in calls:
+        for call in calls[:MAX_CALLS]:
             self._answer(await self._run_call(call.id, call.arguments))
+        if len(calls) > MAX_CALLS:
+            self._refuse([call.id for call in calls[MAX_CALLS:]])
         if self._room() < MIN_TOKENS:
             self._rounds_left = 0
 
@@ -322,6 +327,15 @@ class HiddenRounds:
         *before, message = self.endpoint.results([(last.id, last.text) for last in self._last_results])
         del self._messages[self._results_at + len(before) :]
         self._add(message, "\n".join(last.text for last in self._last_results[len(before) :]))
+
+    def _refuse(self, ids: Sequence[str]) -> None:
+        """Adds a note as the result of each of these calls; all in one step, because there may be thousands."""
+        self._last_results += [_Result(id, TOO_MANY) for id in ids]
+        messages = self.endpoint.results([(result.id, result.text) for result in self._last_results])
+        del self._messages[self._results_at :]
+        for at, message in enumerate(messages):
+            results = self._last_results[at : at + 1] if at + 1 < len(messages) else self._last_results[at:]
+            self._add(message, "\n".join(result.text for result in results))
 
     async def _run_call(self, id: str, arguments: object) -> _Result:
         try:

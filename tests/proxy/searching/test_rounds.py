@@ -18,9 +18,11 @@ from proxy.runtime.owned_tasks import LARGE, MESSAGE_TOKENS
 from proxy.searching import (
     ALL_SHOWN,
     FAILED,
+    MAX_CALLS,
     MAX_PASSAGES,
     MIN_TOKENS,
     NO_ROOM,
+    TOO_MANY,
     BadArguments,
     HiddenRounds,
     Search,
@@ -300,3 +302,19 @@ def test_the_tool_says_how_many_passages_it_brings_by_default(top_k: int) -> Non
     offered = offer(CHAT_ENDPOINT, {}, counter(), has_system=True, refused=False, top_k=top_k)
     properties = json.loads(offered.definition)["function"]["parameters"]["properties"]
     assert properties["top_k"]["default"] == top_k
+
+
+def test_of_very_many_searches_at_once_some_are_run_and_all_are_answered() -> None:
+    queries: list[str] = []
+
+    async def found(query: str) -> list[Hit]:
+        queries.append(query)
+        return []
+
+    made = rounds(find=found)
+    asyncio.run(made.run(heard(*(search(f"key {at}", f"call_{at}") for at in range(3 * MAX_CALLS)))))
+    hidden, _ = json.loads(made.body())
+    results = [json.loads(each) for each in hidden][1:]
+    assert [each["tool_call_id"] for each in results] == [f"call_{at}" for at in range(3 * MAX_CALLS)]
+    assert [each["content"] == TOO_MANY for each in results] == [False] * MAX_CALLS + [True] * (2 * MAX_CALLS)
+    assert len(queries) == MAX_CALLS
