@@ -142,6 +142,8 @@ _INPUT = (
     r"\btokens?\b[^.;]{0,60}exceed\w{0,20} (?:the )?limit of [\d,]{1,20}",
     r"(?:token count|tokens?)[^.;]{0,12} [\d,]{1,20},? but[^.;]{0,40}(?:supports?|limit|max\w{0,20}|only|allow)",
     r"must have (?:less|fewer) than [\d,]{1,20} tokens",
+    r"tokens? must be no more than [\d,]{1,20}",
+    r"prompt sequence length is (?:greater|longer) than [\d,]{1,20}",
     r"inputs? tokens? ?\+ ?max_\w+ must be",
     r"prompt_tokens[^.;]{0,30}must be less",
     r"(?:tokens to keep|keep the first|n_keep)[^.;]{0,60}(?:greater|overflow|>=|context)",
@@ -223,12 +225,14 @@ _WINDOWS = (
         rf"|prompt_tokens)\w{{0,20}}\)? ?[(=:]* ?{_N}"
     ),
     rf"\[ ?[01], ?{_N} ?\]",
-    rf"(?:must be|should be) (?:<=?|less than|at most) {_N}",
+    rf"(?:must be|should be) (?:<=?|less than|at most|no more than) {_N}",
+    rf"sequence length is (?:greater|longer) than {_N}",
     (
         rf"\d (?:tokens )?(?:exceeds?|is (?:longer|larger|greater) than|exceeded|but|while|when"
         rf"|larger than)[^.;\d]{{0,70}}{_N}"
     ),
     rf"(?:fewer|less) than {_N} tokens",
+    rf"(?:最大|上限|限制|上下文)[^。;,，\d]{{0,16}}{_N}",
     (
         rf"(?:limit|limited to|supports?(?: up to)?|cannot exceed|not exceed|up to|at most"
         rf"|max(?:imum)?(?: size)?){_NO_REPLY}"
