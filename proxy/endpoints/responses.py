@@ -409,7 +409,9 @@ class ResponsesEndpoint(Endpoint):
         if kind == "message" or not isinstance(value, dict):
             return super().look(value)
         is_sealed = value.get("encrypted_content") is not None
-        is_text = kind in TEXT_ITEMS and not is_sealed and all(map(self._is_text, list_at(value, "output")))
+        output = value.get("output")
+        parts = [output] if isinstance(output, Mapping) else list_at(value, "output")
+        is_text = kind in TEXT_ITEMS and not is_sealed and all(map(self._is_text, parts))
         return "developer" if kind in PINNED else kind, is_text
 
     def server_state(self, values: Values, roles: Iterable[str]) -> Reason | None:

@@ -183,6 +183,10 @@ def test_an_answer_says_why_it_ended_in_the_words_of_chat(status: str, reason: s
         ({"type": "reasoning", "content": [{"type": "reasoning_text", "text": "a"}]}, ("reasoning", True)),
         ({"type": "new_thing", "text": "a"}, ("new_thing", False)),
         ({"type": "function_call_output", "call_id": "a", "output": [{"type": "input_image"}]}, None),
+        (
+            {"type": "computer_call_output", "call_id": "a", "output": {"type": "computer_screenshot"}},
+            ("computer_call_output", False),
+        ),
         ({"type": "compaction", "encrypted_content": "a"}, ("developer", False)),
         ({"type": "additional_tools", "tools": []}, ("developer", True)),
     ],
