@@ -8,7 +8,7 @@ import pytest
 
 from proxy.condensing.account import Timing
 from proxy.condensing.attempt import ReplyFacts, update_after
-from proxy.condensing.refusals import MANY, pictures_allowed
+from proxy.condensing.refusals import MANY, pictures_allowed, refuses_bytes
 from tests.support.driver import conversation, request, running_services
 
 pytestmark = pytest.mark.anyio
@@ -54,6 +54,7 @@ async def test_an_update_names_what_was_sent_and_what_was_saved() -> None:
         ("Too many images provided. This model supports up to 5 images", 5),
         ("request contains 52 images, exceeding the maximum of 50 allowed per request", 50),
         ("too many images and documents: 120 + 0 > 100", 100),
+        ("The model returned the following errors: too many images: 12 > 5", 5),
         ("Too much media: 0 document pages + 107 images > 100", 100),
         ("Image count 5 exceeds limit 4 per request.", 4),
         ("You can only include 10 image links", 10),
@@ -71,3 +72,15 @@ async def test_an_update_names_what_was_sent_and_what_was_saved() -> None:
 def test_an_error_allows_so_many_pictures_only_in_words_that_are_known(said: str, allowed: int | None) -> None:
     error = json.dumps({"error": {"message": said, "type": "invalid_request_error"}}).encode()
     assert pictures_allowed(400, error) == allowed
+
+
+@pytest.mark.parametrize(
+    ("said", "is_about_bytes"),
+    [
+        (b'{"message": "Request Too Long"}', True),
+        (b"Failed to buffer the request body: length limit exceeded", True),
+        (b'{"error": {"message": "the prompt in the request is too long"}}', False),
+    ],
+)
+def test_a_gateway_that_refuses_bytes_is_understood(said: bytes, is_about_bytes: bool) -> None:
+    assert refuses_bytes(413, said) == is_about_bytes
