@@ -198,8 +198,10 @@ class Refusals:
         window = self.knowledge.window_after(refusal, decision)
         size = self.knowledge.size_after(refusal, decision, self.policies.usable)
         decision = decision.in_context(decision.context._replace(size_refused=size))
-        limit = request.body.envelope.reply_limit
-        policy = self.policies.refused(decision.policy, window, size and size.tokens, request.lesson_scope, limit)
+        limit, bound = request.body.envelope.reply_limit, size.tokens if size else None
+        if refusal.is_silent and bound is None and window.tokens is None:
+            bound = decision.expected_tokens  # for the next attempt alone
+        policy = self.policies.refused(decision.policy, window, bound, request.lesson_scope, limit)
         return attempt._replace(decision=decision), policy
 
     async def keep(self, attempt: Attempt) -> None:

@@ -193,6 +193,15 @@ def test_a_413_without_a_body_is_mended_once_and_bounds_nothing() -> None:
         assert int(known.header("x-condenser-headroom") or 0) > 15_000
 
 
+def test_a_413_without_a_body_is_mended_once_where_the_window_is_unknown() -> None:
+    with proxy_with_upstream(window=None, strategy="recent") as stage:
+        stage.upstream.reply(Reply(413))
+        assert stage.ask(chat(60), controls(session="s")).header("x-condenser-trigger") == "overflow"
+        refused, sent = [count(each.json()) for each in stage.forwarded]
+        assert 0.5 * refused < sent < 0.75 * refused
+        assert stage.ask(chat(1), controls(session="s")).header("x-condenser-window") == "unknown"
+
+
 def test_a_refusal_that_stays_one_reaches_the_client_byte_for_byte() -> None:
     with proxy_with_upstream(window=None) as stage:
         refusal = replies.overflow(WINDOW, 9_000)
