@@ -25,7 +25,7 @@ from proxy.condensing.attempt import Attempt, Attempts, ReplyFacts, degraded, up
 from proxy.condensing.deciding import Decider, standing_decision
 from proxy.condensing.intake import Intake
 from proxy.condensing.recall import with_standing_block
-from proxy.condensing.refusals import Refusals, may_be_refused
+from proxy.condensing.refusals import Refusals, is_perhaps_refused, may_be_refused
 from proxy.condensing.turn import Decision, RequestContext, idle_decision, last_resort
 from proxy.endpoints.replies import Items, Usage
 from proxy.errors import HistoryUnavailable, ProxyError, UpstreamUnavailable
@@ -206,7 +206,8 @@ class Exchange:
         answer = OpenedReply(reply)
         # Pictures may leave. A body is searched for them only after an error, because that takes long.
         if is_long or (is_error and (is_ours or has_pictures(decision.body))):
-            answer = await open_reply(self.request.body.endpoint, reply, holds=may_be_refused(attempt))
+            holds, briefly = may_be_refused(attempt), is_perhaps_refused(attempt)
+            answer = await open_reply(self.request.body.endpoint, reply, holds=holds or briefly, briefly=not holds)
         if answer.refusal is not None:
             answer = answer._replace(refusal=answer.refusal.without_quoted(decision.body))
         self.timing.upstream += (perf_counter() - started) * 1000

@@ -241,10 +241,20 @@ def may_be_refused(attempt: Attempt) -> bool:
 
     That is so from half of what is known to fit; if nothing is known, from the least window.
     """
-    decision, budget = attempt.decision, attempt.decision.policy.budget
-    if not decision.policy.rewrites or attempt.is_last:
-        return False
-    return decision.expected_tokens >= (budget.usable // 2 if budget is not None else MIN_WINDOW)
+    budget = attempt.decision.policy.budget
+    return _is_refusable(attempt, budget.usable // 2 if budget is not None else MIN_WINDOW)
+
+
+def is_perhaps_refused(attempt: Attempt) -> bool:
+    """The same where a window is known that the server itself has not stated, so that it may take less."""
+    policy = attempt.decision.policy
+    is_stated = policy.size_refused is not None or (policy.window.is_known and not policy.window.is_set)
+    return not is_stated and _is_refusable(attempt, MIN_WINDOW)
+
+
+def _is_refusable(attempt: Attempt, least: int) -> bool:
+    decision = attempt.decision
+    return decision.policy.rewrites and not attempt.is_last and decision.expected_tokens >= least
 
 
 class RefusedRequest(NamedTuple):

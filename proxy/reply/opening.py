@@ -6,7 +6,8 @@ of pictures, look alike. The beginning of the reply is held back, up to a bounde
 the first event is there, and then passed on byte for byte. Many servers begin a stream with greetings, such as an event
 that only gives the role of the speaker, before they have looked at the prompt. If the prompt is so long that it may be
 refused, greetings and comments are held back too, however long the next event takes: once they have left, nothing can
-be mended. Otherwise a greeting passes at once, and comments alone after at most `MAX_SECONDS`.
+be mended. If it may be refused because nobody knows what the server takes, they are held for at most `MAX_SECONDS`.
+Otherwise a greeting passes at once, and comments alone after at most `MAX_SECONDS`.
 """
 
 from __future__ import annotations
@@ -68,13 +69,13 @@ class BufferedReply:
             await asyncio.gather(self._next, return_exceptions=True)
         await self._reply.close()
 
-    async def read_beginning(self, *, holds: bool) -> bytes | None:
+    async def read_beginning(self, *, holds: bool, briefly: bool = False) -> bytes | None:
         """Reads and decodes enough of the body to tell whether it is a refusal; None if it cannot be decoded.
 
-        The greeting of a stream is left out. Less is read if the body ends or breaks off, at the bound of size, and
-        unless it `holds` at the bound of time or after the greeting.
+        The greeting of a stream is left out. Less is read if the body ends or breaks off, at the bound of size, unless
+        it `holds` after the greeting, and unless it holds other than `briefly` at the bound of time.
         """
-        deadline = None if holds else asyncio.get_running_loop().time() + MAX_SECONDS
+        deadline = None if holds and not briefly else asyncio.get_running_loop().time() + MAX_SECONDS
         while (body := decoded(b"".join(self._held), self.headers)) is not None:
             greeted = self._greeting(body) if self._is_stream else 0
             rest = body[greeted:]
@@ -137,11 +138,14 @@ class OpenedReply(NamedTuple):
         return self.reply.status < HTTPStatus.BAD_REQUEST and self.refusal is None and not self.error
 
 
-async def open_reply(endpoint: Endpoint, reply: UpstreamReply, *, holds: bool) -> OpenedReply:
-    """Inspects the beginning of a reply, which `holds` greetings back; closes it if that is cancelled or fails."""
+async def open_reply(endpoint: Endpoint, reply: UpstreamReply, *, holds: bool, briefly: bool = False) -> OpenedReply:
+    """Inspects the beginning of a reply; closes it if that is cancelled or fails.
+
+    With `holds` greetings are held back, `briefly` for at most `MAX_SECONDS`.
+    """
     buffered = BufferedReply(endpoint, reply)
     try:
-        body = await buffered.read_beginning(holds=holds)
+        body = await buffered.read_beginning(holds=holds, briefly=briefly)
     except BaseException:
         await buffered.close()
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -200,6 +201,19 @@ def test_a_413_without_a_body_is_mended_once_where_the_window_is_unknown() -> No
         refused, sent = [count(each.json()) for each in stage.forwarded]
         assert 0.5 * refused < sent < 0.75 * refused
         assert stage.ask(chat(1), controls(session="s")).header("x-condenser-window") == "unknown"
+
+
+def test_a_window_that_is_set_does_not_tell_what_the_server_takes() -> None:
+    """The greeting to a view of a tenth of the window waits too."""
+    gate = Signal("the error")
+    with proxy_with_upstream(window=100_000, strategy="recent") as stage:
+        greeting, error = behind_who_speaks(9_000).steps[0], as_an_event(9_000).steps[1]
+        stage.upstream.reply(replies.stream(greeting, gate, error))
+        body, own = body_of(chat(60), stream=True), [("Authorization", f"Bearer {stage.key}"), *controls(session="s")]
+        threading.Timer(0.3, gate.set).start()
+        with wire.opened(stage.proxy.url, "POST", CHAT, body, [*wire.JSON, *own]) as response:
+            assert b"echo" in response.read()
+        assert len(stage.forwarded) == 2
 
 
 def test_a_refusal_that_stays_one_reaches_the_client_byte_for_byte() -> None:

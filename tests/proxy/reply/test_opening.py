@@ -195,6 +195,16 @@ async def test_a_held_greeting_waits_however_long_the_next_event_takes() -> None
     assert await all_of(answer) == GREETING + b": working\n\n" + error
 
 
+async def test_a_greeting_that_is_held_briefly_passes_before_a_late_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("proxy.reply.opening.MAX_SECONDS", 0.0)
+    gate = asyncio.Event()
+    reply = Scripted([GREETING, gate, TEXT], 200, EVENTS)
+    answer, refusal, _ = await open_reply(CHAT_ENDPOINT, reply, holds=True, briefly=True)
+    assert refusal is None
+    gate.set()
+    assert await all_of(answer) == GREETING + TEXT
+
+
 RAN_OUT = "model_context_window_exceeded"
 _PART = {"type": "text", "text": ""}
 _INCOMPLETE = {"object": "response", "status": "incomplete", "incomplete_details": {"reason": RAN_OUT}, "output": []}
