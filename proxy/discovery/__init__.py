@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from enum import StrEnum
@@ -57,6 +58,9 @@ CEILINGS = "ollama"
 
 LENGTHS = ("context_length", "context_window", "max_context_length", "context_size", "max_context_window_tokens")
 HOST_MARKS = ("active", "capabilities", "pricing", "metadata")
+
+ROUTED = re.compile(r":(nitro|floor|online)$")
+"""OpenRouter's suffixes that any model may have, so its list has the model without them."""
 
 ANY_NAME = "\0any"
 """Stands for the name if the server has one model, which it serves under any name."""
@@ -111,7 +115,8 @@ class Reading:
 
     def of(self, model: str) -> StatedWindow | None:
         """The window of a model; None if the server did not state one."""
-        return self.windows.get(model) or self.windows.get(ANY_NAME)
+        listed = ROUTED.sub("", model) if self.kind is ServerKind.OPENROUTER else model
+        return self.windows.get(model) or self.windows.get(listed) or self.windows.get(ANY_NAME)
 
     def after(self, earlier: Reading | None) -> Reading:
         """This reading, with the earlier windows of models that are not loaded now: the server will use them again.

@@ -61,6 +61,13 @@ def test_a_list_that_states_windows_is_enough(listed: object, stated: dict[str, 
     assert windows(windows_in(listed)) == stated
 
 
+def test_a_suffix_that_any_model_may_have_is_not_listed() -> None:
+    listed = windows_in(pages.OPENROUTER)
+    assert listed is not None
+    found = [listed.of(f"openai/gpt-4o{suffix}") for suffix in (":nitro", ":floor", ":online", ":free")]
+    assert [window.window if window else None for window in found] == [128_000, 128_000, 128_000, None]
+
+
 def test_a_list_without_the_marks_of_a_host_may_state_ceilings() -> None:
     lists = pages.TOGETHER, pages.GROQ, pages.MOONSHOT
     readings = [reading for listed in lists if (reading := windows_in(listed))]
