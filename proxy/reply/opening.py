@@ -79,7 +79,7 @@ class BufferedReply:
         while (body := decoded(b"".join(self._held), self.headers)) is not None:
             greeted = self._greeting(body) if self._is_stream else 0
             rest = body[greeted:]
-            is_enough = self._is_enough(rest, holds=holds) or sum(map(len, self._held)) >= MAX_HELD
+            is_enough = self._is_enough(rest, holds=holds and not briefly) or sum(map(len, self._held)) >= MAX_HELD
             is_enough = is_enough or (greeted > 0 and not holds)
             if is_enough or not await self._hold_one_more(deadline):
                 return rest
