@@ -35,13 +35,14 @@ from proxy.endpoints.endpoint import Endpoint, Values
 from proxy.endpoints.hidden_calls import NAME, Said
 from proxy.endpoints.replies import Usage, usage_in
 from proxy.errors import ProxyError, UpstreamUnavailable
-from proxy.http.headers import Headers, is_event_stream, is_success
+from proxy.http.headers import is_event_stream, is_success
 from proxy.overflow import Refusal, RefusedPart, is_error_body, recognise
 from proxy.reasons import Reason
 from proxy.request.wire import Body
 from proxy.runtime.owned_tasks import message_load, offload
 from proxy.tokens.counter import Counter
 from proxy.upstream import UpstreamReply
+from proxy.upstream.messages import ReadReply, read_whole
 from proxy.values import json_or_none, object_at, word_at
 from strategies.core.budget import Budget
 from strategies.core.messages import dump
@@ -389,9 +390,6 @@ async def _guarded(id: str, work: Awaitable[_Result]) -> _Result:
 SAFE = 0.95
 """The share of the upstream's limit that is used, because its count and ours differ from text to text."""
 
-MAX_READ = 16 * 1024 * 1024
-"""Bytes of a reply in one piece that are read; a longer one is passed on as it comes."""
-
 SendBody = Callable[[bytes], Awaitable[UpstreamReply]]
 Learn = Callable[[Refusal], object]
 
@@ -559,52 +557,6 @@ def _acceptable_tokens(refusal: Refusal | None, tokens: int) -> int | None:
     if refusal is None or refusal.window is None or not refusal.prompt_tokens:
         return None
     return int(SAFE * (refusal.window - (refusal.reply_tokens or 0)) * tokens / refusal.prompt_tokens)
-
-
-class ReadReply:
-    """A reply that was read; of one that is too long only the beginning, and `rest` has what follows."""
-
-    def __init__(
-        self, status: int, headers: Headers, data: bytes, rest: tuple[UpstreamReply, AsyncIterator[bytes]] | None = None
-    ) -> None:
-        self.status, self.headers, self.data, self._rest = status, headers, data, rest
-        if rest is None:
-            self.headers = [pair for pair in headers if pair[0].lower() != b"content-length"]
-            self.headers.append((b"content-length", str(len(data)).encode()))
-
-    @property
-    def is_whole(self) -> bool:
-        return self._rest is None
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        yield self.data
-        if self._rest is not None:
-            async for chunk in self._rest[1]:
-                yield chunk
-
-    async def close(self) -> None:
-        """Ends the call, unless it is over."""
-        if self._rest is not None:
-            await self._rest[0].close()
-
-
-async def read_whole(reply: UpstreamReply) -> ReadReply:
-    """Reads a reply to its end, and closes it; of one that is too long only the beginning.
-
-    Raises `UpstreamUnavailable`.
-    """
-    parts, size, chunks = [], 0, reply.chunks()
-    try:
-        async for chunk in chunks:
-            parts.append(chunk)
-            size += len(chunk)
-            if size > MAX_READ:
-                return ReadReply(reply.status, reply.headers, b"".join(parts), (reply, chunks))
-    except BaseException:
-        await reply.close()
-        raise
-    await reply.close()
-    return ReadReply(reply.status, reply.headers, b"".join(parts))
 
 
 def error_reply(endpoint: Endpoint, error: ProxyError) -> ReadReply:

@@ -33,11 +33,11 @@ from proxy.searching import (
     ToolState,
     join_replies,
     offer,
-    read_whole,
 )
 from proxy.settings.tables import MemorySettings
 from proxy.tokens.counter import Counter
 from proxy.upstream import UpstreamReply
+from proxy.upstream.messages import read_whole
 from strategies.core.condensation import replay
 from strategies.core.pieces import Overlay, blocks_in
 from strategies.core.transcript import Transcript, standing_patches

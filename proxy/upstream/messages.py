@@ -54,6 +54,56 @@ class UpstreamReply(Protocol):
         """Ends the call; if the reply was not read to its end, its connection is closed at once."""
 
 
+MAX_READ = 16 * 1024 * 1024
+"""Bytes of a reply in one piece that are read; a longer one is passed on as it comes."""
+
+
+class ReadReply:
+    """A reply that was read; of one that is too long only the beginning, and `rest` has what follows."""
+
+    def __init__(
+        self, status: int, headers: Headers, data: bytes, rest: tuple[UpstreamReply, AsyncIterator[bytes]] | None = None
+    ) -> None:
+        self.status, self.headers, self.data, self._rest = status, headers, data, rest
+        if rest is None:
+            self.headers = [pair for pair in headers if pair[0].lower() != b"content-length"]
+            self.headers.append((b"content-length", str(len(data)).encode()))
+
+    @property
+    def is_whole(self) -> bool:
+        return self._rest is None
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield self.data
+        if self._rest is not None:
+            async for chunk in self._rest[1]:
+                yield chunk
+
+    async def close(self) -> None:
+        """Ends the call, unless it is over."""
+        if self._rest is not None:
+            await self._rest[0].close()
+
+
+async def read_whole(reply: UpstreamReply) -> ReadReply:
+    """Reads a reply to its end, and closes it; of one that is too long only the beginning.
+
+    Raises `UpstreamUnavailable`.
+    """
+    parts, size, chunks = [], 0, reply.chunks()
+    try:
+        async for chunk in chunks:
+            parts.append(chunk)
+            size += len(chunk)
+            if size > MAX_READ:
+                return ReadReply(reply.status, reply.headers, b"".join(parts), (reply, chunks))
+    except BaseException:
+        await reply.close()
+        raise
+    await reply.close()
+    return ReadReply(reply.status, reply.headers, b"".join(parts))
+
+
 def timed_out() -> UpstreamUnavailable:
     """The error if the upstream sent no byte in time, or no connection was free in time."""
     return UpstreamUnavailable("The upstream did not answer in time.", code="upstream_timeout")

@@ -16,7 +16,7 @@ from proxy.endpoints.hidden_calls import NO_ANSWER
 from proxy.endpoints.messages import MessagesSplicer
 from proxy.endpoints.responses import ResponsesSplicer
 from proxy.http.sse import MAX_EVENT
-from proxy.searching import MAX_READ, read_whole
+from proxy.upstream.messages import MAX_READ, read_whole
 from tests.strategies.test_invariants import STABLE
 from tests.support import replies
 from tests.support.giants import giant, most_held
