@@ -75,6 +75,10 @@ class StreamedMessage:
     """The message that the deltas so far add up to."""
 
     calls: list[StreamedCall] = field(default_factory=list)
+    _newest: dict[str, StreamedCall] = field(default_factory=dict)
+    """The newest call with each number, and each call by its number and id."""
+    _judged: int = 0
+    _hidden: int = 0
     _texts: dict[str, list[str]] = field(default_factory=dict)
     _others: Json = field(default_factory=dict)
 
@@ -97,20 +101,27 @@ class StreamedMessage:
     def add_call(self, piece: Mapping[str, Any]) -> StreamedCall:
         """Adds a piece to the newest call that it can belong to, or begins a new call.
 
-        Some servers give all calls the same number and different ids.
+        Some servers give all calls the same number and different ids, so an id and a name may begin another call.
         """
-        function = object_at(piece, "function")
-        for call in reversed(self.calls):
-            is_new = piece.get("id") not in (None, "", call.body.get("id")) and function.get("name")
-            if piece.get("index") == call.index and not is_new:
-                break
-        else:
-            call = StreamedCall(piece.get("index"))
+        function, number = object_at(piece, "function"), repr(piece.get("index"))
+        names_call = bool(piece.get("id") and function.get("name"))
+        call = self._newest.get(f"{number} {piece['id']!r}" if names_call else number)
+        if call is None:
+            call = self._newest[number] = StreamedCall(piece.get("index"))
             self.calls.append(call)
         if function:
             piece = {**piece, "function": _joined(object_at(call.body, "function"), function)}
         call.body |= {key: value for key, value in piece.items() if key != "index" and value not in (None, "")}
+        self._newest[f"{number} {call.body.get('id')!r}"] = call
         return call
+
+    @property
+    def hidden_before_newest(self) -> int:
+        """How many calls before the newest one are hidden. Each is judged once, when another one has begun."""
+        while self._judged < len(self.calls) - 1:
+            self._hidden += is_hidden(self.calls[self._judged].body)
+            self._judged += 1
+        return self._hidden
 
     @property
     def has_text(self) -> bool:
@@ -320,8 +331,8 @@ class ChatSplicer(Splicer[FirstChoice]):
         count = len(message.calls)
         call = message.add_call(piece)
         if len(message.calls) > count:
-            hidden = [is_hidden(other.body) for other in message.calls]
-            call.number = hidden.count(False) - 1 if any(hidden) else piece.get("index")
+            hidden = message.hidden_before_newest
+            call.number = count - hidden if hidden else piece.get("index")
         if is_hidden(call.body) or may_become_hidden(call.body):
             call.is_held = True
             function = object_at(call.body, "function")

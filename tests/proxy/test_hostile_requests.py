@@ -7,14 +7,16 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from proxy import controls
-from proxy.endpoints.chat import CHAT_ENDPOINT
+from proxy.endpoints.chat import CHAT_ENDPOINT, StreamedMessage
 from proxy.endpoints.endpoint import Endpoint
+from proxy.endpoints.hidden_calls import NAME
 from proxy.endpoints.messages import MESSAGES_ENDPOINT
 from proxy.endpoints.responses import RESPONSES_ENDPOINT
 from proxy.errors import ContextLengthExceeded
@@ -170,3 +172,14 @@ def test_tool_output_is_looked_for_at_both_ends_of_a_long_text() -> None:
         (inner + end + inner, Role.USER),
     ):
         assert reader.role(user(text), CHAT_ENDPOINT.dialect) is role
+
+
+def test_the_calls_of_a_streamed_reply_cost_the_same_each() -> None:
+    def add(number: int) -> None:
+        message = StreamedMessage()
+        for i in range(number):
+            message.add_call({"index": i, "id": f"c{i}", "function": {"name": NAME, "arguments": "{}"}})
+            assert message.hidden_before_newest == i
+
+    few, many = (calls_of_c(partial(add, number)) for number in (200, 800))
+    assert many < 5 * few
