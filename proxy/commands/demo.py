@@ -64,9 +64,9 @@ _WHAT = {
     "trimmed": "the proxy, --strategy recent (the oldest rounds go)",
 }
 _SHOWN = """\
-What this shows: reach. Whatever the client sent, the prompt fitted the window, and what was told early is in the \
-bytes that the model would get, or is not. No model was asked; milliseconds are the proxy's own work, and a summary \
-that was prepared is always ready in time.
+What this shows: whether each prompt fitted the window, and whether early facts are still in the bytes that the model \
+would get. No model was asked; milliseconds are the proxy's own work, and a summary that was prepared is always ready \
+in time.
 What it cannot show: how good answers are. The scripted summarizer copies what the user said, as far as there is room; \
 a model writes what it thinks matters.
 To see for yourself: condenser serve --upstream URL, then OpenAI(base_url="http://127.0.0.1:8484/v1")"""

@@ -184,7 +184,7 @@ def sendable(message: Mapping[str, Any]) -> dict[str, Any]:
 
 _IDENTITY = ("id", "created", "model")
 MAX_ARGUMENTS = 64 * 1024
-"""Characters of a hidden call's arguments that are kept; if it has more they are no JSON, which the model is told."""
+"""Characters of a hidden call's arguments that are kept. If it has more, the model is told that they are not JSON."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ after the reply, both in `proxy/condensing/knowledge.py`.
 Calibration turns our token count into the upstream's. For each request it uses the first of these that is known:
 
     anchor    the upstream's own count for the beginning of this very view; only what is new is estimated
-    figures   of this upstream and model: what it adds to each prompt, its tokens for each of ours, a picture's price
+    figures   of this upstream and model: its hidden tokens, its tokens per token of ours, a picture's price
     nothing   our own count, as it is
 
 An anchor is stored with its branch and kept in memory, with the slope of its conversation (`anchor`). Figures are

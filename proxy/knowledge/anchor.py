@@ -39,7 +39,7 @@ _NOWHERE = LessonScope("", "")
 
 
 class Slope(NamedTuple):
-    """The upstream's tokens for each of ours, in the text of one conversation."""
+    """How many tokens the upstream counts for one of ours, in the text of one conversation."""
 
     value: float = 1.0
     weight: int = 0
@@ -248,7 +248,7 @@ class Calibration(NamedTuple):
             return self.slope
         shown, certainty = self.figures.slope_shown(view.tokens, counted)
         if prompt.counter != prompt.figures_for:
-            # The figures are no measure for an estimate by length; what it is worth is told when it is converted.
+            # The figures belong to another counter than this estimate by length, and do not tell its slope.
             shown = (counted - self.figures.offset) / max(view.tokens, 1)
         return Slope(_bounded(shown), round(certainty**2 * max(view.tokens - prompt.outside, 0)))
 

@@ -1,7 +1,7 @@
 """How one upstream counts the prompts of one model, in three figures: offset, slope, and price of a picture. No I/O.
 
 The offset is what the upstream adds to each prompt, such as a hidden system prompt. The slope is how many tokens it
-counts for each of ours. A picture has the price that its vendor has published, until a reply shows another one.
+counts for one of ours. A picture costs what its vendor has published, until a reply shows another price.
 
 Only prompts that we counted exactly teach. A new conversation teaches offset and slope: one reply cannot tell them
 apart, so its error goes mostly to the offset where the prompt is short, and to the slope where it is long. A

@@ -322,7 +322,7 @@ def reply_block(continued: NamedReply, body: Body, session: str, reply_id: str, 
     if not (reply and reply_id):
         return {}
     base, start = (continued.block, body.supplied.stop) if continued.session == session else ("", 0)
-    # The head of all that was sent, by which another reply with this id is told from the same one.
+    # The head of all that was sent: it distinguishes this reply from another one with the same id.
     _, data = Append(Tip(head_after(body.elements), base), body.elements[start:], "").block(reply)
     return {block_name(reply_id): data}
 
@@ -335,7 +335,7 @@ class AppendTurns:
     """Turns of append mode: one append to a history at a time, so that no reply is paid for that cannot be stored.
 
     In a process the next append waits, and then reads the history that the one before it has stored. Between replicas a
-    claim decides: the loser is told the newest head. A replica that dies loses its claims after `ttl` seconds.
+    claim decides: the loser gets the newest head. A replica that dies loses its claims after `ttl` seconds.
     Correctness does not depend on claims: an append that another one overtakes all the same is not stored, and says so.
 
     These are the turns of one replica. `ttl` is the longest that an upstream may be silent, in seconds.

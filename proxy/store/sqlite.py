@@ -475,15 +475,18 @@ def _private_file(path: Path) -> str:
     return str(path)
 
 
+_ANOTHER_FILE = "move it away, or name another file in store.url"
+
+
 def _refuse_unknown_schema(connection: sqlite3.Connection) -> None:
     with _transaction(connection, "DEFERRED"):  # one consistent view: another process may be creating the tables
         version = _version(connection)
         tables = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
     if version not in (0, SCHEMA_VERSION):
         other = f"the file has version {version}, of another version of Condenser; this one knows {SCHEMA_VERSION}"
-        raise StoreError("store-schema", other)
+        raise StoreError("store-schema", f"{other}; {_ANOTHER_FILE}")
     if version == 0 and tables:
-        raise StoreError("store-schema", "the file is a database of another program")
+        raise StoreError("store-schema", f"the file is a database of another program; {_ANOTHER_FILE}")
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

@@ -3,7 +3,7 @@
 Both choose in the same way. Hits are taken best first while the tokens last. Each hit opens a passage, up to `top_k` of
 them, or joins the passage of a chosen hit that is close to it. The text shows what was said, verbatim, each message
 with its role and its place in the conversation (the first message is 1). Every line is quoted, whoever wrote it, and
-labels of ours in it are broken: an assistant repeats pages that it has read, and a user pastes them.
+labels of ours in it are made harmless: an assistant repeats pages that it has read, and a user pastes them.
 
 A search result has its cards and passages in order of relevance, and says so. A block has cards first, best first,
 then passages in the order of the conversation, because what was said later may correct what was said before.

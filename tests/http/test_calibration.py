@@ -148,7 +148,7 @@ def code(dice: random.Random, tokens: int) -> str:
 
 
 def real_model(text: str) -> float:
-    """As a small model that was measured: its tokens for each of ours, by the kind of text."""
+    """Counts text as a small model does, by the ratios that were measured for each kind of text."""
     wide = sum(ord(character) > 0x2E80 for character in text)
     slope = 2.59 if 4 * wide > len(text) else 1.30 if "compute(" in text or text.startswith("{") else 1.08
     return slope * counter().text(text)

@@ -94,7 +94,7 @@ SHAPES: dict[str, tuple[Endpoint, dict[str, Any]]] = {
 
 @contextmanager
 def turns_of_the_loop() -> Iterator[dict[str, int]]:
-    """The calls of the turn of the loop that had the most, and the most characters that a call was given."""
+    """The most calls that one turn of the loop made, and the most characters that one call was given."""
     most, steps = {"steps": 0, "characters": 0}, 0
 
     def note(frame: FrameType, event: str, _: object) -> None:

@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from time import perf_counter
 from typing import ClassVar
 
 import pytest
@@ -82,7 +81,7 @@ async def attempt(
     client = Upstream(UpstreamSettings(base_url=upstream.base_url))
     deadline = asyncio.get_running_loop().time() + timeout
     chosen = using or policy()
-    run = Run(requirement, Replayed(view(rounds), None), chosen, chosen.budget, SessionFacts(), perf_counter())
+    run = Run(requirement, Replayed(view(rounds), None), chosen, chosen.budget, SessionFacts(), started=0.0)
     try:
         runner = PipelineRunner(Asking(client), OwnedTasks(), lambda *_, **__: expected, shared_cache)
         if caller is None:
